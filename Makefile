@@ -1,0 +1,54 @@
+# `make setup` once, then `make test`. A shell of your own with the environment: . .venv/bin/activate
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Same pin as constraints.txt. Installed first and alone, so that resolving the rest never swaps the build of torch.
+TORCH := torch==2.13.0
+
+.PHONY: help setup lint test test-all demo bench clean
+
+help:
+	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
+	@echo "make lint      style, types, layers, spelling, sizes"
+	@echo "make test      lint and the fast tests"
+	@echo "make test-all  lint and every test, the slow ones too"
+	@echo "make demo      train on real data and write a report"
+	@echo "make bench     run the benchmarks behind the speed claims"
+	@echo "make clean     remove caches and build outputs"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Hasten needs Python 3.11 or newer, and $(PYTHON) is older or missing: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+		{ echo "$(PYTHON) cannot make virtual environments: install its venv package (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt $(TORCH)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+	$(BIN)/python tools/check_size.py
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-all: lint
+	$(BIN)/python -m pytest -m 'not gpu'
+
+demo: $(READY)
+	$(BIN)/python -m benchmarks.demo
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,256 @@
+"""What every benchmark shares: arguments, interleaved timing, the results file and the line of claims.
+
+The last line that a benchmark writes to stdout is one JSON object, {"bench": NAME, "claims": [{"name", "value",
+"goal", "holds"}, ...]}, so that a program can read the outcome.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("hasten", "torch", "monai", "numpy", "nibabel", "torchio", "pytorch-ignite", "isal")
+BUSY = 0.3
+"""Cores that other programs may use before a timing is called doubtful."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One sentence that a benchmark puts to the test."""
+
+    name: str
+    value: float | None
+    """None where an arm was not run, so that nothing is claimed."""
+    goal: str
+    """In words that a reader can check against `value`, such as ">= 2"."""
+    holds: bool
+
+    @classmethod
+    def at_least(cls, name: str, value: float | None, goal: float) -> Claim:
+        return cls(name, _figure(value), f">= {goal:g}", value is not None and value >= goal)
+
+    @classmethod
+    def at_most(cls, name: str, value: float | None, goal: float) -> Claim:
+        return cls(name, _figure(value), f"<= {goal:g}", value is not None and value <= goal)
+
+
+def _figure(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, which a container or `taskset` can make fewer than the machine's."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def arguments(description: str, argv: Sequence[str] | None = None, **extra: dict[str, Any]) -> argparse.Namespace:
+    """Parse the flags that all benchmarks take.
+
+    `extra` maps the name of a further flag to the keywords of `add_argument`: `rounds={"type": int}` adds `--rounds`.
+    `data` is None where no folder is given and the default one does not exist; the benchmark then writes phantoms.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="few rounds and cases: a smoke test, not a measurement")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder for the results file")
+    default = ROOT.parent / "shared" / "data" / "hippocampus"
+    parser.add_argument("--data", type=Path, default=default if default.exists() else None,
+                        help="Decathlon folder of Task04 Hippocampus (without it phantoms are written)")  # fmt: skip
+    for name, keywords in extra.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **keywords)
+    given = parser.parse_args(argv)
+    if given.data is not None and not (given.data / "dataset.json").is_file():
+        parser.error(f"--data {given.data}: no dataset.json there; give the folder that holds it")
+    return given
+
+
+def busy_machine(seconds: float = 1.0) -> float:
+    """Cores used by other programs over `seconds`; warns on stderr above 0.3, since timings then say little."""
+    mine = _own_cpu()
+    before, start = psutil.cpu_times(), time.perf_counter()
+    time.sleep(seconds)
+    after, wall = psutil.cpu_times(), time.perf_counter() - start
+    idle = sum(getattr(after, name, 0.0) - getattr(before, name, 0.0) for name in ("idle", "iowait"))
+    total = sum(after) - sum(before)
+    cores = psutil.cpu_count() or 1
+    busy = cores * (1 - idle / total) if total > 0 else 0.0
+    others = max(0.0, busy - (_own_cpu() - mine) / wall)
+    if others > BUSY:
+        print(f"busy machine: other programs use {others:.1f} of {cores} cores; timings are doubtful", file=sys.stderr)
+    return round(others, 2)
+
+
+def _own_cpu() -> float:
+    me = psutil.Process()
+    total = 0.0
+    for process in (me, *me.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def interleave(arms: Mapping[str, Callable[[], float | None]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:
+    """Run the arms A/B/A/B, `warmup` rounds unrecorded, and give each arm's figures in order.
+
+    An arm that returns a number is recorded by that number, such as the seconds that a child process measured; of any
+    other arm the elapsed seconds are. Taking turns spreads a slow spell of the machine over all arms.
+    """
+    figures: dict[str, list[float]] = {name: [] for name in arms}
+    for turn in range(warmup + rounds):
+        for name, arm in arms.items():
+            start = time.perf_counter()
+            value = arm()
+            elapsed = time.perf_counter() - start
+            if turn >= warmup:
+                figures[name].append(elapsed if value is None else float(value))
+    return figures
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """n, median, smallest, largest, interquartile range and the raw numbers of one series."""
+    if not values:
+        return {"n": 0, "raw": []}
+    quartiles = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return {
+        "n": len(values),
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "iqr": quartiles[2] - quartiles[0],
+        "raw": list(values),
+    }
+
+
+def median_ratio(numerator: Sequence[float] | None, denominator: Sequence[float] | None) -> float | None:
+    """Ratio of the medians; None where either series is missing."""
+    if not numerator or not denominator:
+        return None
+    return statistics.median(numerator) / statistics.median(denominator)
+
+
+def hardware() -> dict[str, Any]:
+    facts = {
+        "cpu": _cpu_model(),
+        "cores": usable_cores(),
+        "ram_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(),
+        "card": _card(),
+    }
+    return facts
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _card() -> str | None:
+    torch = sys.modules.get("torch")  # a benchmark that never touched torch did not use the card either
+    return torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """Short hash of the checked-out commit, with `+` if tracked files differ from it; None outside a repository."""
+    try:
+        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+        changed = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return None
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "") if head.returncode == 0 else None
+
+
+def finish(
+    bench: str,
+    claims: Sequence[Claim],
+    results: Mapping[str, Sequence[float]],
+    out: Path,
+    quick: bool,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    others_before: float | None = None,
+) -> Path:
+    """Print the table, write the results file and, as the last line of stdout, the claims.
+
+    `results` maps a series, its unit in the name ("monai_fill_s"), to its raw numbers; `settings` is whatever else the
+    reader needs to repeat the run; `others_before` is what `busy_machine` said before the first timing.
+    Returns the path of the file. A quick run has `_quick` in its name, so that it never replaces a full one.
+    """
+    now = datetime.now(UTC)
+    machine = hardware()
+    record = {
+        "bench": bench,
+        "date": now.isoformat(timespec="seconds"),
+        "quick": quick,
+        "hardware": machine,
+        "cores_used_by_others": {"before": others_before, "after": busy_machine()},
+        "load_average_after": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "versions": versions(),
+        "commit": commit(),
+        "settings": _plain(settings or {}),
+        "results": {name: spread(values) for name, values in results.items()},
+        "claims": [asdict(claim) for claim in claims],
+    }
+    name = re.sub(r"[^a-z0-9]+", "-", (machine["card"] or machine["cpu"]).lower()).strip("-")
+    path = out / f"{bench}_{name}_{now:%Y-%m-%d}{'_quick' if quick else ''}.json"
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    _print_tables(bench, claims, results, path)
+    print(json.dumps({"bench": bench, "claims": record["claims"]}), flush=True)
+    return path
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _print_tables(bench: str, claims: Sequence[Claim], results: Mapping[str, Sequence[float]], path: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("series", "n", "median", "min", "max", "IQR", title=bench)
+    for name, values in results.items():
+        row = spread(values)
+        figures = (f"{row[key]:.4g}" if values else "-" for key in ("median", "min", "max", "iqr"))
+        table.add_row(name, str(row["n"]), *figures)
+    console.print(table)
+    verdicts = Table("claim", "value", "goal", "holds")
+    for claim in claims:
+        value = "not run" if claim.value is None else f"{claim.value:.4g}"
+        verdicts.add_row(claim.name, value, claim.goal, "yes" if claim.holds else "NO")
+    console.print(verdicts)
+    console.print(f"written: {path}", soft_wrap=True)

@@ -1,0 +1,5 @@
+"""`python -m hasten`."""
+
+from hasten.cli.main import app
+
+app(prog_name="hasten")

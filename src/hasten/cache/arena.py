@@ -1,0 +1,81 @@
+"""The arena: every prepared case of a data set in one flat tensor per key, with tables that say where each lies.
+
+The same layout serves three homes: a memory-mapped file, host memory, device memory. Moving between them is one copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hasten.prepare.types import Geometry
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tables:
+    """The tensors that a batch is made from. N cases, C channels, K classes, V voxels in all, P points in all."""
+
+    image: Tensor
+    """(V * C,) float16 or float32: case after case, each (C, D, H, W)."""
+    label: Tensor
+    """(V,) uint8 class index: case after case, each (D, H, W)."""
+    offset: Tensor
+    """(N,) int64: first voxel of each case in `label`; its image starts at offset * C."""
+    shape: Tensor
+    """(N, 3) int64: (D, H, W) of each case."""
+    points: Tensor
+    """(P,) int32: remembered foreground voxels, as linear indices within their case."""
+    point_start: Tensor
+    """(N, K - 1) int64: first point of each case and foreground class."""
+    point_count: Tensor
+    """(N, K - 1) int64: number of points of each case and foreground class; 0 where the class is absent."""
+
+    def to(self, device: torch.device, *, pin: bool = False) -> Tables:
+        """Copy to `device`; `pin` page-locks host memory so that a later copy to a GPU is asynchronous."""
+        fields = {name: getattr(self, name) for name in Tables.__slots__}  # type: ignore[attr-defined]
+        moved = {name: value.to(device, non_blocking=True) for name, value in fields.items()}
+        if pin:
+            moved = {name: value.pin_memory() for name, value in moved.items()}
+        return Tables(**moved)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arena:
+    """Tables, and what they hold."""
+
+    tables: Tables
+    ids: tuple[str, ...]
+    shapes: tuple[tuple[int, int, int], ...]
+    offsets: tuple[int, ...]
+    geometry: tuple[Geometry, ...]
+    num_channels: int
+    num_classes: int
+    home: str
+    """`file`, `ram` or `device`."""
+
+    @property
+    def num_bytes(self) -> int:
+        image, label = self.tables.image, self.tables.label
+        return image.numel() * image.element_size() + label.numel()
+
+    def index(self, ids: tuple[str, ...]) -> tuple[int, ...]:
+        """Position of each id."""
+        position = {name: number for number, name in enumerate(self.ids)}
+        return tuple(position[name] for name in ids)
+
+    def image(self, case: int) -> Tensor:
+        """(C, D, H, W) view of one case."""
+        shape, start = self.shapes[case], self.offsets[case] * self.num_channels
+        size = shape[0] * shape[1] * shape[2] * self.num_channels
+        return self.tables.image[start : start + size].view(self.num_channels, *shape)
+
+    def label(self, case: int) -> Tensor:
+        """(D, H, W) uint8 view of one case."""
+        shape, start = self.shapes[case], self.offsets[case]
+        return self.tables.label[start : start + shape[0] * shape[1] * shape[2]].view(shape)
+
+    def to(self, device: torch.device | str, *, home: str, pin: bool = False) -> Arena:
+        """The same arena in another home."""
+        return replace(self, tables=self.tables.to(torch.device(device), pin=pin), home=home)

@@ -1,0 +1,143 @@
+"""Label values: how they are declared, found in files, and mapped to class indices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from hasten.cases.formats import read_file
+
+_UNDECLARED = 255
+MAX_CLASSES = 255
+"""Class indices are stored as uint8, and one value marks what is not declared."""
+_MAX_FOUND = 32
+_MAX_TABLE = 1 << 20
+
+
+def parse_labels(raw: object, where: str) -> dict[int, str]:
+    """Label value to name, by value, from `{"0": "background"}`, nnU-Net's `{"background": 0}` or a list of names.
+
+    `where` names the file in errors. The background 0 is added if it is not declared. Raises ValueError.
+    """
+    if isinstance(raw, list):
+        raw = {str(value): name for value, name in enumerate(raw)}
+    if not isinstance(raw, dict) or not raw:
+        raise ValueError(f'{where}: "labels" must map values to names, as in {{"0": "background", "1": "spleen"}}.')
+    labels: dict[int, str] = {}
+    for key, entry in raw.items():
+        value, name = _value_and_name(key, entry, where)
+        if value < 0:
+            raise ValueError(f'{where}: label value {value} of "{name}" is negative; number the classes from 0.')
+        if value in labels:
+            raise ValueError(f'{where}: label value {value} is declared twice ("{labels[value]}", "{name}"); keep one.')
+        labels[value] = name
+    labels.setdefault(0, "background")
+    if len(set(labels.values())) < len(labels):
+        raise ValueError(f"{where}: two label values share a name ({labels}); give every class its own.")
+    if len(labels) < 2:
+        raise ValueError(f"{where}: declares only the background; declare at least one class to segment.")
+    if len(labels) > MAX_CLASSES:
+        raise ValueError(f"{where}: declares {len(labels)} classes; at most {MAX_CLASSES} are supported.")
+    return dict(sorted(labels.items()))
+
+
+def _value_and_name(key: str, entry: object, where: str) -> tuple[int, str]:
+    if key.strip().lstrip("-").isdigit():
+        return int(key), str(entry)
+    if isinstance(entry, list):
+        raise ValueError(f'{where}: label "{key}" is a region {entry}; declare one value per class instead of regions.')
+    if isinstance(entry, bool) or not isinstance(entry, int):
+        raise ValueError(f'{where}: label "{key}": {entry!r} has no integer value; write {{"1": "{key}"}}.')
+    if key == "ignore":
+        raise ValueError(f'{where}: the label "ignore" ({entry}) is not supported; give those voxels a class.')
+    return entry, key
+
+
+def find_labels(paths: Iterable[Path], where: str) -> dict[int, str]:
+    """Labels of a set that declares none: the values seen in its label files, named class_1, class_2, ... by value."""
+    found: dict[int, Path] = {}
+
+    def values_of(path: Path) -> tuple[Path, np.ndarray]:
+        return path, distinct_values(as_integers(read_file(path, label=True).array, path))
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for path, values in pool.map(values_of, paths):
+            found.update({int(v): path for v in values if int(v) not in found})
+            if len(found) > _MAX_FOUND:
+                raise ValueError(
+                    f"{path}: with it, more than {_MAX_FOUND} label values are found ({_listed(sorted(found))}), which "
+                    f"does not look like classes; store label maps without loss (PNG, NIfTI) or declare a labels.json."
+                )
+    classes = sorted(found.keys() - {0})
+    if not classes:
+        raise ValueError(f"{where}: no label file holds anything but 0; check that labels and images are not mixed up.")
+    lowest = classes[0]
+    if lowest < 0:
+        raise ValueError(f"{found[lowest]}: holds the negative label value {lowest}; number the classes from 0.")
+    return {0: "background", **{value: f"class_{index}" for index, value in enumerate(classes, 1)}}
+
+
+def as_integers(array: np.ndarray, path: Path) -> np.ndarray:
+    """A label array as integers. Raises ValueError for values that are none."""
+    if array.dtype.kind in "iu":
+        return array
+    low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
+    if low >= -(2.0**31) and high < 2.0**31:  # false for NaN, which min() passes on
+        integers = array.astype(np.int32)
+        if np.array_equal(integers, array):
+            return integers
+    odd = array[~(np.isfinite(array) & (array == np.round(array)))].ravel() if low == low else array[np.isnan(array)]
+    shown = _listed(np.unique(odd)) if odd.size else f"{low:g} to {high:g}"
+    raise ValueError(
+        f"{path}: label values must be integers, but it holds {shown}; "
+        "store the label map as integers (resample labels with nearest neighbour, and check it is not the image)."
+    )
+
+
+def distinct_values(integers: np.ndarray) -> np.ndarray:
+    """Sorted distinct values of an integer array."""
+    if not integers.size:
+        return np.zeros(0, np.int64)
+    low, high = int(integers.min()), int(integers.max())
+    if high - low >= _MAX_TABLE:
+        return np.unique(integers)
+    seen = np.zeros(high - low + 1, bool)
+    seen[integers if low == 0 else integers.astype(np.int64) - low] = True
+    return np.flatnonzero(seen) + low
+
+
+def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path) -> np.ndarray:
+    """Map label values to their position in the sorted values of `labels`, as C-contiguous uint8 of the same shape.
+
+    Raises ValueError, naming `path`, for values that are no integers or not declared.
+    """
+    assert len(labels) <= MAX_CLASSES
+    integers = as_integers(array, path)
+    values = np.array(sorted(labels), np.int64)
+    low, high = (int(integers.min()), int(integers.max())) if integers.size else (0, 0)
+    if low >= values[0] and high <= values[-1]:
+        if values[-1] == len(values) - 1:
+            return np.ascontiguousarray(integers, np.uint8)
+        if values[-1] < _MAX_TABLE:
+            table = np.full(values[-1] + 1, _UNDECLARED, np.uint8)
+            table[values] = np.arange(len(values))
+            index = table[integers]
+        else:
+            place = np.searchsorted(values, integers)
+            index = np.where(values[place] == integers, place, _UNDECLARED).astype(np.uint8)
+        if index.max(initial=0) != _UNDECLARED:
+            return index
+    unknown = np.setdiff1d(distinct_values(integers), values)
+    raise ValueError(
+        f"{path}: holds label values that are not declared: {_listed(unknown)}; declared are {_listed(values)}. "
+        "Declare them in the source's labels, or correct the label map."
+    )
+
+
+def _listed(values: Iterable[float], limit: int = 8) -> str:
+    shown = [f"{value:g}" if isinstance(value, float | np.floating) else str(value) for value in values]
+    return ", ".join(shown[:limit]) + (f" and {len(shown) - limit} more" if len(shown) > limit else "")

@@ -1,0 +1,61 @@
+"""JSON and CSV lists of cases. Relative paths start at the folder of the list."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from hasten.cases.decathlon import read_decathlon
+from hasten.cases.labels import parse_labels
+from hasten.cases.listing import Listing, case_from_entry, load_json
+from hasten.cases.pairs import declared_labels
+
+
+def read_json_list(path: Path) -> Listing:
+    """`[{"id", "image", "label"}, ...]` or `{"labels": {...}, "cases": [...]}`, or a dataset.json.
+
+    Raises ValueError.
+    """
+    content = load_json(path)
+    if isinstance(content, dict) and ("training" in content or "file_ending" in content):
+        return read_decathlon(path)
+    declared = content if isinstance(content, dict) else {"cases": content}
+    entries = declared.get("cases")
+    if not isinstance(entries, list):
+        raise ValueError(
+            f'{path}: must be a list of {{"image": ..., "label": ...}}, an object with such a list in "cases", '
+            'or a Decathlon dataset.json with "training".'
+        )
+    cases = tuple(case_from_entry(e, path.parent, f"{path}: cases[{i}]") for i, e in enumerate(entries))
+    labels = parse_labels(declared["labels"], str(path)) if "labels" in declared else declared_labels(path.parent)
+    return Listing(name=str(declared.get("name") or path.stem), source=path, cases=cases, labels=labels)
+
+
+def read_csv_list(path: Path) -> Listing:
+    """A CSV table with the columns image, label and optionally id; `;` parts the files of several channels.
+
+    Raises ValueError.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read ({error}); check the path and that it is UTF-8 text.") from error
+    reader = csv.reader(text.splitlines())
+    columns = [name.strip().lower() for name in next(reader, [])]
+    for column in ("image", "label"):
+        if column not in columns:
+            raise ValueError(
+                f'{path}: has no column "{column}" (its first line names {columns}); '
+                "name the columns image,label[,id] in the first line."
+            )
+    cases = []
+    for fields in reader:
+        if not any(field.strip() for field in fields):
+            continue
+        where = f"{path}: line {reader.line_num}"
+        if len(fields) != len(columns):
+            raise ValueError(f"{where}: has {len(fields)} fields, but the first line names {len(columns)} columns.")
+        row = dict(zip(columns, (field.strip() for field in fields), strict=True))
+        names = [name.strip() for name in row["image"].split(";")]
+        cases.append(case_from_entry({"id": row.get("id"), "image": names, "label": row["label"]}, path.parent, where))
+    return Listing(name=path.stem, source=path, cases=tuple(cases), labels=declared_labels(path.parent))

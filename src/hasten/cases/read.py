@@ -1,0 +1,88 @@
+"""Reading a case: its channels joined, its label checked against the image and mapped to class indices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from hasten.cases.formats import is_picture, read_file, read_file_header
+from hasten.cases.labels import to_class_index
+from hasten.cases.types import Case, Volume
+
+_AFFINE_TOLERANCE = 1e-3
+"""Of the smallest spacing: files written by different tools round their affines differently."""
+
+
+def read_image(case: Case) -> Volume:
+    """All channels of a case, (C, D, H, W). Raises ValueError if its files disagree or hold NaN or infinite voxels."""
+    volumes = []
+    for path in case.image:
+        volume = read_file(path)
+        _check_finite(volume.array, path)
+        volumes.append(volume)
+    first = volumes[0]
+    for path, volume in zip(case.image[1:], volumes[1:], strict=True):
+        if volume.array.shape[1:] != first.array.shape[1:]:
+            raise ValueError(
+                f"{path}: its shape {volume.array.shape[1:]} differs from {first.array.shape[1:]} of {case.image[0]}; "
+                f"resample the channels of case {case.id} onto one grid."
+            )
+        _check_affine(volume, path, first, case.image[0])
+    if len(volumes) == 1:
+        return first
+    return Volume(np.concatenate([volume.array for volume in volumes]), first.affine)
+
+
+def read_label(case: Case, labels: dict[int, str], image: Volume) -> np.ndarray:
+    """The label map of a case as class indices, (D, H, W) uint8: positions in the sorted label values, background 0.
+
+    `image` is the case's image, whose grid the label must share. May be read-only.
+    Raises ValueError for a label on another grid, values that are not declared and values that are no integers.
+    """
+    assert case.label is not None
+    volume = read_file(case.label, label=True)
+    if volume.array.shape[0] != 1:
+        raise ValueError(
+            f"{case.label}: has {volume.array.shape[0]} channels; store the label map as one channel of label values."
+        )
+    if volume.array.shape[1:] != image.array.shape[1:]:
+        raise ValueError(
+            f"{case.label}: its shape {volume.array.shape[1:]} differs from {image.array.shape[1:]} of {case.image[0]} "
+            "(D, H, W); resample the label onto the image's grid, or correct the pairing of the files."
+        )
+    if not is_picture(case.label):  # a picture lies nowhere in space, so there is nothing to compare
+        _check_affine(volume, case.label, image, case.image[0])
+    return to_class_index(volume.array[0], labels, case.label)
+
+
+def read_shape(case: Case) -> tuple[tuple[int, int, int], np.ndarray]:
+    """Shape (D, H, W) and affine (4, 4) of a case, from the header of its first file. Raises ValueError."""
+    shape, _, affine = read_file_header(case.image[0])
+    return shape, affine
+
+
+def _check_affine(volume: Volume, path: Path, reference: Volume, reference_path: Path) -> None:
+    difference = float(np.abs(volume.affine - reference.affine).max())
+    if not difference <= _AFFINE_TOLERANCE * min(reference.spacing):
+        raise ValueError(
+            f"{path}: its affine differs from that of {reference_path} by up to {difference:.4g} mm; resample it onto "
+            "that grid, or, if the voxels do correspond, copy the affine over."
+        )
+
+
+def _check_finite(array: np.ndarray, path: Path) -> None:
+    # A sum is finite only if every term is; it may also overflow, so the slow look decides.
+    if array.dtype.kind != "f":
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(array.sum(dtype=np.result_type(array.dtype, np.float32))):
+            return
+    bad = ~np.isfinite(array)
+    count = int(np.count_nonzero(bad))
+    if count:
+        first = tuple(int(i) for i in np.unravel_index(int(bad.argmax()), bad.shape))
+        raise ValueError(
+            f"{path}: {count} voxels are NaN or infinite, the first at (D, H, W) = {first[1:]} of channel {first[0]}; "
+            "replace them (for example by the value of air) and write the file again."
+        )

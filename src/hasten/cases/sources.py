@@ -1,0 +1,110 @@
+"""From a source that a user names to a checked set of cases."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from hasten.cases.decathlon import read_decathlon
+from hasten.cases.formats import is_picture, read_file_header
+from hasten.cases.labels import find_labels
+from hasten.cases.listing import Listing, first_few
+from hasten.cases.lists import read_csv_list, read_json_list
+from hasten.cases.pairs import read_pairs
+from hasten.cases.types import Case, CaseSet
+
+
+def load_case_set(source: str | Path, spatial_dims: int | None = None) -> CaseSet:
+    """The cases, classes and channels of a source.
+
+    A source is a Decathlon folder or its dataset.json, a folder with images/ and labels/ (or imagesTr/ and labelsTr/),
+    or a JSON or CSV list. `spatial_dims` (2 or 3) is checked against the first image, which decides it if None.
+    Labels that are declared nowhere are read from the label maps. Raises ValueError, naming the file and the remedy.
+    """
+    if not str(source):
+        raise ValueError("data.source is empty: name a data set folder, its dataset.json, or a JSON or CSV list.")
+    path = Path(source).expanduser().absolute()
+    listing = _read_listing(path)
+    _check_cases(listing)
+    first = listing.cases[0]
+    headers = [read_file_header(p) for p in first.image]
+    dims = _checked_dims(listing, headers[0][0], spatial_dims)
+    labels = listing.labels
+    if labels is None:
+        labels = find_labels((case.label for case in listing.cases if case.label), str(listing.source))
+    return CaseSet(
+        name=listing.name,
+        source=listing.source,
+        cases=listing.cases,
+        labels=labels,
+        channels=_checked_channels(listing, sum(num_channels for _, num_channels, _ in headers)),
+        spatial_dims=dims,
+        modality=listing.modality,
+    )
+
+
+def _read_listing(path: Path) -> Listing:
+    if path.is_dir():
+        return read_decathlon(path / "dataset.json") if (path / "dataset.json").is_file() else read_pairs(path)
+    if not path.exists():
+        raise ValueError(f"{path}: does not exist; name a data set folder, its dataset.json, or a JSON or CSV list.")
+    match path.suffix.lower():
+        case ".json":
+            return read_json_list(path)
+        case ".csv":
+            return read_csv_list(path)
+    raise ValueError(f"{path}: is no source of cases; name a data set folder, its dataset.json, or a JSON or CSV list.")
+
+
+def _check_cases(listing: Listing) -> None:
+    if not listing.cases:
+        raise ValueError(f"{listing.source}: lists 0 cases; add images with their label maps.")
+    repeated = [case_id for case_id, count in Counter(case.id for case in listing.cases).items() if count > 1]
+    if repeated:
+        raise ValueError(
+            f"{listing.source}: {len(repeated)} case ids occur more than once: {first_few(repeated)}; "
+            'remove the repeats, or give each case an "id" of its own.'
+        )
+    for kind in ("image", "label"):
+        missing = [p for case in listing.cases for p in _files(case, kind) if not p.is_file()]
+        if missing:
+            raise ValueError(
+                f"{listing.source}: {len(missing)} {kind} files do not exist: {first_few(missing)}; "
+                "restore them or remove their cases from the source."
+            )
+
+
+def _files(case: Case, kind: str) -> tuple[Path, ...]:
+    if kind == "image":
+        return case.image
+    return (case.label,) if case.label else ()
+
+
+def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared: int | None) -> int:
+    found = 3 if first_shape[0] > 1 else 2
+    if declared is not None and declared != found:
+        raise ValueError(
+            f"{listing.cases[0].image[0]}: is a {found}-D image of shape {first_shape} (D, H, W), but "
+            f"data.spatial_dims is {declared}; set data.spatial_dims to {found}, or name another source."
+        )
+    if found == 3:
+        flat = [p for case in listing.cases for p in case.image if is_picture(p)]
+        if flat:
+            raise ValueError(
+                f"{flat[0]}: is a 2-D picture, but the first case, {listing.cases[0].image[0].name}, is 3-D; "
+                "keep 2-D and 3-D cases in separate sources."
+            )
+    return found
+
+
+def _checked_channels(listing: Listing, num_channels: int) -> tuple[str, ...]:
+    if listing.channels is None:
+        if num_channels == 1:
+            return ("image",)
+        return tuple(f"image_{index}" for index in range(num_channels))
+    if len(listing.channels) != num_channels:
+        raise ValueError(
+            f"{listing.cases[0].image[0]}: the first case has {num_channels} channels, but {listing.source} names "
+            f"{len(listing.channels)}: {', '.join(listing.channels)}; correct the list of channels or files."
+        )
+    return listing.channels

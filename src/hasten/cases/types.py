@@ -1,0 +1,50 @@
+"""What a case and a set of cases are. No pixel is read here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One subject: an image of one or more channels and, for training, its label map."""
+
+    id: str
+    image: tuple[Path, ...]
+    """One file per channel, or one file that holds them all."""
+    label: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseSet:
+    """Cases that share channels and classes."""
+
+    name: str
+    source: Path
+    """The dataset.json, folder or list it was read from (named in errors)."""
+    cases: tuple[Case, ...]
+    labels: dict[int, str]
+    """Label value to class name; 0 is the background. Values need not be contiguous."""
+    channels: tuple[str, ...] = ("image",)
+    spatial_dims: int = 3
+    modality: str = ""
+    """The first channel's modality as the source names it ("MRI", "CT", ""), used by the plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """Voxels as read from a file, and where they lie in space."""
+
+    array: np.ndarray
+    """(C, D, H, W) in the file's own dtype; D, H, W are the z, y, x of the file; a view of the file's order, not a copy."""
+    affine: np.ndarray
+    """(4, 4) float64, voxel index (x, y, z) of the file to mm, as in nibabel. Identity for formats without one."""
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """Voxel spacing (D, H, W) in mm."""
+        x, y, z = np.sqrt((self.affine[:3, :3] ** 2).sum(0))
+        return (float(z), float(y), float(x))

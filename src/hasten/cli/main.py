@@ -1,0 +1,58 @@
+"""The command line: `hasten VERB ...`. It starts without torch; each verb imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import hasten
+from hasten.cli.phantom import phantom
+from hasten.cli.plan import plan
+from hasten.cli.predict import predict
+from hasten.cli.report import report
+from hasten.cli.train import train
+
+
+class _Guarded(TyperGroup):
+    """Turns a user's mistake into one line and an interruption into its exit code, for every verb."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ValueError as error:
+            if os.environ.get("HASTEN_DEBUG") == "1":
+                raise
+            typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=_Guarded,
+    help="Train biomedical image segmentation networks in the least wall-clock time, and show where the time went.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (train, plan, predict, report, phantom):
+    app.command()(verb)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hasten {hasten.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass

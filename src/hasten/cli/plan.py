@@ -1,0 +1,28 @@
+"""`hasten plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+
+
+def plan(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)],
+    out: Annotated[Path, typer.Option(help="The JSON file to write.")] = Path("plan.json"),
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+) -> None:
+    """Write what a training run would decide from the data set, and why, without training."""
+    config = config_from(source, overrides or [])
+    if not out.parent.is_dir():
+        raise ValueError(f"--out {out}: the folder {out.parent} does not exist; make it or choose another --out")
+
+    from hasten.engine.run import make_plan
+    from hasten.observe.rundir import write_json
+
+    write_json(out, make_plan(config))
+    typer.echo(f"plan       {out}")
+    typer.echo(f"train      hasten train {source} --plan {out} --out FOLDER")

@@ -1,0 +1,102 @@
+"""`hasten train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.observe.rundir import REPORT_HTML, RUN_YAML, SUMMARY_JSON
+
+if TYPE_CHECKING:
+    from hasten.config.schema import RunConfig
+
+
+def train(
+    out: Annotated[Path, typer.Option(help="The run's folder; new or empty, unless --resume is given.")],
+    source: Annotated[
+        str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP + " Not needed with --resume.")
+    ] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Take the decisions of this plan, as `hasten plan` wrote it.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Train on a data set; write checkpoints, metrics and a report to --out."""
+    config = _resumed(out, source, overrides or []) if resume else _new(source, overrides or [])
+    if plan is not None and not plan.is_file():
+        raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
+
+    from hasten.engine.run import train as run
+    from hasten.observe.progress import Progress
+
+    progress = None if quiet else Progress()
+    try:
+        summary = run(config, out, plan=plan, resume=resume, progress=progress)
+    finally:
+        if progress is not None:
+            progress.stop()  # gives the terminal its cursor back, whatever happened
+    report = _report(out)
+    typer.echo("\n".join(_closing(summary, out, report)))
+
+
+def _new(source: str | None, overrides: list[str]) -> RunConfig:
+    if source is None:
+        raise ValueError("name a data set or a run's YAML: hasten train SOURCE --out DIR (only --resume does without)")
+    return config_from(source, overrides)
+
+
+def _resumed(out: Path, source: str | None, overrides: list[str]) -> RunConfig:
+    """The settings that the run was started with, and overrides on top; a SOURCE that is named must be the same one."""
+    from hasten.config.load import load_run
+
+    if source is not None and "=" in source and not Path(source).exists():
+        overrides = [source, *overrides]
+        source = None
+    settings = out / RUN_YAML
+    if not settings.is_file():
+        raise ValueError(f"{out}: holds no run to resume ({RUN_YAML} is missing); leave out --resume to start one")
+    config = load_run(settings, overrides)
+    if source is not None:
+        named = config_from(source, []).data.source
+        if Path(named).resolve() != Path(config.data.source).resolve():
+            raise ValueError(
+                f"{source}: the run in {out} was trained on {config.data.source}; leave SOURCE out to resume it"
+            )
+    return config
+
+
+def _report(out: Path) -> Path | None:
+    """The report of a finished run. Whatever fails here, the trained model is safe, so it must not fail the command."""
+    try:
+        from hasten.report.page import write_report
+
+        return write_report([out], out / REPORT_HTML)
+    except Exception as error:
+        typer.secho(
+            f"warning: the run is complete, but its report could not be written: {error}", fg="yellow", err=True
+        )
+        return None
+
+
+def _closing(summary: dict[str, Any], out: Path, report: Path | None) -> list[str]:
+    """What a user wants to know when a run ends."""
+    lines = []
+    best, seconds, waited = (summary.get(name) for name in ("best_dice", "seconds", "wait_share"))
+    if best is not None:
+        lines.append(f"best Dice  {best:.4f}")
+    if seconds is not None:
+        lines.append(f"time       {seconds:.1f} s")
+    if waited is not None:
+        lines.append(f"waiting    {100 * waited:.1f}% of the training time was spent waiting for data")
+    lines.append(f"summary    {out / SUMMARY_JSON}")
+    if report is not None:
+        lines.append(f"report     {report}")
+    lines.append(f"predict    hasten predict {out} IMAGE... --out FOLDER")
+    return lines

@@ -1,0 +1,161 @@
+"""Ranges that types cannot say: which values of a RunConfig make no sense."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hasten.config.schema import (
+    DataConfig,
+    InferConfig,
+    NetworkConfig,
+    PrepareConfig,
+    RunConfig,
+    SampleConfig,
+    TrainConfig,
+)
+
+
+def check_run(config: RunConfig) -> list[str]:
+    """Every mistake as "dotted.path: what is wrong (given ...)"; empty if there is none. None (undecided) passes."""
+    return [
+        *_data(config.data),
+        *_prepare(config.prepare),
+        *_at_least(1, config.cache, "cache", "max_points"),
+        *_sample(config.sample),
+        *_network(config.network),
+        *_train(config.train),
+        *_infer(config.infer),
+        *_flat(config),
+    ]
+
+
+def _data(data: DataConfig) -> Iterator[str]:
+    split = data.split
+    at = "data.split"
+    if not 0 < split.fraction < 1:
+        yield _wrong(f"{at}.fraction", "must lie between 0 and 1, both excluded", split.fraction)
+    if split.num_folds < 2:
+        yield _wrong(f"{at}.num_folds", "must be 2 or more", split.num_folds)
+    elif not 0 <= split.fold < split.num_folds:
+        yield _wrong(f"{at}.fold", f"must be 0 to {split.num_folds - 1} (num_folds is {split.num_folds})", split.fold)
+    if split.by == "list" and not split.validation:
+        yield f"{at}.validation: must name the cases to validate on, since {at}.by is list"
+    if split.by != "list" and split.validation:
+        yield f"{at}.validation: is used only with {at}.by: list (given by: {split.by}); set that or leave it out"
+    if len(set(split.validation)) < len(split.validation):
+        repeated = sorted({case for case in split.validation if split.validation.count(case) > 1})
+        yield _wrong(f"{at}.validation", "must name each case once", ", ".join(repeated))
+    yield from _at_least(0, split, at, "seed")
+
+
+def _prepare(prepare: PrepareConfig) -> Iterator[str]:
+    code = prepare.orientation
+    if code is not None and (len(code) != 3 or any(len(set(code) & set(pair)) != 1 for pair in ("RL", "AP", "SI"))):
+        yield _wrong(
+            "prepare.orientation", "must be three axis codes, one of R/L, A/P and S/I each (as RAS), or null", code
+        )
+    spacing = prepare.spacing
+    if spacing is not None and spacing != (0, 0, 0) and not all(0 < mm < math.inf for mm in spacing):
+        yield _wrong("prepare.spacing", "must be three positive numbers of mm (D, H, W), or [0, 0, 0]", spacing)
+    if prepare.window is not None and not -math.inf < prepare.window[0] < prepare.window[1] < math.inf:
+        yield _wrong("prepare.window", "must be [low, high] with low < high", prepare.window)
+    yield from _at_least(1, prepare, "prepare", "num_threads")
+
+
+def _sample(sample: SampleConfig) -> Iterator[str]:
+    yield from _at_least(1, sample, "sample", "patch", "batch_size")
+    probabilities = [
+        f"{name}_prob" for name in ("foreground", "flip", "affine", "brightness", "contrast", "gamma", "noise")
+    ]
+    yield from _within(0, 1, sample, "sample", *probabilities)
+    yield from _within(0, 180, sample, "sample", "rotate_deg")
+    yield from _at_least(0, sample, "sample", "shear")
+    for name in ("scale_range", "gamma_range"):
+        yield from _ordered(sample, name, above_zero=True)
+    for name in ("brightness_range", "contrast_range", "noise_std"):
+        yield from _ordered(sample, name, above_zero=False)
+
+
+def _network(network: NetworkConfig) -> Iterator[str]:
+    yield from _at_least(1, network, "network", "channels")
+    yield from _at_least(0, network, "network", "num_res_units")
+    channels, strides = network.channels, network.strides
+    if channels is not None and len(channels) < 2:
+        yield _wrong("network.channels", "must have 2 levels or more", channels)
+    if strides is not None and any(step < 1 for stride in strides for step in stride):
+        yield _wrong("network.strides", "must be 1 or more along each axis", strides)
+    if channels is not None and strides is not None and len(strides) != len(channels) - 1:
+        yield _wrong("network.strides", f"must be one fewer than the {len(channels)} channels", strides)
+    if not 0 <= network.dropout < 1:
+        yield _wrong("network.dropout", "must lie in 0 <= dropout < 1", network.dropout)
+
+
+def _train(train: TrainConfig) -> Iterator[str]:
+    yield from _at_least(0, train, "train", "seed", "weight_decay", "clip_norm")
+    yield from _at_least(1, train, "train", "steps", "validate_every", "checkpoint_every")
+    for name in ("learning_rate", "max_seconds"):
+        value = getattr(train, name)
+        if value is not None and not 0 < value < math.inf:
+            yield _wrong(f"train.{name}", "must be above 0", value)
+    for name in ("warmup_fraction", "ema"):
+        value = getattr(train, name)
+        if not 0 <= value < 1:
+            yield _wrong(f"train.{name}", f"must lie in 0 <= {name} < 1", value)
+    if train.target is not None and not 0 < train.target <= 1:
+        yield _wrong("train.target", "must be a Dice above 0 and at most 1", train.target)
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", train.device):
+        yield _wrong("train.device", "must be auto, cpu, cuda or cuda:N", train.device)
+
+
+def _infer(infer: InferConfig) -> Iterator[str]:
+    yield from _at_least(1, infer, "infer", "patch", "batch_size")
+    if not 0 <= infer.overlap < 1:
+        yield _wrong("infer.overlap", "must lie in 0 <= overlap < 1", infer.overlap)
+
+
+def _flat(config: RunConfig) -> Iterator[str]:
+    """A declared 2-D run has patches one voxel deep."""
+    if config.data.spatial_dims != 2:
+        return
+    for at, patch in (("sample.patch", config.sample.patch), ("infer.patch", config.infer.patch)):
+        if patch is not None and patch[0] != 1:
+            yield _wrong(at, "must be [1, H, W], since data.spatial_dims is 2", patch)
+
+
+def _at_least(low: int, section: Any, at: str, *names: str) -> Iterator[str]:
+    for name in names:
+        value = getattr(section, name)
+        if value is not None and not all(low <= number < math.inf for number in _numbers(value)):
+            yield _wrong(f"{at}.{name}", f"must be {low} or more", value)
+
+
+def _within(low: int, high: int, section: Any, at: str, *names: str) -> Iterator[str]:
+    for name in names:
+        value = getattr(section, name)
+        if value is not None and not all(low <= number <= high for number in _numbers(value)):
+            yield _wrong(f"{at}.{name}", f"must be {low} to {high}", value)
+
+
+def _ordered(sample: SampleConfig, name: str, *, above_zero: bool) -> Iterator[str]:
+    """A range to draw from; low = high is a constant, which is allowed."""
+    low, high = getattr(sample, name)
+    floor = low > 0 if above_zero else low >= 0
+    if not (floor and low <= high < math.inf):
+        sign = "0 < low" if above_zero else "0 <= low"
+        yield _wrong(f"sample.{name}", f"must be [low, high] with {sign} <= high", (low, high))
+
+
+def _numbers(value: Any) -> Sequence[float]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _wrong(at: str, rule: str, value: object) -> str:
+    given = str(list(map(_plain, value))) if isinstance(value, tuple) else value
+    return f"{at}: {rule} (given {given})"
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value

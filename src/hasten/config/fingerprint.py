@@ -1,0 +1,36 @@
+"""What a data set looks like, as far as a plan needs to know it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Spacing = tuple[float, float, float]
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fingerprint:
+    """Facts of a data set. Shapes and spacings are (D, H, W) after orientation, before resampling."""
+
+    name: str
+    num_cases: int
+    spatial_dims: int
+    modality: str
+    """The source's own word for the first channel ("MRI", "CT", ...), or ""."""
+    channels: tuple[str, ...]
+    labels: dict[int, str]
+    """Label value to class name, background included."""
+    shapes: tuple[Triple, ...]
+    """One per case, in the order of the cases."""
+    spacings: tuple[Spacing, ...]
+    """One per case, in the order of the cases."""
+    sampled_cases: int
+    """How many cases (evenly spaced over the list) the figures below were read from."""
+    intensity: dict[str, tuple[float, ...]]
+    """Over the whole of the sampled images, per statistic one value per channel: min, p0_5, p50, p99_5, max, mean, std."""
+    foreground_intensity: dict[str, tuple[float, ...]]
+    """The same statistics over the labelled voxels only."""
+    class_voxels: dict[int, float]
+    """Label value to its mean share of a case's voxels in the sampled cases (0..1)."""
+    crop_fraction: float
+    """Mean share of a sampled case's voxels inside its foreground box (1.0: cropping gains nothing)."""

@@ -1,0 +1,243 @@
+"""YAML and `a.b=value` overrides in, a validated RunConfig out; and back to YAML."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import re
+import reprlib
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hasten.config.check import check_run
+from hasten.config.places import Key, read_document
+from hasten.config.schema import RunConfig
+
+
+def load_run(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """The run that a YAML file and overrides describe; without a file, the defaults and the overrides.
+
+    An override is "section.field=value" with the value in YAML; a later one wins. A relative `data.source` or
+    `cache.dir` is taken from the YAML file's folder, one in an override from the current folder; both become absolute.
+
+    Raises:
+        ValueError: lists every mistake at once, each with its line or override, its dotted path and a remedy.
+    """
+    tree: dict[Any, Any] = {}
+    origins: dict[Key, str] = {}
+    mistakes: list[str] = []
+    if path is not None:
+        document = read_document(path)
+        tree = document.tree
+        in_order = sorted(document.lines.items(), key=lambda item: item[1])
+        origins = {key: f"{path}:{line}" for key, line in in_order}
+        mistakes = [f"{path}:{line}: {message}" for line, message in document.mistakes]
+    _drop_empty_sections(tree)
+    from_override: set[Key] = set()
+    for text in overrides:
+        problem = _apply(text, tree, origins, from_override)
+        if problem:
+            mistakes.append(f"override '{text}': {problem}")
+    config, found = _validate(tree)
+    found += [_split_message(message) for message in check_run(config) if not _hangs_on(message, found)]
+    known = list(origins)  # in the order of the file, then of the overrides
+    found.sort(key=lambda item: next((known.index(at) for at in _prefixes(item[0]) if at in origins), len(known)))
+    mistakes += [f"{_place(at, origins, path)}{message}" for at, message in found]
+    if mistakes:
+        if len(mistakes) == 1:
+            raise ValueError(mistakes[0])
+        name = str(path) if path is not None else "the run's settings"
+        raise ValueError(f"{name}: {len(mistakes)} mistakes\n" + "\n".join(f"  {mistake}" for mistake in mistakes))
+    folder = path.parent if path is not None else Path()
+    source_folder = Path() if ("data", "source") in from_override else folder
+    cache_folder = Path() if ("cache", "dir") in from_override else folder
+    data = dataclasses.replace(config.data, source=_absolute(config.data.source, source_folder) or "")
+    cache = dataclasses.replace(config.cache, dir=_absolute(config.cache.dir, cache_folder))
+    return dataclasses.replace(config, data=data, cache=cache)
+
+
+def to_dict(config: RunConfig) -> dict[str, Any]:
+    """Nested dicts and lists of plain values, ready for JSON or YAML."""
+    return typing.cast("dict[str, Any]", _plain(dataclasses.asdict(config)))
+
+
+def dump_run(config: RunConfig) -> str:
+    """YAML text that loads back to an equal RunConfig; every field is written."""
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    Dumper.add_representer(list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, True))
+    return str(yaml.dump(to_dict(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
+
+
+def _absolute(text: str | None, folder: Path) -> str | None:
+    return str(Path.cwd() / folder / Path(text).expanduser()) if text else text
+
+
+def _sections(cls: type, at: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """Every section's path and its fields' types, the root first."""
+    types = typing.get_type_hints(cls)
+    yield at, types
+    for name, kind in types.items():
+        if dataclasses.is_dataclass(kind):
+            yield from _sections(typing.cast("type", kind), (*at, name))
+
+
+def _drop_empty_sections(tree: dict[Any, Any]) -> None:
+    """A section whose every line is commented out reads as null; it means the defaults."""
+    for at, _ in _sections(RunConfig):
+        if at:
+            parent = _get(tree, at[:-1])
+            if isinstance(parent, dict) and at[-1] in parent and parent[at[-1]] is None:
+                parent[at[-1]] = {}
+
+
+def _get(tree: Any, at: Key) -> Any:
+    for name in at:
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    return tree
+
+
+def _apply(text: str, tree: dict[Any, Any], origins: dict[Key, str], from_override: set[Key]) -> str | None:
+    """Write one override into `tree`; the problem, if it cannot be."""
+    dotted, equals, value_text = text.partition("=")
+    names = dotted.strip().split(".")
+    if not equals or not all(names):
+        return "must read section.field=value"
+    try:
+        value = yaml.safe_load(value_text)
+    except yaml.YAMLError:
+        return "the value is not valid YAML; quote text that has special characters"
+    node: Any = tree
+    for depth, name in enumerate(names[:-1]):
+        node = node.setdefault(name, {})
+        if not isinstance(node, dict):
+            return f"{'.'.join(names[: depth + 1])} is {reprlib.repr(node)}, not a section"
+    node[names[-1]] = value
+    key = tuple(names)
+    for old in [old for old in origins if old[: len(key)] == key]:
+        del origins[old]
+    origins[key] = f"override '{text}'"
+    from_override.add(key)
+    if key in (("data",), ("cache",)):
+        from_override.update({("data", "source"), ("cache", "dir")})
+    return None
+
+
+def _validate(tree: dict[Any, Any]) -> tuple[RunConfig, list[tuple[Key, str]]]:
+    """The config, and every mistake of type or name with its path; the fields with a mistake are at their default."""
+    # Imported here: it is the slowest import of the command line, and `hasten --help` needs none of it.
+    from pydantic import TypeAdapter, ValidationError
+
+    adapter = TypeAdapter(RunConfig)
+    mistakes = list(_booleans(tree))
+    try:
+        return adapter.validate_python(tree, extra="forbid"), mistakes
+    except ValidationError as errors:
+        names = {(*at, name) for at, types in _sections(RunConfig) for name in types}
+        sound = copy.deepcopy(tree)
+        for error in errors.errors(include_url=False):
+            at = error["loc"]
+            mistakes.append(((*at[:-1], str(at[-1])) if error["type"] == "invalid_key" else at, _explain(error, names)))
+            _remove(sound, at)
+        return adapter.validate_python(sound, extra="forbid"), mistakes
+
+
+def _remove(tree: dict[Any, Any], at: Key) -> None:
+    """Take away the field at `at`, or the one that the list item at `at` belongs to."""
+    for name in at[:-1]:
+        if not isinstance(tree.get(name), dict):
+            tree.pop(name, None)
+            return
+        tree = tree[name]
+    tree.pop(at[-1], None)
+
+
+def _hangs_on(message: str, mistakes: list[tuple[Key, str]]) -> bool:
+    """Whether a range check looked at the default of a field whose value was a mistake."""
+    rule = message.partition(": ")[2].removesuffix(")").rpartition(" (given ")[0]
+    fields = {[name for name in at if isinstance(name, str)][-1] for at, _ in mistakes}
+    return any(re.search(rf"\b{re.escape(field)}\b", rule) for field in fields)
+
+
+def _booleans(tree: dict[Any, Any]) -> Iterator[tuple[Key, str]]:
+    """true and false given for a number: pydantic would take them for 1 and 0."""
+    for at, types in _sections(RunConfig):
+        section = _get(tree, at)
+        for name, kind in types.items():
+            value = section.get(name) if isinstance(section, dict) else None
+            is_number = typing.get_origin(kind) is not tuple and {int, float} & {kind, *typing.get_args(kind)}
+            if isinstance(value, bool) and is_number:
+                yield (*at, name), f"{_dotted((*at, name))}: must be a number (given {value})"
+
+
+def _explain(error: Any, names: set[Key]) -> str:
+    """A pydantic error in the words of the file: path, rule, what was given, what may have been meant."""
+    at: Key = tuple(error["loc"])
+    dotted = _dotted(at)
+    given = reprlib.repr(error["input"])
+    match error["type"]:
+        case "unexpected_keyword_argument":
+            return f"{dotted}: no such field (given {given}){_nearest(at, names)}"
+        case "invalid_key":
+            return f"{_dotted(at[:-1]) or 'the top level'}: {at[-1]!r} is not a field's name"
+        case "missing":
+            return f"{_dotted(at[:-1])}: too few values (given {given})"
+        case "too_long":
+            return f"{dotted}: must have {error['ctx']['max_length']} values (given {given})"
+        case "dataclass_type":
+            return f"{dotted}: is a section and needs `field: value` lines below it (given {given})"
+        case "literal_error":
+            near = difflib.get_close_matches(str(error["input"]), _quoted(error["ctx"]["expected"]), n=1)
+            return f"{dotted}: must be {error['ctx']['expected']} (given {given})" + (
+                f"; did you mean {near[0]}?" if near else ""
+            )
+        case "string_type" if not isinstance(error["input"], (dict, list)):
+            return f"{dotted}: must be text (given {given}); put it in quotes"
+    rule = error["msg"].removeprefix("Input should be ").split(", unable")[0]
+    return f"{dotted}: must be {rule} (given {given})"
+
+
+def _nearest(at: Key, names: set[Key]) -> str:
+    """Names that were probably meant: the like-named of the same section, else the same name in another one."""
+    siblings = sorted(str(key[-1]) for key in names if key[:-1] == at[:-1])
+    near = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]
+    if not near:
+        near = sorted(_dotted(key) for key in names if key[-1] == at[-1])
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; valid here: {', '.join(siblings)}"
+
+
+def _quoted(expected: str) -> list[str]:
+    return expected.split("'")[1::2]
+
+
+def _dotted(at: Key) -> str:
+    return "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in at).removeprefix(".")
+
+
+def _split_message(message: str) -> tuple[Key, str]:
+    return tuple(message.partition(":")[0].split(".")), message
+
+
+def _prefixes(at: Key) -> Iterator[Key]:
+    return (at[:length] for length in range(len(at), 0, -1))
+
+
+def _place(at: Key, origins: dict[Key, str], path: Path | None) -> str:
+    """Where the longest known part of a path was written."""
+    here = next((origins[key] for key in _prefixes(at) if key in origins), str(path) if path is not None else "")
+    return f"{here}: " if here else ""

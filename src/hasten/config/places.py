@@ -1,0 +1,84 @@
+"""A YAML file read together with the line of every key, so that an error can name the exact place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A YAML file's mapping, and where each key of it stands."""
+
+    tree: dict[Any, Any]
+    lines: dict[Key, int]
+    """Line (1-based) of each key and list item, by its path from the root."""
+    mistakes: tuple[tuple[int, str], ...]
+    """What YAML lets pass but nobody means: (line, message)."""
+
+
+def read_document(path: Path) -> Document:
+    """Read one YAML mapping; an empty file is an empty mapping. ValueError: unreadable, not YAML, not a mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path}: is a folder, a YAML file is needed") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return Document({}, {}, ())
+        lines, mistakes = _walk(root)
+        tree = loader.construct_document(root)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}{_mark(error)}: not valid YAML: {_problem(error)}") from None
+    if not isinstance(tree, dict):
+        raise ValueError(
+            f"{path}: must hold `section:` lines with `field: value` below them, not a {type(tree).__name__}"
+        )
+    return Document(tree, lines, tuple(mistakes))
+
+
+def _walk(root: yaml.Node) -> tuple[dict[Key, int], list[tuple[int, str]]]:
+    lines: dict[Key, int] = {}
+    mistakes: list[tuple[int, str]] = []
+    todo: list[tuple[Key, yaml.Node]] = [((), root)]
+    while todo:
+        at, node = todo.pop()
+        if len(at) > 5:  # deeper than any field; ends the walk of an alias that holds itself
+            continue
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                line = key.start_mark.line + 1
+                here = (*at, str(key.value))
+                if here in lines and key.tag != "tag:yaml.org,2002:merge":
+                    dotted = ".".join(map(str, here))
+                    mistakes.append((line, f"{dotted}: given twice (first in line {lines[here]}); keep one"))
+                lines[here] = line
+                todo.append((here, value))
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                lines[(*at, index)] = item.start_mark.line + 1
+                todo.append(((*at, index), item))
+    return lines, mistakes
+
+
+def _mark(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f":{mark.line + 1}" if mark is not None else ""
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    problem = getattr(error, "problem", None)
+    return str(problem or error).splitlines()[0]

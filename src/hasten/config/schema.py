@@ -1,0 +1,196 @@
+"""One typed description of a run.
+
+Every field that a data set can decide is `None` by default: the plan (`hasten.config.plan`) fills it from the
+fingerprint and records the reason. A field that the user sets is kept as it is.
+
+Space is written (D, H, W) everywhere, which is (z, y, x) of a NIfTI file; a 2-D image has D = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Triple = tuple[int, int, int]
+Spacing = tuple[float, float, float]
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitConfig:
+    """Which cases are held out for validation."""
+
+    by: Literal["fraction", "fold", "list"] = "fraction"
+    """`fraction`: a seeded draw; `fold`: cross-validation; `list`: the ids in `validation`."""
+    fraction: float = 0.2
+    """Share of the cases that is validated on (by: fraction)."""
+    seed: int = 0
+    """Seed of the shuffle before a fraction or folds are cut."""
+    fold: int = 0
+    """Which fold is validated on, 0-based (by: fold)."""
+    num_folds: int = 5
+    """Number of folds (by: fold)."""
+    validation: tuple[str, ...] = ()
+    """Case ids that are validated on (by: list)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """Where the cases come from."""
+
+    source: str = ""
+    """A Decathlon folder or its dataset.json, a folder with images/ and labels/, or a JSON or CSV list."""
+    spatial_dims: Literal[2, 3] | None = None
+    """Declared dimension of the images; None takes what the files say."""
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareConfig:
+    """Deterministic work that is done once per case."""
+
+    orientation: str | None = "RAS"
+    """Anatomical axis codes that every volume is turned to; None keeps the file's own."""
+    spacing: Spacing | None = None
+    """Target voxel spacing (D, H, W) in mm; (0, 0, 0) keeps every case's own."""
+    intensity: Literal["zscore", "window", "none"] | None = None
+    """`zscore`: each case and channel to mean 0, standard deviation 1; `window`: `window` mapped to 0..1, clipped."""
+    window: Range | None = None
+    """Intensity window (low, high), in the image's units (HU for CT)."""
+    crop_foreground: bool | None = None
+    """Crop each case to the box of voxels above its minimum (air, background) before anything is stored."""
+    dtype: Literal["float16", "float32"] = "float16"
+    """How a prepared image is stored."""
+    num_threads: int | None = None
+    """Threads that read and prepare; None takes the number of usable cores."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheConfig:
+    """Where prepared cases wait."""
+
+    dir: str | None = None
+    """Folder of the persistent cache; None takes $HASTEN_CACHE, else the user's cache folder."""
+    home: Literal["auto", "file", "ram", "device"] = "auto"
+    """Where batches are read from; `auto` takes the device if it holds the arena, else host memory, else the file."""
+    max_points: int = 4096
+    """Foreground voxels remembered per case and class, to centre crops on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleConfig:
+    """Random crop and augmentation, all in one batch program. `*_prob` is per sample."""
+
+    patch: Triple | None = None
+    """Size of a training patch (D, H, W) in voxels."""
+    batch_size: int | None = None
+    """Patches in a step."""
+    foreground_prob: float = 0.67
+    """Share of the crops that are centred on a foreground voxel; the class is drawn evenly from those present."""
+    flip_prob: Spacing | None = None
+    """Probability of a flip along each axis (D, H, W)."""
+    affine_prob: float = 0.5
+    """Probability of rotation, scaling and shear, which are applied in one interpolation."""
+    rotate_deg: Spacing = (15.0, 15.0, 15.0)
+    """Largest rotation about the D, H and W axis, in degrees; drawn from U(-a, a). 2-D uses the first."""
+    scale_range: Range = (0.85, 1.2)
+    """Zoom factor; above 1 enlarges the anatomy."""
+    shear: float = 0.0
+    """Largest shear coefficient; drawn from U(-a, a)."""
+    brightness_prob: float = 0.15
+    brightness_range: Range = (0.75, 1.25)
+    """Factor that every voxel is multiplied by."""
+    contrast_prob: float = 0.15
+    contrast_range: Range = (0.75, 1.25)
+    """Factor about the patch mean; the result is clipped to the patch's own range."""
+    gamma_prob: float = 0.15
+    gamma_range: Range = (0.7, 1.5)
+    """Exponent on the patch scaled to 0..1 by its own range."""
+    noise_prob: float = 0.1
+    noise_std: Range = (0.0, 0.1)
+    """Standard deviation of Gaussian noise, drawn evenly from this range."""
+    compile: bool | None = None
+    """Compile the batch program; None compiles when the run is long enough for it to pay."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkConfig:
+    """A network from MONAI."""
+
+    name: Literal["unet", "segresnet", "dynunet"] = "unet"
+    channels: tuple[int, ...] | None = None
+    """Feature channels per level, finest first."""
+    strides: tuple[Triple, ...] | None = None
+    """Stride (D, H, W) between neighbouring levels: one fewer than `channels`."""
+    num_res_units: int = 2
+    """Residual units per level (unet)."""
+    norm: Literal["instance", "batch"] = "instance"
+    act: Literal["prelu", "relu", "leakyrelu"] = "prelu"
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossConfig:
+    name: Literal["dice_ce", "dice_focal", "dice"] = "dice_ce"
+    include_background: bool = False
+    """Whether the Dice term counts the background class."""
+    batch: bool = True
+    """Whether the Dice term sums over the batch before dividing (steadier with small patches)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """The step, its schedule and when to stop. None is decided from the data or measured on this machine."""
+
+    seed: int = 0
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda` or `cuda:N`."""
+    steps: int | None = None
+    """Optimizer steps of the whole one-cycle schedule."""
+    learning_rate: float | None = None
+    """Peak learning rate of the one-cycle schedule."""
+    weight_decay: float = 0.01
+    warmup_fraction: float = 0.1
+    """Share of the steps in which the learning rate rises."""
+    clip_norm: float = 12.0
+    """Gradient norm is clipped to this; 0 does not clip."""
+    ema: float = 0.995
+    """Longest memory of the weights' exponential moving average, which validation and prediction use; 0 is off."""
+    precision: Literal["fp32", "bf16", "fp16"] | None = None
+    """Autocast dtype; None takes the fastest measured here."""
+    channels_last: bool | None = None
+    """Memory format of weights and activations; None takes the fastest measured here."""
+    compile: bool | None = None
+    """torch.compile the network; None compiles when the run is long enough for it to pay."""
+    validate_every: int | None = None
+    """Steps between validations."""
+    checkpoint_every: int | None = None
+    """Steps between writes of checkpoints/last.pt; a validation's best is always written."""
+    target: float | None = None
+    """Stop when the mean foreground Dice of a validation reaches this."""
+    max_seconds: float | None = None
+    """Stop at the first validation after this many seconds of the run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InferConfig:
+    """Sliding-window inference, for validation and prediction."""
+
+    patch: Triple | None = None
+    """Window (D, H, W) in voxels; None takes the training patch, or the whole volume where it is no larger than 4 patches."""
+    overlap: float = 0.5
+    """Share of a window that overlaps its neighbour."""
+    batch_size: int = 4
+    """Windows that go through the network together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    data: DataConfig = field(default_factory=DataConfig)
+    prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    sample: SampleConfig = field(default_factory=SampleConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    infer: InferConfig = field(default_factory=InferConfig)

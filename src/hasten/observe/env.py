@@ -1,0 +1,132 @@
+"""The machine and the versions a measurement was taken with."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import hasten
+
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "HASTEN_CACHE",
+    "SLURM_JOB_ID",
+)
+
+
+def environment() -> dict[str, Any]:
+    """Facts for env.json, all JSON-ready; what cannot be found out is None. Imports torch where it is installed."""
+    memory = psutil.virtual_memory()
+    return {
+        "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hasten": hasten.__version__,
+        "git": _git(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cores_usable": usable_cores(),
+        "cores_logical": psutil.cpu_count(),
+        "cores_physical": psutil.cpu_count(logical=False),
+        "ram_bytes": memory.total,
+        "ram_available_bytes": memory.available,
+        "load_average": [round(load, 2) for load in psutil.getloadavg()],
+        "packages": {name: _version(name) for name in ("torch", "monai", "numpy", "nibabel", "pytorch-ignite")},
+        "torch": _torch(),
+        "gxx": _first_line("g++", "--version"),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, which a batch system often makes fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _torch() -> dict[str, Any] | None:
+    try:
+        # By name at run time: `hasten.observe` itself must start without torch, which the import contracts check.
+        torch = importlib.import_module("torch")
+    except ImportError:
+        return None
+    facts: dict[str, Any] = {
+        "version": str(torch.__version__),
+        "num_threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cuda": torch.version.cuda,
+        "cudnn": None,
+        "driver": None,
+        "devices": [],
+    }
+    if torch.cuda.is_available():
+        facts["cudnn"] = torch.backends.cudnn.version()
+        facts["driver"] = _first_line("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        for index in range(torch.cuda.device_count()):
+            device = torch.cuda.get_device_properties(index)
+            facts["devices"].append(
+                {
+                    "name": device.name,
+                    "memory_bytes": device.total_memory,
+                    "capability": f"{device.major}.{device.minor}",
+                }
+            )
+    return facts
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit of the checkout that hasten runs from; None for an installed copy."""
+    package = Path(hasten.__file__).resolve().parent
+    root = package.parents[1]
+    # Only our own checkout: site-packages may lie inside somebody else's repository.
+    if not (root / ".git").exists() or not (root / "pyproject.toml").is_file():
+        return None
+    commit = _first_line("git", "-C", str(root), "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _first_line("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "changed": bool(changed)}
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _first_line(*command: str) -> str | None:
+    """First line that a command prints, "" if nothing; None if it is missing or fails."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0:
+        return None
+    return next(iter(done.stdout.splitlines()), "").strip()

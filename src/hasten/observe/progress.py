@@ -1,0 +1,130 @@
+"""What a person sees while a run trains: one live line on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+LIVE_EVERY = 0.2
+"""Seconds between redraws on a terminal."""
+PLAIN_EVERY = 5.0
+"""Seconds between lines in a log file."""
+
+
+class Progress:
+    """Shows steps, loss, Dice, speed and time left on `stream` (standard error by default)."""
+
+    def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._clock = clock
+        self._live: Any = None
+        self._running = False
+        self._is_terminal = self._stream.isatty()
+        self._every = LIVE_EVERY if self._is_terminal else PLAIN_EVERY
+        self._total = 0
+        self._target: float | None = None
+        self._began = 0.0
+        self._due = 0.0
+        self._first: tuple[int, float] | None = None
+        """Step and time of the first update: the speed leaves out what came before it (compiling, the first read)."""
+        self._loss: float | None = None
+        self._dice: float | None = None
+        self._best: float | None = None
+        self._speed: float | None = None
+        self._wait: float | None = None
+
+    def start(self, total_steps: int, target: float | None = None) -> None:
+        """Begin a run of `total_steps` that may stop once the Dice reaches `target`."""
+        self.stop()
+        self._total, self._target = total_steps, target
+        self._first = None
+        self._loss = self._dice = self._best = self._speed = self._wait = None
+        self._began = self._clock()
+        self._due = self._began + self._every
+        self._running = True
+        if self._is_terminal:
+            # Imported here: a run that is not watched, and every other verb, does without.
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(file=self._stream), auto_refresh=False, transient=True)
+            self._live.start()
+
+    def update(
+        self,
+        step: int,
+        loss: float | None = None,
+        dice: float | None = None,
+        samples_per_s: float | None = None,
+        wait_share: float | None = None,
+    ) -> None:
+        """Report that `step` steps are done; None keeps what was last given. A `dice` (a validation) is shown at once.
+
+        Between redraws this stores a few values and compares a clock, so it may be called on every step.
+        """
+        now = self._clock()
+        if self._first is None:
+            self._first = (step, now)
+        if loss is not None:
+            self._loss = loss
+        if samples_per_s is not None:
+            self._speed = samples_per_s
+        if wait_share is not None:
+            self._wait = wait_share
+        if dice is None and now < self._due:
+            return
+        if dice is not None:
+            self._dice = dice
+            self._best = dice if self._best is None else max(self._best, dice)
+        if self._running:
+            self._draw(step, now, is_validation=dice is not None)
+            self._due = now + self._every
+
+    def stop(self, message: str = "") -> None:
+        """End the display and print `message`; safe to call twice, or before `start`."""
+        self._running = False
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        if message:
+            print(message, file=self._stream, flush=True)
+
+    def _draw(self, step: int, now: float, *, is_validation: bool) -> None:
+        text = self._line(step, now)
+        if self._live is None:
+            print(text, file=self._stream, flush=True)
+            return
+        from rich.text import Text
+
+        if is_validation:  # stays above the live line, so that the course of the Dice can be read afterwards
+            self._live.console.print(Text(text), soft_wrap=True)
+        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def _line(self, step: int, now: float) -> str:
+        parts = [f"step {step}/{self._total} ({100 * step / max(1, self._total):.0f}%)"]
+        if self._loss is not None:
+            parts.append(f"loss {self._loss:.4f}")
+        if self._dice is not None:
+            goal = f", target {self._target:.4f}" if self._target is not None else ""
+            parts.append(f"Dice {self._dice:.4f} (best {self._best:.4f}{goal})")
+        if self._speed is not None:
+            parts.append(f"{self._speed:.1f} samples/s")
+        if self._wait is not None:
+            parts.append(f"waiting for data {100 * self._wait:.1f}%")
+        parts.append(f"{_duration(now - self._began)} gone")
+        first_step, first_time = self._first or (step, now)
+        if first_step < step < self._total:
+            seconds = (now - first_time) / (step - first_step) * (self._total - step)
+            parts.append(f"at most {_duration(seconds)} left")
+        return "  ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

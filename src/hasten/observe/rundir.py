@@ -1,0 +1,126 @@
+"""The run directory: its files' names, and writes that an interruption cannot spoil."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+RUN_YAML = "run.yaml"
+PLAN_JSON = "plan.json"
+ENV_JSON = "env.json"
+METRICS_JSONL = "metrics.jsonl"
+SUMMARY_JSON = "summary.json"
+CHECKPOINTS = "checkpoints"
+REPORT_HTML = "report.html"
+
+
+def create_run_dir(path: Path, *, resume: bool) -> Path:
+    """Make the run directory and its checkpoints/ ready for writing; returns `path`.
+
+    Raises:
+        ValueError: a new run's directory is not empty; a resumed one's holds no run; it cannot be written to.
+    """
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path}: is a file; choose another --out")
+    if resume and not (path / RUN_YAML).is_file():
+        raise ValueError(f"{path}: holds no run to resume ({RUN_YAML} is missing); leave out --resume to start one")
+    try:
+        if not resume and path.is_dir() and any(path.iterdir()):
+            raise ValueError(f"{path}: is not empty; add --resume to go on with the run in it, or choose another --out")
+        (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        # A real write: permission bits say nothing about read-only mounts, full disks or a superuser.
+        with tempfile.TemporaryFile(dir=path) as probe:
+            probe.write(b"\0")
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written to ({error.strerror}); choose another --out") from None
+    return path
+
+
+def write_json(path: Path, obj: Any) -> None:
+    """Write JSON so that a reader, or a crash, sees the old file or the new one and never a part. NaN becomes null."""
+    text = json.dumps(_plain(obj), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes a private file; give it the permissions that a plain open would have.
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def append_jsonl(path: Path, record: Any) -> None:
+    """Add one record as a line of JSON; what an interrupted write left at the end is repaired first."""
+    line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
+    _end_with_newline(path)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)
+
+
+def read_jsonl(path: Path) -> list[Any]:
+    """Every record; none if there is no file. A last line that was cut short is left out.
+
+    Raises:
+        ValueError: an earlier line is not JSON, so the file was damaged by something else.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    records = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path}:{number}: not a line of JSON; mend or delete that line") from None
+    return records
+
+
+def _end_with_newline(path: Path) -> None:
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) == b"\n":
+            return
+        file.seek(0)
+        whole = file.read()
+        keep = whole.rfind(b"\n") + 1
+        try:
+            json.loads(whole[keep:])
+            file.write(b"\n")
+        except ValueError:
+            file.truncate(keep)
+
+
+def _plain(obj: Any) -> Any:
+    """JSON types of dataclasses, paths, tuples and numpy or torch scalars; NaN and infinity become None."""
+    if obj is None or isinstance(obj, (str, bool, int)):
+        return obj
+    if isinstance(obj, float):
+        return obj if math.isfinite(obj) else None
+    if isinstance(obj, dict):
+        return {str(key): _plain(value) for key, value in obj.items()}
+    if isinstance(obj, (list, tuple, set, frozenset)):
+        return [_plain(value) for value in obj]
+    if isinstance(obj, Path):
+        return str(obj)
+    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+        return {field.name: _plain(getattr(obj, field.name)) for field in dataclasses.fields(obj)}
+    if hasattr(obj, "tolist"):  # numpy and torch, without importing either
+        return _plain(obj.tolist())
+    raise TypeError(f"{type(obj).__name__} has no form in JSON: {obj!r}")

@@ -1,0 +1,86 @@
+"""From a case as it was read to a case as it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from hasten.cases.read import read_image, read_label
+from hasten.cases.types import Case, Volume
+from hasten.config.schema import PrepareConfig
+from hasten.prepare.foreground import Box, foreground_box
+from hasten.prepare.intensity import check_intensity, write_scaled
+from hasten.prepare.orient import orient, orientation_of
+from hasten.prepare.resample import resample_label, resampled_shape, slabs
+from hasten.prepare.threads import one_torch_thread
+from hasten.prepare.types import Geometry, Prepared
+
+
+def load_prepared(case: Case, labels: dict[int, str], spec: PrepareConfig, *, device: str = "cpu") -> Prepared:
+    """Read a case's files and prepare them. `labels`: label value to class name. Raises what reading them raises."""
+    image = read_image(case)
+    label = None if case.label is None else read_label(case, labels, image)
+    return prepare_case(image, label, id=case.id, spec=spec, device=device)
+
+
+def prepare_case(
+    image: Volume, label: np.ndarray | None, *, id: str, spec: PrepareConfig, device: str = "cpu"
+) -> Prepared:
+    """Orient, crop to the foreground, resample and scale one case; the label alike, by nearest neighbour.
+
+    `label` is (D, H, W) uint8, class index, in the image's own voxels. `spec` has every field set. Cropping comes first
+    so that nothing is computed for air. May be called from any number of threads; each computes on its own core.
+    Raises ValueError that names the case.
+    """
+    assert spec.spacing is not None
+    assert spec.intensity is not None
+    assert spec.crop_foreground is not None
+    check_intensity(spec)
+    try:
+        return _prepare(image, label, id, spec, device)
+    except ValueError as error:
+        raise ValueError(f"case {id}: {error}") from error
+
+
+def _prepare(image: Volume, label: np.ndarray | None, id: str, spec: PrepareConfig, device: str) -> Prepared:
+    assert spec.spacing is not None
+    source_shape = _triple(image.array.shape[1:])
+    assert label is None or label.shape == source_shape
+    permute, flip = orientation_of(image.affine, spec.orientation, source_shape)
+    turned = orient(image.array, permute, flip)
+    box = _crop(turned, spec)
+    cropped = turned[:, box[0], box[1], box[2]]
+    own = image.spacing
+    spacing = (own[permute[0]], own[permute[1]], own[permute[2]])
+    shape = resampled_shape(_triple(cropped.shape[1:]), spacing, spec.spacing)
+
+    prepared = np.empty((len(cropped), *shape), spec.dtype)
+    with one_torch_thread():
+        for volume, out in zip(cropped, prepared, strict=True):
+            write_scaled(slabs(volume, shape, device), out, spec, device)
+    if label is not None:
+        label = np.ascontiguousarray(resample_label(orient(label, permute, flip)[box], shape))
+        assert label.dtype == np.uint8
+    geometry = Geometry(
+        source_shape=source_shape,
+        source_affine=tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in image.affine),
+        permute=permute,
+        flip=flip,
+        crop_start=_triple(part.start for part in box),
+        crop_shape=_triple(cropped.shape[1:]),
+        spacing=spacing,
+        shape=shape,
+    )
+    return Prepared(id, prepared, label, geometry)
+
+
+def _crop(array: np.ndarray, spec: PrepareConfig) -> Box:
+    if not spec.crop_foreground:
+        return slice(0, array.shape[1]), slice(0, array.shape[2]), slice(0, array.shape[3])
+    return foreground_box(array, spec.window[0] if spec.intensity == "window" and spec.window else None)
+
+
+def _triple(sizes: Iterable[int]) -> tuple[int, int, int]:
+    depth, height, width = sizes
+    return depth, height, width

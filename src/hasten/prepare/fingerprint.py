@@ -1,0 +1,194 @@
+"""Taking the fingerprint of a set of cases: every header, and the voxels of a few."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hasten.cases.read import read_image, read_label, read_shape
+from hasten.cases.types import Case, CaseSet, Volume
+from hasten.config.fingerprint import Fingerprint
+from hasten.prepare.foreground import box_above, max_profiles, union
+from hasten.prepare.orient import orientation_of
+from hasten.prepare.resample import nearest_index
+
+_VOXELS = 200_000
+"""Voxels of a case and channel (and as many of its foreground) that the statistics are estimated from."""
+
+_QUANTILES = {"p0_5": 0.5, "p50": 50.0, "p99_5": 99.5}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sampled:
+    """What is kept of a case whose voxels were read. Lists hold one entry per channel."""
+
+    lows: list[float]
+    highs: list[float]
+    voxels: list[np.ndarray]
+    foreground: list[np.ndarray]
+    class_shares: dict[int, float]
+    """Class index to its share of the case's voxels."""
+    profiles: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    num_voxels: int
+
+
+def take_fingerprint(case_set: CaseSet, *, max_sampled: int = 20, num_threads: int | None = None) -> Fingerprint:
+    """Look at a set of cases as far as a plan needs it.
+
+    Shapes and spacings come from every case's header and are those after turning to RAS. The rest comes from the voxels
+    of at most `max_sampled` cases, evenly spaced over the list. The images' min and max are exact. Every other figure
+    of intensity is estimated from about 200 000 voxels of each case and channel, a fixed stride apart, and from as many
+    of its labelled voxels, so that every case counts alike whatever its size. Without any labelled voxel the
+    foreground's figures repeat the image's. `crop_fraction` is for the box above the image's own minimum, and for CT
+    (by `case_set.modality`), where air is not the minimum, above the foreground's 0.5th percentile.
+    Raises ValueError for an empty set and for a case with other channels than the set's, and what reading raises.
+    """
+    if not case_set.cases:
+        raise ValueError(f"{case_set.source}: holds no cases; check data.source")
+    cases = case_set.cases
+    count = min(max(1, max_sampled), len(cases))
+    chosen = [cases[i] for i in nearest_index(len(cases), count)]
+    workers = num_threads or _usable_cores()
+    with ThreadPoolExecutor(workers) as pool:
+        headers = list(pool.map(_oriented_header, cases))
+        sampled = list(pool.map(lambda case: _sample(case, case_set), chosen))
+
+    channels = range(len(sampled[0].voxels))
+    whole = [
+        _statistics([s.voxels[c] for s in sampled], min(s.lows[c] for s in sampled), max(s.highs[c] for s in sampled))
+        for c in channels
+    ]
+    labelled = [_foreground_statistics([s.foreground[c] for s in sampled], whole[c]) for c in channels]
+    values = sorted(case_set.labels)
+    with_label = [s for s in sampled if s.class_shares]
+    is_ct = case_set.modality.upper() == "CT"
+    return Fingerprint(
+        name=case_set.name,
+        num_cases=len(cases),
+        spatial_dims=case_set.spatial_dims,
+        modality=case_set.modality,
+        channels=case_set.channels,
+        labels=dict(case_set.labels),
+        shapes=tuple(shape for shape, _ in headers),
+        spacings=tuple(spacing for _, spacing in headers),
+        sampled_cases=count,
+        intensity=_by_statistic(whole),
+        foreground_intensity=_by_statistic(labelled),
+        class_voxels={
+            value: float(np.mean([s.class_shares.get(index, 0.0) for s in with_label])) if with_label else 0.0
+            for index, value in enumerate(values)
+        },
+        crop_fraction=float(np.mean([_crop_share(s, labelled[0]["p0_5"] if is_ct else None) for s in sampled])),
+    )
+
+
+def fingerprint_to_dict(fingerprint: Fingerprint) -> dict[str, Any]:
+    """Plain values for JSON. JSON keeps float64 exactly, so the round trip is exact."""
+    return asdict(fingerprint)
+
+
+def fingerprint_from_dict(values: dict[str, Any]) -> Fingerprint:
+    """The inverse of `fingerprint_to_dict`, also after a trip through JSON, which makes keys text and tuples lists."""
+    return Fingerprint(
+        **{
+            **values,
+            "channels": tuple(values["channels"]),
+            "labels": {int(value): name for value, name in values["labels"].items()},
+            "shapes": tuple(tuple(shape) for shape in values["shapes"]),
+            "spacings": tuple(tuple(spacing) for spacing in values["spacings"]),
+            "intensity": {key: tuple(row) for key, row in values["intensity"].items()},
+            "foreground_intensity": {key: tuple(row) for key, row in values["foreground_intensity"].items()},
+            "class_voxels": {int(value): share for value, share in values["class_voxels"].items()},
+        }
+    )
+
+
+def _oriented_header(case: Case) -> tuple[tuple[int, int, int], tuple[float, float, float]]:
+    shape, affine = read_shape(case)
+    try:
+        (d, h, w), _ = orientation_of(affine, "RAS", shape)
+    except ValueError as error:
+        raise ValueError(f"{case.image[0]}: {error}") from error
+    spacing = Volume(np.empty((0, 0, 0, 0)), affine).spacing
+    return (shape[d], shape[h], shape[w]), (spacing[d], spacing[h], spacing[w])
+
+
+def _sample(case: Case, case_set: CaseSet) -> _Sampled:
+    image = read_image(case)
+    if len(image.array) != len(case_set.channels):
+        raise ValueError(
+            f"{case.image[0]}: case {case.id} has {len(image.array)} channels, but {case_set.source} declares "
+            f"{len(case_set.channels)} ({', '.join(case_set.channels)}); give every case the same channels"
+        )
+    label = None if case.label is None else read_label(case, case_set.labels, image).reshape(-1)
+    shares: dict[int, float] = {}
+    where = np.empty(0, np.int64)
+    if label is not None:
+        counts = np.bincount(label, minlength=len(case_set.labels))
+        shares = {index: float(count) / label.size for index, count in enumerate(counts)}
+        where = np.flatnonzero(label)
+        where = where[:: max(1, len(where) // _VOXELS)]
+    flat = [channel.reshape(-1) for channel in image.array]
+    stride = _stride(image.array.shape[1:])
+    return _Sampled(
+        lows=[float(channel.min()) for channel in flat],
+        highs=[float(channel.max()) for channel in flat],
+        voxels=[channel[::stride].astype(np.float32) for channel in flat],
+        foreground=[channel[where].astype(np.float32) for channel in flat],
+        class_shares=shares,
+        profiles=[max_profiles(channel) for channel in image.array],
+        num_voxels=flat[0].size,
+    )
+
+
+def _stride(shape: Sequence[int]) -> int:
+    """A step through the voxels that takes about `_VOXELS` and does not meet the same column of every row."""
+    step = max(1, math.prod(shape) // _VOXELS)
+    while step > 1 and math.gcd(step, shape[1] * shape[2]) > 1:
+        step += 1
+    return step
+
+
+def _statistics(parts: list[np.ndarray], low: float, high: float) -> dict[str, float]:
+    values = np.concatenate(parts)
+    quantiles = np.percentile(values, list(_QUANTILES.values()))
+    return {
+        "min": low,
+        **{name: float(value) for name, value in zip(_QUANTILES, quantiles, strict=True)},
+        "max": high,
+        "mean": float(values.mean(dtype=np.float64)),
+        "std": float(values.std(dtype=np.float64)),
+    }
+
+
+def _foreground_statistics(parts: list[np.ndarray], otherwise: dict[str, float]) -> dict[str, float]:
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return otherwise
+    return _statistics(parts, float(min(part.min() for part in parts)), float(max(part.max() for part in parts)))
+
+
+def _by_statistic(channels: list[dict[str, float]]) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(channel[name] for channel in channels) for name in channels[0]}
+
+
+def _crop_share(case: _Sampled, threshold: float | None) -> float:
+    """The share of a case's voxels in the box that `foreground_box` would find."""
+    box = union(
+        [
+            box_above(profiles, low if threshold is None else threshold)
+            for profiles, low in zip(case.profiles, case.lows, strict=True)
+        ]
+    )
+    return 1.0 if box is None else math.prod(part.stop - part.start for part in box) / case.num_voxels
+
+
+def _usable_cores() -> int:
+    # What the process may use: less than the machine has in a container or a batch job. Not on every system.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

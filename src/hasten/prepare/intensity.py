@@ -1,0 +1,82 @@
+"""Bringing voxel values to one scale.
+
+The values arrive in slabs that are still in a core's cache from resampling, so that scaling costs no pass over memory
+of its own, except that `zscore` has to see every voxel before it can change the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from hasten.config.schema import PrepareConfig
+
+Slabs = Iterator[tuple[slice, torch.Tensor]]
+
+_FLOAT16_MAX = 65504.0
+_CONSTANT = 1e-6
+"""An image whose deviation is below this share of its mean differs by float32 rounding only."""
+
+
+def check_intensity(spec: PrepareConfig) -> None:
+    """Raise ValueError for a window that is missing or empty."""
+    if spec.intensity == "window" and (spec.window is None or not spec.window[0] < spec.window[1]):
+        raise ValueError(f"prepare.window: prepare.intensity=window needs a range (low, high), not {spec.window}")
+
+
+def write_scaled(slabs: Slabs, out: np.ndarray, spec: PrepareConfig, device: str = "cpu") -> None:
+    """Scale float32 slabs of one channel and write them to `out`, (D, H, W) float16 or float32.
+
+    `zscore` subtracts the mean over the whole volume that arrives and divides by its standard deviation, at least 1e-8;
+    a constant volume becomes 0. It can't leave float16's range: no z-score of n voxels exceeds sqrt(n). `window` maps
+    spec.window to 0..1 and clips. `none` writes the values as they are, and raises ValueError where float16 can't
+    hold them.
+    """
+    target = torch.from_numpy(out)
+    match spec.intensity:
+        case "zscore":
+            _write_zscore(slabs, target, device)
+        case "window":
+            assert spec.window is not None
+            low, high = spec.window
+            for place, slab in slabs:
+                target[place] = slab.sub_(low).mul_(1 / (high - low)).clamp_(0, 1)
+        case "none":
+            for place, slab in slabs:
+                if out.dtype == np.float16:
+                    _check_range(slab)
+                target[place] = slab
+        case _:
+            raise AssertionError("prepare.intensity must be resolved before a case is prepared")
+
+
+def _write_zscore(slabs: Slabs, target: torch.Tensor, device: str) -> None:
+    # A target that can hold the unscaled values doubles as the place where they wait for the mean.
+    is_own = target.dtype == torch.float32 and torch.device(device).type == "cpu"
+    values = target if is_own else torch.empty(target.shape, dtype=torch.float32, device=device)
+    places, total = [], 0.0
+    for place, slab in slabs:
+        values[place] = slab
+        total += float(slab.sum())
+        places.append(place)
+    mean = total / values.numel()
+    # Squares of differences, not a difference of squares, which would lose the deviation of a bright image.
+    squares = 0.0
+    for place in places:
+        part = values[place].sub_(mean).flatten()
+        squares += float(torch.dot(part, part))
+    std = (squares / values.numel()) ** 0.5
+    scale = 0.0 if std <= _CONSTANT * abs(mean) else 1 / max(std, 1e-8)
+    for place in places:
+        target[place] = values[place].mul_(scale)
+
+
+def _check_range(slab: torch.Tensor) -> None:
+    low, high = (float(value) for value in slab.aminmax())
+    if low < -_FLOAT16_MAX or high > _FLOAT16_MAX:
+        raise ValueError(
+            f"prepare.intensity=none keeps values of {low:g} to {high:g}, which float16 can't hold (±65504); "
+            f"set prepare.dtype=float32, or scale them with prepare.intensity=zscore or window"
+        )

@@ -1,0 +1,74 @@
+"""Turning a volume to anatomical axis codes, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
+
+Permute = tuple[int, int, int]
+Flip = tuple[bool, bool, bool]
+
+UNCHANGED: tuple[Permute, Flip] = ((0, 1, 2), (False, False, False))
+_PAIRS = ("LR", "PA", "IS")
+
+
+def check_codes(codes: str) -> None:
+    """Raise ValueError unless `codes` names one direction of each of the three anatomical axes."""
+    named = sorted(pair for code in codes for pair in _PAIRS if code in pair)
+    if len(codes) != 3 or named != sorted(_PAIRS):
+        raise ValueError(
+            f"prepare.orientation: {codes!r} is not an orientation; write three letters, one each of L or R, P or A, "
+            f"I or S (for example RAS), or null to keep each file's own"
+        )
+
+
+def orientation_of(
+    affine: np.ndarray, codes: str | None, shape: tuple[int, int, int] | None = None
+) -> tuple[Permute, Flip]:
+    """How to turn an array to `codes`.
+
+    `affine` is (4, 4), voxel (x, y, z) to mm. `codes` names the direction in which the x, y and z axis of the result
+    increase, as in MONAI's Orientationd ("RAS"); None leaves the volume as it is. Returns `permute`, the source axis
+    in (D, H, W) numbering that each oriented axis comes from, and `flip`, whether each oriented axis runs against its
+    source axis. `shape` (D, H, W) is that of the source: where D is 1, the slice stays the plane H, W whatever
+    its orientation, because 2-D is D = 1 everywhere. Raises ValueError for unknown codes and for an affine without
+    three independent axes.
+    """
+    if codes is None:
+        return UNCHANGED
+    check_codes(codes)
+    source = io_orientation(affine)
+    if np.isnan(source).any():
+        raise ValueError(
+            f"the affine {np.asarray(affine).tolist()} has no direction for one of its axes; correct the header, or "
+            f"set prepare.orientation to null"
+        )
+    change = ornt_transform(source, axcodes2ornt(tuple(codes)))
+    permute, flip = [0, 0, 0], [False, False, False]
+    for axis, (target, sign) in enumerate(change):
+        # nibabel numbers axes x, y, z; arrays here are z, y, x.
+        permute[2 - int(target)] = 2 - axis
+        flip[2 - int(target)] = bool(sign < 0)
+    if shape is not None and shape[0] == 1 and permute[0] != 0:
+        return UNCHANGED
+    return (permute[0], permute[1], permute[2]), (flip[0], flip[1], flip[2])
+
+
+def orient(array: np.ndarray, permute: Permute, flip: Flip) -> np.ndarray:
+    """The oriented view of (..., D, H, W); nothing is copied."""
+    lead = array.ndim - 3
+    turned = array.transpose(*range(lead), *(lead + axis for axis in permute))
+    return turned[_steps(flip)]
+
+
+def unorient(array: np.ndarray, permute: Permute, flip: Flip) -> np.ndarray:
+    """The inverse of `orient`, also a view."""
+    lead = array.ndim - 3
+    straight = array[_steps(flip)]
+    return straight.transpose(*range(lead), *(lead + permute.index(axis) for axis in range(3)))
+
+
+def _steps(flip: Flip) -> tuple[Any, ...]:
+    return (..., *(slice(None, None, -1 if reverse else 1) for reverse in flip))

@@ -1,0 +1,44 @@
+"""Keeping torch to one thread where the parallelism is a pool of Python threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class _Inside:
+    """Who is inside `one_torch_thread`: torch's setting is per process as well as per thread, so its undo is shared."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.threads = 0
+        self.before = 1
+
+
+_INSIDE = _Inside()
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Run torch's CPU operators of the calling thread on that thread alone.
+
+    `torch.set_num_threads` binds the calling thread, but it also sets what threads started later begin with. So the
+    first to enter remembers the number and everyone who leaves writes that one back: a thread that was started in
+    between would otherwise remember 1 and leave it behind for the training that follows.
+    """
+    with _INSIDE.lock:
+        # Asking also makes torch set up this thread now; it would otherwise overwrite the number at its first operator.
+        current = torch.get_num_threads()
+        if _INSIDE.threads == 0:
+            _INSIDE.before = current
+        _INSIDE.threads += 1
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _INSIDE.lock:
+            _INSIDE.threads -= 1
+            torch.set_num_threads(_INSIDE.before)

@@ -1,0 +1,41 @@
+"""What preparing a case gives, and what is needed to undo it for a prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Geometry:
+    """Everything between a prepared array and the voxels of its source file; plain numbers, so that it goes into JSON."""
+
+    source_shape: tuple[int, int, int]
+    """(D, H, W) of the file."""
+    source_affine: tuple[tuple[float, float, float, float], ...]
+    """(4, 4) of the file, (x, y, z) index to mm."""
+    permute: tuple[int, int, int]
+    """Source axis, in (D, H, W) numbering, that each oriented axis comes from."""
+    flip: tuple[bool, bool, bool]
+    """Whether each oriented axis runs against its source axis."""
+    crop_start: tuple[int, int, int]
+    """First voxel of the foreground box in the oriented array, before resampling."""
+    crop_shape: tuple[int, int, int]
+    """Shape of the foreground box in the oriented array, before resampling."""
+    spacing: tuple[float, float, float]
+    """Spacing (D, H, W) of the oriented array before resampling, in mm."""
+    shape: tuple[int, int, int]
+    """Shape (D, H, W) after resampling: that of the prepared array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One prepared case."""
+
+    id: str
+    image: np.ndarray
+    """(C, D, H, W), float16 or float32, C-contiguous."""
+    label: np.ndarray | None
+    """(D, H, W) uint8, class *index* (position in the sorted label values, background 0), C-contiguous."""
+    geometry: Geometry

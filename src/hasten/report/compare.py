@@ -1,0 +1,135 @@
+"""Several runs against the first of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hasten.report import words
+from hasten.report.read import Run
+from hasten.report.words import Card
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One run of the comparison; texts, ready to print."""
+
+    id: str
+    name: str
+    status: str
+    time_to: str
+    speedup_time: str
+    best_dice: str
+    step: str
+    epoch: str
+    samples_per_s: str
+    speedup_samples: str
+    wait_share: str
+    total: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    threshold: float | None
+    """The mean Dice whose time is compared; None if no run was validated."""
+    column: str
+    verdict: str
+    cards: list[Card]
+    rows: list[Row]
+
+
+def compare(runs: list[Run]) -> Comparison:
+    """Compare `runs` (two or more, names distinct) with the first."""
+    threshold = _threshold(runs)
+    times = [None if threshold is None else words.time_to(run, threshold) for run in runs]
+    rows = [
+        Row(
+            id=f"run-{index}",
+            name=run.name,
+            status=words.STATUS.get(run.status, run.status),
+            time_to=words.duration(time_s) if time_s is not None else "not reached",
+            speedup_time=_ratio(times[0], time_s),
+            best_dice=words.score(run.best_dice),
+            step=words.short_duration(step_seconds(run)),
+            epoch=words.short_duration(_epoch_seconds(run)),
+            samples_per_s=words.number(run.samples_per_s),
+            speedup_samples=_ratio(run.samples_per_s, runs[0].samples_per_s),
+            wait_share=words.share(run.wait_share),
+            total=words.duration(run.total_s),
+        )
+        for index, (run, time_s) in enumerate(zip(runs, times, strict=True), start=1)
+    ]
+    column = f"Time to mean Dice {words.threshold(threshold)}" if threshold is not None else "Time to target"
+    return Comparison(
+        threshold=threshold,
+        column=column,
+        verdict=_verdict(runs, times, threshold),
+        cards=_cards(runs, times, threshold),
+        rows=rows,
+    )
+
+
+def step_seconds(run: Run) -> float | None:
+    """Seconds of a step with its wait for data; not known where the times cover only the last of several processes."""
+    if not run.steps or "train" not in run.seconds or run.num_processes > 1:
+        return None
+    return (run.seconds["train"] + run.seconds.get("wait_for_data", 0.0)) / run.steps
+
+
+def _epoch_seconds(run: Run) -> float | None:
+    """Seconds for as many samples as there are training cases."""
+    cases = run.cases.get("train")
+    return cases / run.samples_per_s if cases and run.samples_per_s else None
+
+
+def _threshold(runs: list[Run]) -> float | None:
+    """The first run's target, or the highest Dice, in hundredths, that every validated run reached."""
+    if runs[0].target is not None:
+        return runs[0].target
+    tops = [max(record.dice for record in run.validations) for run in runs if run.validations]
+    return math.floor(min(tops) * 100 + 1e-9) / 100 if tops else None
+
+
+def _ratio(numerator: float | None, denominator: float | None) -> str:
+    return f"{numerator / denominator:.2f}×" if numerator and denominator else words.DASH
+
+
+def _cards(runs: list[Run], times: list[float | None], threshold: float | None) -> list[Card]:
+    """The leading run in each figure."""
+    cards = []
+    fastest = _extreme(runs, times, sign=-1)
+    if fastest is not None and threshold is not None:
+        label = f"Fastest to mean Dice {words.threshold(threshold)}"
+        cards.append(Card(label=label, value=words.duration(fastest[1]), detail=fastest[0].name))
+    best = _extreme(runs, [run.best_dice for run in runs], sign=1)
+    if best is not None:
+        cards.append(Card(label="Best mean Dice", value=words.score(best[1]), detail=best[0].name))
+    throughput = _extreme(runs, [run.samples_per_s for run in runs], sign=1)
+    if throughput is not None:
+        value = f"{words.number(throughput[1])} samples/s"
+        cards.append(Card(label="Highest throughput", value=value, detail=throughput[0].name))
+    return cards
+
+
+def _extreme(runs: list[Run], values: list[float | None], *, sign: int) -> tuple[Run, float] | None:
+    """The run with the largest (sign 1) or smallest (sign -1) value, the earlier of equals; None if there is none."""
+    known = [(run, value) for run, value in zip(runs, values, strict=True) if value is not None]
+    return max(known, key=lambda pair: sign * pair[1], default=None)
+
+
+def _verdict(runs: list[Run], times: list[float | None], threshold: float | None) -> str:
+    parts = []
+    fastest = _extreme(runs, times, sign=-1)
+    if fastest is not None and threshold is not None:
+        run, time_s = fastest
+        text = f"{run.name} reached mean Dice {words.threshold(threshold)} first, after {words.duration(time_s)}"
+        first = times[0]
+        if first is None:
+            text += f"; {runs[0].name} did not reach it"
+        elif run is not runs[0] and time_s > 0:
+            text += f", {first / time_s:.1f} times as fast as {runs[0].name} ({words.duration(first)})"
+        parts.append(text)
+    best = _extreme(runs, [run.best_dice for run in runs], sign=1)
+    if best is not None:
+        parts.append(f"{'best' if parts else 'Best'} mean Dice {best[1]:.3f} by {best[0].name}")
+    return ("; ".join(parts) or "No run was validated") + "."

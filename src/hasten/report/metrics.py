@@ -1,0 +1,91 @@
+"""`metrics.jsonl`: what a run recorded while it ran."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hasten.report.values import integer, number, numbers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainRecord:
+    step: int
+    time_s: float
+    loss: float | None
+    samples_per_s: float | None
+    wait_share: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValidationRecord:
+    step: int
+    time_s: float
+    dice: float
+    dice_per_class: dict[str, float]
+
+
+def read_metrics(path: Path, notes: list[str]) -> tuple[tuple[TrainRecord, ...], tuple[ValidationRecord, ...], int]:
+    """All records with one running clock: a resumed process counts from zero again, so its times are shifted."""
+    lines = _lines(path, notes)
+    train: list[TrainRecord] = []
+    validations: list[ValidationRecord] = []
+    num_processes, offset, last = 1, 0.0, {"train": 0.0, "validation": 0.0}
+    unusable = 0
+    for line in lines:
+        kind, step, time_s = line.get("kind"), integer(line.get("step")), number(line.get("time_s"))
+        if kind not in last:
+            continue
+        dice = number(line.get("dice"))
+        if step is None or time_s is None or (kind == "validation" and dice is None):
+            unusable += 1
+            continue
+        # Compared within one kind only: a loss may be written after a validation that began later.
+        if time_s < last[kind]:
+            num_processes, offset, last = num_processes + 1, offset + max(last.values()), dict.fromkeys(last, 0.0)
+        last[kind] = time_s
+        if dice is not None and kind == "validation":
+            per_class = numbers(line.get("dice_per_class"))
+            validations.append(ValidationRecord(step=step, time_s=time_s + offset, dice=dice, dice_per_class=per_class))
+        else:
+            train.append(
+                TrainRecord(
+                    step=step,
+                    time_s=time_s + offset,
+                    loss=number(line.get("loss")),
+                    samples_per_s=number(line.get("samples_per_s")),
+                    wait_share=number(line.get("wait_share")),
+                )
+            )
+    if unusable:
+        notes.append(f"metrics.jsonl: {unusable} of {len(lines)} records lack a finite step, time_s or dice.")
+    if num_processes > 1:
+        notes.append(
+            f"The run was resumed: seconds add up over the {num_processes} processes in metrics.jsonl, "
+            "without the pauses between them."
+        )
+    return tuple(train), tuple(validations), num_processes
+
+
+def _lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    if not path.is_file():
+        notes.append("metrics.jsonl is missing: there are no curves.")
+        return []
+    lines: list[dict[str, Any]] = []
+    damaged = 0
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if not text.strip():
+            continue
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            lines.append(value)
+        else:
+            damaged += 1
+    if damaged:
+        notes.append(f"metrics.jsonl: {damaged} of {damaged + len(lines)} lines cannot be read.")
+    return lines

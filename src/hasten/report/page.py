@@ -1,0 +1,98 @@
+"""`write_report`: run directories to one HTML page that needs nothing beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from hasten.report import slices, words
+from hasten.report.compare import Comparison, compare
+from hasten.report.figures import Line, color, curves
+from hasten.report.read import Run, read_run
+from hasten.report.view import Key, view_of
+
+
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write one self-contained HTML page about the run directories `runs` and return its path.
+
+    `out` is the file to write, or a folder, in which it is called report.html. The first run is the one that the
+    others are compared with. The file is replaced in one move, so a page that is open is never half there.
+
+    Raises ValueError if `runs` is empty or names a directory that no run wrote.
+    """
+    if not runs:
+        raise ValueError("write_report: `runs` is empty; give at least one run directory")
+    loaded = _distinct([read_run(Path(folder)) for folder in runs])
+    comparison = compare(loaded) if len(loaded) > 1 else None
+    views = [view_of(run, f"run-{index}") for index, run in enumerate(loaded, start=1)]
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    html = templates.get_template("page.html.j2").render(
+        views=views,
+        comparison=comparison,
+        comparison_figure=_comparison_figure(loaded, comparison) if comparison else Markup(),
+        comparison_keys=_comparison_keys(loaded, comparison) if comparison else [],
+        difference_keys=[
+            Key(name="missed (labelled, not predicted)", color=slices.MISSED),
+            Key(name="extra (predicted, not labelled)", color=slices.EXTRA),
+            Key(name="wrong class", color=slices.CONFUSED),
+        ],
+        duration=words.duration,
+        threshold=words.threshold,
+    )
+    target = out / "report.html" if out.is_dir() else out
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft.write_text(html, encoding="utf-8", errors="replace")
+    draft.replace(target)
+    return target
+
+
+def _distinct(runs: list[Run]) -> list[Run]:
+    """Runs of one name are told apart by their folder, and by their place if that is the same too."""
+    names = [run.name for run in runs]
+    named = [
+        replace(run, name=f"{run.name} ({run.folder.resolve().name})") if names.count(run.name) > 1 else run
+        for run in runs
+    ]
+    names = [run.name for run in named]
+    return [
+        replace(run, name=f"{run.name} #{index}") if names.count(run.name) > 1 else run
+        for index, run in enumerate(named, start=1)
+    ]
+
+
+def _comparison_figure(runs: list[Run], comparison: Comparison) -> Markup:
+    lines = [
+        Line(
+            seconds=[record.time_s for record in run.validations],
+            values=[record.dice for record in run.validations],
+            color=color(index),
+            width=2.2,
+        )
+        for index, run in enumerate(runs)
+    ]
+    figure = curves(
+        lines,
+        id_prefix="comparison",
+        describe=f"Mean validation Dice over time of {len(runs)} runs",
+        target=comparison.threshold,
+    )
+    return Markup(figure)
+
+
+def _comparison_keys(runs: list[Run], comparison: Comparison) -> list[Key]:
+    keys = [Key(name=run.name, color=color(index)) for index, run in enumerate(runs)]
+    if comparison.threshold is not None:
+        keys.append(Key(name="compared at", color="--muted", detail=words.threshold(comparison.threshold), dashed=True))
+    return keys

@@ -1,0 +1,240 @@
+"""A run directory as one frozen record, whatever state the run left it in.
+
+Only a directory that holds neither `summary.json` nor `metrics.jsonl` is refused. Any other gap (a run in progress,
+a half-written last line, a damaged file) leaves its part empty and adds a sentence to `Run.notes`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from hasten.report.metrics import TrainRecord, ValidationRecord, read_metrics
+from hasten.report.values import integer, mapping, number, number_in, numbers
+
+MAX_EXAMPLES = 6
+"""More slices than this would make the page heavy without telling more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """One validation slice: `image` (H, W) in 0..1, `label` and `prediction` (H, W) uint8."""
+
+    name: str
+    dice: float | None
+    image: np.ndarray
+    label: np.ndarray
+    prediction: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Engaged:
+    name: str
+    on: bool | None
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    name: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What is known of one run. Seconds count from the start of the process; None and empty mean not known."""
+
+    folder: Path
+    name: str
+    status: str
+    """finished, target_reached, interrupted, failed or in_progress."""
+    metric: str
+    target: float | None
+    target_time_s: float | None
+    best_dice: float | None
+    best_step: int | None
+    steps: int | None
+    total_s: float | None
+    seconds: dict[str, float]
+    """Part of the run to seconds; the parts do not overlap. The total is not among them."""
+    samples_per_s: float | None
+    wait_share: float | None
+    """Mean share of the step time that waited for data, 0..1."""
+    num_processes: int
+    """1, and one more for every resume that metrics.jsonl covers."""
+    cases: dict[str, int]
+    time_to: dict[float, float]
+    """Mean Dice to the seconds after which it was first reached."""
+    train: tuple[TrainRecord, ...]
+    validations: tuple[ValidationRecord, ...]
+    class_names: dict[int, str]
+    """Foreground label value to class name, by value."""
+    engaged: tuple[Engaged, ...]
+    decisions: tuple[Decision, ...]
+    environment: dict[str, Any]
+    config: str
+    examples: tuple[Example, ...]
+    notes: tuple[str, ...]
+    """What is missing or damaged, one sentence each."""
+
+
+def read_run(folder: Path) -> Run:
+    """Read the run directory `folder`.
+
+    Raises ValueError if it holds neither summary.json nor metrics.jsonl, hence is no run directory.
+    """
+    if not (folder / "summary.json").is_file() and not (folder / "metrics.jsonl").is_file():
+        raise ValueError(
+            f"{folder}: holds neither summary.json nor metrics.jsonl; give the directory that a training run wrote"
+        )
+    notes: list[str] = []
+    summary = _read_json(folder / "summary.json", notes, why="the run is in progress, or ended without writing it")
+    plan = _read_json(folder / "plan.json", notes)
+    environment = _read_json(folder / "env.json", notes) or mapping(summary.get("environment"))
+    config, settings = _read_config(folder / "run.yaml", notes)
+    train, validations, num_processes = read_metrics(folder / "metrics.jsonl", notes)
+    seconds = numbers(summary.get("seconds"))
+    best = mapping(summary.get("best"))
+    # A run in progress has no summary, but its configuration knows the target.
+    target = mapping(summary.get("target")) or {"value": mapping(settings.get("train")).get("target")}
+    best_dice, best_step = number(best.get("value")), integer(best.get("step"))
+    if best_dice is None and validations:
+        top = max(validations, key=lambda record: record.dice)
+        best_dice, best_step = top.dice, top.step
+    records: tuple[TrainRecord | ValidationRecord, ...] = (*train, *validations)
+    last_s = max((record.time_s for record in records), default=None)
+    total_s = seconds.pop("total", None)
+    if last_s is not None and (total_s is None or num_processes > 1):
+        total_s = max(last_s, total_s or 0.0)
+    last_step = max((record.step for record in records), default=None)
+    steps, samples_per_s = integer(summary.get("steps")), number(summary.get("samples_per_s"))
+    speeds = [record.samples_per_s for record in train if record.samples_per_s is not None]
+    waits = [record.wait_share for record in train if record.wait_share is not None]
+    time_to = {number_in(key): value for key, value in numbers(summary.get("time_to")).items()}
+    return Run(
+        folder=folder,
+        name=str(summary.get("name") or folder.resolve().name),
+        status=str(summary.get("status") or ("in_progress" if not (folder / "summary.json").exists() else "unknown")),
+        metric=str(target.get("metric") or best.get("metric") or "mean_dice"),
+        target=number(target.get("value")),
+        target_time_s=number(target.get("time_s")) if target.get("reached", True) else None,
+        best_dice=best_dice,
+        best_step=best_step,
+        steps=last_step if steps is None else steps,
+        total_s=total_s,
+        seconds=seconds,
+        samples_per_s=statistics.median(speeds) if samples_per_s is None and speeds else samples_per_s,
+        wait_share=statistics.fmean(waits) if waits else _wait_share(seconds),
+        num_processes=num_processes,
+        cases={name: int(count) for name, count in numbers(summary.get("cases")).items()},
+        time_to={dice: value for dice, value in sorted(time_to.items()) if math.isfinite(dice)},
+        train=train,
+        validations=validations,
+        class_names=_class_names(plan, validations),
+        engaged=_engaged(summary),
+        decisions=_decisions(plan),
+        environment=environment,
+        config=config,
+        examples=_read_examples(folder / "examples.npz", notes),
+        notes=tuple(notes),
+    )
+
+
+def _wait_share(seconds: dict[str, float]) -> float | None:
+    waited, trained = seconds.get("wait_for_data"), seconds.get("train")
+    return waited / (waited + trained) if waited is not None and trained else None
+
+
+def _read_json(path: Path, notes: list[str], *, why: str = "") -> dict[str, Any]:
+    if not path.is_file():
+        notes.append(f"{path.name} is missing" + (f": {why}." if why else "."))
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        notes.append(f"{path.name} cannot be read ({error}).")
+        return {}
+    if not isinstance(value, dict):
+        notes.append(f"{path.name} does not hold a JSON object.")
+        return {}
+    return value
+
+
+def _read_config(path: Path, notes: list[str]) -> tuple[str, dict[str, Any]]:
+    """The text as it is, and what it says."""
+    if not path.is_file():
+        notes.append("run.yaml is missing.")
+        return "", {}
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        return text, mapping(yaml.safe_load(text))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        notes.append("run.yaml is not valid YAML; it is shown as it is.")
+        return text, {}
+
+
+def _read_examples(path: Path, notes: list[str]) -> tuple[Example, ...]:
+    if not path.is_file():
+        notes.append("examples.npz is missing: there are no example slices.")
+        return ()
+    examples: list[Example] = []
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            indices = sorted(int(key[6:]) for key in arrays.files if re.fullmatch(r"image_[0-9]{1,9}", key))
+            for index in indices[:MAX_EXAMPLES]:
+                image, label, prediction = (
+                    np.asarray(arrays[f"{key}_{index}"]) for key in ("image", "label", "prediction")
+                )
+                if image.ndim != 2 or image.size == 0 or not image.shape == label.shape == prediction.shape:
+                    notes.append(f"examples.npz: example {index} is not three (H, W) arrays of one shape.")
+                    continue
+                dice = arrays[f"dice_{index}"] if f"dice_{index}" in arrays.files else None
+                examples.append(
+                    Example(
+                        name=str(arrays[f"name_{index}"]) if f"name_{index}" in arrays.files else f"case {index}",
+                        dice=None if dice is None else number(dice.item()),
+                        image=image.astype(np.float32),
+                        label=label.astype(np.uint8),
+                        prediction=prediction.astype(np.uint8),
+                    )
+                )
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        notes.append(f"examples.npz cannot be read ({error}).")
+    return tuple(examples)
+
+
+def _class_names(plan: dict[str, Any], validations: tuple[ValidationRecord, ...]) -> dict[int, str]:
+    labels = mapping(mapping(plan.get("fingerprint")).get("labels"))
+    named = {int(value): str(name) for value, name in labels.items() if str(value).isdecimal() and int(value) > 0}
+    if named:
+        return dict(sorted(named.items()))
+    names = list(dict.fromkeys(name for record in validations for name in record.dice_per_class))
+    return dict(enumerate(names, start=1))
+
+
+def _engaged(summary: dict[str, Any]) -> tuple[Engaged, ...]:
+    parts = []
+    for name, value in mapping(summary.get("engaged")).items():
+        detail = value if isinstance(value, dict) else {"on": value}
+        on = detail.get("on")
+        parts.append(Engaged(name=name, on=on if isinstance(on, bool) else None, why=str(detail.get("why") or "")))
+    return tuple(parts)
+
+
+def _decisions(plan: dict[str, Any]) -> tuple[Decision, ...]:
+    parts = []
+    for name, entry in mapping(plan.get("decisions")).items():
+        detail = entry if isinstance(entry, dict) else {"value": entry}
+        parts.append(Decision(name=name, value=detail.get("value"), reason=str(detail.get("reason") or "")))
+    return tuple(parts)

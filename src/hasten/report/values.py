@@ -1,0 +1,40 @@
+"""Values of JSON that anybody may have written: the kind that is wanted, or nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def numbers(value: Any) -> dict[str, float]:
+    """The entries of a JSON object that are finite numbers."""
+    found = {str(key): number(entry) for key, entry in mapping(value).items()}
+    return {key: entry for key, entry in found.items() if entry is not None}
+
+
+def number(value: Any) -> float | None:
+    """`value` as a float if it is a finite JSON number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        converted = float(value)
+    except OverflowError:
+        return None
+    return converted if math.isfinite(converted) else None
+
+
+def integer(value: Any) -> int | None:
+    converted = number(value)
+    return None if converted is None else int(converted)
+
+
+def number_in(text: str) -> float:
+    """The number that `text` spells; NaN if none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

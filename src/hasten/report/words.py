@@ -1,0 +1,141 @@
+"""Numbers and verdicts as text for a reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hasten.report.read import Run
+
+DASH = "–"
+NBSP = "\u00a0"
+"""Between a number and its unit, which stay on one line."""
+
+STATUS = {
+    "finished": "finished",
+    "target_reached": "target reached",
+    "interrupted": "interrupted",
+    "failed": "failed",
+    "in_progress": "in progress",
+}
+
+METRIC = {"mean_dice": "mean Dice", "dice": "mean Dice"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Card:
+    """One key figure."""
+
+    label: str
+    value: str
+    detail: str = ""
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as `0.42 s`, `96 s`, `12 min 05 s` or `3 h 20 min`, without a line break in it."""
+    if seconds is None:
+        return DASH
+    if seconds < 10:
+        return f"{seconds:.2g}{NBSP}s" if seconds < 1 else f"{seconds:.1f}{NBSP}s"
+    if round(seconds) < 600:
+        return f"{seconds:.0f}{NBSP}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}{NBSP}min{NBSP}{rest:02d}{NBSP}s"
+    return f"{minutes // 60}{NBSP}h{NBSP}{minutes % 60:02d}{NBSP}min"
+
+
+def short_duration(seconds: float | None) -> str:
+    """The time of one step, in ms below one second."""
+    return duration(seconds) if seconds is None or seconds >= 1 else f"{seconds * 1000:.3g}{NBSP}ms"
+
+
+def share(fraction: float | None) -> str:
+    return DASH if fraction is None else f"{100 * fraction:.1f}{NBSP}%"
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return DASH
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def score(value: float | None) -> str:
+    return DASH if value is None else f"{value:.3f}"
+
+
+def threshold(value: float) -> str:
+    """A target Dice with the decimals it was given with, two at least."""
+    return f"{value:.2f}" if abs(value - round(value, 2)) < 1e-9 else f"{value:.4g}"
+
+
+def metric(run: Run) -> str:
+    return METRIC.get(run.metric, run.metric.replace("_", " "))
+
+
+def plain(value: Any) -> str:
+    """A JSON value without its punctuation: [40, 56, 40] as `40, 56, 40`, null as `none`."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return ", ".join(f"({plain(entry)})" if isinstance(entry, list) else plain(entry) for entry in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {plain(entry)}" for key, entry in value.items())
+    return str(value)
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested dictionaries as rows (`gpu.name`, value), in their order."""
+    rows: list[tuple[str, str]] = []
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            rows += flat(value, f"{prefix}{key}.")
+        else:
+            rows.append((f"{prefix}{key}", plain(value)))
+    return rows
+
+
+def time_to(run: Run, dice: float) -> float | None:
+    """Seconds until a validation first reached `dice`; None if none did."""
+    same_clock = run.num_processes == 1
+    if same_clock and run.target_time_s is not None and run.target is not None and abs(run.target - dice) < 1e-9:
+        return run.target_time_s
+    for record in run.validations:
+        if record.dice >= dice:
+            return record.time_s
+    recorded = [seconds for reached, seconds in run.time_to.items() if abs(reached - dice) < 1e-9]
+    return recorded[0] if recorded and same_clock else None
+
+
+def verdict(run: Run) -> str:
+    """One sentence: the Dice, what it cost, and whether the data kept up."""
+    cost = " and ".join(
+        part
+        for part in (
+            f"{run.steps:,} steps" if run.steps is not None else "",
+            duration(run.total_s) if run.total_s is not None else "",
+        )
+        if part
+    )
+    if run.best_dice is None:
+        text = "No validation was recorded" + (f" in {cost}" if cost else "")
+    else:
+        name = metric(run)
+        text = f"{name[:1].upper()}{name[1:]} {run.best_dice:.3f}" + (f" after {cost}" if cost else "")
+    reached = None if run.target is None else time_to(run, run.target)
+    if run.target is not None:
+        yet = " yet" if run.status == "in_progress" else ""
+        target = f"the target of {threshold(run.target)}"
+        text += f", {target} after {duration(reached)}" if reached is not None else f", {target} not reached{yet}"
+    if run.wait_share is not None:
+        text += f"; {share(run.wait_share)} of the step time waited for data"
+    ending = {
+        "interrupted": " The run was interrupted.",
+        "failed": " The run failed.",
+        "in_progress": " The run is in progress.",
+    }
+    return f"{text}.{ending.get(run.status, '')}"

@@ -1,0 +1,73 @@
+"""Counter-based random numbers in plain tensor arithmetic: a draw depends on its key and counter, on nothing else.
+
+The generator is the two-round 32-bit integer hash of the hash-prospector project (Ellett's constants, bias 0.107), applied twice with
+two 32-bit key words. It is done in int64 with both multipliers below 2**31, so that no product overflows and CPU, GPU, eager and
+compiled code give the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+_GOLDEN = 0x1E3779B1
+
+
+def hash32(word: Tensor) -> Tensor:
+    """Mix int64 words that hold 32-bit values; returns int64 in [0, 2**32)."""
+    word = word ^ (word >> 16)
+    word = (word * 0x21F0AAAD) & _MASK
+    word = word ^ (word >> 15)
+    word = (word * 0x735A2D97) & _MASK
+    return word ^ (word >> 15)
+
+
+def sample_key(seed: Tensor, sample: Tensor) -> Tensor:
+    """Two key words for each global sample number.
+
+    seed: () int64, non-negative; sample: (B,) int64, non-negative. Returns (B, 2) int64 of 32-bit words.
+    """
+    low, high = sample & _MASK, sample >> 32
+    base = hash32((seed & _MASK) ^ hash32((seed >> 32) + _GOLDEN))
+    first = hash32(low ^ hash32(high ^ base))
+    second = hash32((low + 0x5BD1E995) & _MASK ^ hash32((first + base) & _MASK))
+    return torch.stack([first, second], dim=-1)
+
+
+def random_words(key: Tensor, stream: int, count: int) -> Tensor:
+    """(B, count) int64 of independent 32-bit words. key: (B, 2). `stream` separates the uses of one key."""
+    counter = torch.arange(count, device=key.device, dtype=torch.int64)
+    return words_at(key, stream, counter)
+
+
+def words_at(key: Tensor, stream: int, counter: Tensor) -> Tensor:
+    """Words for the given counters. key: (B, 2); counter: (M,) int64 below 2**32. Returns (B, M) int64."""
+    salt = (stream * 0x2545F491 + 0x1234567) & _MASK
+    start = hash32((key[:, :1] + salt) & _MASK)
+    return hash32(hash32(counter ^ start) ^ key[:, 1:])
+
+
+def uniform(key: Tensor, stream: int, count: int) -> Tensor:
+    """(B, count) float32 in [0, 1), 24 bits each."""
+    return (random_words(key, stream, count) >> 8).to(torch.float32) * (1.0 / (1 << 24))
+
+
+def uniform_in(key: Tensor, stream: int, low: float, high: float, count: int = 1) -> Tensor:
+    """(B, count) float32 in [low, high)."""
+    return low + (high - low) * uniform(key, stream, count)
+
+
+def below(word: Tensor, bound: Tensor) -> Tensor:
+    """Integers in [0, bound) from 32-bit words by multiply-shift (bias below bound / 2**32). bound: int64 below 2**31, >= 1."""
+    return (word * bound) >> 32
+
+
+def normal(key: Tensor, stream: int, count: int) -> Tensor:
+    """(B, count) float32 standard normal by Box-Muller, the two halves of one word each; |z| stays below 4.9."""
+    word = random_words(key, stream, count)
+    radius = ((word >> 16).to(torch.float32) + 0.5) * (1.0 / 65536)
+    angle = (word & 0xFFFF).to(torch.float32) * (2 * math.pi / 65536)
+    return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(angle)

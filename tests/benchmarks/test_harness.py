@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+from benchmarks.harness import Claim, arguments, busy_machine, finish, interleave, median_ratio, spread
+
+
+@pytest.fixture(autouse=True)
+def _short_look_at_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.harness.busy_machine", lambda: 0.0)
+
+
+def test_last_line_is_the_claims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    claims = [Claim.at_least("ratio", 2.5, 2), Claim.at_most("share", 0.2, 0.05), Claim.at_least("absent", None, 1)]
+    results = {"a_s": [2.0, 1.0, 3.0], "b_s": [1.0]}
+    path = finish("fill", claims, results, tmp_path / "new", quick=False, others_before=0.1)
+    last = json.loads(capsys.readouterr().out.rstrip("\n").splitlines()[-1])
+    assert last == {
+        "bench": "fill",
+        "claims": [
+            {"name": "ratio", "value": 2.5, "goal": ">= 2", "holds": True},
+            {"name": "share", "value": 0.2, "goal": "<= 0.05", "holds": False},
+            {"name": "absent", "value": None, "goal": ">= 1", "holds": False},
+        ],
+    }
+    record = json.loads(path.read_text())
+    assert record["claims"] == last["claims"]
+    figures = {"n": 3, "median": 2.0, "min": 1.0, "max": 3.0, "iqr": 1.0, "raw": [2.0, 1.0, 3.0]}
+    assert record["results"]["a_s"] == figures
+    assert record["cores_used_by_others"] == {"before": 0.1, "after": 0.0}
+    assert {"cpu", "cores", "ram_gb", "card"} <= set(record["hardware"])
+    assert record["versions"]["torch"]
+    assert "commit" in record
+
+
+def test_quick_run_keeps_the_full_file(tmp_path: Path) -> None:
+    full = finish("fill", [], {"a_s": [1.0]}, tmp_path, quick=False, settings={"data": tmp_path, "sides": (1, 2)})
+    quick = finish("fill", [], {"a_s": [9.0]}, tmp_path, quick=True)
+    assert full != quick
+    assert json.loads(full.read_text())["settings"] == {"data": str(tmp_path), "sides": [1, 2]}
+    assert json.loads(quick.read_text())["quick"]
+
+
+def test_claims_on_figures_that_are_no_numbers() -> None:
+    assert not Claim.at_least("x", float("nan"), 0).holds
+    assert Claim.at_least("x", float("nan"), 0).value is None
+    assert Claim.at_least("x", 2.0, 2).holds
+    assert Claim.at_most("x", 2.0, 2).holds
+
+
+def test_arms_take_turns_after_a_warm_up() -> None:
+    calls: list[str] = []
+    counter = iter(range(100))
+
+    def reports() -> float:
+        calls.append("a")
+        return float(next(counter))
+
+    figures = interleave({"a": reports, "b": lambda: calls.append("b")}, rounds=3)
+    assert "".join(calls) == "abababab"
+    assert figures["a"] == [1.0, 2.0, 3.0]
+    assert len(figures["b"]) == 3
+    assert all(value >= 0 for value in figures["b"])
+
+
+@pytest.mark.parametrize("values", [[1.0], [4.0, 1.0], [3.0, 9.0, 1.0, 2.0, 7.0]])
+def test_spread(values: list[float]) -> None:
+    found = spread(values)
+    assert found["raw"] == values
+    assert found["median"] == statistics.median(values)
+    assert found["min"] <= found["median"] <= found["max"]
+    assert 0 <= found["iqr"] <= found["max"] - found["min"]
+
+
+def test_ratio_of_an_arm_that_did_not_run() -> None:
+    assert median_ratio([4.0, 6.0], [2.0, 3.0]) == 2.0
+    assert median_ratio([4.0], None) is None
+    assert median_ratio([], [1.0]) is None
+
+
+def test_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "dataset.json").write_text("{}")
+    given = arguments("x", ["--quick", "--data", str(tmp_path), "--ct-cases", "3"], ct_cases={"type": int})
+    assert given.quick
+    assert given.data == tmp_path
+    assert given.ct_cases == 3
+    with pytest.raises(SystemExit):
+        arguments("x", ["--data", str(tmp_path / "nothing")])
+    assert "dataset.json" in capsys.readouterr().err
+
+
+def test_busy_machine_warns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from collections import namedtuple
+
+    times = namedtuple("times", "user idle")
+    looks = iter([times(0.0, 0.0), times(3.0, 1.0)])
+    monkeypatch.setattr("psutil.cpu_times", lambda: next(looks))
+    monkeypatch.setattr("psutil.cpu_count", lambda: 4)
+    assert busy_machine(0.2) == pytest.approx(3.0, abs=0.5)
+    assert "busy machine" in capsys.readouterr().err

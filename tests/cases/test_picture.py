@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hasten.cases.picture import read_picture, read_picture_header
+
+GRAY = np.arange(12, dtype=np.uint8).reshape(3, 4)
+COLOUR = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.bmp"])
+def test_gray_and_colour(tmp_path: Path, name: str) -> None:
+    Image.fromarray(GRAY).save(tmp_path / name)
+    volume = read_picture(tmp_path / name)
+    np.testing.assert_array_equal(volume.array, GRAY[None, None])
+    np.testing.assert_array_equal(volume.affine, np.eye(4))
+    assert volume.spacing == (1, 1, 1)
+    Image.fromarray(COLOUR).save(tmp_path / name)
+    np.testing.assert_array_equal(read_picture(tmp_path / name).array, COLOUR.transpose(2, 0, 1)[:, None])
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "1", "I;16", "F", "CMYK"])
+def test_header_agrees_with_the_pixels(tmp_path: Path, mode: str) -> None:
+    name = "a.tif" if mode in ("F", "CMYK") else "a.png"
+    Image.new(mode, (7, 5)).save(tmp_path / name)
+    array = read_picture(tmp_path / name).array
+    shape, num_channels, _ = read_picture_header(tmp_path / name)
+    assert (num_channels, *shape) == array.shape == (3 if mode in ("RGB", "RGBA", "P", "CMYK") else 1, 1, 5, 7)
+
+
+def test_alpha_is_dropped(tmp_path: Path) -> None:
+    alpha = np.full((3, 4, 1), 9, np.uint8)
+    Image.fromarray(np.concatenate([COLOUR, alpha], 2)).save(tmp_path / "rgba.png")
+    np.testing.assert_array_equal(read_picture(tmp_path / "rgba.png").array, COLOUR.transpose(2, 0, 1)[:, None])
+    Image.fromarray(np.stack([GRAY, GRAY * 0 + 9], 2), "LA").save(tmp_path / "la.png")
+    np.testing.assert_array_equal(read_picture(tmp_path / "la.png").array, GRAY[None, None])
+
+
+@pytest.mark.parametrize("name", ["deep.png", "deep.tif"])
+def test_16_bit_is_kept(tmp_path: Path, name: str) -> None:
+    values = np.array([[0, 300, 65535]], np.uint16)
+    Image.fromarray(values).save(tmp_path / name)
+    array = read_picture(tmp_path / name).array
+    assert array.dtype == np.uint16
+    np.testing.assert_array_equal(array[0, 0], values)
+
+
+def test_float_and_bilevel(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0.5, -2.0]], np.float32)).save(tmp_path / "f.tif")
+    np.testing.assert_array_equal(read_picture(tmp_path / "f.tif").array[0, 0], [[0.5, -2.0]])
+    Image.fromarray(np.array([[True, False]])).save(tmp_path / "b.png")
+    array = read_picture(tmp_path / "b.png").array
+    assert array.dtype == np.uint8
+    np.testing.assert_array_equal(array[0, 0], [[1, 0]])
+
+
+def test_palette_is_colour_in_an_image_and_index_in_a_label(tmp_path: Path) -> None:
+    picture = Image.fromarray(np.array([[0, 2], [1, 2]], np.uint8), "P")
+    picture.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
+    picture.save(tmp_path / "p.png")
+    np.testing.assert_array_equal(read_picture(tmp_path / "p.png", indices=True).array, [[[[0, 2], [1, 2]]]])
+    assert read_picture(tmp_path / "p.png").array[:, 0, 1, 0].tolist() == [255, 0, 0]
+
+
+def test_bad_pictures(tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no picture")
+    good = tmp_path / "cut.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64)).astype(np.uint8)).save(good)
+    good.write_bytes(good.read_bytes()[:1000])
+    Image.fromarray(GRAY).save(tmp_path / "stack.tif", save_all=True, append_images=[Image.fromarray(GRAY)])
+    for name, what in {
+        "text.png": "cannot be read as a picture",
+        "cut.png": "cannot be read as a picture",
+        "stack.tif": "holds 2 pages",
+        "gone.png": "does not exist",
+    }.items():
+        with pytest.raises(ValueError, match=what) as error:
+            read_picture(tmp_path / name)
+        assert name in str(error.value)
+
+
+def test_16_bit_colour_is_refused_rather_than_cut(tmp_path: Path) -> None:
+    Image.fromarray(COLOUR).save(tmp_path / "a.png")
+    data = bytearray((tmp_path / "a.png").read_bytes())
+    data[24] = 16
+    (tmp_path / "a.png").write_bytes(_with_header_checksum(data))
+    for read in (read_picture, read_picture_header):
+        with pytest.raises(ValueError, match="16-bit with colour"):
+            read(tmp_path / "a.png")
+
+
+def _with_header_checksum(data: bytearray) -> bytes:
+    import zlib
+
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    return bytes(data)
+
+
+def test_too_many_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.fromarray(GRAY).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2)
+    with pytest.raises(ValueError, match="cut it into tiles"):
+        read_picture(tmp_path / "a.png")

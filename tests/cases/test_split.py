@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hasten.cases.split import split_cases
+from hasten.cases.types import Case, CaseSet
+from hasten.config.schema import SplitConfig
+
+
+def case_set(ids: list[str]) -> CaseSet:
+    cases = tuple(Case(id=i, image=(Path(i),), label=Path(i)) for i in ids)
+    return CaseSet(name="s", source=Path("list.json"), cases=cases, labels={0: "background", 1: "a"})
+
+
+def ids(cases: tuple[Case, ...]) -> list[str]:
+    return [case.id for case in cases]
+
+
+@given(num=st.integers(2, 40), fraction=st.floats(0.01, 0.99), seed=st.integers(0, 5), data=st.data())
+def test_fraction(num: int, fraction: float, seed: int, data: st.DataObject) -> None:
+    names = [f"c{i:02d}" for i in range(num)]
+    shuffled = data.draw(st.permutations(names))
+    config = SplitConfig(fraction=fraction, seed=seed)
+    train, val = split_cases(case_set(names), config)
+    assert sorted(ids(train) + ids(val)) == names
+    assert train
+    assert val
+    assert abs(len(val) - fraction * num) <= 1
+    assert split_cases(case_set(list(shuffled)), config) == (train, val)
+
+
+def test_seed_changes_the_draw() -> None:
+    names = [f"c{i:02d}" for i in range(30)]
+    assert len({tuple(ids(split_cases(case_set(names), SplitConfig(seed=s))[1])) for s in range(5)}) == 5
+
+
+@given(num=st.integers(2, 30), folds=st.integers(2, 7))
+def test_folds_partition_the_cases(num: int, folds: int) -> None:
+    names = [f"c{i:02d}" for i in range(num)]
+    if folds > num:
+        with pytest.raises(ValueError, match=r"data.split.num_folds"):
+            split_cases(case_set(names), SplitConfig(by="fold", num_folds=folds))
+        return
+    vals = []
+    for fold in range(folds):
+        train, val = split_cases(case_set(names), SplitConfig(by="fold", fold=fold, num_folds=folds))
+        assert sorted(ids(train) + ids(val)) == names
+        assert num // folds <= len(val) <= num // folds + 1
+        vals += ids(val)
+    assert sorted(vals) == names
+
+
+def test_list() -> None:
+    train, val = split_cases(case_set(["b", "a", "c"]), SplitConfig(by="list", validation=("c", "a")))
+    assert (ids(train), ids(val)) == (["b"], ["a", "c"])
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        (SplitConfig(fraction=0.0), "data.split.fraction is 0.0"),
+        (SplitConfig(fraction=1.0), "data.split.fraction is 1.0"),
+        (SplitConfig(by="fold", fold=5), "must be 0 to 4"),
+        (SplitConfig(by="fold", fold=-1), "must be 0 to 4"),
+        (SplitConfig(by="fold", num_folds=1), "num_folds is 1"),
+        (SplitConfig(by="list"), "validation is empty"),
+        (SplitConfig(by="list", validation=("case_09", "x")), "no case case_09, x; the nearest ids are case_0"),
+        (SplitConfig(by="list", validation=tuple(f"case_{i:02d}" for i in range(6))), "leaves none to train on"),
+        (SplitConfig(by="draw"), "use fraction, fold or list"),  # type: ignore[arg-type]
+    ],
+)
+def test_refused(config: SplitConfig, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        split_cases(case_set([f"case_{i:02d}" for i in range(6)]), config)
+
+
+def test_one_case_cannot_be_split() -> None:
+    with pytest.raises(ValueError, match=r"list.json: 1 case"):
+        split_cases(case_set(["a"]), SplitConfig())

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import hasten
+from hasten.cli.main import app
+from hasten.config.load import dump_run, load_run
+from hasten.config.schema import RunConfig
+from hasten.observe.progress import Progress
+from hasten.observe.rundir import RUN_YAML
+
+
+class Calls(list[tuple[Any, ...]]):
+    """What the verbs asked of the layers below."""
+
+    failure: BaseException | None = None
+    report_failure: BaseException | None = None
+    summary: dict[str, Any] = {"best_dice": 0.91234, "seconds": 12.34, "wait_share": 0.0123}  # noqa: RUF012
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Stands in for the engine, the report and the phantoms, which have tests of their own."""
+    made = Calls()
+
+    def train(
+        config: RunConfig, out: Path, *, plan: Path | None, resume: bool, progress: Progress | None
+    ) -> dict[str, Any]:
+        made.append(("train", config, out, plan, resume, progress))
+        if made.failure is not None:
+            raise made.failure
+        return made.summary
+
+    def write_report(runs: list[Path], out: Path) -> Path:
+        made.append(("report", runs, out))
+        if made.report_failure is not None:
+            raise made.report_failure
+        return out
+
+    def make_plan(config: RunConfig) -> dict[str, Any]:
+        made.append(("plan", config))
+        return {"steps": 5}
+
+    def predict(run: Path, inputs: list[Path], out: Path, *, overwrite: bool) -> list[Path]:
+        made.append(("predict", run, inputs, out, overwrite))
+        return [out / path.name for path in inputs]
+
+    def write_phantoms(out: Path, **settings: Any) -> None:
+        made.append(("phantom", out, settings))
+
+    monkeypatch.setitem(sys.modules, "hasten.engine.run", SimpleNamespace(train=train, make_plan=make_plan))
+    monkeypatch.setitem(sys.modules, "hasten.engine.predict", SimpleNamespace(predict=predict))
+    monkeypatch.setitem(sys.modules, "hasten.report.page", SimpleNamespace(write_report=write_report))
+    monkeypatch.setitem(sys.modules, "hasten.cases.phantom", SimpleNamespace(write_phantoms=write_phantoms))
+    return made
+
+
+def run(*words: object) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def test_train_on_a_folder_with_overrides(calls: Calls, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run("train", data, "train.steps=5", "sample.patch=[8, 8, 8]", "--out", out)
+    assert result.exit_code == 0, result.output
+    verb, config, where, plan, resume, progress = calls[0]
+    assert (verb, where, plan, resume) == ("train", out, None, False)
+    assert config == load_run(None, [f"data.source={data}", "train.steps=5", "sample.patch=[8, 8, 8]"])
+    assert isinstance(progress, Progress)
+    assert calls[1] == ("report", [out], out / "report.html")
+    assert result.stdout.splitlines() == [
+        "best Dice  0.9123",
+        "time       12.3 s",
+        "waiting    1.2% of the training time was spent waiting for data",
+        f"summary    {out / 'summary.json'}",
+        f"report     {out / 'report.html'}",
+        f"predict    hasten predict {out} IMAGE... --out FOLDER",
+    ]
+
+
+def test_options_may_stand_before_the_overrides(calls: Calls, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    result = run(
+        "train", "--quiet", "--out", tmp_path / "o", data, "--plan", tmp_path / "plan.json", "train.weight_decay=0"
+    )
+    assert result.exit_code == 0, result.output
+    assert calls[0][3:] == (tmp_path / "plan.json", False, None)
+    assert calls[0][1].train.weight_decay == 0
+
+
+def test_train_on_a_yaml(calls: Calls, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("data: {source: data}\ntrain: {steps: 7}\n")
+    result = run("train", tmp_path / "my.yaml", "train.seed=3", "--out", tmp_path / "o")
+    assert result.exit_code == 0, result.output
+    config = calls[0][1]
+    assert (config.data.source, config.train.steps, config.train.seed) == (str(data), 7, 3)
+
+
+def test_resume_takes_the_runs_own_settings(calls: Calls, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    config = load_run(None, [f"data.source={data}", "train.steps=9"])
+    (out / RUN_YAML).write_text(dump_run(config))
+    for words, expected in [
+        ((), config),
+        ((data,), config),
+        (("train.max_seconds=60",), load_run(out / RUN_YAML, ["train.max_seconds=60"])),
+    ]:
+        calls.clear()
+        result = run("train", *words, "--resume", "--out", out)
+        assert result.exit_code == 0, result.output
+        assert calls[0][1] == expected
+        assert calls[0][4] is True
+
+
+def test_resume_refuses_another_data_set_and_a_folder_without_a_run(calls: Calls, data: Path, tmp_path: Path) -> None:
+    (tmp_path / RUN_YAML).write_text(f"data: {{source: {data}}}\n")
+    result = run("train", tmp_path, "--resume", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert f"was trained on {data}" in result.stderr
+    result = run("train", "--resume", "--out", data)
+    assert result.exit_code == 2
+    assert "holds no run to resume" in result.stderr
+    assert calls == []
+
+
+def test_a_report_that_fails_does_not_fail_the_run(calls: Calls, data: Path, tmp_path: Path) -> None:
+    calls.report_failure = RuntimeError("no fonts")
+    result = run("train", data, "--out", tmp_path / "o")
+    assert result.exit_code == 0
+    assert "warning: the run is complete, but its report could not be written: no fonts" in result.stderr
+    assert "report  " not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train",), "name a data set or a run's YAML"),
+        (("train", "train.steps=5"), "train.steps=5: a data set or a run's YAML must come before the overrides"),
+        (("train", "{tmp}/none"), "{tmp}/none: no such file or folder"),
+        (("train", "{tmp}/none.yaml"), "{tmp}/none.yaml: no such file"),
+        (("train", "{tmp}/empty.yml"), "{tmp}/empty.yml: names no data set"),
+        (("train", "{tmp}", "train.stesp=5"), "did you mean train.steps?"),
+        (("train", "{tmp}", "data.source=x"), "data.source is given twice"),
+        (("train", "{tmp}", "--plan", "{tmp}/plan.json"), "--plan {tmp}/plan.json: no such file"),
+        (("plan", "{tmp}"), "the folder {tmp}/o does not exist"),
+        (("phantom", "--shape", "8", "0", "8"), "--shape 8 0 8: must be three sizes"),
+        (("phantom", "--spacing", "1", "nan", "1"), "--spacing 1.0 nan 1.0: must be three positive"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_2(
+    calls: Calls, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "empty.yml").write_text("train: {steps: 5}\n")
+    filled = [word.format(tmp=tmp_path) for word in words]
+    result = run(*filled, "--out", tmp_path / "o" / "x")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert message.format(tmp=tmp_path) in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert calls == []
+
+
+def test_debug_shows_the_traceback(calls: Calls, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls.failure = ValueError("bad voxel")
+    assert run("train", data, "--out", tmp_path / "o").stderr == "error: bad voxel\n"
+    monkeypatch.setenv("HASTEN_DEBUG", "1")
+    assert run("train", data, "--out", tmp_path / "o").exception is calls.failure
+
+
+def test_a_bug_is_not_dressed_up_as_a_users_mistake(calls: Calls, data: Path, tmp_path: Path) -> None:
+    calls.failure = AssertionError("ours")
+    assert run("train", data, "--out", tmp_path / "o").exception is calls.failure
+
+
+def test_an_interruption_ends_with_130(calls: Calls, data: Path, tmp_path: Path) -> None:
+    calls.failure = KeyboardInterrupt()
+    result = run("train", data, "--out", tmp_path / "o")
+    assert result.exit_code == 130
+    assert "Traceback" not in result.output
+    assert [call[0] for call in calls] == ["train"]
+
+
+def test_the_other_verbs_pass_on_what_they_are_given(calls: Calls, data: Path, tmp_path: Path) -> None:
+    assert run("plan", data, "train.seed=2", "--out", tmp_path / "p.json").exit_code == 0
+    assert (tmp_path / "p.json").read_text() == '{\n  "steps": 5\n}\n'
+    assert calls.pop() == ("plan", load_run(None, [f"data.source={data}", "train.seed=2"]))
+    result = run("predict", tmp_path, "a.nii", "b.nii", "--out", data, "--overwrite")
+    assert result.stdout == f"2 label maps in {data}\n"
+    assert calls.pop() == ("predict", tmp_path, [Path("a.nii"), Path("b.nii")], data, True)
+    assert run("report", "a", "b", "--out", tmp_path / "r.html").exit_code == 0
+    assert calls.pop() == ("report", [Path("a"), Path("b")], tmp_path / "r.html")
+    words = ["--cases", 3, "--shape", 8, 9, 10, "--spacing", 3, 1, 0.5, "--seed", 4]
+    assert run("phantom", "--out", data, *words).exit_code == 0
+    settings = {"num_cases": 3, "shape": (8, 9, 10), "spacing": (3.0, 1.0, 0.5), "seed": 4}
+    assert calls.pop() == ("phantom", data, settings)
+
+
+def test_version_and_help_as_a_module() -> None:
+    def module(word: str) -> str:
+        return subprocess.run([sys.executable, "-m", "hasten", word], capture_output=True, text=True, check=True).stdout
+
+    assert module("--version") == f"hasten {hasten.__version__}\n"
+    for verb in ("train", "plan", "predict", "report", "phantom"):
+        assert verb in module("--help")

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+
+from hasten.config.check import check_run
+from hasten.config.load import load_run
+from hasten.config.schema import RunConfig
+
+
+def test_the_defaults_are_in_range() -> None:
+    assert check_run(RunConfig()) == []
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.split.fraction=0",
+        "data.split.fraction=1",
+        "data.split.fraction=.nan",
+        "data.split.num_folds=1",
+        "data.split.fold=5",
+        "data.split.fold=-1",
+        "data.split.seed=-1",
+        "data.split.validation=[a]",
+        "prepare.orientation=RAX",
+        "prepare.orientation=RLS",
+        "prepare.orientation=RA",
+        "prepare.spacing=[0, 1, 1]",
+        "prepare.spacing=[1, 1, .inf]",
+        "prepare.window=[5, 5]",
+        "prepare.window=[.nan, 5]",
+        "prepare.num_threads=0",
+        "cache.max_points=0",
+        "sample.patch=[8, 0, 8]",
+        "sample.batch_size=0",
+        "sample.foreground_prob=1.5",
+        "sample.flip_prob=[0, 0, -0.1]",
+        "sample.noise_prob=.nan",
+        "sample.rotate_deg=[0, 0, 181]",
+        "sample.shear=-1",
+        "sample.scale_range=[0, 1]",
+        "sample.scale_range=[1.2, 0.8]",
+        "sample.gamma_range=[-1, 1]",
+        "sample.brightness_range=[-0.1, 1]",
+        "sample.noise_std=[0.1, .inf]",
+        "network.channels=[8]",
+        "network.channels=[8, 0]",
+        "network.strides=[[1, 0, 1]]",
+        "network.dropout=1",
+        "network.num_res_units=-1",
+        "train.seed=-1",
+        "train.device=gpu",
+        "train.steps=0",
+        "train.learning_rate=0",
+        "train.learning_rate=.inf",
+        "train.weight_decay=-1",
+        "train.warmup_fraction=1",
+        "train.clip_norm=-1",
+        "train.ema=1",
+        "train.validate_every=0",
+        "train.checkpoint_every=0",
+        "train.target=1.1",
+        "train.target=0",
+        "train.max_seconds=0",
+        "infer.patch=[0, 1, 1]",
+        "infer.overlap=1",
+        "infer.batch_size=0",
+    ],
+)
+def test_a_value_out_of_range_is_reported_once_under_its_own_name(override: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        load_run(None, [override])
+    message = str(raised.value)
+    assert message.count("\n") == 0
+    assert message.startswith(f"override '{override}': {override.partition('=')[0]}: ")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "prepare.spacing=[0, 0, 0]",
+        "prepare.orientation=LPI",
+        "prepare.orientation=SAR",
+        "sample.scale_range=[1, 1]",
+        "sample.rotate_deg=[180, 0, 0]",
+        "data.split.fold=4",
+        "train.device=cuda:3",
+        "train.target=1",
+        "train.clip_norm=0",
+        "infer.overlap=0",
+    ],
+)
+def test_the_ends_of_a_range_pass(override: str) -> None:
+    load_run(None, [override])
+
+
+def test_fields_that_depend_on_each_other() -> None:
+    with pytest.raises(ValueError, match=r"network\.strides: must be one fewer than the 3 channels"):
+        load_run(None, ["network.channels=[8, 16, 32]", "network.strides=[[2, 2, 2]]"])
+    with pytest.raises(ValueError, match=r"sample\.patch: must be \[1, H, W\]"):
+        load_run(None, ["data.spatial_dims=2", "sample.patch=[8, 64, 64]"])
+    with pytest.raises(ValueError, match=r"data\.split\.validation: must name the cases"):
+        load_run(None, ["data.split.by=list"])
+    with pytest.raises(ValueError, match=r"must name each case once \(given b\)"):
+        load_run(None, ["data.split.by=list", "data.split.validation=[a, b, b]"])

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hasten.config.load import dump_run, load_run, to_dict
+from hasten.config.schema import (
+    CacheConfig,
+    DataConfig,
+    InferConfig,
+    LossConfig,
+    NetworkConfig,
+    PrepareConfig,
+    RunConfig,
+    SampleConfig,
+    SplitConfig,
+    TrainConfig,
+)
+
+NAME = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=12)
+PATCH = st.none() | st.tuples(*[st.integers(1, 512)] * 3)
+SHARE = st.floats(0, 1)
+POSITIVE = st.floats(1e-9, 1e9)
+COUNT = st.none() | st.integers(1, 10**9)
+
+
+def ranges(low: float) -> st.SearchStrategy[tuple[float, float]]:
+    return st.tuples(st.floats(low, 1.0), st.floats(1.0, 9.0))
+
+
+SPLITS = st.builds(
+    SplitConfig,
+    fraction=st.floats(0.01, 0.99),
+    seed=st.integers(0, 2**63),
+    fold=st.integers(0, 1),
+    num_folds=st.integers(2, 9),
+) | st.builds(
+    SplitConfig, by=st.just("list"), validation=st.lists(NAME, min_size=1, max_size=3, unique=True).map(tuple)
+)
+RUNS = st.builds(
+    RunConfig,
+    data=st.builds(
+        DataConfig,
+        source=st.just("")
+        | NAME.map(lambda name: "/" + name.replace("/", "-")).filter(lambda path: str(Path(path)) == path),
+        spatial_dims=st.sampled_from([None, 3]),
+        split=SPLITS,
+    ),
+    prepare=st.builds(
+        PrepareConfig,
+        orientation=st.sampled_from([None, "RAS", "LPI"]),
+        spacing=st.none() | st.tuples(POSITIVE, POSITIVE, POSITIVE),
+        intensity=st.sampled_from([None, "zscore", "none"]),
+        window=st.none() | st.tuples(st.floats(-1e6, -1), st.floats(0, 1e6)),
+        num_threads=COUNT,
+    ),
+    cache=st.builds(CacheConfig, max_points=st.integers(1, 9999)),
+    sample=st.builds(
+        SampleConfig,
+        patch=PATCH,
+        flip_prob=st.none() | st.tuples(SHARE, SHARE, SHARE),
+        noise_std=ranges(0.0),
+        gamma_range=ranges(0.1),
+        affine_prob=SHARE,
+        compile=st.none() | st.booleans(),
+    ),
+    network=st.builds(
+        NetworkConfig,
+        channels=st.just((8, 16, 32)),
+        strides=st.none() | st.lists(st.tuples(*[st.integers(1, 4)] * 3), min_size=2, max_size=2).map(tuple),
+    ),
+    loss=st.builds(LossConfig, batch=st.booleans()),
+    train=st.builds(
+        TrainConfig,
+        steps=COUNT,
+        learning_rate=st.none() | POSITIVE,
+        device=st.sampled_from(["auto", "cpu", "cuda:1"]),
+        precision=st.sampled_from([None, "fp32", "bf16"]),
+        max_seconds=st.none() | POSITIVE,
+    ),
+    infer=st.builds(InferConfig, patch=PATCH, overlap=st.floats(0, 0.99)),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("yaml")
+
+
+@given(config=RUNS)
+def test_dump_loads_back_equal(config: RunConfig, folder: Path) -> None:
+    path = folder / "run.yaml"
+    path.write_text(dump_run(config), encoding="utf-8")
+    assert load_run(path) == config
+
+
+@given(config=RUNS)
+def test_to_dict_is_json_of_plain_values(config: RunConfig) -> None:
+    assert json.loads(json.dumps(to_dict(config))) == to_dict(config)
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_without_file_and_from_an_empty_file(tmp_path: Path) -> None:
+    assert load_run(None) == RunConfig()
+    assert load_run(write(tmp_path, "# nothing\n")) == RunConfig()
+    assert load_run(write(tmp_path, "train:\n  # steps: 5\ndata:\n  split:\n")) == RunConfig()
+
+
+def test_values_are_coerced(tmp_path: Path) -> None:
+    path = write(tmp_path, "train: {learning_rate: 1e-3, clip_norm: 1}\nsample: {patch: [8, 9, 10]}\n")
+    config = load_run(path, ["train.weight_decay=1e-5", "sample.flip_prob=[0, 0, 0.5]", "prepare.orientation=null"])
+    assert config.train.learning_rate == 1e-3
+    assert config.train.weight_decay == 1e-5
+    assert isinstance(config.train.clip_norm, float)
+    assert config.sample.patch == (8, 9, 10)
+    assert config.sample.flip_prob == (0.0, 0.0, 0.5)
+    assert config.prepare.orientation is None
+
+
+def test_overrides_win_over_the_file_and_later_over_earlier(tmp_path: Path) -> None:
+    path = write(tmp_path, "train: {steps: 5, seed: 3}\n")
+    assert load_run(path, ["train.steps=6", "train.steps=7"]).train == dataclasses.replace(
+        RunConfig().train, steps=7, seed=3
+    )
+
+
+def test_ranges_are_checked_beside_mistakes_of_type(tmp_path: Path) -> None:
+    path = write(tmp_path, "train: {stps: 3}\ndata: {split: {num_folds: many, fold: 7}}\nsample: {patch: [0, 1, x]}\n")
+    with pytest.raises(ValueError) as raised:
+        load_run(path, ["train.ema=2"])
+    lines = [line.strip() for line in str(raised.value).splitlines()[1:]]
+    assert lines == [
+        f"{path}:1: train.stps: no such field (given 3); did you mean train.steps?",
+        f"{path}:2: data.split.num_folds: must be a valid integer (given 'many')",
+        f"{path}:3: sample.patch[2]: must be a valid integer (given 'x')",
+        "override 'train.ema=2': train.ema: must lie in 0 <= ema < 1 (given 2.0)",
+    ]
+
+
+def test_relative_source_is_taken_from_the_yaml_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    path = write(tmp_path, "data: {source: images}\ncache: {dir: warm}\n")
+    config = load_run(path)
+    assert config.data.source == str(tmp_path / "images")
+    assert config.cache.dir == str(tmp_path / "warm")
+    assert load_run(Path("../run.yaml")).data.source == str(tmp_path / "elsewhere/../images")
+    assert load_run(path, ["data.source=mine"]).data.source == str(tmp_path / "elsewhere/mine")
+    assert load_run(path, ["data={source: mine}"]).data.source == str(tmp_path / "elsewhere/mine")
+    assert load_run(path, ["data.source=/there"]).data.source == "/there"
+
+
+def test_one_error_lists_every_mistake_with_its_line(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """\
+train:
+  stps: 3
+  learning_rate: fast
+  seed: yes
+  steps: 5
+  steps: 6
+sample:
+  patch: [1, 2]
+  flip_prob:
+    - 0
+    - 0
+    - often
+network: {name: unett}
+steps: 7
+loss: 3
+""",
+    )
+    with pytest.raises(ValueError) as raised:
+        load_run(path, ["train.ema=old", "train.ema", "loss.batch=1"])
+    lines = str(raised.value).splitlines()
+    assert lines[0] == f"{path}: 12 mistakes"
+    assert sorted(line.strip() for line in lines[1:]) == sorted(
+        [
+            f"{path}:2: train.stps: no such field (given 3); did you mean train.steps?",
+            f"{path}:3: train.learning_rate: must be a valid number (given 'fast')",
+            f"{path}:4: train.seed: must be a number (given True)",
+            f"{path}:6: train.steps: given twice (first in line 5); keep one",
+            f"{path}:8: sample.patch: too few values (given [1, 2])",
+            f"{path}:12: sample.flip_prob[2]: must be a valid number (given 'often')",
+            f"{path}:13: network.name: must be 'unet', 'segresnet' or 'dynunet' (given 'unett'); did you mean unet?",
+            f"{path}:14: steps: no such field (given 7); did you mean train.steps?",
+            f"{path}:15: loss: is a section and needs `field: value` lines below it (given 3)",
+            "override 'train.ema=old': train.ema: must be a valid number (given 'old')",
+            "override 'train.ema': must read section.field=value",
+            "override 'loss.batch=1': loss is 3, not a section",
+        ]
+    )
+
+
+def test_a_value_out_of_range_is_named_with_its_place(tmp_path: Path) -> None:
+    path = write(tmp_path, "train:\n  steps: 5\n  ema: 1.0\n")
+    with pytest.raises(ValueError) as raised:
+        load_run(path)
+    assert str(raised.value) == f"{path}:3: train.ema: must lie in 0 <= ema < 1 (given 1.0)"
+    with pytest.raises(ValueError) as raised:
+        load_run(path, ["train.ema=-1"])
+    assert str(raised.value) == "override 'train.ema=-1': train.ema: must lie in 0 <= ema < 1 (given -1.0)"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train: {steps: 5\n", r"run.yaml:2: not valid YAML: expected"),
+        ("train:\n\tsteps: 5\n", r"run.yaml:2: not valid YAML: found character"),
+        ("- 1\n", r"run.yaml: must hold `section:` lines .* not a list"),
+        ("a: !!python/name:os.system\n", r"run.yaml:1: not valid YAML: could not determine a constructor"),
+        ("a: 1\n---\nb: 2\n", r"run.yaml:2: not valid YAML: but found another document"),
+        ("train: {3: 4}\n", r"run.yaml:1: train: 3 is not a field's name"),
+        ("train: &a\n  x: *a\n", r"run.yaml:2: train.x: no such field"),
+        (
+            "data: {split: {by: list, validation: [007]}}",
+            r"run.yaml:1: data.split.validation\[0\]: must be text .* quotes",
+        ),
+    ],
+)
+def test_files_that_are_not_a_run(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_run(write(tmp_path, text))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.yaml: no such file"):
+        load_run(tmp_path / "none.yaml")
+    with pytest.raises(ValueError, match="is a folder"):
+        load_run(tmp_path)
+    (tmp_path / "run.yaml").write_bytes(b"a: \xff\xfe")
+    with pytest.raises(ValueError, match="not a text file in UTF-8"):
+        load_run(tmp_path / "run.yaml")
+
+
+def test_an_override_that_is_not_yaml_is_named() -> None:
+    with pytest.raises(ValueError, match=r"override 'train.steps=\[1': the value is not valid YAML"):
+        load_run(None, ["train.steps=[1"])

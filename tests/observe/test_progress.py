@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import io
+
+from hasten.observe.progress import PLAIN_EVERY, Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Hand:
+    """A clock that a test turns by hand; counts how often it is read."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_log_gets_a_line_now_and_then_and_one_per_validation() -> None:
+    stream, clock = io.StringIO(), Hand()
+    progress = Progress(stream, clock=clock)
+    progress.start(100, target=0.9)
+    for step in range(1, 41):
+        clock.now += 0.5
+        progress.update(step, loss=1 / step, samples_per_s=16.0, wait_share=0.012)
+    assert len(stream.getvalue().splitlines()) == round(40 * 0.5 / PLAIN_EVERY)
+    progress.update(40, dice=0.8)
+    progress.update(40, dice=0.7)
+    progress.stop("stopped: done")
+    rest = "16.0 samples/s  waiting for data 1.2%  20 s gone  at most 30 s left"
+    assert stream.getvalue().splitlines()[-3:] == [
+        f"step 40/100 (40%)  loss 0.0250  Dice 0.8000 (best 0.8000, target 0.9000)  {rest}",
+        f"step 40/100 (40%)  loss 0.0250  Dice 0.7000 (best 0.8000, target 0.9000)  {rest}",
+        "stopped: done",
+    ]
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_terminal_is_redrawn_in_place_and_keeps_validations() -> None:
+    stream, clock = Terminal(), Hand()
+    progress = Progress(stream, clock=clock)
+    progress.start(10)
+    for step in range(1, 11):
+        clock.now += 1
+        progress.update(step, loss=0.5, dice=0.25 if step == 5 else None)
+    progress.stop("end")
+    progress.stop()
+    text = stream.getvalue()
+    assert "step 10/10" in text
+    assert "Dice 0.2500 (best 0.2500)" in text
+    assert "\x1b[?25h" in text  # the cursor is shown again
+    assert text.endswith("end\n")
+
+
+def test_nothing_is_drawn_between_redraws_or_outside_a_run() -> None:
+    stream, clock = io.StringIO(), Hand()
+    progress = Progress(stream, clock=clock)
+    progress.update(1, dice=0.5)
+    progress.stop()
+    progress.start(10)
+    progress.update(1, loss=3.0)
+    clock.now += PLAIN_EVERY - 0.1
+    progress.update(2)
+    assert stream.getvalue() == ""
+    clock.now += 0.2
+    progress.update(3)
+    assert stream.getvalue().startswith("step 3/10 (30%)  loss 3.0000")
+
+
+def test_a_second_run_forgets_the_first() -> None:
+    stream, clock = io.StringIO(), Hand()
+    progress = Progress(stream, clock=clock)
+    progress.start(10, 0.9)
+    progress.update(9, loss=1.0, dice=0.8)
+    progress.start(20)
+    progress.update(3, dice=0.1)
+    assert stream.getvalue().splitlines()[-1] == "step 3/20 (15%)  Dice 0.1000 (best 0.1000)  0 s gone"

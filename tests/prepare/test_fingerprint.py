@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+
+from hasten.cases.types import Case, CaseSet
+from hasten.config.schema import PrepareConfig
+from hasten.prepare.case import load_prepared
+from hasten.prepare.fingerprint import fingerprint_from_dict, fingerprint_to_dict, take_fingerprint
+from hasten.prepare.restore import restore_label
+
+HIPPOCAMPUS = Path(__file__).parents[2].parent / "shared/data/hippocampus"
+
+
+def write_set(folder: Path, num_cases: int = 5, *, channels: int = 1, modality: str = "MRI") -> CaseSet:
+    """Cases of growing size with axes A, S, R, air of -1000 and -990, tissue of 0..99 in a box and labels 0, 2, 5."""
+    cases = []
+    affine = np.array([[0, 0, 2.0, 0], [0.5, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 0, 1]])
+    for i in range(num_cases):
+        rng = np.random.default_rng(i)
+        shape = (10 + i, 12, 14)
+        image = np.full((*shape, channels), -1000, np.int16)
+        image[0, 0, 0] = -990
+        image[2:7, 4:8, 6:12] = rng.integers(0, 100, (5, 4, 6, channels))
+        label = np.zeros(shape, np.uint8)
+        label[2:7, 4:8, 6:9] = 2
+        label[2:7, 4:8, 9:12] = 5
+        files = (folder / f"c{i}.nii.gz", folder / f"c{i}_label.nii.gz")
+        nibabel.save(nibabel.Nifti1Image(image if channels > 1 else image[..., 0], affine), files[0])
+        nibabel.save(nibabel.Nifti1Image(label, affine), files[1])
+        cases.append(Case(id=f"c{i}", image=(files[0],), label=files[1]))
+    return CaseSet(
+        name="toy",
+        source=folder,
+        cases=tuple(cases),
+        labels={0: "background", 2: "left", 5: "right"},
+        channels=tuple(f"ch{c}" for c in range(channels)),
+        modality=modality,
+    )
+
+
+def test_facts_of_a_set(tmp_path: Path) -> None:
+    found = take_fingerprint(write_set(tmp_path), num_threads=2)
+    # The file's x runs along A, y along S, z along R: RAS in (D, H, W) is (y, x, z).
+    assert found.shapes == tuple((12, 10 + i, 14) for i in range(5))
+    assert found.spacings == ((1.0, 0.5, 2.0),) * 5
+    assert (found.num_cases, found.sampled_cases) == (5, 5)
+    assert found.class_voxels[5] == pytest.approx(np.mean([60 / ((10 + i) * 12 * 14) for i in range(5)]))
+    assert sum(found.class_voxels.values()) == pytest.approx(1)
+    assert found.intensity["min"] == (-1000,)
+
+    tissue = np.concatenate([np.random.default_rng(i).integers(0, 100, (5, 4, 6, 1)).ravel() for i in range(5)])
+    figures = found.foreground_intensity
+    assert figures["mean"] == pytest.approx((tissue.mean(),))
+    assert figures["std"] == pytest.approx((tissue.std(),))
+    assert figures["p99_5"] == pytest.approx((np.percentile(tissue, 99.5),))
+    assert (figures["min"], figures["max"]) == ((tissue.min(),), (tissue.max(),))
+
+
+def test_crop_fraction_ignores_air_in_ct(tmp_path: Path) -> None:
+    case_set = write_set(tmp_path, 1)
+    above_minimum = 7 * 8 * 12 / (10 * 12 * 14)
+    assert take_fingerprint(case_set).crop_fraction == pytest.approx(above_minimum)
+    ct = take_fingerprint(replace(case_set, modality="CT"))
+    assert ct.crop_fraction == pytest.approx(5 * 4 * 6 / (10 * 12 * 14))
+
+
+def test_channels_are_kept_apart(tmp_path: Path) -> None:
+    found = take_fingerprint(write_set(tmp_path, 2, channels=2))
+    values = np.concatenate([np.random.default_rng(i).integers(0, 100, (5, 4, 6, 2)).reshape(-1, 2) for i in range(2)])
+    assert found.foreground_intensity["mean"] == pytest.approx(tuple(values.mean(0)))
+
+
+def test_sample_is_evenly_spaced(tmp_path: Path) -> None:
+    case_set = write_set(tmp_path, 7)
+    for i in (0, 2, 3, 4, 6):
+        case_set.cases[i].label.write_bytes(b"never read")  # type: ignore[union-attr]
+    found = take_fingerprint(case_set, max_sampled=2)
+    assert found.sampled_cases == 2
+    assert found.num_cases == len(found.shapes) == 7
+
+
+def test_without_labels(tmp_path: Path) -> None:
+    case_set = write_set(tmp_path, 2)
+    bare = replace(case_set, cases=tuple(replace(case, label=None) for case in case_set.cases))
+    found = take_fingerprint(bare)
+    assert found.foreground_intensity == found.intensity
+    assert set(found.class_voxels.values()) == {0.0}
+
+
+def test_survives_json(tmp_path: Path) -> None:
+    found = take_fingerprint(write_set(tmp_path, 3, channels=2))
+    assert fingerprint_from_dict(json.loads(json.dumps(fingerprint_to_dict(found)))) == found
+
+
+def test_errors(tmp_path: Path) -> None:
+    case_set = write_set(tmp_path, 1, channels=2)
+    with pytest.raises(ValueError, match=r"c0\.nii\.gz: case c0 has 2 channels, but .* declares 1 \(image\)"):
+        take_fingerprint(replace(case_set, channels=("image",)))
+    with pytest.raises(ValueError, match=r"holds no cases; check data\.source"):
+        take_fingerprint(replace(case_set, cases=()))
+
+
+@pytest.mark.skipif(not HIPPOCAMPUS.is_dir(), reason="the hippocampus data is not here")
+def test_real_case_there_and_back() -> None:
+    path = sorted((HIPPOCAMPUS / "labelsTr").glob("hippo*.nii.gz"))[0]
+    case = Case(id=path.name, image=(HIPPOCAMPUS / "imagesTr" / path.name,), label=path)
+    labels = {0: "background", 1: "anterior", 2: "posterior"}
+    spec = PrepareConfig(spacing=(0, 0, 0), intensity="zscore", crop_foreground=True)
+    done = load_prepared(case, labels, spec)
+    assert done.label is not None
+    expected = np.asanyarray(nibabel.load(path).dataobj).T  # type: ignore[attr-defined]
+    assert np.array_equal(restore_label(done.label, done.geometry, sorted(labels)), expected)
+    assert abs(float(done.image.astype(np.float32).mean())) < 1e-3

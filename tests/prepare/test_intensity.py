@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import warnings
+
+import monai.transforms
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hasten.config.schema import PrepareConfig
+from hasten.prepare.intensity import check_intensity, write_scaled
+from hasten.prepare.resample import slabs
+
+
+def scaled(volume: np.ndarray, **fields: object) -> np.ndarray:
+    spec = PrepareConfig(**fields)
+    out = np.empty(volume.shape, spec.dtype)
+    write_scaled(slabs(volume, volume.shape), out, spec)
+    return out
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 2e-3)])
+@given(seed=st.integers(0, 2**32 - 1), mean=st.floats(-3000, 3000), std=st.floats(1, 500))
+def test_zscore_matches_monai(dtype: str, tolerance: float, seed: int, mean: float, std: float) -> None:
+    volume = np.random.default_rng(seed).normal(mean, std, (5, 6, 7)).astype(np.float32)
+    expected = monai.transforms.NormalizeIntensity()(volume[None])[0].numpy()
+    np.testing.assert_allclose(
+        scaled(volume, intensity="zscore", dtype=dtype), expected, atol=tolerance + 1e-6 * abs(mean)
+    )
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float16", 5e-4)])
+def test_window_matches_monai(dtype: str, tolerance: float) -> None:
+    volume = np.random.default_rng(0).integers(-1024, 3000, (20, 30, 40)).astype(np.int16)
+    reference = monai.transforms.ScaleIntensityRange(-57, 164, 0.0, 1.0, clip=True)
+    expected = reference(volume.astype(np.float32)).numpy()
+    got = scaled(volume, intensity="window", window=(-57.0, 164.0), dtype=dtype)
+    np.testing.assert_allclose(got, expected, atol=tolerance)
+    assert got.min() == 0
+    assert got.max() == 1
+
+
+@pytest.mark.parametrize("value", [0, 1, -3.7, 0.1, 1e6, 1e30])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_constant_image_becomes_zero(value: float, dtype: str) -> None:
+    assert not scaled(np.full((31, 65, 67), value, np.float32), intensity="zscore", dtype=dtype).any()
+
+
+def test_zscore_of_the_worst_outlier_stays_in_float16() -> None:
+    volume = np.zeros((64, 128, 128), np.float32)
+    volume[3, 4, 5] = 1e10
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = scaled(volume, intensity="zscore")
+    assert got.max() == pytest.approx(1024, rel=1e-3)  # the square root of the number of voxels
+    assert np.isfinite(got).all()
+
+
+def test_zscore_keeps_the_deviation_of_a_bright_image() -> None:
+    volume = np.random.default_rng(0).normal(20_000, 1, (16, 32, 32)).astype(np.float32)
+    got = scaled(volume, intensity="zscore", dtype="float32")
+    assert abs(got.std() - 1) < 1e-3
+
+
+def test_none_keeps_the_values() -> None:
+    volume = np.arange(-30, 30, dtype=np.int16).reshape(3, 4, 5)
+    assert np.array_equal(scaled(volume, intensity="none"), volume)
+    far = np.array([[[-70_000.0, 5.0]]])
+    assert np.array_equal(scaled(far, intensity="none", dtype="float32"), far)
+    with pytest.raises(ValueError, match=r"-70000 to 5.*prepare\.dtype=float32"):
+        scaled(far, intensity="none")
+
+
+@pytest.mark.parametrize("window", [None, (3.0, 3.0), (5.0, -5.0), (0.0, float("nan"))])
+def test_window_that_is_no_range(window: tuple[float, float] | None) -> None:
+    with pytest.raises(ValueError, match=r"prepare\.window"):
+        check_intensity(PrepareConfig(intensity="window", window=window))

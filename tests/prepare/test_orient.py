@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import itertools
+
+import monai.transforms
+import nibabel
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from monai.data import MetaTensor
+
+from hasten.prepare.orient import orient, orientation_of, unorient
+
+CODES = [
+    "".join(codes)
+    for pairs in itertools.permutations(("LR", "PA", "IS"))
+    for codes in itertools.product(*pairs)
+]  # fmt: skip
+
+
+def affine_of(codes: str, spacing: tuple[float, float, float], tilt: float = 0.0) -> np.ndarray:
+    """An affine of a file with these codes and (x, y, z) spacing, rotated by `tilt` rad about z."""
+    matrix = nibabel.orientations.inv_ornt_aff(nibabel.orientations.axcodes2ornt(tuple(codes)), (1, 1, 1))
+    turn = np.eye(4)
+    turn[:2, :2] = [[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]]
+    affine = turn @ np.linalg.inv(matrix) @ np.diag([*spacing, 1.0])
+    affine[:3, 3] = (3.0, -5.0, 7.0)
+    return affine
+
+
+@given(st.sampled_from(CODES), st.sampled_from(CODES), st.floats(-0.3, 0.3))
+def test_matches_monai(source: str, target: str, tilt: float) -> None:
+    affine = affine_of(source, (1.0, 2.0, 0.5), tilt)
+    array = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+
+    got = orient(array, *orientation_of(affine, target))
+
+    # MONAI's arrays are (C, x, y, z).
+    meta = MetaTensor(torch.from_numpy(array.transpose(0, 3, 2, 1).copy()), affine=torch.from_numpy(affine))
+    expected = monai.transforms.Orientation(axcodes=target)(meta)
+    assert nibabel.aff2axcodes(affine) == tuple(source)
+    assert np.array_equal(got, expected.numpy().transpose(0, 3, 2, 1))
+
+
+@given(st.permutations([0, 1, 2]), st.tuples(st.booleans(), st.booleans(), st.booleans()))
+def test_views_and_inverse(permute: list[int], flip: tuple[bool, bool, bool]) -> None:
+    order = (permute[0], permute[1], permute[2])
+    array = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+    turned = orient(array, order, flip)
+    assert turned.base is not None
+    assert np.shares_memory(turned, array)
+    assert np.array_equal(unorient(turned, order, flip), array)
+    assert np.array_equal(orient(array[0], order, flip), turned[0])
+
+
+def test_none_keeps_the_file() -> None:
+    assert orientation_of(affine_of("LPS", (1, 1, 1)), None) == ((0, 1, 2), (False, False, False))
+
+
+def test_a_slice_stays_a_slice() -> None:
+    sagittal = affine_of("ASR", (1, 1, 1))
+    permute, _ = orientation_of(sagittal, "RAS")
+    assert permute[0] != 0
+    assert orientation_of(sagittal, "RAS", (1, 8, 9)) == ((0, 1, 2), (False, False, False))
+    assert orientation_of(affine_of("LPS", (1, 1, 1)), "RAS", (1, 8, 9)) == ((0, 1, 2), (False, True, True))
+
+
+@pytest.mark.parametrize("codes", ["", "RA", "RAX", "RLS", "RASR", "ras"])
+def test_unknown_codes(codes: str) -> None:
+    with pytest.raises(ValueError, match=r"prepare\.orientation.*three letters"):
+        orientation_of(np.eye(4), codes)
+
+
+def test_affine_without_an_axis() -> None:
+    with pytest.raises(ValueError, match="no direction for one of its axes"):
+        orientation_of(np.diag([1.0, 0.0, 1.0, 1.0]), "RAS")

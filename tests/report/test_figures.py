@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hasten.report import figures
+from hasten.report.words import NBSP, duration, plain, threshold
+
+
+def line(count: int, color: str = "--c1") -> figures.Line:
+    return figures.Line(
+        seconds=[float(i) for i in range(count)], values=[1.0 / (i + 1) for i in range(count)], color=color
+    )
+
+
+def parsed(svg: str) -> ElementTree.Element:
+    return ElementTree.fromstring(svg.replace("<svg", '<svg xmlns:xlink="x"', 1))
+
+
+def test_text_stays_text_and_colours_are_the_pages() -> None:
+    svg = figures.curves([line(5), line(5, "--ink")], id_prefix="p", describe="d", target=0.5)
+    assert "Time since the start (s)" in [element.text for element in parsed(svg).iter("text")]
+    assert "var(--c1)" in svg
+    assert "var(--ink)" in svg
+    assert "font-family" not in svg
+    assert "<style" not in svg
+    # What is left without a variable could not follow the page into the dark.
+    assert not re.search(r"#[0-9a-f]{6}\b", svg)
+
+
+def test_log_axes_draw_without_a_fixed_colour() -> None:
+    svg = figures.curves([line(200)], id_prefix="p", describe="d", log=True)
+    assert not re.search(r"#[0-9a-f]{6}\b", svg)
+    assert parsed(svg).attrib["viewBox"] == f"0 0 {figures.WIDTH} {figures.HEIGHT}"
+
+
+@given(count=st.integers(1, 2000))
+@settings(max_examples=50, deadline=None)
+def test_thinning_keeps_the_mean_and_the_range(count: int) -> None:
+    values = [float(i % 7) for i in range(count)]
+    seconds, thin = figures._thin(values, values)
+    assert len(thin) == len(seconds) <= figures.MAX_POINTS
+    assert min(values) <= min(thin) <= max(thin) <= max(values)
+    size = -(-count // figures.MAX_POINTS)
+    sizes = [min(size, count - start) for start in range(0, count, size)]
+    assert sum(value * weight for value, weight in zip(thin, sizes, strict=True)) == pytest.approx(sum(values))
+
+
+def test_the_bar_has_one_block_for_each_part() -> None:
+    parts = [figures.Part(seconds=seconds, color=color) for seconds, color in ((10, "--c1"), (30, "--c2"))]
+    svg = figures.time_bar(parts, id_prefix="p", describe="d")
+    widths = []
+    for color in ("--c1", "--c2"):
+        (path,) = [e for e in parsed(svg).iter("path") if f"fill: var({color})" in e.attrib.get("style", "")]
+        xs = [float(x) for x in re.findall(r"[ML] ([\d.]+)", path.attrib["d"])]
+        widths.append(max(xs) - min(xs))
+    assert widths[1] == pytest.approx(3 * widths[0], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "–"), (0.0421, "0.042 s"), (3.21, "3.2 s"), (9.99, "10.0 s"), (96.4, "96 s"), (599.6, "10 min 00 s"),
+        (725, "12 min 05 s"), (3599.7, "1 h 00 min"), (12000, "3 h 20 min"),
+    ],
+)  # fmt: skip
+def test_durations(seconds: float | None, text: str) -> None:
+    assert duration(seconds).replace(NBSP, " ") == text
+
+
+def test_plain_values() -> None:
+    assert plain([[2, 2, 1], [1, 1, 1]]) == "(2, 2, 1), (1, 1, 1)"
+    assert plain(None) == "none"
+    assert plain(True) == "yes"
+    assert plain(0.003) == "0.003"
+    assert threshold(0.8) == "0.80"
+    assert threshold(0.875) == "0.875"

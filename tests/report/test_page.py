@@ -1,0 +1,235 @@
+"""The page as a whole: its parts, its safety, its weight, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from hasten.report.page import write_report
+
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks the nesting while it parses, and keeps what the tests ask about."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.ids: Counter[str] = Counter()
+        self.headings: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(name, value or "") for name, value in attrs]
+        self.ids.update(value for name, value in attrs if name == "id" and value)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> at {self.getpos()} closes nothing"
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "h3":
+            self.headings.append(data)
+        if "style" not in self.open:
+            self.text += data.replace("\u00a0", " ")
+
+
+MakeRun = Callable[..., Path]
+
+
+def page_of(runs: list[Path], out: Path) -> Page:
+    return Page(write_report(runs, out).read_text(encoding="utf-8"))
+
+
+def test_one_run_has_every_section_in_order(make_run: MakeRun, tmp_path: Path) -> None:
+    page = page_of([make_run()], tmp_path / "page.html")
+    assert page.headings == [
+        "Loss and Dice",
+        "Where the time went",
+        "Example slices",
+        "What engaged",
+        "Decided from the data",
+        "Environment",
+        "Configuration",
+    ]
+    assert page.tags["svg"] == 3
+    assert page.tags["figure"] == 2
+    assert page.tags["script"] == 0
+    assert max(page.ids.values()) == 1
+    for text in (
+        "Mean Dice 0.878 after 400 steps and 94 s, the target of 0.87 after 70 s; "
+        "1.6 % of the step time waited for data.",
+        "target reached",
+        "Anterior",
+        "Posterior",
+        "fastest of 4 measured: 194 ms against 314 ms",
+        "would take 41 s and save 12 s in 400 steps",
+        "40, 56, 40",
+        "the 90th percentile of the shapes, in multiples of 8",
+        "cpu.name",
+        "learning_rate: 0.003",
+        "Mean Dice first reached: 0.80 after 30 s; 0.85 after 52 s.",
+    ):
+        assert text in " ".join(page.text.split()), text
+
+
+def test_references_inside_the_figures_resolve(make_run: MakeRun, tmp_path: Path) -> None:
+    page = page_of([make_run("a"), make_run("b")], tmp_path / "page.html")
+    wanted = {value[1:] for name, value in page.attributes if name in ("href", "xlink:href")}
+    wanted |= {match for _, value in page.attributes for match in re.findall(r"url\(#([^)]+)\)", value)}
+    assert wanted
+    assert wanted <= set(page.ids)
+
+
+def test_the_page_reaches_for_nothing_outside_itself(make_run: MakeRun, tmp_path: Path) -> None:
+    html = write_report([make_run("a"), make_run("b")], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "://" not in html
+    page = Page(html)
+    assert page.tags["link"] == page.tags["script"] == page.tags["iframe"] == 0
+    for name, value in page.attributes:
+        if name in ("src", "href", "xlink:href"):
+            assert value.startswith(("#", "data:image/png;base64,")), value
+    assert "@import" not in html
+
+
+def test_text_of_a_run_is_inert(make_run: MakeRun, tmp_path: Path) -> None:
+    evil = "<script>alert('x')</script>\"&$x$_{{ 7 * 7 }}"
+    folder = make_run(name=evil, summary={"engaged": {evil: {"on": True, "why": evil}}, "status": evil})
+    lines = [{"kind": "validation", "step": 1, "time_s": 1.0, "dice": 0.5, "dice_per_class": {evil: 0.5}}]
+    (folder / "metrics.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    plan = {
+        "fingerprint": {"labels": {"0": "background", "1": evil}},
+        "decisions": {evil: {"value": evil, "reason": evil}},
+    }
+    (folder / "plan.json").write_text(json.dumps(plan))
+    (folder / "env.json").write_text(json.dumps({evil: [evil]}))
+    (folder / "run.yaml").write_text(f"name: {evil}")
+    arrays = dict(np.load(folder / "examples.npz"))
+    arrays["name_0"] = np.array(evil)
+    np.savez(folder / "examples.npz", **arrays)
+    other = make_run("other", name=evil)
+    for runs in ([folder], [folder, other]):
+        page = page_of(runs, tmp_path / "page.html")
+        assert page.tags["script"] == 0
+        assert page.text.count(evil) >= 12
+        assert not [name for name, _ in page.attributes if name.startswith("on")]
+
+
+@pytest.mark.parametrize("part", ["summary.json", "metrics.jsonl", "plan.json", "env.json", "run.yaml", "examples.npz"])
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[1, 2]", b"\xff\xfe\x00", b'{"a": {"b": [null]}}'])
+def test_a_missing_or_damaged_part_is_named(
+    make_run: MakeRun, tmp_path: Path, part: str, content: bytes | None
+) -> None:
+    folder = make_run()
+    if content is None:
+        (folder / part).unlink()
+    else:
+        (folder / part).write_bytes(content)
+    page = page_of([folder], tmp_path / "page.html")
+    assert len(page.headings) == 7
+    harmless = {
+        ("run.yaml", b""), ("run.yaml", b"[1, 2]"), ("metrics.jsonl", b""), ("metrics.jsonl", b'{"a": {"b": [null]}}'),
+        *((name, b'{"a": {"b": [null]}}') for name in ("summary.json", "plan.json", "env.json", "run.yaml")),
+    }  # fmt: skip
+    if (part, content) not in harmless:
+        assert f"{part}" in page.text.split("Loss and Dice")[0]
+
+
+def test_a_run_in_progress_shows_what_there_is(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run(final=0.8)
+    (folder / "summary.json").unlink()
+    lines = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(lines + '{"kind": "train", "st')
+    page = page_of([folder], tmp_path / "page.html")
+    text = " ".join(page.text.split())
+    assert "the target of 0.87 not reached yet" in text
+    assert "The run is in progress." in text
+    assert "metrics.jsonl: 1 of 101 lines cannot be read." in text
+    assert page.tags["svg"] == 2
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ValueError, match=r"empty: holds neither summary\.json nor metrics\.jsonl"):
+        write_report([empty], tmp_path / "page.html")
+    with pytest.raises(ValueError, match="at least one"):
+        write_report([], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_several_runs_are_compared_with_the_first(make_run: MakeRun, tmp_path: Path) -> None:
+    slow, fast = make_run("slow", name="slow", speed=2.0), make_run("fast", name="fast", speed=8.0)
+    short = make_run("short", name="short", steps=100, final=0.7)
+    page = page_of([slow, fast, short], tmp_path / "page.html")
+    text = " ".join(page.text.split())
+    # Validation 15 of 20, at step 300, is the first above 0.87: 10 s + 300 / speed + 0.5 s.
+    assert "fast reached mean Dice 0.87 first, after 48 s, 3.3 times as fast as slow (160 s)" in text
+    assert "3.34×" in text  # 160.5 s / 48 s
+    assert "4.00×" in text  # samples/s
+    assert "9.9 s" in text  # an epoch: 158 cases / 16 samples/s
+    assert "not reached" in text
+    assert {"comparison", "run-1", "run-2", "run-3"} <= set(page.ids)
+    assert max(page.ids.values()) == 1
+
+
+def test_runs_of_one_name_are_told_apart(make_run: MakeRun, tmp_path: Path) -> None:
+    text = page_of([make_run("a/x"), make_run("b/x"), make_run("c/y")], tmp_path / "page.html").text
+    for name in ("hippocampus (x) #1", "hippocampus (x) #2", "hippocampus (y)"):
+        assert name in text
+
+
+def test_the_page_stays_light(make_run: MakeRun, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {}
+    for index in range(3):
+        arrays[f"image_{index}"] = rng.random((512, 512), dtype=np.float32)
+        arrays[f"label_{index}"] = (rng.random((512, 512)) < 0.1).astype(np.uint8)
+        arrays[f"prediction_{index}"] = (rng.random((512, 512)) < 0.1).astype(np.uint8)
+        arrays[f"name_{index}"] = np.array(f"noise_{index}")
+    page = write_report([make_run(steps=20_000, examples=arrays)], tmp_path / "page.html")
+    assert page.stat().st_size < 1_500_000
+
+
+def test_nothing_of_matplotlib_changes(make_run: MakeRun, tmp_path: Path) -> None:
+    before, backend = dict(matplotlib.rcParams), matplotlib.get_backend(auto_select=False)
+    loaded = "matplotlib.pyplot" in sys.modules
+    write_report([make_run("a"), make_run("b")], tmp_path / "page.html")
+    assert dict(matplotlib.rcParams) == before
+    assert matplotlib.get_backend(auto_select=False) == backend
+    assert ("matplotlib.pyplot" in sys.modules) == loaded
+
+
+def test_the_same_runs_give_the_same_page(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run()
+    first = write_report([run], tmp_path / "a.html").read_bytes()
+    assert write_report([run], tmp_path / "b.html").read_bytes() == first
+
+
+def test_out_may_be_a_folder_or_lie_in_a_new_one(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run()
+    assert write_report([run], run) == run / "report.html"
+    assert write_report([run], tmp_path / "new" / "page.html").is_file()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]

@@ -1,0 +1,43 @@
+"""Fail where a source file or a function has outgrown what one reader can hold: `python tools/check_size.py [ROOT]`."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+FOLDERS = ("src", "benchmarks")
+MAX_FILE = 400
+MAX_FUNCTION = 60
+
+
+def too_long(root: Path) -> Iterator[str]:
+    """One line per file or function over its limit, as "path:line: ..."."""
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            name = path.relative_to(root)
+            lines = len(text.splitlines())
+            if lines > MAX_FILE:
+                yield f"{name}:1: {lines} lines (at most {MAX_FILE}); split it by idea"
+            for node in ast.walk(ast.parse(text, filename=str(path))):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                    if lines > MAX_FUNCTION:
+                        yield f"{name}:{node.lineno}: {node.name} has {lines} lines (at most {MAX_FUNCTION})"
+
+
+def main() -> int:
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1]
+    found = list(too_long(root))
+    print(
+        "\n".join(found)
+        if found
+        else f"sizes: every file within {MAX_FILE} lines, every function within {MAX_FUNCTION}"
+    )
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
