@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Same pin as constraints.txt. Installed first and alone, so that resolving the rest never swaps the build of torch.
 TORCH := torch==2.13.0
+# Scripts of benchmarks/ that `make bench` runs, in this order.
+BENCHMARKS := cache_fill feed
 
 .PHONY: help setup lint test test-all demo bench clean
 
@@ -47,7 +49,7 @@ demo: $(READY)
 	$(BIN)/python -m benchmarks.demo
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 SMALL = {"shape": (36, 52, 36), "spacing": (1.0, 1.0, 1.0)}
@@ -11,7 +12,7 @@ CT = {"shape": (96, 512, 512), "spacing": (2.5, 0.8, 0.8)}
 QUICK_CT = {"shape": (24, 128, 128), "spacing": (10.0, 3.2, 3.2)}
 
 
-def phantoms(folder: Path, count: int, size: dict[str, tuple[float, ...]]) -> Path:
+def phantoms(folder: Path, count: int, size: Mapping[str, tuple[float, ...]]) -> Path:
     """Write `count` labelled phantoms of one of the sizes above as a Decathlon folder and return it."""
     from hasten.cases.phantom import write_phantoms
 

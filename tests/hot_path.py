@@ -1,4 +1,4 @@
-"""Finds, in source text, what makes the host wait for the device or gives a tensor a size that depends on its values."""
+"""Finds, in source text, what makes the host wait for the device: reads of a value, and sizes that depend on values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def violations(source: str) -> list[tuple[str, int, str]]:
-    """(qualified function name, line, what) for each; code outside functions runs once, at import, and may do as it likes."""
+    """(qualified function name, line, what) for each. Code outside functions runs once, at import, and is ignored."""
     return [found for name, function in _functions(ast.parse(source), "") for found in _check(name, function)]
 
 
@@ -44,7 +44,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
 
 
 def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """The nodes of a function's body, without annotations and without functions inside it, which are visited themselves."""
+    """The nodes of a function's body without annotations, and without inner functions: those are visited themselves."""
     todo: list[ast.AST] = list(function.body)
     while todo:
         node = todo.pop()

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
+
 from benchmarks.peers import monai_fast, regular
 from benchmarks.peers.common import (
     Record,
@@ -115,7 +116,9 @@ def _global_state_of_monai() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-TINY = ["--patch", "16", "16", "16", "--roi", "16", "16", "16", "--threads", "1", "--workers", "1", "--target", "1.1"]
+# Without autocast: with torch 2.13.0 on a CPU, the bf16 weight gradient of a 3^3 convolution over 2^3 voxels, which is
+# what the deepest level sees of a patch of 16^3, holds uninitialised memory now and then.
+TINY = ["--patch", "16", "16", "16", "--amp", "off", "--threads", "1", "--workers", "1", "--target", "1.1"]
 
 
 @pytest.mark.usefixtures("_global_state_of_monai")
@@ -160,7 +163,7 @@ def test_time_runs_out_in_an_epoch(boxes: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("arm", ["monai_fast", "regular"])
 def test_arm_as_a_program(arm: str, boxes: Path, tmp_path: Path) -> None:
     out = tmp_path / "result.json"
-    flags = [*TINY, "--max-epochs", "2", "--data", str(boxes), "--out", str(out)]
+    flags = ["--target", "1.1", "--max-epochs", "2", "--data", str(boxes), "--out", str(out)]
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.peers.{arm}", *flags], cwd=ROOT, capture_output=True, text=True, timeout=240
     )

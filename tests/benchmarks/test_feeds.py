@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from benchmarks.peers import feeds
 from benchmarks.peers.common import list_cases
 

@@ -5,6 +5,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+
 from benchmarks.harness import Claim, arguments, busy_machine, finish, interleave, median_ratio, spread
 
 

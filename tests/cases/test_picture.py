@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -94,8 +95,6 @@ def test_16_bit_colour_is_refused_rather_than_cut(tmp_path: Path) -> None:
 
 
 def _with_header_checksum(data: bytearray) -> bytes:
-    import zlib
-
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     return bytes(data)
 

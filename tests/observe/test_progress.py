@@ -30,10 +30,11 @@ def test_a_log_gets_a_line_now_and_then_and_one_per_validation() -> None:
     progress.update(40, dice=0.8)
     progress.update(40, dice=0.7)
     progress.stop("stopped: done")
-    rest = "16.0 samples/s  waiting for data 1.2%  20 s gone  at most 30 s left"
+    start = "step 40/100 (40%)  20 s, at most 30 s left"
+    rest = "loss 0.0250  16.0 samples/s  waiting for data 1.2%"
     assert stream.getvalue().splitlines()[-3:] == [
-        f"step 40/100 (40%)  loss 0.0250  Dice 0.8000 (best 0.8000, target 0.9000)  {rest}",
-        f"step 40/100 (40%)  loss 0.0250  Dice 0.7000 (best 0.8000, target 0.9000)  {rest}",
+        f"{start}  Dice 0.8000 (best 0.8000, target 0.9000)  {rest}",
+        f"{start}  Dice 0.7000 (best 0.8000, target 0.9000)  {rest}",
         "stopped: done",
     ]
     assert "\x1b" not in stream.getvalue()
@@ -67,7 +68,7 @@ def test_nothing_is_drawn_between_redraws_or_outside_a_run() -> None:
     assert stream.getvalue() == ""
     clock.now += 0.2
     progress.update(3)
-    assert stream.getvalue().startswith("step 3/10 (30%)  loss 3.0000")
+    assert stream.getvalue().startswith("step 3/10 (30%)  5 s, at most 18 s left  loss 3.0000")
 
 
 def test_a_second_run_forgets_the_first() -> None:
@@ -77,4 +78,4 @@ def test_a_second_run_forgets_the_first() -> None:
     progress.update(9, loss=1.0, dice=0.8)
     progress.start(20)
     progress.update(3, dice=0.1)
-    assert stream.getvalue().splitlines()[-1] == "step 3/20 (15%)  Dice 0.1000 (best 0.1000)  0 s gone"
+    assert stream.getvalue().splitlines()[-1] == "step 3/20 (15%)  0 s  Dice 0.1000 (best 0.1000)"

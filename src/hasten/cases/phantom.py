@@ -175,7 +175,8 @@ def _paint_organ(
     value *= soft
     region += value
     if label is not None:
-        label[box][r < 1] = 1
+        # On a grid so coarse that no voxel centre lies inside, the nearest voxel keeps the class from vanishing.
+        label[box][r <= max(np.float32(1), r.min())] = 1
 
 
 def _finish(image: np.ndarray, rng: np.random.Generator, anatomy: Anatomy) -> np.ndarray:

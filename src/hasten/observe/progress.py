@@ -103,21 +103,21 @@ class Progress:
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def _line(self, step: int, now: float) -> str:
-        parts = [f"step {step}/{self._total} ({100 * step / max(1, self._total):.0f}%)"]
-        if self._loss is not None:
-            parts.append(f"loss {self._loss:.4f}")
+        """What matters first: a narrow terminal cuts the end off."""
+        parts = [f"step {step}/{self._total} ({100 * step / max(1, self._total):.0f}%)", _duration(now - self._began)]
+        first_step, first_time = self._first or (step, now)
+        if first_step < step < self._total:
+            left = (now - first_time) / (step - first_step) * (self._total - step)
+            parts[-1] += f", at most {_duration(left)} left"
         if self._dice is not None:
             goal = f", target {self._target:.4f}" if self._target is not None else ""
             parts.append(f"Dice {self._dice:.4f} (best {self._best:.4f}{goal})")
+        if self._loss is not None:
+            parts.append(f"loss {self._loss:.4f}")
         if self._speed is not None:
             parts.append(f"{self._speed:.1f} samples/s")
         if self._wait is not None:
             parts.append(f"waiting for data {100 * self._wait:.1f}%")
-        parts.append(f"{_duration(now - self._began)} gone")
-        first_step, first_time = self._first or (step, now)
-        if first_step < step < self._total:
-            seconds = (now - first_time) / (step - first_step) * (self._total - step)
-            parts.append(f"at most {_duration(seconds)} left")
         return "  ".join(parts)
 
 

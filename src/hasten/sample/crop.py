@@ -11,7 +11,9 @@ from hasten.sample.random import below, random_words, uniform
 _CHOICE, _PLACE = 0x11, 0x12
 
 
-def crop_start(tables: Tables, case: Tensor, key: Tensor, patch: tuple[int, int, int], foreground_prob: float) -> Tensor:
+def crop_start(
+    tables: Tables, case: Tensor, key: Tensor, patch: tuple[int, int, int], foreground_prob: float
+) -> Tensor:
     """(B, 3) int64 first voxel of each patch in its case; negative where the case is smaller than the patch.
 
     With probability `foreground_prob` the patch is centred on a remembered voxel of a class drawn evenly from those present in

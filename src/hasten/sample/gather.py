@@ -8,64 +8,61 @@ from torch import Tensor
 from hasten.cache.arena import Tables
 
 Coordinates = tuple[Tensor, Tensor, Tensor]
+Neighbour = tuple[Tensor, Tensor]
+"""Weight (float32, 0 outside the case) and place (int32, clamped into the case) along one axis."""
 
 
-def gather_image(tables: Tables, case: Tensor, coordinates: Coordinates, num_channels: int, spatial_dims: int) -> Tensor:
+def gather_image(
+    tables: Tables, case: Tensor, coordinates: Coordinates, num_channels: int, spatial_dims: int
+) -> Tensor:
     """(B, C, D, H, W) float32, trilinear (bilinear in 2-D). coordinates: three (B, D, H, W) float32 in voxels of the case.
 
-    A coordinate that is a whole number gives the stored voxel bit for bit.
+    A coordinate that is a whole number gives the stored voxel bit for bit. Indices within a case are int32: a case holds
+    fewer than 2**31 voxels; only the place of the case in the arena needs 64 bits.
     """
-    shape = tables.shape[case]
-    extent = [shape[:, axis].view(-1, 1, 1, 1) for axis in range(3)]
+    extent = _extent(tables, case)
+    along_d, along_h, along_w = (_neighbours(axis, size) for axis, size in zip(coordinates, extent, strict=True))
+    if spatial_dims == 2:
+        along_d = along_d[:1]
     base = tables.offset[case].view(-1, 1, 1, 1) * num_channels
-    volume = extent[0] * extent[1] * extent[2]
-    floor = [torch.floor(axis) for axis in coordinates]
-    part = [axis - whole for axis, whole in zip(coordinates, floor, strict=True)]
-    whole = [axis.to(torch.int64) for axis in floor]
-    channels: list[Tensor] = []
-    for channel in range(num_channels):
-        start = base + channel * volume
-        total: Tensor | None = None
-        for corner in range(8 if spatial_dims == 3 else 4):
-            step = (corner >> 2 & 1, corner >> 1 & 1, corner & 1)
-            weight, index = _corner(whole, part, extent, step)
-            value = tables.image[start + index].to(torch.float32) * weight
-            total = value if total is None else total + value
-        assert total is not None
-        channels.append(total)
-    return torch.stack(channels, dim=1)
-
-
-def _corner(whole: list[Tensor], part: list[Tensor], extent: list[Tensor], step: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-    """Weight and linear index of one of the neighbours of every coordinate; weight 0 outside the case."""
-    weight: Tensor | None = None
-    index: Tensor | None = None
-    for axis in range(3):
-        place = whole[axis] + step[axis]
-        inside = (place >= 0) & (place < extent[axis])
-        share = part[axis] if step[axis] else 1.0 - part[axis]
-        share = torch.where(inside, share, 0.0)
-        place = torch.minimum(place.clamp(min=0), extent[axis] - 1)
-        weight = share if weight is None else weight * share
-        index = place if index is None else index * extent[axis] + place
-    assert weight is not None
-    assert index is not None
-    return weight, index
+    volume = extent[0].to(torch.int64) * extent[1] * extent[2]
+    totals: list[Tensor | None] = [None] * num_channels
+    for weight_d, place_d in along_d:
+        for weight_h, place_h in along_h:
+            weight_dh, place_dh = weight_d * weight_h, (place_d * extent[1] + place_h) * extent[2]
+            for weight_w, place_w in along_w:
+                weight, index = weight_dh * weight_w, base + (place_dh + place_w)
+                for channel in range(num_channels):
+                    value = tables.image[index + channel * volume].to(torch.float32) * weight
+                    total = totals[channel]
+                    totals[channel] = value if total is None else total + value
+    return torch.stack([total for total in totals if total is not None], dim=1)
 
 
 def gather_label(tables: Tables, case: Tensor, coordinates: Coordinates) -> Tensor:
     """(B, 1, D, H, W) uint8 class index of the nearest voxel (halves round up)."""
-    shape = tables.shape[case]
-    index: Tensor | None = None
-    inside: Tensor | None = None
-    for axis in range(3):
-        extent = shape[:, axis].view(-1, 1, 1, 1)
-        place = torch.floor(coordinates[axis] + 0.5).to(torch.int64)
-        within = (place >= 0) & (place < extent)
-        place = torch.minimum(place.clamp(min=0), extent - 1)
-        inside = within if inside is None else inside & within
-        index = place if index is None else index * extent + place
-    assert index is not None
-    assert inside is not None
-    value = tables.label[tables.offset[case].view(-1, 1, 1, 1) + index]
-    return torch.where(inside, value, 0).to(torch.uint8)[:, None]
+    extent = _extent(tables, case)
+    inside, places = [], []
+    for axis, size in zip(coordinates, extent, strict=True):
+        place = torch.floor(axis + 0.5).to(torch.int32)
+        inside.append((place >= 0) & (place < size))
+        places.append(torch.minimum(place.clamp(min=0), size - 1))
+    index = tables.offset[case].view(-1, 1, 1, 1) + (places[0] * extent[1] + places[1]) * extent[2] + places[2]
+    return torch.where(inside[0] & inside[1] & inside[2], tables.label[index], 0).to(torch.uint8)[:, None]
+
+
+def _extent(tables: Tables, case: Tensor) -> list[Tensor]:
+    """Size of each sample's case along D, H, W: three (B, 1, 1, 1) int32."""
+    shape = tables.shape[case].to(torch.int32)
+    return [shape[:, axis].view(-1, 1, 1, 1) for axis in range(3)]
+
+
+def _neighbours(coordinate: Tensor, size: Tensor) -> list[Neighbour]:
+    """The two voxels that a coordinate lies between, along one axis."""
+    whole = torch.floor(coordinate)
+    part, lower = coordinate - whole, whole.to(torch.int32)
+    found = []
+    for place, share in ((lower, 1.0 - part), (lower + 1, part)):
+        inside = (place >= 0) & (place < size)
+        found.append((torch.where(inside, share, 0.0), torch.minimum(place.clamp(min=0), size - 1)))
+    return found

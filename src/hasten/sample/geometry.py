@@ -28,7 +28,9 @@ def affine_matrix(key: Tensor, config: SampleConfig, spacing: tuple[float, float
     shear = (uniform(key, _SHEAR, 6) * 2 - 1) * config.shear
     matrix = _multiply(_rotation(angle), _shear(shear, spatial_dims)) / zoom
     if spatial_dims == 2:
-        matrix = torch.cat([torch.tensor([1.0, 0, 0], device=key.device).expand(key.shape[0], 1, 3), matrix[:, 1:]], dim=1)
+        matrix = torch.cat(
+            [torch.tensor([1.0, 0, 0], device=key.device).expand(key.shape[0], 1, 3), matrix[:, 1:]], dim=1
+        )
     mm = torch.tensor(spacing, device=key.device)
     matrix = matrix * mm / mm[:, None]
     identity = torch.eye(3, device=key.device).expand_as(matrix)

@@ -102,10 +102,14 @@ class BatchProgram:
         assert size is not None
         with torch.no_grad():
             sample = torch.arange(step * size, step * size + size, device=self.seed.device)
-            return self.render(self.spec, self.tables, draw(self.spec, self.tables, self.train_cases, self.seed, sample))
+            return self.render(
+                self.spec, self.tables, draw(self.spec, self.tables, self.train_cases, self.seed, sample)
+            )
 
 
-def make_program(spec: BatchSpec, tables: Tables, train_cases: tuple[int, ...], seed: int, *, compile: bool) -> BatchProgram:
+def make_program(
+    spec: BatchSpec, tables: Tables, train_cases: tuple[int, ...], seed: int, *, compile: bool
+) -> BatchProgram:
     """The batch program on the device of `tables`. An absent or failing compiler leaves it eager; `why` says what happened.
 
     train_cases: positions in the arena. The arena's length is dynamic, so that one compiled kernel, which torch keeps on disk,

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from hasten.cases.labels import distinct_values, find_labels, parse_labels, to_class_index
+
+WHERE = Path("label.nii.gz")
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"0": "background", "2": "b", "1": "a"}, {0: "background", 1: "a", 2: "b"}),
+        ({"background": 0, "a": 1, "b": 7}, {0: "background", 1: "a", 7: "b"}),
+        (["background", "a"], {0: "background", 1: "a"}),
+        ({"255": "membrane"}, {0: "background", 255: "membrane"}),
+    ],
+)
+def test_parse(raw: object, expected: dict[int, str]) -> None:
+    labels = parse_labels(raw, "dataset.json")
+    assert labels == expected
+    assert list(labels) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        ({}, "must map"),
+        ("spleen", "must map"),
+        ({"0": "background"}, "only the background"),
+        ({"0": "background", "-1": "a"}, "negative"),
+        ({"0": "background", "1": "a", "2": "a"}, "share a name"),
+        ({"0": "background", "1": "a", "01": "b"}, "declared twice"),
+        ({"background": 0, "whole": [1, 2]}, "region"),
+        ({"background": 0, "a": 1.5}, "no integer value"),
+        ({"background": 0, "a": 1, "ignore": 2}, "ignore"),
+        ({str(v): f"c{v}" for v in range(256)}, "256 classes"),
+    ],
+)
+def test_parse_refuses(raw: object, what: str) -> None:
+    with pytest.raises(ValueError, match=what) as error:
+        parse_labels(raw, "dataset.json")
+    assert str(error.value).startswith("dataset.json: ")
+
+
+@given(
+    values=st.sets(st.one_of(st.integers(1, 6), st.integers(1, 120), st.integers(1, 2**30)), min_size=1, max_size=8),
+    dtype=st.sampled_from(("uint8", "int8", "int16", "uint32", "int64", "float32", "float64")),
+    seed=st.integers(0, 99),
+)
+def test_mapping_agrees_with_a_loop(values: set[int], dtype: str, seed: int) -> None:
+    limit = 2**24 if dtype == "float32" else 2**53 if dtype == "float64" else np.iinfo(dtype).max
+    declared = sorted({0, *values})
+    labels = {value: f"v{value}" for value in declared}
+    holds = [value for value in declared if value <= limit]
+    array = np.random.default_rng(seed).choice(holds, (3, 4, 5)).astype(dtype)
+    index = to_class_index(array, labels, WHERE)
+    assert index.dtype == np.uint8
+    assert index.flags.c_contiguous
+    assert index.ravel().tolist() == [declared.index(int(v)) for v in array.ravel()]
+
+
+@pytest.mark.parametrize("declared", [(0, 1, 2), (0, 1, 5), (0, 5, 2**25)])
+@pytest.mark.parametrize("dtype", ["int16", "int64", "float32"])
+@pytest.mark.parametrize("wrong", [-3, 3, 4, 300])
+def test_undeclared_values_are_named(declared: tuple[int, ...], dtype: str, wrong: int) -> None:
+    array = np.zeros((2, 3, 4), dtype)
+    array[1, 1, 1] = wrong
+    with pytest.raises(ValueError) as error:
+        to_class_index(array, {v: str(v) for v in declared}, WHERE)
+    assert f"label.nii.gz: holds label values that are not declared: {wrong}; declared are 0, " in str(error.value)
+
+
+def test_full_range_of_classes() -> None:
+    labels = {v: str(v) for v in range(255)}
+    assert to_class_index(np.array([[[0, 254]]], np.uint8), labels, WHERE).tolist() == [[[0, 254]]]
+    with pytest.raises(ValueError, match="not declared: 255"):
+        to_class_index(np.array([[[255]]], np.uint8), labels, WHERE)
+    sparse = {v: str(v) for v in range(0, 510, 2)}
+    assert to_class_index(np.array([[[0, 508]]], np.int16), sparse, WHERE).tolist() == [[[0, 254]]]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.5, "0.5"), (np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf"), (1e30, "0 to 1e"), (2.25, "2.25")],
+)
+def test_values_that_are_no_integers(value: float, shown: str) -> None:
+    array = np.zeros((2, 3, 4), np.float32)
+    array[0, 0, 0] = value
+    with pytest.raises(ValueError, match="must be integers") as error:
+        to_class_index(array, {0: "background", 1: "a"}, WHERE)
+    assert f"holds {shown}" in str(error.value)
+
+
+@given(
+    st.lists(st.integers(-200, 200), min_size=0, max_size=40),
+    st.sampled_from(("int16", "int64", "uint8")),
+    st.sampled_from((0, 2**40)),
+)
+def test_distinct_values(values: list[int], dtype: str, far: int) -> None:
+    array = np.array([v % 256 if dtype == "uint8" else v for v in values] + [far] * (dtype == "int64"), dtype)
+    assert distinct_values(array).tolist() == sorted({int(v) for v in array})
+
+
+def write_masks(folder: Path, *masks: list[int]) -> list[Path]:
+    paths = []
+    for index, mask in enumerate(masks):
+        paths.append(folder / f"{index}.png")
+        Image.fromarray(np.array([mask], np.uint8)).save(paths[-1])
+    return paths
+
+
+def test_found_labels(tmp_path: Path) -> None:
+    assert find_labels(write_masks(tmp_path, [0, 255], [255, 255]), "here") == {0: "background", 255: "class_1"}
+    assert find_labels(write_masks(tmp_path, [3, 3], [1, 0]), "here") == {0: "background", 1: "class_1", 3: "class_2"}
+
+
+def test_found_labels_refuses(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="here: no label file holds anything but 0"):
+        find_labels(write_masks(tmp_path, [0, 0]), "here")
+    with pytest.raises(ValueError, match="does not look like classes"):
+        find_labels(write_masks(tmp_path, list(range(60))), "here")

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from hasten.cases.read import read_image, read_label, read_shape
+from hasten.cases.sources import load_case_set
+from hasten.cases.types import Case
+
+SHARED = Path(__file__).parents[2].parent / "shared/data"
+AFFINE = np.diag([-0.5, 0.5, 2.0, 1.0])
+LABELS = {0: "background", 1: "a", 2: "b"}
+
+
+def save(path: Path, values: np.ndarray, affine: np.ndarray = AFFINE) -> Path:
+    """Values are (D, H, W) or (C, D, H, W)."""
+    nib.save(nib.Nifti1Image(values.T if values.ndim == 3 else values.transpose(3, 2, 1, 0), affine), path)
+    return path
+
+
+def case_of(tmp_path: Path, image: np.ndarray, label: np.ndarray, affine: np.ndarray = AFFINE) -> Case:
+    return Case(
+        id="one",
+        image=(save(tmp_path / "image.nii.gz", image),),
+        label=save(tmp_path / "label.nii.gz", label, affine),
+    )
+
+
+def test_channels_are_joined_in_order(tmp_path: Path) -> None:
+    first = np.full((3, 4, 5), 7, np.int16)
+    pair = np.stack([np.full((3, 4, 5), 0.5, np.float32), np.full((3, 4, 5), 1.5, np.float32)])
+    case = Case(id="one", image=(save(tmp_path / "a.nii.gz", first), save(tmp_path / "b.nii.gz", pair)))
+    volume = read_image(case)
+    assert volume.array.shape == (3, 3, 4, 5)
+    assert volume.array[:, 0, 0, 0].tolist() == [7, 0.5, 1.5]
+    np.testing.assert_allclose(volume.affine, AFFINE)
+    shape, affine = read_shape(case)
+    assert shape == (3, 4, 5)
+    np.testing.assert_array_equal(affine, volume.affine)
+
+
+def test_channels_must_share_a_grid(tmp_path: Path) -> None:
+    a = save(tmp_path / "a.nii.gz", np.zeros((3, 4, 5), np.int16))
+    b = save(tmp_path / "b.nii.gz", np.zeros((3, 4, 6), np.int16))
+    c = save(tmp_path / "c.nii.gz", np.zeros((3, 4, 5), np.int16), AFFINE + np.eye(4) * [0, 0, 0.1, 0])
+    with pytest.raises(ValueError, match=r"b.nii.gz: its shape \(3, 4, 6\) differs from \(3, 4, 5\) of .*a.nii.gz"):
+        read_image(Case(id="one", image=(a, b)))
+    with pytest.raises(ValueError, match=r"c.nii.gz: its affine differs from that of .*a.nii.gz by up to 0.1 mm"):
+        read_image(Case(id="one", image=(a, c)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_voxels_must_be_finite(tmp_path: Path, value: float, dtype: type) -> None:
+    image = np.zeros((3, 4, 5), dtype)
+    image[1, 2, 3] = image[2, 0, 0] = value
+    case = case_of(tmp_path, image, np.zeros((3, 4, 5), np.uint8))
+    with pytest.raises(ValueError, match=r"image.nii.gz: 2 voxels .* first at \(D, H, W\) = \(1, 2, 3\) of channel 0"):
+        read_image(case)
+
+
+def test_a_sum_that_overflows_is_no_error(tmp_path: Path) -> None:
+    image = np.full((3, 4, 5), 3e38, np.float32)
+    assert read_image(case_of(tmp_path, image, np.zeros((3, 4, 5), np.uint8))).array.max() > 2e38
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
+def test_label_is_mapped_to_class_indices(tmp_path: Path, dtype: type) -> None:
+    label = np.random.default_rng(0).choice([0, 2, 5], (3, 4, 5)).astype(dtype)
+    case = case_of(tmp_path, np.zeros((3, 4, 5), np.int16), label)
+    index = read_label(case, {0: "background", 5: "b", 2: "a"}, read_image(case))
+    assert index.dtype == np.uint8
+    assert index.shape == (3, 4, 5)
+    np.testing.assert_array_equal(index, np.select([label == 2, label == 5], [1, 2], 0))
+
+
+def test_affine_tolerance(tmp_path: Path) -> None:
+    image, label = np.zeros((3, 4, 5), np.int16), np.ones((3, 4, 5), np.uint8)
+    moved = AFFINE.copy()
+    moved[0, 3] = 4e-4  # of 0.5 mm
+    case = case_of(tmp_path, image, label, moved)
+    read_label(case, LABELS, read_image(case))
+    moved[0, 3] = 6e-4
+    case = case_of(tmp_path, image, label, moved)
+    with pytest.raises(ValueError, match=r"label.nii.gz: its affine differs .* 0.0006 mm; resample"):
+        read_label(case, LABELS, read_image(case))
+
+
+@pytest.mark.parametrize(
+    ("label", "what"),
+    [
+        (np.zeros((3, 4, 6), np.uint8), r"its shape \(3, 4, 6\) differs from \(3, 4, 5\) of .*image.nii.gz"),
+        (np.zeros((2, 3, 4, 5), np.uint8), "has 2 channels"),
+        (np.full((3, 4, 5), 9, np.uint8), "not declared: 9; declared are 0, 1, 2"),
+        (np.full((3, 4, 5), 0.5, np.float32), "must be integers, but it holds 0.5"),
+        (np.full((3, 4, 5), np.nan, np.float32), "must be integers, but it holds nan"),
+    ],
+)
+def test_bad_label(tmp_path: Path, label: np.ndarray, what: str) -> None:
+    case = case_of(tmp_path, np.zeros((3, 4, 5), np.int16), label)
+    image = read_image(case)
+    with pytest.raises(ValueError, match=what) as error:
+        read_label(case, LABELS, image)
+    assert "label.nii.gz" in str(error.value)
+
+
+def test_pictures(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((4, 5, 3), np.uint8)).save(tmp_path / "i.png")
+    mask = Image.fromarray(np.array([[0, 2, 1, 0, 0]] * 4, np.uint8), "P")
+    mask.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
+    mask.save(tmp_path / "m.png")
+    case = Case(id="one", image=(tmp_path / "i.png",), label=tmp_path / "m.png")
+    image = read_image(case)
+    assert image.array.shape == (3, 1, 4, 5)
+    assert read_label(case, LABELS, image)[0, 0].tolist() == [0, 2, 1, 0, 0]
+    assert read_shape(case)[0] == (1, 4, 5)
+
+
+def test_unknown_kind(tmp_path: Path) -> None:
+    (tmp_path / "a.mat").write_bytes(b"")
+    case = Case(id="one", image=(tmp_path / "a.mat",))
+    for read in (read_image, read_shape):
+        with pytest.raises(ValueError, match=r"a.mat: is of no known kind \(.nii.gz"):
+            read(case)
+
+
+@pytest.mark.skipif(not (SHARED / "hippocampus").is_dir(), reason="no hippocampus data here")
+def test_hippocampus() -> None:
+    found = load_case_set(SHARED / "hippocampus")
+    assert (len(found.cases), found.spatial_dims, found.modality) == (210, 3, "MRI")
+    assert found.labels == {0: "background", 1: "Anterior", 2: "Posterior"}
+    for case in found.cases:
+        image = read_image(case)
+        label = read_label(case, found.labels, image)
+        assert (image.array.shape[1:], label.max()) == (label.shape, 2)
+        assert read_shape(case)[0] == label.shape
+
+
+@pytest.mark.skipif(not (SHARED / "membrane").is_dir(), reason="no membrane data here")
+def test_membrane() -> None:
+    found = load_case_set(SHARED / "membrane")
+    assert (len(found.cases), found.spatial_dims) == (24, 2)
+    assert found.labels == {0: "background", 255: "class_1"}
+    for case in found.cases:
+        image = read_image(case)
+        label = read_label(case, found.labels, image)
+        assert image.array.shape == (1, 1, 512, 512)
+        assert set(np.unique(label)) == {0, 1}

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from hasten.cases.sources import load_case_set
+
+DECLARED = {"0": "background", "1": "spleen"}
+
+
+def volume(path: Path, shape: tuple[int, ...] = (4, 5, 6), value: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nib.save(nib.Nifti1Image(np.full(shape, value, np.uint8), np.eye(4)), path)
+
+
+def picture(path: Path, value: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((5, 6), value, np.uint8)).save(path)
+
+
+def decathlon(folder: Path, names: tuple[str, ...] = ("a", "b"), **changes: Any) -> Path:
+    for name in names:
+        volume(folder / f"imagesTr/{name}.nii.gz")
+        volume(folder / f"labelsTr/{name}.nii.gz", value=1)
+    content: dict[str, Any] = {
+        "name": "Set",
+        "modality": {"0": "CT"},
+        "labels": DECLARED,
+        "training": [{"image": f"./imagesTr/{n}.nii.gz", "label": f"./labelsTr/{n}.nii.gz"} for n in names],
+        "test": ["./imagesTs/gone.nii.gz"],
+    } | changes
+    content = {key: value for key, value in content.items() if value is not None}
+    (folder / "dataset.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_decathlon_folder_and_file(tmp_path: Path) -> None:
+    decathlon(tmp_path)
+    found = load_case_set(tmp_path)
+    assert found == load_case_set(tmp_path / "dataset.json") == load_case_set(str(tmp_path), spatial_dims=3)
+    assert (found.name, found.modality, found.channels, found.spatial_dims) == ("Set", "CT", ("CT",), 3)
+    assert found.source == tmp_path / "dataset.json"
+    assert found.labels == {0: "background", 1: "spleen"}
+    assert [case.id for case in found.cases] == ["a", "b"]
+    assert found.cases[0].image == (tmp_path / "imagesTr/a.nii.gz",)
+    assert found.cases[0].label == tmp_path / "labelsTr/a.nii.gz"
+
+
+def test_nnunet_words(tmp_path: Path) -> None:
+    decathlon(tmp_path, modality=None, channel_names={"0": "T2"}, labels={"background": 0, "tumour": 3}, name=None)
+    found = load_case_set(tmp_path)
+    assert (found.name, found.modality, found.labels) == (tmp_path.name, "T2", {0: "background", 3: "tumour"})
+
+
+def test_nnunet_folder_without_a_list(tmp_path: Path) -> None:
+    decathlon(tmp_path, (), training=None, modality=None, channel_names={"1": "ADC", "0": "T2"}, file_ending=".nii.gz")
+    for name in ("p_1", "p_2"):
+        for channel in (0, 1):
+            volume(tmp_path / f"imagesTr/{name}_{channel:04d}.nii.gz")
+        volume(tmp_path / f"labelsTr/{name}.nii.gz")
+    found = load_case_set(tmp_path)
+    assert found.channels == ("T2", "ADC")
+    assert [case.id for case in found.cases] == ["p_1", "p_2"]
+    assert [path.name for path in found.cases[1].image] == ["p_2_0000.nii.gz", "p_2_0001.nii.gz"]
+    assert load_case_set(tmp_path / "dataset.json") == found
+
+
+def test_channels_in_one_file(tmp_path: Path) -> None:
+    decathlon(tmp_path, modality={"0": "FLAIR", "1": "T1w"})
+    volume(tmp_path / "imagesTr/a.nii.gz", (4, 5, 6, 2))
+    assert load_case_set(tmp_path).channels == ("FLAIR", "T1w")
+
+
+@pytest.mark.parametrize("folders", [("images", "labels"), ("imagesTr", "labelsTr")])
+def test_pairs_by_name(tmp_path: Path, folders: tuple[str, str]) -> None:
+    for name in ("x.1", "y"):
+        volume(tmp_path / folders[0] / f"{name}.nii.gz")
+        volume(tmp_path / folders[1] / f"{name}.nii", value=2)
+    (tmp_path / folders[0] / "._y.nii.gz").write_bytes(b"left by an archiver")
+    (tmp_path / folders[1] / "notes.txt").write_text("not a case")
+    found = load_case_set(tmp_path)
+    assert [case.id for case in found.cases] == ["x.1", "y"]
+    assert found.labels == {0: "background", 2: "class_1"}
+    assert (found.name, found.channels, found.modality) == (tmp_path.name, ("image",), "")
+    (tmp_path / "labels.json").write_text('{"0": "background", "2": "nerve"}')
+    assert load_case_set(tmp_path).labels == {0: "background", 2: "nerve"}
+
+
+def test_pairs_of_pictures(tmp_path: Path) -> None:
+    for name, value in (("00", 0), ("01", 255)):
+        picture(tmp_path / f"images/{name}.jpg")
+        picture(tmp_path / f"labels/{name}.png", value)
+    found = load_case_set(tmp_path)
+    assert (found.spatial_dims, found.labels) == (2, {0: "background", 255: "class_1"})
+
+
+def test_names_that_look_like_channels_but_are_cases(tmp_path: Path) -> None:
+    for name in ("s_0000", "s_0001"):
+        picture(tmp_path / f"images/{name}.png")
+        picture(tmp_path / f"labels/{name}.png", 1)
+    assert [case.id for case in load_case_set(tmp_path).cases] == ["s_0000", "s_0001"]
+
+
+def write_list(folder: Path, content: Any) -> Path:
+    for name in ("a", "b", "b2"):
+        volume(folder / f"files/{name}.nii.gz")
+    volume(folder / "files/seg.nii.gz", value=4)
+    (folder / "list.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder / "list.json"
+
+
+def test_json_list(tmp_path: Path) -> None:
+    cases = [
+        {"id": 0, "image": ["files/b.nii.gz", "files/b2.nii.gz"], "label": "files/seg.nii.gz"},
+        {"image": [str(tmp_path / "files/a.nii.gz")] * 2, "label": "files/seg.nii.gz"},
+    ]
+    found = load_case_set(write_list(tmp_path, cases))
+    assert (found.name, found.channels, found.labels) == (
+        "list",
+        ("image_0", "image_1"),
+        {0: "background", 4: "class_1"},
+    )
+    assert [case.id for case in found.cases] == ["0", "a"]
+    assert found.cases[0].image == (tmp_path / "files/b.nii.gz", tmp_path / "files/b2.nii.gz")
+    assert found.cases[1].image[0] == tmp_path / "files/a.nii.gz"
+    declared = load_case_set(write_list(tmp_path, {"labels": {"0": "background", "4": "x"}, "cases": cases}))
+    assert declared.labels == {0: "background", 4: "x"}
+    assert declared.cases == found.cases
+
+
+def test_csv_list(tmp_path: Path) -> None:
+    write_list(tmp_path, [])
+    path = tmp_path / "table.csv"
+    rows = [
+        "\ufeffID, image,label,site",
+        "k1,files/a.nii.gz ; files/b.nii.gz,files/seg.nii.gz,9",
+        "",
+        ",files/b2.nii.gz;files/b.nii.gz,files/seg.nii.gz,",
+    ]
+    path.write_text("\n".join(rows), encoding="utf-8")
+    found = load_case_set(path)
+    assert [case.id for case in found.cases] == ["k1", "b2"]
+    assert found.cases[0].image == (tmp_path / "files/a.nii.gz", tmp_path / "files/b.nii.gz")
+    assert found.cases[0].label == tmp_path / "files/seg.nii.gz"
+    assert found.channels == ("image_0", "image_1")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("image,mask\na,b\n", r'no column "label" \(its first line names \[\'image\', \'mask\'\]\)'),
+        ("", 'no column "image"'),
+        ("image,label\nx.nii.gz\n", "line 2: has 1 fields"),
+        ("image,label\nfiles/a.nii.gz,\n", 'line 2: "label" must name'),
+        ("image,label\n,files/seg.nii.gz\n", 'line 2: "image" must name'),
+        ("image,label\n", "lists 0 cases"),
+    ],
+)
+def test_bad_csv(tmp_path: Path, text: str, what: str) -> None:
+    write_list(tmp_path, [])
+    (tmp_path / "table.csv").write_text(text)
+    with pytest.raises(ValueError, match=what) as error:
+        load_case_set(tmp_path / "table.csv")
+    assert "table.csv" in str(error.value)
+
+
+GOOD = {"image": "files/a.nii.gz", "label": "files/seg.nii.gz"}
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ('[\n {"image" "a"}\n]', "not valid JSON at line 2, column 11"),
+        ([], "lists 0 cases"),
+        ({"labels": DECLARED}, "must be a list of"),
+        ("7", "must be a list of"),
+        ([7], r"cases\[0\]: must be"),
+        ([{"image": "files/a.nii.gz"}], r'cases\[0\]: "label" must name'),
+        ([{"image": 3, "label": "x"}], r'cases\[0\]: "image" must name'),
+        ([{"image": [], "label": "x"}], r'cases\[0\]: "image" must name'),
+        ([{**GOOD, "id": "../x"}], "holds a slash"),
+        ([GOOD, GOOD], "1 case ids occur more than once: a; "),
+        (
+            [{**GOOD, "image": f"n{i}.nii.gz"} for i in range(5)],
+            r"5 image files do not exist: .*n0.* and 2 more; restore",
+        ),
+        ([{**GOOD, "label": "none.nii.gz"}], r"1 label files do not exist: .*none.nii.gz; restore"),
+        ({"labels": {"0": "background"}, "cases": [GOOD]}, "only the background"),
+    ],
+)
+def test_bad_json_list(tmp_path: Path, content: Any, what: str) -> None:
+    with pytest.raises(ValueError, match=what) as error:
+        load_case_set(write_list(tmp_path, content))
+    assert "list.json" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"training": None}, 'has no "training"'),
+        ({"training": {"a": 1}}, '"training" must be a list'),
+        ({"training": []}, "lists 0 cases"),
+        ({"labels": None}, 'has no "labels"'),
+        ({"modality": {"x": "CT"}}, '"modality" must map channel numbers'),
+        ({"modality": {"0": "T1", "1": "T2"}}, "has 1 channels, but .* names 2: T1, T2"),
+    ],
+)
+def test_bad_decathlon(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(ValueError, match=what) as error:
+        load_case_set(decathlon(tmp_path, **changes))
+    assert "dataset.json" in str(error.value)
+
+
+def test_bad_json_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "dataset.json").write_text("{\n'a': 1}")
+    with pytest.raises(ValueError, match=r"dataset.json: is not valid JSON at line 2, column 1"):
+        load_case_set(tmp_path)
+    (tmp_path / "dataset.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"dataset.json: cannot be read"):
+        load_case_set(tmp_path)
+    (tmp_path / "dataset.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"dataset.json: must be a JSON object"):
+        load_case_set(tmp_path)
+
+
+def test_bad_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no known layout: a dataset.json, images/ .* found nothing"):
+        load_case_set(tmp_path)
+    (tmp_path / "scans").mkdir()
+    with pytest.raises(ValueError, match=r"found scans/. Rename"):
+        load_case_set(tmp_path)
+    for name in ("images", "labels"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match="lists 0 cases"):
+        load_case_set(tmp_path)
+    volume(tmp_path / "images/a.nii.gz")
+    with pytest.raises(ValueError, match=r"1 images have no label map of the same name in labels/: a.nii.gz; add"):
+        load_case_set(tmp_path)
+    volume(tmp_path / "labels/a.nii.gz")
+    volume(tmp_path / "labels/b.nii.gz")
+    with pytest.raises(ValueError, match=r"1 label maps have no image of the same name in images/: b.nii.gz; add"):
+        load_case_set(tmp_path)
+    volume(tmp_path / "labels/a.nii")
+    with pytest.raises(ValueError, match=r"a.nii and a.nii.gz share a name"):
+        load_case_set(tmp_path)
+
+
+def test_bad_source(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="gone: does not exist"):
+        load_case_set(tmp_path / "gone")
+    with pytest.raises(ValueError, match=r"data.source is empty"):
+        load_case_set("")
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(ValueError, match=r"a.txt: is no source of cases"):
+        load_case_set(tmp_path / "a.txt")
+
+
+def test_declared_dimension(tmp_path: Path) -> None:
+    decathlon(tmp_path)
+    with pytest.raises(ValueError, match=r"a.nii.gz: is a 3-D image .* data.spatial_dims is 2; set"):
+        load_case_set(tmp_path, spatial_dims=2)
+    for name in ("images", "labels"):
+        picture(tmp_path / f"flat/{name}/p.png", 1)
+    with pytest.raises(ValueError, match=r"p.png: is a 2-D image .* data.spatial_dims is 3; set"):
+        load_case_set(tmp_path / "flat", spatial_dims=3)
+
+
+def test_mixed_dimensions(tmp_path: Path) -> None:
+    volume(tmp_path / "images/a.nii.gz")
+    picture(tmp_path / "images/b.png")
+    for name in ("a", "b"):
+        volume(tmp_path / f"labels/{name}.nii.gz", value=1)
+    with pytest.raises(ValueError, match=r"b.png: is a 2-D picture, but the first case, a.nii.gz, is 3-D"):
+        load_case_set(tmp_path)
