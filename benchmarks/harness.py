@@ -27,6 +27,14 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("hasten", "torch", "monai", "numpy", "nibabel", "torchio", "pytorch-ignite", "isal")
+
+
+def _load_average() -> list[float] | None:
+    return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
+
+
+LOAD_BEFORE = _load_average()
+"""Taken at import, before the benchmark itself loads the machine."""
 BUSY = 0.3
 """Cores that other programs may use before a timing is called doubtful."""
 
@@ -213,7 +221,7 @@ def finish(
         "quick": quick,
         "hardware": machine,
         "cores_used_by_others": {"before": others_before, "after": busy_machine()},
-        "load_average_after": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "load_average": {"before": LOAD_BEFORE, "after": _load_average()},
         "versions": versions(),
         "commit": commit(),
         "settings": _plain(settings or {}),

@@ -33,6 +33,7 @@ def test_last_line_is_the_claims(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert record["results"]["a_s"] == figures
     assert record["cores_used_by_others"] == {"before": 0.1, "after": 0.0}
     assert {"cpu", "cores", "ram_gb", "card"} <= set(record["hardware"])
+    assert len(record["load_average"]["before"]) == len(record["load_average"]["after"]) == 3
     assert record["versions"]["torch"]
     assert "commit" in record
 

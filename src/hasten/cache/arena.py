@@ -5,7 +5,7 @@ The same layout serves three homes: a memory-mapped file, host memory, device me
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -34,8 +34,7 @@ class Tables:
 
     def to(self, device: torch.device, *, pin: bool = False) -> Tables:
         """Copy to `device`; `pin` page-locks host memory so that a later copy to a GPU is asynchronous."""
-        fields = {name: getattr(self, name) for name in Tables.__slots__}  # type: ignore[attr-defined]
-        moved = {name: value.to(device, non_blocking=True) for name, value in fields.items()}
+        moved = {field.name: getattr(self, field.name).to(device) for field in fields(self)}
         if pin:
             moved = {name: value.pin_memory() for name, value in moved.items()}
         return Tables(**moved)

@@ -1,8 +1,14 @@
-"""The arena on disk: a folder with three flat files and `arena.json`, published by one rename and checked by checksums."""
+"""The arena on disk: a folder with three flat files and `arena.json`, which says what lies where and every checksum.
+
+What is checked when: sizes, `arena.json` and `points.bin` at every opening; the image and label of every case when they
+are read into memory anyway (the `ram` home) and by `verify_entry`. The `file` home reads nothing ahead, so a byte that
+changes on the disk under it is found by `verify_entry` only.
+"""
 
 from __future__ import annotations
 
-import json
+import math
+import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,23 +18,20 @@ import numpy as np
 import torch
 
 from hasten.cache.arena import Arena, Tables
+from hasten.cache.checked import DamagedEntry, read_checked
 from hasten.prepare.geometry_json import geometry_from_dict
-from hasten.prepare.types import Geometry
 
 IMAGE, LABEL, POINTS, INDEX = "image.bin", "label.bin", "points.bin", "arena.json"
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 checksum: Callable[..., int] = zlib.crc32
+"""CRC-32 of anything with contiguous bytes. The one of isal gives the same number several times faster."""
 try:
     from isal import isal_zlib
 
     checksum = isal_zlib.crc32
 except ImportError:
     pass
-
-
-class DamagedArena(Exception):
-    """An entry whose bytes are not those that were written. The entry is rebuilt, so users see it as a warning only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,20 +51,47 @@ class CaseEntry:
 def open_arena(folder: Path, *, home: str) -> Arena:
     """Open a published entry in the `file` home (mapped, nothing read ahead) or the `ram` home (read and checked).
 
-    Raises FileNotFoundError if there is none, DamagedArena if sizes or checksums do not hold.
+    Tensors of the `file` home are read-only: writing to one ends the process.
+    Raises FileNotFoundError if there is no entry, DamagedEntry if a size or checksum does not hold.
     """
-    index = _read_index(folder)
+    arena, entries = _open_entry(folder, home)
+    if home == "ram":
+        _verify(arena, entries, folder)
+    return arena
+
+
+def verify_entry(folder: Path) -> int:
+    """Compare every byte of an entry with its checksum and return the number of cases.
+
+    Needs next to no memory. Raises FileNotFoundError if there is no entry, DamagedEntry naming the file or case.
+    """
+    arena, entries = _open_entry(folder, "file")
+    _verify(arena, entries, folder)
+    return len(entries)
+
+
+def entry_bytes(folder: Path) -> int:
+    """Bytes that an entry takes in memory. Raises FileNotFoundError if there is none, DamagedEntry if a file is gone."""
+    if not (folder / INDEX).exists():
+        raise FileNotFoundError(folder)
+    return sum(_size(folder / name) for name in (IMAGE, LABEL, POINTS))
+
+
+def _open_entry(folder: Path, home: str) -> tuple[Arena, list[CaseEntry]]:
+    index = read_checked(folder / INDEX)
     entries = [_entry(row) for row in index["cases"]]
     num_channels, num_classes = int(index["num_channels"]), int(index["num_classes"])
-    voxels = np.array([int(np.prod(entry.shape)) for entry in entries], dtype=np.int64)
-    offsets = np.concatenate([[0], np.cumsum(voxels)])
+    voxels = [math.prod(entry.shape) for entry in entries]
+    offsets = np.concatenate([[0], np.cumsum(voxels, dtype=np.int64)])
     counts = np.array([entry.num_points for entry in entries], dtype=np.int64).reshape(len(entries), num_classes - 1)
-    starts = np.concatenate([[0], np.cumsum(counts.ravel())])
-    dtype = _DTYPES[index["dtype"]]
+    starts = np.concatenate([[0], np.cumsum(counts.ravel(), dtype=np.int64)])
+    points = _open(folder / POINTS, torch.int32, int(starts[-1]), "ram")
+    if checksum(points.numpy()) != index["points_crc"]:
+        raise DamagedEntry(f"{folder / POINTS}: does not match its checksum")
     tables = Tables(
-        image=_open(folder / IMAGE, dtype, int(offsets[-1]) * num_channels, home),
+        image=_open(folder / IMAGE, _DTYPES[index["dtype"]], int(offsets[-1]) * num_channels, home),
         label=_open(folder / LABEL, torch.uint8, int(offsets[-1]), home),
-        points=_open(folder / POINTS, torch.int32, int(starts[-1]), "ram"),
+        points=points,
         offset=torch.from_numpy(offsets[:-1].copy()),
         shape=torch.tensor([entry.shape for entry in entries], dtype=torch.int64),
         point_start=torch.from_numpy(starts[:-1].copy()).view(counts.shape),
@@ -72,62 +102,42 @@ def open_arena(folder: Path, *, home: str) -> Arena:
         ids=tuple(entry.id for entry in entries),
         shapes=tuple(entry.shape for entry in entries),
         offsets=tuple(int(value) for value in offsets[:-1]),
-        geometry=tuple(_geometry(entry) for entry in entries),
+        geometry=tuple(geometry_from_dict(entry.geometry) for entry in entries),
         num_channels=num_channels,
         num_classes=num_classes,
         home=home,
     )
-    if home == "ram":
-        verify(arena, entries, folder)
-    return arena
+    return arena, entries
 
 
-def verify(arena: Arena, entries: list[CaseEntry], folder: Path) -> None:
-    """Compare every block with its checksum. Raises DamagedArena naming the case."""
+def _verify(arena: Arena, entries: list[CaseEntry], folder: Path) -> None:
     for number, entry in enumerate(entries):
-        for key, block, expected in (
-            ("image", arena.image(number), entry.image_crc),
-            ("label", arena.label(number), entry.label_crc),
-        ):
-            if checksum(block.contiguous().view(torch.uint8).numpy().reshape(-1).data) != expected:
-                raise DamagedArena(f"{folder}: the {key} of case {entry.id} does not match its checksum")
-
-
-def _read_index(folder: Path) -> dict:
-    text = (folder / INDEX).read_bytes()
-    try:
-        index: dict = json.loads(text)
-        body = json.dumps(index["body"], sort_keys=True).encode()
-        if zlib.crc32(body) != index["crc"]:
-            raise DamagedArena(f"{folder / INDEX}: does not match its own checksum")
-        return index["body"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedArena(f"{folder / INDEX}: {error}") from error
-
-
-def write_index(folder: Path, body: dict) -> None:
-    """Write arena.json with a checksum over its content."""
-    text = json.dumps({"crc": zlib.crc32(json.dumps(body, sort_keys=True).encode()), "body": body})
-    (folder / INDEX).write_text(text)
+        if checksum(arena.image(number).numpy()) != entry.image_crc:
+            raise DamagedEntry(f"{folder / IMAGE}: case {entry.id} does not match its checksum")
+        if checksum(arena.label(number).numpy()) != entry.label_crc:
+            raise DamagedEntry(f"{folder / LABEL}: case {entry.id} does not match its checksum")
 
 
 def _entry(row: dict) -> CaseEntry:
-    shape, points = tuple(row["shape"]), tuple(row["num_points"])
-    return CaseEntry(**{**row, "shape": shape, "num_points": points})
+    return CaseEntry(**{**row, "shape": tuple(row["shape"]), "num_points": tuple(row["num_points"])})
 
 
-def _geometry(entry: CaseEntry) -> Geometry:
-    return geometry_from_dict(entry.geometry)
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError as error:
+        raise DamagedEntry(f"{path}: is missing") from error
 
 
 def _open(path: Path, dtype: torch.dtype, count: int, home: str) -> torch.Tensor:
-    size = count * dtype.itemsize
-    found = path.stat().st_size
+    size, found = count * dtype.itemsize, _size(path)
     if found != size:
-        raise DamagedArena(f"{path}: {found} bytes, expected {size}")
+        raise DamagedEntry(f"{path}: {found} bytes, expected {size}")
     if count == 0:
         return torch.zeros(0, dtype=dtype)
-    if home == "file":
-        return torch.from_file(str(path), shared=False, size=count, dtype=dtype)
-    raw = np.fromfile(path, dtype=np.uint8)
-    return torch.from_numpy(raw).view(dtype)
+    if home == "ram":
+        return torch.from_numpy(np.fromfile(path, dtype=np.uint8)).view(dtype)
+    # Not torch.from_file: its mapping is writable, so the kernel refuses one that is larger than memory and swap.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="r")).view(dtype)

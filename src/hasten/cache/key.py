@@ -11,12 +11,13 @@ from pathlib import Path
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
 
-FORMAT = 1
-"""Raised whenever the layout of an entry, or what preparing does to a voxel, changes: older entries are then not found."""
+FORMAT = 2
+"""Raised when the layout of an entry, or what goes into a voxel or a fingerprint, changes: older ones are not found."""
+_PAIRED = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
 
 
 def cache_dir(config: CacheConfig) -> Path:
-    """Folder of the persistent cache: `cache.dir`, else $HASTEN_CACHE, else $XDG_CACHE_HOME/hasten, else ~/.cache/hasten."""
+    """Folder of the persistent cache: `cache.dir`, else $HASTEN_CACHE, else hasten/ in $XDG_CACHE_HOME or ~/.cache."""
     if config.dir:
         return Path(config.dir).expanduser()
     if os.environ.get("HASTEN_CACHE"):
@@ -25,15 +26,30 @@ def cache_dir(config: CacheConfig) -> Path:
 
 
 def files_identity(cases: tuple[Case, ...]) -> list[list[object]]:
-    """Id, paths, sizes and modification times of every case."""
+    """Id, paths, sizes and modification times of every case. Raises ValueError for a file that is not there."""
     rows: list[list[object]] = []
     for case in cases:
-        row: list[object] = [case.id]
-        for path in (*case.image, *([case.label] if case.label else [])):
-            status = path.stat()
-            row += [str(path.resolve()), status.st_size, status.st_mtime_ns]
+        row: list[object] = [case.id, len(case.image)]
+        for named in (*case.image, *([case.label] if case.label else [])):
+            for path in _parts(named):
+                try:
+                    status = path.stat()
+                except OSError as error:
+                    raise ValueError(
+                        f"{path}: can't be found ({error.strerror}); restore it, or remove case {case.id} from the list"
+                    ) from error
+                row += [str(path.resolve()), status.st_size, status.st_mtime_ns]
         rows.append(row)
     return rows
+
+
+def _parts(path: Path) -> list[Path]:
+    """The file, and the other half of a .hdr/.img pair, which is named by one of its two files."""
+    for known, other in _PAIRED.items():
+        if path.name.endswith(known):
+            half = path.with_name(path.name.removesuffix(known) + other)
+            return [path, half] if half.exists() else [path]
+    return [path]
 
 
 def digest(content: object) -> str:
@@ -43,14 +59,25 @@ def digest(content: object) -> str:
 
 
 def arena_key(case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> str:
-    """Key of the arena of these cases prepared so."""
+    """Key of the arena of these cases prepared so. The number of threads changes no voxel and is left out."""
     parameters = {name: value for name, value in dataclasses.asdict(prepare).items() if name != "num_threads"}
-    labels = sorted(case_set.labels.items())
-    return digest([FORMAT, parameters, max_points, labels, files_identity(case_set.cases)])
+    for name in ("spacing", "window"):
+        if parameters[name] is not None:
+            parameters[name] = [float(value) for value in parameters[name]]  # 1 and 1.0 prepare alike
+    return digest([FORMAT, "arena", parameters, max_points, _shared(case_set), files_identity(case_set.cases)])
 
 
 def fingerprint_key(case_set: CaseSet) -> str:
     """Key of the fingerprint of these cases."""
-    return digest(
-        [FORMAT, "fingerprint", sorted(case_set.labels.items()), case_set.modality, files_identity(case_set.cases)]
-    )
+    own = [case_set.name, case_set.modality, case_set.spatial_dims]
+    return digest([FORMAT, "fingerprint", own, _shared(case_set), files_identity(case_set.cases)])
+
+
+def entry_name(name: str, key: str) -> str:
+    """Name of an entry: the data set's, as far as file names allow, for people; the key for finding it."""
+    safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "_" for letter in name)
+    return f"{safe[:40]}-{key}"
+
+
+def _shared(case_set: CaseSet) -> list[object]:
+    return [sorted(case_set.labels.items()), list(case_set.channels)]

@@ -51,6 +51,18 @@ def read_picture_header(path: str | Path, *, indices: bool = False) -> tuple[Sha
         raise _unreadable(path, error) from error
 
 
+def write_label_picture(path: Path, label: np.ndarray) -> Path:
+    """Write a label map (1, H, W) as a gray PNG, in one rename; 8 bits where the values fit, else 16. Returns `path`."""
+    kind = np.uint8 if label.max(initial=0) < 256 else np.uint16
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        Image.fromarray(label[0].astype(kind)).save(temporary, format="PNG")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
 def _mode(picture: Image.Image, *, indices: bool) -> str:
     if picture.mode in _GRAY:
         return picture.mode

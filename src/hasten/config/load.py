@@ -61,6 +61,15 @@ def load_run(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     return dataclasses.replace(config, data=data, cache=cache)
 
 
+def from_dict(tree: dict[str, Any], where: str) -> RunConfig:
+    """The run that `to_dict` gave, or an edited form of it. Raises ValueError that begins with `where`."""
+    config, found = _validate(tree)
+    mistakes = [f"{_dotted(at)}: {message}" if at else message for at, message in found] or check_run(config)
+    if mistakes:
+        raise ValueError(f"{where}: " + "; ".join(mistakes))
+    return config
+
+
 def to_dict(config: RunConfig) -> dict[str, Any]:
     """Nested dicts and lists of plain values, ready for JSON or YAML."""
     return typing.cast("dict[str, Any]", _plain(dataclasses.asdict(config)))

@@ -43,7 +43,15 @@ def create_run_dir(path: Path, *, resume: bool) -> Path:
 
 def write_json(path: Path, obj: Any) -> None:
     """Write JSON so that a reader, or a crash, sees the old file or the new one and never a part. NaN becomes null."""
-    text = json.dumps(_plain(obj), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    _replace(path, json.dumps(_plain(obj), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_jsonl(path: Path, records: list[Any]) -> None:
+    """Write a whole file of records, as atomically as `write_json`."""
+    _replace(path, "".join(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records))
+
+
+def _replace(path: Path, text: str) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hasten.cache.arena import Tables
+from hasten.sample.constant import constant
 from hasten.sample.random import below, random_words, uniform
 
 _CHOICE, _PLACE = 0x11, 0x12
@@ -16,16 +17,18 @@ def crop_start(
 ) -> Tensor:
     """(B, 3) int64 first voxel of each patch in its case; negative where the case is smaller than the patch.
 
-    With probability `foreground_prob` the patch is centred on a remembered voxel of a class drawn evenly from those present in
-    the case (moved inward until it lies in the case); otherwise every start that keeps the patch in the case is equally likely.
-    A case smaller than the patch lies wholly in it, at a random place. case: (B,), key: (B, 2).
+    With probability `foreground_prob` the patch is centred on a remembered voxel of a class drawn evenly from those
+    present in the case (moved inward until it lies in the case); otherwise every start that keeps the patch in the case
+    is equally likely. A case smaller than the patch lies wholly in it, at a random place. case: (B,), key: (B, 2).
     """
     shape = tables.shape[case]
-    size = torch.tensor(patch, dtype=torch.int64, device=case.device)
+    size = constant(patch, case.device)
     slack = shape - size
     low, high = slack.clamp(max=0), slack.clamp(min=0)
     words = random_words(key, _PLACE, 5)
     anywhere = low + below(words[:, :3], high - low + 1)
+    if not tables.points.shape[0]:
+        return anywhere
 
     counts = tables.point_count[case]
     present = (counts > 0).to(torch.int64)
@@ -37,7 +40,7 @@ def crop_start(
     rows = torch.arange(case.shape[0], device=case.device)
     count = counts[rows, label_class]
     slot = tables.point_start[case, label_class] + below(words[:, 4], count.clamp(min=1))
-    point = tables.points[slot.clamp(max=max(tables.points.shape[0] - 1, 0))].to(torch.int64)
+    point = tables.points[slot.clamp(max=tables.points.shape[0] - 1)].to(torch.int64)
     plane = shape[:, 1] * shape[:, 2]
     voxel = torch.stack([point // plane, point % plane // shape[:, 2], point % shape[:, 2]], dim=1)
     centred = torch.minimum(torch.maximum(voxel - size // 2, low), high)

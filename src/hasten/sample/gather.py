@@ -1,4 +1,8 @@
-"""Reading the flat arena at fractional coordinates. Outside a case both image and label are 0 (air, or the mean of a z-score)."""
+"""Reading the flat arena at fractional coordinates. Outside a case image and label are 0 (air, or a z-score's mean).
+
+A coordinate is a whole start and a float32 offset from it, never their float32 sum: far into a large image that would
+round to a thousandth of a voxel or worse.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,16 @@ Neighbour = tuple[Tensor, Tensor]
 
 
 def gather_image(
-    tables: Tables, case: Tensor, coordinates: Coordinates, num_channels: int, spatial_dims: int
+    tables: Tables, case: Tensor, start: Tensor, coordinates: Coordinates, num_channels: int, spatial_dims: int
 ) -> Tensor:
-    """(B, C, D, H, W) float32, trilinear (bilinear in 2-D). coordinates: three (B, D, H, W) float32 in voxels of the case.
+    """(B, C, D, H, W) float32, trilinear (bilinear in 2-D).
 
-    A coordinate that is a whole number gives the stored voxel bit for bit. Indices within a case are int32: a case holds
-    fewer than 2**31 voxels; only the place of the case in the arena needs 64 bits.
+    start: (B, 3) whole voxels of the case; coordinates: three (B, D, H, W) float32 in voxels from there. A coordinate
+    that is a whole number gives the stored voxel bit for bit. Indices within a case are int32: a case holds fewer than
+    2**31 voxels; only the place of the case in the arena needs 64 bits.
     """
-    extent = _extent(tables, case)
-    along_d, along_h, along_w = (_neighbours(axis, size) for axis, size in zip(coordinates, extent, strict=True))
+    extent, origin = _columns(tables.shape[case]), _columns(start)
+    along_d, along_h, along_w = map(_neighbours, coordinates, origin, extent)
     if spatial_dims == 2:
         along_d = along_d[:1]
     base = tables.offset[case].view(-1, 1, 1, 1) * num_channels
@@ -39,28 +44,28 @@ def gather_image(
     return torch.stack([total for total in totals if total is not None], dim=1)
 
 
-def gather_label(tables: Tables, case: Tensor, coordinates: Coordinates) -> Tensor:
+def gather_label(tables: Tables, case: Tensor, start: Tensor, coordinates: Coordinates) -> Tensor:
     """(B, 1, D, H, W) uint8 class index of the nearest voxel (halves round up)."""
-    extent = _extent(tables, case)
+    extent, origin = _columns(tables.shape[case]), _columns(start)
     inside, places = [], []
-    for axis, size in zip(coordinates, extent, strict=True):
-        place = torch.floor(axis + 0.5).to(torch.int32)
+    for axis, first, size in zip(coordinates, origin, extent, strict=True):
+        place = torch.floor(axis + 0.5).to(torch.int32) + first
         inside.append((place >= 0) & (place < size))
         places.append(torch.minimum(place.clamp(min=0), size - 1))
     index = tables.offset[case].view(-1, 1, 1, 1) + (places[0] * extent[1] + places[1]) * extent[2] + places[2]
     return torch.where(inside[0] & inside[1] & inside[2], tables.label[index], 0).to(torch.uint8)[:, None]
 
 
-def _extent(tables: Tables, case: Tensor) -> list[Tensor]:
-    """Size of each sample's case along D, H, W: three (B, 1, 1, 1) int32."""
-    shape = tables.shape[case].to(torch.int32)
-    return [shape[:, axis].view(-1, 1, 1, 1) for axis in range(3)]
+def _columns(triples: Tensor) -> list[Tensor]:
+    """(B, 3) as three (B, 1, 1, 1) int32, along D, H, W."""
+    whole = triples.to(torch.int32)
+    return [whole[:, axis].view(-1, 1, 1, 1) for axis in range(3)]
 
 
-def _neighbours(coordinate: Tensor, size: Tensor) -> list[Neighbour]:
+def _neighbours(coordinate: Tensor, start: Tensor, size: Tensor) -> list[Neighbour]:
     """The two voxels that a coordinate lies between, along one axis."""
     whole = torch.floor(coordinate)
-    part, lower = coordinate - whole, whole.to(torch.int32)
+    part, lower = coordinate - whole, whole.to(torch.int32) + start
     found = []
     for place, share in ((lower, 1.0 - part), (lower + 1, part)):
         inside = (place >= 0) & (place < size)

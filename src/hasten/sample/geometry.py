@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hasten.config.schema import SampleConfig
+from hasten.sample.constant import constant
 from hasten.sample.random import uniform, uniform_in
 
 _FLIP, _USE, _ROTATE, _SCALE, _SHEAR = 0x21, 0x22, 0x23, 0x24, 0x25
@@ -16,26 +17,24 @@ _FLIP, _USE, _ROTATE, _SCALE, _SHEAR = 0x21, 0x22, 0x23, 0x24, 0x25
 def affine_matrix(key: Tensor, config: SampleConfig, spacing: tuple[float, float, float], spatial_dims: int) -> Tensor:
     """(B, 3, 3) float32: offset from the patch centre in output voxels to offset in source voxels.
 
-    Rotation, scaling and shear act in mm (`spacing` (D, H, W)), so that anisotropic voxels are not distorted. Samples that
-    draw neither a flip nor an affine get the exact identity. key: (B, 2).
+    Rotation, scaling and shear act in mm (`spacing` (D, H, W)), so that anisotropic voxels are not distorted. Samples
+    that draw neither a flip nor an affine get the exact identity. key: (B, 2).
     """
     use = uniform(key, _USE, 1) < config.affine_prob
-    limit = torch.tensor([math.radians(angle) for angle in config.rotate_deg], device=key.device)
-    angle = (uniform(key, _ROTATE, 3) * 2 - 1) * limit
+    limit = (math.radians(config.rotate_deg[0]), math.radians(config.rotate_deg[1]), math.radians(config.rotate_deg[2]))
     if spatial_dims == 2:
-        angle = angle * torch.tensor([1.0, 0.0, 0.0], device=key.device)
+        limit = (limit[0], 0.0, 0.0)
+    angle = (uniform(key, _ROTATE, 3) * 2 - 1) * constant(limit, key.device)
     zoom = uniform_in(key, _SCALE, *config.scale_range)[:, :, None]
     shear = (uniform(key, _SHEAR, 6) * 2 - 1) * config.shear
     matrix = _multiply(_rotation(angle), _shear(shear, spatial_dims)) / zoom
-    if spatial_dims == 2:
-        matrix = torch.cat(
-            [torch.tensor([1.0, 0, 0], device=key.device).expand(key.shape[0], 1, 3), matrix[:, 1:]], dim=1
-        )
-    mm = torch.tensor(spacing, device=key.device)
-    matrix = matrix * mm / mm[:, None]
     identity = torch.eye(3, device=key.device).expand_as(matrix)
+    if spatial_dims == 2:
+        matrix = torch.cat([identity[:, :1], matrix[:, 1:]], dim=1)
+    mm = constant(tuple(map(float, spacing)), key.device)
+    matrix = matrix * mm / mm[:, None]
     matrix = torch.where(use[:, :, None], matrix, identity)
-    flip_prob = torch.tensor(config.flip_prob or (0.0, 0.0, 0.0), device=key.device)
+    flip_prob = constant(tuple(map(float, config.flip_prob or (0.0, 0.0, 0.0))), key.device)
     sign = 1.0 - 2.0 * (uniform(key, _FLIP, 3) < flip_prob).to(torch.float32)
     return matrix * sign[:, None, :]
 
@@ -65,17 +64,19 @@ def _shear(shear: Tensor, spatial_dims: int) -> Tensor:
 
 def _multiply(left: Tensor, right: Tensor) -> Tensor:
     """(B, 3, 3) product as a fixed-order sum: a matrix-product library may add in another order on another device."""
-    return (left[:, :, :, None] * right[:, None, :, :]).sum(2)
+    terms = (left[:, :, :, None] * right[:, None, :, :]).unbind(2)
+    return terms[0] + terms[1] + terms[2]
 
 
-def source_coordinates(matrix: Tensor, start: Tensor, patch: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Source coordinate (D, H, W) of every output voxel, each (B, D, H, W) float32. matrix: (B, 3, 3), start: (B, 3)."""
+def source_coordinates(matrix: Tensor, patch: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Source coordinate (D, H, W) of every output voxel, from the start of the patch, each (B, D, H, W) float32.
+
+    matrix: (B, 3, 3).
+    """
     axes = [torch.arange(size, device=matrix.device, dtype=torch.float32) - (size - 1) / 2 for size in patch]
     d, h, w = axes[0][:, None, None], axes[1][None, :, None], axes[2][None, None, :]
-    half = torch.tensor([(size - 1) / 2 for size in patch], device=matrix.device)
-    centre = start.to(torch.float32) + half
     rows = []
     for axis in range(3):
         a, b, c = (matrix[:, axis, column].view(-1, 1, 1, 1) for column in range(3))
-        rows.append(a * d + b * h + c * w + centre[:, axis].view(-1, 1, 1, 1))
+        rows.append(a * d + b * h + c * w + (patch[axis] - 1) / 2)
     return rows[0], rows[1], rows[2]

@@ -15,7 +15,7 @@ _BRIGHTNESS, _CONTRAST, _GAMMA, _NOISE, _VOXEL = 0x31, 0x33, 0x35, 0x37, 0x39
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Intensity:
-    """Strength of each operation per sample, (B,) float32; the value that leaves a sample as it is where it was not drawn."""
+    """Strength of each operation per sample, (B,) float32; where it was not drawn, the value that changes nothing."""
 
     brightness: Tensor
     """Factor; 1 is off."""

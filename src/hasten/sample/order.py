@@ -1,4 +1,4 @@
-"""Which case each sample is cut from: every case once an epoch, in an order that depends on the seed and the epoch alone."""
+"""Which case each sample is cut from: every case once an epoch, in an order that seed and epoch alone decide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def case_order(seed: Tensor, epochs: Tensor, num_cases: int) -> Tensor:
 def cases_of(seed: Tensor, sample: Tensor, num_cases: int) -> Tensor:
     """(B,) int64 position in the list of training cases for each global sample number.
 
-    sample: (B,) int64, consecutive. No sample is looked at on the host: as many epochs are shuffled as B samples can touch.
+    sample: (B,) int64, consecutive. No sample is looked at on the host: as many epochs are shuffled as B samples can
+    touch.
     """
     num_epochs = (sample.shape[0] - 1 + num_cases - 1) // num_cases + 1
     epoch, place = sample // num_cases, sample % num_cases

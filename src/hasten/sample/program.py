@@ -1,7 +1,7 @@
 """The batch program: a batch as a pure function of (arena, seed, step).
 
-Two halves. `draw` turns (seed, step) into a few numbers per sample; `render` turns those numbers and the arena into voxels. They are
-apart because a compiler that sees both recomputes the draws for every voxel.
+Two halves. `draw` turns (seed, step) into a few numbers per sample; `render` turns those numbers and the arena into
+voxels. They are apart because a compiler that sees both recomputes the draws for every voxel.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Draw:
 def draw(spec: BatchSpec, tables: Tables, train_cases: Tensor, seed: Tensor, sample: Tensor) -> Draw:
     """The numbers of the given samples of the stream that `seed` names.
 
-    train_cases: (n,) int64 positions in the arena; seed: () int64; sample: (B,) consecutive int64 global sample numbers.
+    train_cases: (n,) int64 positions in the arena; seed: () int64; sample: (B,) int64 global sample numbers in a row.
     """
     assert spec.sample.patch is not None
     case = train_cases[cases_of(seed, sample, train_cases.shape[0])]
@@ -75,9 +75,9 @@ def draw(spec: BatchSpec, tables: Tables, train_cases: Tensor, seed: Tensor, sam
 def render(spec: BatchSpec, tables: Tables, drawn: Draw) -> tuple[Tensor, Tensor]:
     """Image (B, C, D, H, W) float32 and label (B, 1, D, H, W) uint8. Shapes are static and the host reads no value."""
     assert spec.sample.patch is not None
-    coordinates = source_coordinates(drawn.matrix, drawn.start, spec.sample.patch)
-    image = gather_image(tables, drawn.case, coordinates, spec.num_channels, spec.spatial_dims)
-    label = gather_label(tables, drawn.case, coordinates)
+    coordinates = source_coordinates(drawn.matrix, spec.sample.patch)
+    image = gather_image(tables, drawn.case, drawn.start, coordinates, spec.num_channels, spec.spatial_dims)
+    label = gather_label(tables, drawn.case, drawn.start, coordinates)
     return augment_intensity(image, drawn.key, drawn.intensity, spec.sample), label
 
 
@@ -110,10 +110,10 @@ class BatchProgram:
 def make_program(
     spec: BatchSpec, tables: Tables, train_cases: tuple[int, ...], seed: int, *, compile: bool
 ) -> BatchProgram:
-    """The batch program on the device of `tables`. An absent or failing compiler leaves it eager; `why` says what happened.
+    """The batch program on the device of `tables`. An absent or failing compiler leaves it eager, and `why` says so.
 
-    train_cases: positions in the arena. The arena's length is dynamic, so that one compiled kernel, which torch keeps on disk,
-    serves every data set with the same patch and augmentation.
+    train_cases: positions in the arena. The arena's length and number of cases are dynamic, so that one compiled
+    kernel, which torch keeps on disk, serves every data set with the same patch and augmentation.
     """
     device = tables.image.device
     program = BatchProgram(
@@ -127,19 +127,22 @@ def make_program(
 
 def _compile(program: BatchProgram) -> BatchProgram:
     begin = time.perf_counter()
-    for tensor in (program.tables.image, program.tables.label, program.tables.points):
+    tables = program.tables
+    for tensor in (tables.image, tables.label, tables.offset, tables.shape):
         torch._dynamo.maybe_mark_dynamic(tensor, 0)
     # The indices are clamped by construction, so inductor's bounds check on each would be work for nothing.
     options: dict[str, str | int | bool | Callable] = {"assert_indirect_indexing": False}
-    parts = {**{name: getattr(program, name) for name in ("spec", "tables", "train_cases", "seed")}}
+    parts = {name: getattr(program, name) for name in ("spec", "tables", "train_cases", "seed")}
     compiled = BatchProgram(**parts, render=torch.compile(render, fullgraph=True, dynamic=False, options=options))
     try:
-        compiled(0)
+        # Every program of the process compiles the same function; by default torch gives up at the ninth.
+        with torch._dynamo.config.patch(recompile_limit=256):
+            compiled(0)
     except Exception as error:
         lines = str(error).strip().splitlines()
         reason = lines[0] if lines else type(error).__name__
         log.warning("the batch program runs uncompiled: %s", reason)
-        why, rendered = f"torch.compile failed: {reason}", render
+        why, rendered = f"torch.compile failed: {reason}", program.render
     else:
         why, rendered = "", compiled.render
     seconds = time.perf_counter() - begin

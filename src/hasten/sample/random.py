@@ -1,8 +1,8 @@
 """Counter-based random numbers in plain tensor arithmetic: a draw depends on its key and counter, on nothing else.
 
-The generator is the two-round 32-bit integer hash of the hash-prospector project (Ellett's constants, bias 0.107), applied twice with
-two 32-bit key words. It is done in int64 with both multipliers below 2**31, so that no product overflows and CPU, GPU, eager and
-compiled code give the same bits.
+The generator is the two-round 32-bit integer hash of the hash-prospector project (Ellett's constants, bias 0.107),
+applied twice with two 32-bit key words. It is done in int64 with both multipliers below 2**31, so that no product
+overflows and CPU, GPU, eager and compiled code give the same bits.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def uniform(key: Tensor, stream: int, count: int) -> Tensor:
 
 
 def uniform_in(key: Tensor, stream: int, low: float, high: float, count: int = 1) -> Tensor:
-    """(B, count) float32 in [low, high)."""
+    """(B, count) float32 in [low, high]: rounding can reach the upper end."""
     return low + (high - low) * uniform(key, stream, count)
 
 
 def below(word: Tensor, bound: Tensor) -> Tensor:
-    """Integers in [0, bound) from 32-bit words by multiply-shift (bias below bound / 2**32). bound: int64 below 2**31, >= 1."""
+    """Integers in [0, bound) from 32-bit words by multiply-shift (bias below bound / 2**32). bound: 1 .. 2**31."""
     return (word * bound) >> 32
 
 

@@ -1,0 +1,45 @@
+"""How much memory this process may still take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+
+def available_memory() -> int:
+    """Bytes: what the machine has left, or less where a container or a batch system sets a limit."""
+    return min([psutil.virtual_memory().available, *_left_by_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+
+
+def _left_by_limits(own: Path, root: Path) -> Iterator[int]:
+    """What each Linux control group that the process is in leaves it. `own` lists the groups, `root` is their mount."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, controllers, name = line.split(":", 2)
+        if number == "0":
+            base, files = root, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            base, files = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        group = base / name.lstrip("/")
+        # A limit further up binds as well; inside a container only the top one may be visible.
+        for level in (group, *group.parents):
+            if level.is_relative_to(base):
+                yield from _left_in(level, *files)
+
+
+def _left_in(group: Path, limit_file: str, used_file: str, reclaimable: str) -> Iterator[int]:
+    try:
+        limit, used = (group / limit_file).read_text().strip(), int((group / used_file).read_text())
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return
+    if limit != "max":
+        # Cached file pages count as used but are given up on demand.
+        yield max(0, int(limit) - used + int(statistics.get(reclaimable, 0)))

@@ -1,0 +1,115 @@
+"""Folders that appear whole and vanish whole, whatever kills the process in between."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+
+import psutil
+
+_ABANDONED_SECONDS = 7 * 24 * 3600.0
+"""How long a folder from another machine or container, whose processes can't be seen from here, lies untouched."""
+
+
+@contextmanager
+def published(folder: Path) -> Iterator[Path]:
+    """A temporary folder to fill, which becomes `folder` where the block ends well and is removed where it does not.
+
+    Another process that publishes first wins. The caller has synced the files it wrote.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(folder.parent)
+    temporary = _temporary(folder)
+    try:
+        temporary.mkdir()
+        yield temporary
+        _sync(temporary)
+        _rename(temporary, folder)
+        _sync(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def discard(folder: Path) -> None:
+    """Remove a published folder, or do nothing if there is none. Who has its files open or mapped keeps them."""
+    aside = _temporary(folder)
+    with suppress(FileNotFoundError):
+        folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn what the file system refuses into one ValueError that names `folder` and the remedy."""
+    remedy = "set cache.dir (or $HASTEN_CACHE) to a folder"
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ValueError(
+                f"{folder}: the disk is full ({error.strerror}), so the prepared cases can't be cached; free some "
+                f"space or {remedy} on a larger disk. What was written is removed again."
+            ) from error
+        raise ValueError(
+            f"{folder}: the cache can't be written or read there ({error.strerror or error}); {remedy} where it can."
+        ) from error
+
+
+def _rename(temporary: Path, folder: Path) -> None:
+    try:
+        temporary.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+
+
+def _temporary(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.{_place()}.{os.getpid()}.{token_hex(4)}")
+
+
+def _place() -> str:
+    """Where a process number means something: this machine and, in a container, its own numbering."""
+    host = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in platform.node())
+    try:
+        return f"{host}-{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return host
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what killed processes left behind."""
+    here = _place()
+    for leftover in parent.glob(".*"):
+        parts = leftover.name.rsplit(".", 3)
+        if len(parts) < 4 or not parts[2].isdigit():
+            continue
+        gone = not psutil.pid_exists(int(parts[2])) if parts[1] == here else _is_abandoned(leftover)
+        if gone:
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        touched = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+    except OSError:
+        return False  # it is being removed
+    return time.time() - touched > _ABANDONED_SECONDS
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable, where its file system can."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)

@@ -1,0 +1,252 @@
+"""From a fingerprint to a full configuration, every decision with its reason.
+
+A field that is already set is kept. The figures of merit behind the defaults are in docs/concepts.md and benchmarks/results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from hasten.config.fingerprint import Fingerprint
+from hasten.config.schema import RunConfig, Spacing, Triple
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """How much a step may hold, by the machine it runs on."""
+
+    patch_voxels: int
+    batch_voxels: int
+    steps: int
+    widest: int
+    """Feature channels of the coarsest level are at most this many."""
+    first: int
+    """Feature channels of the finest level."""
+    levels: int
+
+
+CPU = Budget(patch_voxels=96_000, batch_voxels=400_000, steps=1500, widest=256, first=16, levels=4)
+GPU = Budget(patch_voxels=128**3, batch_voxels=4 * 128**3, steps=10_000, widest=320, first=32, levels=5)
+
+GIVEN = "set in the configuration"
+
+
+def make_plan(
+    fingerprint: Fingerprint, config: RunConfig, *, num_train: int, cuda: bool
+) -> tuple[RunConfig, dict[str, Decision]]:
+    """The configuration with every field that data can decide filled in, and the decisions by dotted name.
+
+    What only a measurement on the machine can decide (precision, memory format, compiling) is left as it is.
+    """
+    plan = _Plan(fingerprint, config, num_train, GPU if cuda else CPU)
+    for name, decide in _DECISIONS:
+        plan.settle(name, decide)
+    return plan.config, plan.decisions
+
+
+class _Plan:
+    """The configuration as it fills up; later decisions read earlier ones."""
+
+    def __init__(self, fingerprint: Fingerprint, config: RunConfig, num_train: int, budget: Budget) -> None:
+        self.fingerprint = fingerprint
+        self.config = config
+        self.num_train = num_train
+        self.budget = budget
+        self.decisions: dict[str, Decision] = {}
+
+    def settle(self, name: str, decide: Callable[[_Plan], Decision]) -> None:
+        section, key = name.split(".")
+        given = getattr(getattr(self.config, section), key)
+        decision = decide(self) if given is None else Decision(given, GIVEN)
+        part = dataclasses.replace(getattr(self.config, section), **{key: decision.value})
+        self.config = dataclasses.replace(self.config, **{section: part})
+        self.decisions[name] = decision
+
+    @property
+    def is_ct(self) -> bool:
+        return self.fingerprint.modality.strip().upper().startswith("CT")
+
+    @property
+    def shape(self) -> tuple[float, float, float]:
+        """Median shape (D, H, W) of the prepared cases."""
+        spacing = self.config.prepare.spacing
+        sizes: list[list[float]] = [[], [], []]
+        for own, at in zip(self.fingerprint.shapes, self.fingerprint.spacings, strict=True):
+            for axis in range(3):
+                scale = at[axis] / spacing[axis] if spacing and spacing[axis] else 1.0
+                sizes[axis].append(own[axis] * scale)
+        return median(sizes[0]), median(sizes[1]), median(sizes[2])
+
+    @property
+    def voxel(self) -> Spacing:
+        """Spacing (D, H, W) of the prepared cases: the target, or the median of their own."""
+        spacing = self.config.prepare.spacing or (0.0, 0.0, 0.0)
+        own = [median(at[axis] for at in self.fingerprint.spacings) for axis in range(3)]
+        depth, height, width = (wanted or found for wanted, found in zip(spacing, own, strict=True))
+        return depth, height, width
+
+
+def _spacing(plan: _Plan) -> Decision:
+    spacings = plan.fingerprint.spacings
+    own = [median(at[axis] for at in spacings) for axis in range(3)]
+    if plan.fingerprint.spatial_dims == 2:
+        return Decision((0.0, 0.0, 0.0), "2-D images are kept at their own size")
+    if all(abs(at[axis] - own[axis]) <= 0.01 * own[axis] for at in spacings for axis in range(3)):
+        return Decision((0.0, 0.0, 0.0), f"all {len(spacings)} cases share {_mm(own)} mm: nothing is resampled")
+    return Decision(tuple(round(value, 4) for value in own), f"median of {len(spacings)} cases")
+
+
+def _intensity(plan: _Plan) -> Decision:
+    if plan.is_ct:
+        return Decision("window", "CT: Hounsfield units are absolute, so one window serves every case")
+    return Decision("zscore", f"{plan.fingerprint.modality or 'not CT'}: intensities are relative to the case")
+
+
+def _window(plan: _Plan) -> Decision:
+    if plan.config.prepare.intensity != "window":
+        return Decision((0.0, 1.0), "not used")
+    statistics = plan.fingerprint.foreground_intensity
+    low, high = math.floor(min(statistics["p0_5"])), math.ceil(max(statistics["p99_5"]))
+    margin = max(10, (high - low) // 4)
+    return Decision(
+        (float(low - margin), float(high + margin)),
+        f"labelled voxels lie between {low} and {high} (0.5 and 99.5 percentile); a quarter more on each side",
+    )
+
+
+def _crop_foreground(plan: _Plan) -> Decision:
+    share = plan.fingerprint.crop_fraction
+    if plan.fingerprint.spatial_dims == 3 and share < 0.9:
+        return Decision(True, f"the body fills {share:.0%} of a volume: the air around it need not be stored")
+    return Decision(False, f"the box of the foreground is {share:.0%} of a case")
+
+
+def _patch(plan: _Plan) -> Decision:
+    unit, two = 2 ** (plan.budget.levels - 1), plan.fingerprint.spatial_dims == 2
+    shape, budget = plan.shape, plan.budget.patch_voxels
+    units = [1 if two and axis == 0 else unit for axis in range(3)]
+    sides = [max(step, math.ceil(size / step) * step) for size, step in zip(shape, units, strict=True)]
+    whole = math.prod(sides) <= budget
+    while math.prod(sides) > budget:
+        # The longest side in mm gives way first, so that a patch tends to a cube of anatomy.
+        axis = max(
+            (axis for axis in range(3) if sides[axis] > units[axis]), key=lambda axis: sides[axis] * plan.voxel[axis]
+        )
+        sides[axis] -= units[axis]
+    size = " x ".join(str(round(value)) for value in shape)
+    reason = f"median case is {size} voxels: " + (
+        f"a patch holds a whole case, rounded up to a multiple of {unit}"
+        if whole
+        else f"cut down, longest side in mm first, to at most {budget} voxels, a multiple of {unit}"
+    )
+    return Decision(tuple(sides), reason)
+
+
+def _batch_size(plan: _Plan) -> Decision:
+    patch = plan.config.sample.patch
+    assert patch is not None
+    size = max(2, min(16, plan.budget.batch_voxels // math.prod(patch)))
+    return Decision(size, f"about {plan.budget.batch_voxels} voxels in a step")
+
+
+def _flip_prob(plan: _Plan) -> Decision:
+    if plan.fingerprint.spatial_dims == 2:
+        return Decision((0.0, 0.5, 0.5), "2-D: both axes")
+    if plan.is_ct:
+        return Decision(
+            (0.0, 0.0, 0.0), "CT of a trunk: organs have a side, and a mirror image of one is another organ's"
+        )
+    return Decision((0.0, 0.0, 0.5), "left and right only")
+
+
+def _strides(plan: _Plan) -> Decision:
+    two = plan.fingerprint.spatial_dims == 2
+    patch = plan.config.sample.patch
+    assert patch is not None
+    sides, voxel = list(patch), list(plan.voxel)
+    strides: list[Triple] = []
+    for _ in range(plan.budget.levels - 1):
+        finest = min(voxel[1:] if two else voxel)
+        # An axis whose voxels are already twice as long as the finest waits, so that features become isotropic in mm.
+        step = [
+            2 if side >= 8 and at < 2 * finest and side % 2 == 0 else 1 for side, at in zip(sides, voxel, strict=True)
+        ]
+        if two:
+            step[0] = 1
+        if max(step) == 1:
+            break
+        sides = [side // by for side, by in zip(sides, step, strict=True)]
+        voxel = [at * by for at, by in zip(voxel, step, strict=True)]
+        strides.append((step[0], step[1], step[2]))
+    return Decision(
+        tuple(strides), "each level halves the axes that are at least 8 long and not yet twice as coarse in mm"
+    )
+
+
+def _channels(plan: _Plan) -> Decision:
+    strides = plan.config.network.strides
+    assert strides is not None
+    budget = plan.budget
+    channels = tuple(min(budget.first * 2**level, budget.widest) for level in range(len(strides) + 1))
+    return Decision(channels, f"{budget.first} at full resolution, doubled per level")
+
+
+def _steps(plan: _Plan) -> Decision:
+    steps = plan.budget.steps
+    size = plan.config.sample.batch_size or 1
+    return Decision(
+        steps, f"one cycle; {steps * size / plan.num_train:.0f} passes over {plan.num_train} training cases"
+    )
+
+
+def _learning_rate(plan: _Plan) -> Decision:
+    return Decision(3e-3, "peak of the one-cycle schedule for AdamW")
+
+
+def _validate_every(plan: _Plan) -> Decision:
+    steps = plan.config.train.steps
+    assert steps is not None
+    return Decision(max(1, min(steps, max(25, steps // 30))), "about thirty validations in a full run")
+
+
+def _checkpoint_every(plan: _Plan) -> Decision:
+    every = plan.config.train.validate_every
+    assert every is not None
+    return Decision(every, "with every validation")
+
+
+def _infer_patch(plan: _Plan) -> Decision:
+    return Decision(plan.config.sample.patch, "the training patch")
+
+
+_DECISIONS: tuple[tuple[str, Callable[[_Plan], Decision]], ...] = (
+    ("prepare.spacing", _spacing),
+    ("prepare.intensity", _intensity),
+    ("prepare.window", _window),
+    ("prepare.crop_foreground", _crop_foreground),
+    ("sample.patch", _patch),
+    ("sample.batch_size", _batch_size),
+    ("sample.flip_prob", _flip_prob),
+    ("network.strides", _strides),
+    ("network.channels", _channels),
+    ("train.steps", _steps),
+    ("train.learning_rate", _learning_rate),
+    ("train.validate_every", _validate_every),
+    ("train.checkpoint_every", _checkpoint_every),
+    ("infer.patch", _infer_patch),
+)
+
+
+def _mm(spacing: list[float]) -> str:
+    return " x ".join(f"{value:g}" for value in spacing)

@@ -1,0 +1,102 @@
+"""The one place that shows the order in which a run is put together.
+
+network -> memory format -> compile -> optimizer -> average -> batch program -> feed (in the loop).
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from hasten.cache.arena import Arena
+from hasten.engine.infer import Inference
+from hasten.engine.job import Planned, inference_of
+from hasten.engine.measure import Engaged
+from hasten.engine.settle import settle_network, settle_program
+from hasten.engine.step import TrainStep, memory_format
+from hasten.nets.build import build_loss
+from hasten.observe.clock import Clock
+from hasten.optim.average import average_of
+from hasten.optim.build import build_optimizer, one_cycle
+from hasten.sample.program import BatchProgram
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What the loop works with."""
+
+    planned: Planned
+    """With everything measured settled, so that its configuration repeats this run."""
+    arena: Arena
+    step: TrainStep
+    program: BatchProgram
+    inference: Inference
+    engaged: dict[str, Engaged]
+
+    @property
+    def validated(self) -> nn.Module:
+        """The module that validation and prediction use: the average, or the weights where none is kept."""
+        return self.step.average if self.step.average is not None else self.step.weights
+
+
+def build_parts(planned: Planned, arena: Arena, network: nn.Module, clock: Clock, engaged: dict[str, Engaged]) -> Parts:
+    """Put a run together. `network` is contiguous, as `build_net` gives it; precision and memory format are settled."""
+    train, dims = planned.config.train, planned.case_set.spatial_dims
+    assert train.channels_last is not None
+    network.to(memory_format=memory_format(dims, train.channels_last))  # type: ignore[call-overload]
+    with clock.span("compile"):
+        planned, program, engaged["compiled batch program"] = settle_program(planned, arena)
+        step = _step(planned, network, network)
+        if train.compile is not False:
+            seconds = 0.0 if train.compile else _step_seconds(planned, network, program)
+            planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds)
+            step.network = compiled
+        else:
+            engaged["compiled network"] = Engaged(False, "set in the configuration")
+    engaged["fused optimizer"] = Engaged(True, "AdamW with fused=True: one pass over the weights")
+    engaged["arena home"] = Engaged(True, f"{arena.home}, {arena.num_bytes / 2**20:.0f} MiB for {len(arena.ids)} cases")
+    inference = inference_of(planned.config, spatial_dims=dims, device=planned.device)
+    return Parts(planned=planned, arena=arena, step=step, program=program, inference=inference, engaged=engaged)
+
+
+def _step(planned: Planned, network: nn.Module, weights: nn.Module) -> TrainStep:
+    train = planned.config.train
+    assert train.steps is not None
+    assert train.learning_rate is not None
+    assert train.precision is not None
+    assert train.channels_last is not None
+    return TrainStep(
+        network=network.train(),
+        weights=weights,
+        loss=build_loss(planned.config.loss),
+        optimizer=build_optimizer(weights, train),
+        schedule=partial(one_cycle, steps=train.steps, peak=train.learning_rate, warmup_fraction=train.warmup_fraction),
+        average=average_of(weights) if train.ema > 0 else None,
+        average_decay=train.ema,
+        clip_norm=train.clip_norm,
+        precision=train.precision,
+        channels_last=train.channels_last,
+        spatial_dims=planned.case_set.spatial_dims,
+        device=planned.device,
+        scaler=torch.amp.GradScaler(planned.device.type, enabled=train.precision == "fp16"),
+    )
+
+
+def _step_seconds(planned: Planned, network: nn.Module, program: BatchProgram) -> float:
+    """Seconds of one step, on a copy of the network, so that trying it teaches the real one nothing."""
+    twin = copy.deepcopy(network)
+    step = _step(planned, twin, twin)
+    best = float("inf")
+    for index in range(2):
+        image, label = program(index)
+        begin = time.perf_counter()
+        step(image, label, index)
+        if planned.device.type == "cuda":
+            torch.cuda.synchronize(planned.device)
+        best = min(best, time.perf_counter() - begin)
+    return best

@@ -1,0 +1,158 @@
+"""Settling what only this machine can tell: precision, memory format, and what is worth compiling."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from hasten.cache.arena import Arena
+from hasten.cache.key import cache_dir, digest
+from hasten.engine.job import Planned
+from hasten.engine.measure import Engaged, Probe, Variant, explain, faster_compiled, fastest_variant
+from hasten.nets.build import build_loss, divisor
+from hasten.sample.program import BatchProgram, BatchSpec, make_program
+
+_COMPILE_SECONDS = 40.0
+"""What compiling a batch program costs on a slow machine; a compiled one saves about four fifths of an eager one."""
+_NETWORK_COMPILE_SECONDS = 1200.0
+"""Seconds of eager training below which compiling the network is not even tried: trying costs about a minute."""
+
+
+def settle_variant(planned: Planned, network: nn.Module) -> tuple[Planned, dict[str, Engaged]]:
+    """Precision and memory format: as set, or the fastest measured."""
+    train = planned.config.train
+    tiny = planned.device.type == "cpu" and min(_deepest(planned)) < 3
+    precisions = [train.precision] if train.precision else ["fp32"] if tiny else ["fp32", "bf16"]
+    formats = [train.channels_last] if train.channels_last is not None else [False, True]
+    allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
+    if len(allowed) == 1:
+        variant, why = allowed[0], "set in the configuration"
+    else:
+        memory = cache_dir(planned.config.cache) / "measured"
+        measured = fastest_variant(network, probe_of(planned), allowed, memory)
+        variant, why = measured.variant, explain(measured, f"{measured.variant} was fastest")
+    part = dataclasses.replace(train, precision=variant.precision, channels_last=variant.channels_last)
+    engaged = {
+        "autocast " + (variant.precision if variant.precision != "fp32" else "bf16"): Engaged(
+            variant.precision != "fp32", why
+        ),
+        "channels-last": Engaged(variant.channels_last, why),
+    }
+    return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=part)), engaged
+
+
+def settle_network(planned: Planned, network: nn.Module, step_seconds: float) -> tuple[Planned, nn.Module, Engaged]:
+    """The network, compiled if that is set, or if the run is long enough for it to pay and it measures faster."""
+    train = planned.config.train
+    wanted = train.compile
+    predicted = step_seconds * (train.steps or 0)
+    found = network
+    if wanted is None and predicted < _NETWORK_COMPILE_SECONDS:
+        limit = f"{_NETWORK_COMPILE_SECONDS / 60:.0f} min"
+        engaged = Engaged(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
+    elif wanted is False:
+        engaged = Engaged(False, "set in the configuration")
+    else:
+        found, engaged = faster_compiled(network, probe_of(planned), variant_of(planned), always=bool(wanted))
+    part = dataclasses.replace(train, compile=engaged.on)
+    return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=part)), found, engaged
+
+
+def _deepest(planned: Planned) -> list[int]:
+    """Sides of the coarsest feature map of a patch.
+
+    On a CPU a bf16 convolution whose input is 1 or 2 voxels long returns uninitialised memory as its weights' gradient
+    (torch 2.13 with AVX512-BF16; the loss looks normal), so bf16 is not offered there.
+    """
+    patch, unit = planned.config.sample.patch, divisor(planned.config.network)
+    assert patch is not None
+    first = 0 if planned.case_set.spatial_dims == 3 else 1
+    return [side // by for side, by in zip(patch[first:], unit[first:], strict=True)]
+
+
+def variant_of(planned: Planned) -> Variant:
+    train = planned.config.train
+    assert train.precision is not None
+    assert train.channels_last is not None
+    return Variant(precision=train.precision, channels_last=train.channels_last)
+
+
+def probe_of(planned: Planned) -> Probe:
+    """A batch of at most two patches of the run's shape: ratios are those of the whole batch, at a fraction of its time."""
+    patch, size = planned.config.sample.patch, planned.config.sample.batch_size
+    assert patch is not None
+    assert size is not None
+    return Probe(
+        loss=build_loss(planned.config.loss),
+        shape=(min(size, 2), len(planned.case_set.channels), *patch),
+        num_classes=len(planned.case_set.labels),
+        spatial_dims=planned.case_set.spatial_dims,
+        device=planned.device,
+    )
+
+
+def settle_program(planned: Planned, arena: Arena) -> tuple[Planned, BatchProgram, Engaged]:
+    """The batch program, compiled if that is set, or if it pays within this run."""
+    config = planned.config
+    spec = BatchSpec(
+        sample=config.sample,
+        num_channels=arena.num_channels,
+        spatial_dims=planned.case_set.spatial_dims,
+        spacing=_rotation_spacing(planned),
+    )
+    cases = arena.index(tuple(case.id for case in planned.train))
+    wanted, why = config.sample.compile, "set in the configuration"
+    marker = _kernel_marker(planned)
+    if wanted is None:
+        eager = make_program(spec, arena.tables, cases, config.train.seed, compile=False)
+        wanted, why = _compile_pays(eager, config.train.steps or 0, planned.device, known=marker.is_file())
+    program = make_program(spec, arena.tables, cases, config.train.seed, compile=wanted)
+    if program.compiled:
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+    on = Engaged(program.compiled, f"{why}; {program.why}" if wanted else why)
+    part = dataclasses.replace(config.sample, compile=program.compiled)
+    return dataclasses.replace(planned, config=dataclasses.replace(config, sample=part)), program, on
+
+
+def _compile_pays(eager: BatchProgram, steps: int, device: torch.device, *, known: bool) -> tuple[bool, str]:
+    """Compare what compiling saves over the whole run with what it costs."""
+
+    def once() -> float:
+        begin = time.perf_counter()
+        eager(0)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - begin
+
+    once()
+    seconds = min(once(), once())
+    saved, cost = 0.8 * seconds * steps, _COMPILE_SECONDS / 10 if known else _COMPILE_SECONDS
+    kernel = "a kernel compiled by an earlier run" if known else "compiling"
+    told = (
+        f"an eager batch takes {1e3 * seconds:.0f} ms, so {kernel} (about {cost:.0f} s) would save about {saved:.0f} s"
+    )
+    return saved > cost, f"{told} in {steps} steps"
+
+
+def _kernel_marker(planned: Planned) -> Path:
+    """A file that says that torch's own cache has seen this program."""
+    sample = dataclasses.replace(planned.config.sample, compile=None)
+    channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+    key = digest([torch.__version__, dataclasses.asdict(sample), channels, dims, str(planned.device), folder])
+    return cache_dir(planned.config.cache) / "measured" / f"kernel-{key}"
+
+
+def _rotation_spacing(planned: Planned) -> tuple[float, float, float]:
+    spacing = planned.config.prepare.spacing
+    if spacing and all(spacing):
+        return spacing
+    columns = list(zip(*planned.fingerprint.spacings, strict=True))
+    depth, height, width = (sorted(column)[len(column) // 2] for column in columns)
+    return depth, height, width

@@ -1,0 +1,106 @@
+"""What a run leaves behind for people: summary.json and example slices."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hasten.engine.checkpoint import read_checkpoint
+from hasten.engine.infer import infer_labels
+from hasten.engine.loop import Outcome
+from hasten.engine.parts import Parts
+from hasten.observe.clock import Clock, process_start_seconds
+from hasten.observe.env import environment
+from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, SUMMARY_JSON, read_jsonl, write_json
+
+log = logging.getLogger(__name__)
+
+EXAMPLES = "examples.npz"
+
+
+def write_summary(out: Path, parts: Parts, clock: Clock, outcome: Outcome, *, import_seconds: float) -> dict[str, Any]:
+    """Write summary.json. Its seconds do not overlap and are those of this process; `total` includes the rest of it."""
+    spans = clock.seconds
+    seconds = {
+        "total": process_start_seconds(),
+        "import": import_seconds,
+        **{name: spans.get(name, 0.0) for name in ("read_plan", "prepare", "tune", "compile", "train")},
+        "wait_for_data": outcome.wait_seconds,
+        **{name: spans.get(name, 0.0) for name in ("validate", "checkpoint")},
+    }
+    planned = parts.planned
+    looped = seconds["train"] + seconds["wait_for_data"]
+    best = None if math.isnan(outcome.best.value) else outcome.best.value
+    summary = {
+        "status": outcome.status,
+        "name": planned.case_set.name,
+        "target": {
+            "metric": "mean_dice",
+            "value": planned.config.train.target,
+            "reached": outcome.target_time_s is not None,
+            "time_s": outcome.target_time_s,
+        },
+        "best": {"metric": "mean_dice", "value": best, "step": outcome.best.step},
+        "time_to": _times(out),
+        "seconds": seconds,
+        "earlier_seconds": outcome.elapsed,
+        "steps": outcome.step,
+        "samples_per_s": outcome.samples_per_s,
+        "wait_share": outcome.wait_seconds / looped if looped > 0 else 0.0,
+        "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},
+        "cases": {"train": len(planned.train), "validation": len(planned.validation)},
+        "environment": environment(),
+    }
+    write_json(out / SUMMARY_JSON, summary)
+    return summary
+
+
+def _times(out: Path) -> dict[str, float]:
+    """Seconds to each round Dice that a validation reached."""
+    found: dict[str, float] = {}
+    for record in read_jsonl(out / METRICS_JSONL):
+        if record.get("kind") == "validation" and record.get("dice") is not None:
+            for level in (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.87, 0.88, 0.89, 0.9, 0.92, 0.94, 0.95):
+                if record["dice"] >= level:
+                    found.setdefault(f"{level:.2f}", record["time_s"])
+    return found
+
+
+def write_examples(out: Path, parts: Parts, outcome: Outcome) -> None:
+    """Slices of the worst, the median and the best validation case, predicted by the best weights (examples.npz).
+
+    Rows run from anterior, columns from the patient's right: RAS axes turned to the radiological view.
+    """
+    best = out / CHECKPOINTS / "best.pt"
+    if outcome.last is None or not best.exists():
+        return
+    network = parts.validated
+    network.load_state_dict(read_checkpoint(best)["weights"])
+    network.eval()
+    order = sorted((dice, number) for number, dice in enumerate(outcome.last.per_case) if not math.isnan(dice))
+    if not order:
+        return
+    chosen = list(dict.fromkeys([order[0][1], order[len(order) // 2][1], order[-1][1]]))
+    ids = [parts.planned.validation[number].id for number in chosen]
+    cases = parts.arena.index(tuple(ids))
+    content: dict[str, np.ndarray] = {}
+    images = [parts.arena.image(case) for case in cases]
+    for number, prediction in infer_labels(network, images, parts.inference):
+        label = parts.arena.label(cases[number]).cpu()
+        layer = int((label > 0).sum((1, 2)).argmax())
+        plane = images[number][0, layer].float().cpu()
+        low, high = torch.quantile(plane, torch.tensor([0.01, 0.99])).tolist()
+        shown = ((plane - low) / max(high - low, 1e-6)).clamp(0, 1)
+        turn = (0, 1) if parts.planned.case_set.spatial_dims == 3 else ()
+        content[f"image_{number}"] = torch.flip(shown, turn).numpy()
+        content[f"label_{number}"] = torch.flip(label[layer], turn).numpy()
+        content[f"prediction_{number}"] = torch.flip(prediction[layer].cpu(), turn).numpy()
+        content[f"name_{number}"] = np.array(ids[number])
+        content[f"dice_{number}"] = np.array(outcome.last.per_case[chosen[number]])
+    np.savez_compressed(out / EXAMPLES, **content)  # type: ignore[arg-type]

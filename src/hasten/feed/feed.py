@@ -1,0 +1,41 @@
+"""Ready batches on the device, and how long the step waited for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from hasten.feed.ring import Ring
+from hasten.sample.program import BatchProgram
+
+
+class Feed:
+    """Iterate over the batches of steps `first` ... `last` - 1.
+
+    Where the arena lies on the training device a batch is made in line: on a GPU it is queued like any other kernel, on a CPU
+    the cores are the step's own. Otherwise a thread makes it on the host and a ring of slots carries it over. Any step can be
+    the first one: nothing has to be skipped.
+    """
+
+    def __init__(self, program: BatchProgram, *, device: torch.device, first: int, last: int) -> None:
+        self.program, self.device, self.first, self.last = program, device, first, last
+        self.wait_seconds = 0.0
+        """Wall time so far in which the step stood still for data."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        source = iter(self._batches())
+        while True:
+            begin = time.perf_counter()
+            batch = next(source, None)
+            self.wait_seconds += time.perf_counter() - begin
+            if batch is None:
+                return
+            yield batch
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        if self.program.seed.device.type == self.device.type:
+            return (self.program(step) for step in range(self.first, self.last))
+        return iter(Ring(self.program, self.device, first=self.first, last=self.last))

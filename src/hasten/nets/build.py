@@ -1,0 +1,124 @@
+"""Networks and losses from MONAI, built from the plan. MONAI is imported here and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from torch import Tensor, nn
+
+from hasten.config.schema import LossConfig, NetworkConfig, Triple
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(output (B, K, ...) float32, label (B, 1, ...) class index) -> () loss."""
+
+_ACT = {"prelu": "PRELU", "relu": "RELU", "leakyrelu": ("LEAKYRELU", {"negative_slope": 0.01, "inplace": True})}
+
+
+def divisor(config: NetworkConfig) -> Triple:
+    """What each side (D, H, W) of an input must be a multiple of."""
+    assert config.strides is not None
+    depth, height, width = (prod(stride[axis] for stride in config.strides) for axis in range(3))
+    return depth, height, width
+
+
+def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int, spatial_dims: int) -> nn.Module:
+    """A network that maps (B, C, D, H, W) to (B, K, D, H, W) scores, or (B, C, H, W) to (B, K, H, W) in 2-D.
+
+    `config` has channels and strides set. Raises ValueError for a combination that the network does not have.
+    """
+    assert config.channels is not None
+    assert config.strides is not None
+    if len(config.strides) != len(config.channels) - 1:
+        raise ValueError(
+            f"network.strides: {len(config.strides)} strides for {len(config.channels)} levels of network.channels; "
+            f"give {len(config.channels) - 1}, one between each two neighbouring levels"
+        )
+    strides = [stride[3 - spatial_dims :] for stride in config.strides]
+    match config.name:
+        case "unet":
+            return _unet(config, strides, num_channels, num_classes, spatial_dims)
+        case "dynunet":
+            return _dynunet(config, strides, num_channels, num_classes, spatial_dims)
+        case "segresnet":
+            return _segresnet(config, strides, num_channels, num_classes, spatial_dims)
+
+
+def _unet(config: NetworkConfig, strides: list[tuple[int, ...]], inputs: int, outputs: int, dims: int) -> nn.Module:
+    from monai.networks.nets import UNet
+
+    return UNet(
+        spatial_dims=dims,
+        in_channels=inputs,
+        out_channels=outputs,
+        channels=config.channels,
+        strides=strides,
+        num_res_units=config.num_res_units,
+        act=_ACT[config.act],
+        norm=config.norm,
+        dropout=config.dropout,
+    )
+
+
+def _dynunet(config: NetworkConfig, strides: list[tuple[int, ...]], inputs: int, outputs: int, dims: int) -> nn.Module:
+    from monai.networks.nets import DynUNet
+
+    return DynUNet(
+        spatial_dims=dims,
+        in_channels=inputs,
+        out_channels=outputs,
+        kernel_size=[3] * len(strides) + [3],
+        strides=[1, *strides],
+        upsample_kernel_size=strides,
+        filters=config.channels,
+        dropout=config.dropout or None,
+        norm_name=(config.norm, {"affine": True}),
+        act_name=_ACT[config.act],
+        res_block=config.num_res_units > 0,
+    )
+
+
+def _segresnet(
+    config: NetworkConfig, strides: list[tuple[int, ...]], inputs: int, outputs: int, dims: int
+) -> nn.Module:
+    from monai.networks.nets import SegResNet
+
+    assert config.channels is not None
+    first = config.channels[0]
+    doubling = tuple(first * 2**level for level in range(len(config.channels)))
+    if config.channels != doubling or any(side != 2 for stride in strides for side in stride):
+        raise ValueError(
+            f"network.channels {list(config.channels)} with network.strides {strides}: segresnet doubles its channels and "
+            f"halves every side at each level; use channels {list(doubling)} and strides of 2, or network.name=unet"
+        )
+    levels = len(config.channels)
+    return SegResNet(
+        spatial_dims=dims,
+        init_filters=first,
+        in_channels=inputs,
+        out_channels=outputs,
+        blocks_down=(1, *[2] * (levels - 1)),
+        blocks_up=(1,) * (levels - 1),
+        norm=(config.norm, {"affine": True}),
+        act=_ACT[config.act] if config.act != "prelu" else "RELU",
+        dropout_prob=config.dropout or None,
+    )
+
+
+def build_loss(config: LossConfig) -> Loss:
+    """Soft-max Dice, alone or with cross-entropy or focal loss."""
+    from monai.losses import DiceCELoss, DiceFocalLoss, DiceLoss
+
+    common = {"include_background": config.include_background, "to_onehot_y": True, "softmax": True}
+    match config.name:
+        case "dice_ce":
+            loss = DiceCELoss(**common, batch=config.batch)
+        case "dice_focal":
+            loss = DiceFocalLoss(**common, batch=config.batch)
+        case "dice":
+            loss = DiceLoss(**common, batch=config.batch)
+
+    def compute(output: Tensor, label: Tensor) -> Tensor:
+        return loss(output.float(), label)
+
+    return compute

@@ -1,0 +1,12 @@
+"""Small constants that are made on the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def constant(values: tuple[float, ...] | tuple[int, ...], device: torch.device) -> Tensor:
+    """(n,) float32 or int64, as the values are. `torch.tensor` would copy them from the host, which a GPU waits for."""
+    dtype = torch.int64 if all(isinstance(value, int) for value in values) else torch.float32
+    return torch.cat([torch.full((1,), value, dtype=dtype, device=device) for value in values])
