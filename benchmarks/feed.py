@@ -2,8 +2,9 @@
 
 The step is the network that all benchmarks share on 8 patches of 40x56x40 voxels: forward, DiceCE, backward, SGD, in
 bf16 autocast on a CPU and fp16 on a GPU. `epoch` figures are seconds of that many steps; arms take turns, and what
-data costs is an arm's epoch over the fixed batch's epoch of the same round, less 1. `feed` figures are batches a
-second with no step, from starting the feed to its last batch.
+data costs is an arm's epoch over the fixed batch's epoch of the same round, less 1. `hasten` is the compiled batch
+program in its steady state (compiled before the first round), `hasten_eager` the same one uncompiled. `feed` figures
+are batches a second with no step, from starting the feed to its last batch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from benchmarks.harness import Claim, arguments, busy_machine, finish, interleav
 if TYPE_CHECKING:
     from benchmarks.peers.feeds import Feed
 
-ARMS = ("fixed", "monai_cached", "monai_regular", "torchio", "hasten")
+ARMS = ("fixed", "monai_cached", "monai_regular", "torchio", "hasten", "hasten_eager")
 PATCH = (40, 56, 40)
 BATCH, SAMPLES = 8, 4
 GOAL = 0.05
@@ -97,10 +98,11 @@ def build_feeds(given: Any, data: Path, train: list[dict[str, str]], num_classes
                 made[arm] = peers.monai_regular(train, **shared)
             case "torchio":
                 made[arm] = peers.torchio_queue(train, num_classes=num_classes, **shared)
-            case "hasten":
+            case "hasten" | "hasten_eager":
                 from benchmarks.ours.feed import hasten_feed
 
-                made[arm] = hasten_feed(data, [row["id"] for row in train], PATCH, BATCH, seed=0)
+                ids, compiled = [row["id"] for row in train], arm == "hasten"
+                made[arm] = hasten_feed(data, ids, PATCH, BATCH, 0, compile=compiled, device=given.device)
     return made
 
 

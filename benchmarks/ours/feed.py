@@ -2,16 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks.peers.feeds import Feed
+from benchmarks.ours.fill import prepare_config
+from benchmarks.peers.feeds import AFFINE_PROB, BRIGHTNESS, GAMMA, NOISE, ROTATE_DEG, SCALE, Batch, Feed
+
+if TYPE_CHECKING:
+    from hasten.config.schema import SampleConfig
 
 
-def hasten_feed(data: Path, ids: Sequence[str], patch: tuple[int, int, int], batch_size: int, seed: int) -> Feed:
-    """A feed of augmented batches of the cases `ids`, prepared before it is returned.
+def hasten_feed(
+    data: Path,
+    ids: Sequence[str],
+    patch: tuple[int, int, int],
+    batch_size: int,
+    seed: int,
+    *,
+    compile: bool = True,
+    device: str = "auto",
+) -> Feed:
+    """A feed of augmented batches of the cases `ids`, prepared (and compiled) before it is returned.
 
     Augmentation as in `benchmarks.peers.feeds`: crop about foreground half of the time, three flips, rotation by 15
-    degrees and scale 0.8..1.2 with probability 0.5, brightness, gamma, noise. `patch` is (D, H, W).
+    degrees and scale 0.8..1.2 with probability 0.5, brightness, gamma, noise. `patch` is (D, H, W). Batches go on where
+    the last call's ended. Raises RuntimeError where `compile` is asked for and fails, since the series would be eager.
     """
-    raise NotImplementedError("Hasten's feed is not written yet: name the other arms with --arms")
+    from benchmarks.peers.loop import pick_device
+    from hasten.cache.build import get_arena
+    from hasten.cases.sources import load_case_set
+    from hasten.config.schema import CacheConfig
+    from hasten.feed.feed import Feed as HastenFeed
+    from hasten.sample.program import BatchSpec, make_program
+
+    where = pick_device(device)
+    cases = load_case_set(data)
+    wanted = set(ids)
+    cases = dataclasses.replace(cases, cases=tuple(case for case in cases.cases if case.id in wanted))
+    with tempfile.TemporaryDirectory() as cache:
+        home = "device" if where.type == "cuda" else "ram"
+        config = CacheConfig(dir=cache, home=home)
+        arena = get_arena(cases, prepare_config("mr", None), config, device=str(where))
+    spec = BatchSpec(sample=sample_config(patch, batch_size), num_channels=arena.num_channels, spatial_dims=3)
+    program = make_program(spec, arena.tables, arena.index(tuple(ids)), seed, compile=compile)
+    if compile and not program.compiled:
+        raise RuntimeError(f"the batch program is not compiled: {program.why}")
+    done = 0
+
+    def feed(steps: int) -> Iterator[Batch]:
+        nonlocal done
+        first, done = done, done + steps
+        yield from HastenFeed(program, device=where, first=first, last=done)
+
+    return feed
+
+
+def sample_config(patch: tuple[int, int, int], batch_size: int) -> SampleConfig:
+    """The augmentation of `benchmarks.peers.feeds` in Hasten's terms."""
+    from hasten.config.schema import SampleConfig
+
+    return SampleConfig(
+        patch=patch,
+        batch_size=batch_size,
+        foreground_prob=0.5,
+        flip_prob=(0.5, 0.5, 0.5),
+        affine_prob=AFFINE_PROB,
+        rotate_deg=(ROTATE_DEG,) * 3,
+        scale_range=(1 - SCALE, 1 + SCALE),
+        brightness_prob=BRIGHTNESS[0],
+        brightness_range=(1 - BRIGHTNESS[1], 1 + BRIGHTNESS[1]),
+        contrast_prob=0.0,
+        gamma_prob=GAMMA[0],
+        gamma_range=GAMMA[1],
+        noise_prob=NOISE[0],
+        noise_std=(0.0, NOISE[1]),
+    )

@@ -14,13 +14,10 @@ import json
 import math
 import random
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import psutil
 
 from benchmarks.harness import hardware, usable_cores, versions
 
@@ -28,9 +25,12 @@ if TYPE_CHECKING:
     import torch
 
 THRESHOLDS = (0.80, 0.85, 0.87, 0.88)
-PHASES = ("import", "cache", "train", "validate")
+PHASES = ("import", "cache", "train", "wait", "validate")
+"""Parts of a run's seconds that do not overlap. `wait`: the loop stood still for its next batch."""
 CT_WINDOW = (-57.0, 164.0)
 """HU; the spleen tutorial's."""
+SPLEEN_SPACING = (2.0, 1.5, 1.5)
+"""mm (D, H, W); the spleen tutorial's."""
 
 
 def network(num_classes: int) -> torch.nn.Module:
@@ -43,11 +43,14 @@ def network(num_classes: int) -> torch.nn.Module:
 
 
 def since_start() -> float:
-    """Seconds since this process started, so that imports count."""
-    return time.time() - psutil.Process().create_time()
+    """Seconds since this process started, so that imports count. One clock for all arms; it needs no torch."""
+    from hasten.observe.clock import process_start_seconds
+
+    return process_start_seconds()
 
 
-def arm_arguments(description: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
+def arm_parser(description: str) -> argparse.ArgumentParser:
+    """The flags that every arm takes; None where an arm has a default of its own."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", type=Path, required=True, help="Decathlon folder with a dataset.json")
     parser.add_argument("--out", type=Path, required=True, help="result file (JSON), written after every validation")
@@ -63,16 +66,23 @@ def arm_arguments(description: str, argv: Sequence[str] | None = None) -> argpar
     parser.add_argument("--spacing", type=float, **triple, help="mm; default: as it is (mr), 2 1.5 1.5 (ct)")
     parser.add_argument("--cases", type=int, default=2, help="cases in a batch")
     parser.add_argument("--samples", type=int, default=4, help="crops of each case in a batch")
-    parser.add_argument("--validate-every", type=int, default=1, metavar="EPOCHS")
+    parser.add_argument("--validate-every", type=int, metavar="EPOCHS", help="default 1; Hasten's: its plan's")
     parser.add_argument("--lr", type=float, help="learning rate; default: the tutorial's for the arm")
     parser.add_argument("--amp", choices=("on", "off"), help="autocast, bf16 on a CPU; default: the arm's")
     parser.add_argument("--threads", type=int, default=usable_cores(), help="torch threads")
     parser.add_argument("--workers", type=int, default=usable_cores(), help="cache threads or loader processes")
     parser.add_argument("--device", default="auto")
-    given = parser.parse_args(argv)
+    parser.add_argument("--weights", type=Path, help="keep the best validation's weights in this file")
+    return parser
+
+
+def arm_arguments(description: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """A peer's flags, with the peers' defaults filled in."""
+    given = arm_parser(description).parse_args(argv)
+    given.validate_every = given.validate_every or 1
     given.patch = tuple(given.patch or ((32, 32, 32) if given.kind == "mr" else (96, 96, 96)))
     given.roi = tuple(given.roi or given.patch)
-    given.spacing = tuple(given.spacing) if given.spacing else (None if given.kind == "mr" else (2.0, 1.5, 1.5))
+    given.spacing = tuple(given.spacing) if given.spacing else (None if given.kind == "mr" else SPLEEN_SPACING)
     return given
 
 
@@ -194,15 +204,16 @@ class Record:
     stopped: str | None = None
     sizes: dict[str, int] = field(default_factory=dict)
 
-    def validated(self, epoch: int, scores: Sequence[Sequence[float]]) -> float:
+    def validated(self, epoch: int, scores: Sequence[Sequence[float]], **figures: float) -> float:
+        """Add a point to the curve, write the file and print a line; `figures` are kept and printed with the point."""
         mean, per_class = mean_dice(scores)
         now = round(since_start(), 3)
         classes = [_number(value) for value in per_class]
-        self.curve.append(
-            {"seconds": now, "step": self.steps, "epoch": epoch, "dice": _number(mean), "per_class": classes}
-        )
+        point = {"seconds": now, "step": self.steps, "epoch": epoch, "dice": _number(mean), "per_class": classes}
+        self.curve.append({**point, **{name: _number(value) for name, value in figures.items()}})
         self.write()
-        print(f"{self.arm} {now:7.1f} s  step {self.steps:5d}  Dice {mean:.4f}", file=sys.stderr, flush=True)
+        said = "".join(f"  {name} {value:.4g}" for name, value in figures.items())
+        print(f"{self.arm} {now:7.1f} s  step {self.steps:5d}  Dice {mean:.4f}{said}", file=sys.stderr, flush=True)
         return mean
 
     def time_to(self) -> dict[str, float | None]:

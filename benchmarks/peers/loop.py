@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,19 +41,10 @@ def run(arm: Arm, record: Record) -> None:
     scaler = torch.amp.GradScaler(arm.device.type, enabled=arm.amp and arm.device.type == "cuda")
     epoch = 0
     while record.stopped is None:
-        start, done = time.perf_counter(), True
-        arm.net.train()
-        for batch in arm.train:
-            train_step(arm, batch, scaler)
-            record.steps += 1
-            if since_start() >= given.max_seconds:
-                done = False
-                break
-        elapsed = time.perf_counter() - start
-        record.seconds["train"] += elapsed
-        if done:
+        passed = train_epoch(arm, record, scaler)
+        if passed.whole:
             epoch += 1
-            record.epochs.append(round(elapsed, 3))
+            record.epochs.append(round(passed.seconds, 3))
         over = "max_seconds" if since_start() >= given.max_seconds else None
         if given.max_epochs is not None and epoch >= given.max_epochs:
             over = over or "max_epochs"
@@ -63,9 +54,54 @@ def run(arm: Arm, record: Record) -> None:
         scores = validate(arm, given.roi)
         record.seconds["validate"] += time.perf_counter() - start
         record.stopped = over  # set before the point is written, so that the file says it too
-        if record.validated(epoch, scores) >= given.target:
+        best = max((point["dice"] or 0.0 for point in record.curve), default=-1.0)
+        mean = record.validated(epoch, scores, **passed.figures())
+        if given.weights is not None and mean > best:
+            torch.save(arm.net.state_dict(), given.weights)
+        if mean >= given.target:
             record.stopped = "target"
     record.write()
+
+
+@dataclass(kw_only=True, slots=True)
+class Pass:
+    """What one pass over the training cases took; `whole` unless the time ran out in it."""
+
+    seconds: float = 0.0
+    wait: float = 0.0
+    samples: int = 0
+    losses: list[float] = field(default_factory=list)
+    whole: bool = True
+
+    def figures(self) -> dict[str, float]:
+        return {
+            "loss": sum(self.losses) / max(1, len(self.losses)),
+            "samples_per_s": self.samples / self.seconds,
+            "wait_share": self.wait / self.seconds,
+        }
+
+
+def train_epoch(arm: Arm, record: Record, scaler: torch.amp.GradScaler) -> Pass:
+    arm.net.train()
+    passed = Pass()
+    losses: list[torch.Tensor] = []
+    start = asked = time.perf_counter()
+    for batch in arm.train:
+        passed.wait += time.perf_counter() - asked
+        losses.append(train_step(arm, batch, scaler))
+        record.steps += 1
+        passed.samples += len(batch["image"])
+        if since_start() >= record.given.max_seconds:
+            passed.whole = False
+            break
+        asked = time.perf_counter()
+    else:
+        passed.wait += time.perf_counter() - asked  # a loader with worker processes also takes time to end them
+    passed.losses = torch.stack(losses).tolist()  # on a GPU this waits for the epoch's steps, which end here
+    passed.seconds = time.perf_counter() - start
+    record.seconds["wait"] += passed.wait
+    record.seconds["train"] += passed.seconds - passed.wait
+    return passed
 
 
 def train_step(arm: Arm, batch: dict[str, Any], scaler: torch.amp.GradScaler) -> torch.Tensor:

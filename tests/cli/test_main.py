@@ -48,7 +48,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         made.append(("plan", config))
         return {"steps": 5}
 
-    def predict(run: Path, inputs: list[Path], out: Path, *, overwrite: bool) -> list[Path]:
+    def predict(run: Path, inputs: list[Path], out: Path, *, overwrite: bool, **_: Any) -> list[Path]:
         made.append(("predict", run, inputs, out, overwrite))
         return [out / path.name for path in inputs]
 

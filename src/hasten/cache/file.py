@@ -71,7 +71,7 @@ def verify_entry(folder: Path) -> int:
 
 
 def entry_bytes(folder: Path) -> int:
-    """Bytes that an entry takes in memory. Raises FileNotFoundError if there is none, DamagedEntry if a file is gone."""
+    """Bytes an entry takes in memory. Raises FileNotFoundError if there is none, DamagedEntry if a file is gone."""
     if not (folder / INDEX).exists():
         raise FileNotFoundError(folder)
     return sum(_size(folder / name) for name in (IMAGE, LABEL, POINTS))

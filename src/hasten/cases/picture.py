@@ -52,7 +52,7 @@ def read_picture_header(path: str | Path, *, indices: bool = False) -> tuple[Sha
 
 
 def write_label_picture(path: Path, label: np.ndarray) -> Path:
-    """Write a label map (1, H, W) as a gray PNG, in one rename; 8 bits where the values fit, else 16. Returns `path`."""
+    """Write a label map (1, H, W) as a gray PNG in one rename; 8 bits where the values fit, else 16. Returns `path`."""
     kind = np.uint8 if label.max(initial=0) < 256 else np.uint16
     temporary = path.with_name(f".{path.name}.tmp")
     try:

@@ -94,6 +94,14 @@ def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared:
                 f"{flat[0]}: is a 2-D picture, but the first case, {listing.cases[0].image[0].name}, is 3-D; "
                 "keep 2-D and 3-D cases in separate sources."
             )
+    else:
+        volumes = (p for case in listing.cases for p in case.image if not is_picture(p))
+        deep = next((p for p in volumes if read_file_header(p)[0][0] > 1), None)
+        if deep is not None:
+            raise ValueError(
+                f"{deep}: is a 3-D image, but the first case, {listing.cases[0].image[0].name}, is 2-D; "
+                "keep 2-D and 3-D cases in separate sources."
+            )
     return found
 
 

@@ -39,7 +39,7 @@ class Volume:
     """Voxels as read from a file, and where they lie in space."""
 
     array: np.ndarray
-    """(C, D, H, W) in the file's own dtype; D, H, W are the z, y, x of the file; a view of the file's order, not a copy."""
+    """(C, D, H, W) in the file's own dtype; D, H, W are the z, y, x of the file; a view of its order, not a copy."""
     affine: np.ndarray
     """(4, 4) float64, voxel index (x, y, z) of the file to mm, as in nibabel. Identity for formats without one."""
 

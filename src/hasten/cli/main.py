@@ -27,7 +27,9 @@ class _Guarded(TyperGroup):
                 raise
             typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
             raise typer.Exit(2) from None
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
+            if str(stop):
+                typer.echo(str(stop), err=True)
             raise typer.Exit(130) from None
 
 

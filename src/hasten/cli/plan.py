@@ -14,11 +14,14 @@ def plan(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)],
     out: Annotated[Path, typer.Option(help="The JSON file to write.")] = Path("plan.json"),
     overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a plan that exists already.")] = False,
 ) -> None:
     """Write what a training run would decide from the data set, and why, without training."""
     config = config_from(source, overrides or [])
     if not out.parent.is_dir():
         raise ValueError(f"--out {out}: the folder {out.parent} does not exist; make it or choose another --out")
+    if out.exists() and not overwrite:  # a plan is there to be edited
+        raise ValueError(f"--out {out}: exists; add --overwrite to replace it, or choose another --out")
 
     from hasten.engine.run import make_plan
     from hasten.observe.rundir import write_json

@@ -9,13 +9,20 @@ import typer
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run, or its best.pt.")],
     inputs: Annotated[list[Path], typer.Argument(metavar="INPUT", help="Images, or folders of images.")],
     out: Annotated[Path, typer.Option(help="Folder for the label maps.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace label maps that exist already.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Segment images with a trained run's best weights; label maps lie on the images' own voxels."""
     from hasten.engine.predict import predict as segment
 
-    written = segment(run, inputs, out, overwrite=overwrite)
+    tick = None if quiet else _show
+    written = segment(run, inputs, out, overwrite=overwrite, device=device, tick=tick)
     typer.echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}")
+
+
+def _show(done: int, total: int, target: Path) -> None:
+    typer.echo(f"{done}/{total}  {target.name}", err=True)

@@ -86,15 +86,17 @@ def _report(out: Path) -> Path | None:
 
 
 def _closing(summary: dict[str, Any], out: Path, report: Path | None) -> list[str]:
-    """What a user wants to know when a run ends."""
-    lines = []
-    best, seconds, waited = (summary.get(name) for name in ("best_dice", "seconds", "wait_share"))
-    if best is not None:
-        lines.append(f"best Dice  {best:.4f}")
-    if seconds is not None:
-        lines.append(f"time       {seconds:.1f} s")
-    if waited is not None:
-        lines.append(f"waiting    {100 * waited:.1f}% of the training time was spent waiting for data")
+    """What a user wants to know when a run ends. Times include those of the processes that a resumed run had before."""
+    lines, best, target = [], summary["best"], summary["target"]
+    if best["value"] is not None:
+        lines.append(f"best Dice  {best['value']:.4f} at step {best['step']}")
+    if target["value"] is not None:
+        end = f"reached after {target['time_s']:.1f} s" if target["reached"] else "not reached"
+        lines.append(f"target     Dice {target['value']:g} {end}")
+    earlier = summary["earlier_seconds"]
+    since = f", {earlier:.1f} s of them before this resumption" if earlier else ""
+    lines.append(f"time       {summary['seconds']['total'] + earlier:.1f} s{since}")
+    lines.append(f"waiting    {100 * summary['wait_share']:.1f}% of the training time was spent waiting for data")
     lines.append(f"summary    {out / SUMMARY_JSON}")
     if report is not None:
         lines.append(f"report     {report}")

@@ -27,7 +27,7 @@ class Fingerprint:
     sampled_cases: int
     """How many cases (evenly spaced over the list) the figures below were read from."""
     intensity: dict[str, tuple[float, ...]]
-    """Over the whole of the sampled images, per statistic one value per channel: min, p0_5, p50, p99_5, max, mean, std."""
+    """Over the whole of the sampled images, one value per channel for each of min, p0_5, p50, p99_5, max, mean, std."""
     foreground_intensity: dict[str, tuple[float, ...]]
     """The same statistics over the labelled voxels only."""
     class_voxels: dict[int, float]

@@ -19,7 +19,7 @@ from hasten.config.places import Key, read_document
 from hasten.config.schema import RunConfig
 
 
-def load_run(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
     """The run that a YAML file and overrides describe; without a file, the defaults and the overrides.
 
     An override is "section.field=value" with the value in YAML; a later one wins. A relative `data.source` or
@@ -28,6 +28,7 @@ def load_run(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ValueError: lists every mistake at once, each with its line or override, its dotted path and a remedy.
     """
+    path = Path(path) if path is not None else None
     tree: dict[Any, Any] = {}
     origins: dict[Key, str] = {}
     mistakes: list[str] = []

@@ -1,6 +1,7 @@
 """From a fingerprint to a full configuration, every decision with its reason.
 
-A field that is already set is kept. The figures of merit behind the defaults are in docs/concepts.md and benchmarks/results.
+A field that is already set is kept. The figures of merit behind the defaults are in docs/concepts.md and
+benchmarks/results.
 """
 
 from __future__ import annotations
@@ -78,6 +79,24 @@ class _Plan:
         return self.fingerprint.modality.strip().upper().startswith("CT")
 
     @property
+    def num_strides(self) -> int:
+        """Strides between levels: as many as given strides or channels say, else at most what the budget allows."""
+        network = self.config.network
+        if network.strides is not None:
+            return len(network.strides)
+        return (self.budget.levels if network.channels is None else len(network.channels)) - 1
+
+    @property
+    def units(self) -> Triple:
+        """What each side (D, H, W) of a patch is a multiple of, so that every level can halve it."""
+        given = self.config.network.strides
+        if given is not None:
+            depth, height, width = (math.prod(stride[axis] for stride in given) for axis in range(3))
+            return depth, height, width
+        unit = 2**self.num_strides
+        return 1 if self.fingerprint.spatial_dims == 2 else unit, unit, unit
+
+    @property
     def shape(self) -> tuple[float, float, float]:
         """Median shape (D, H, W) of the prepared cases."""
         spacing = self.config.prepare.spacing
@@ -104,10 +123,13 @@ def _spacing(plan: _Plan) -> Decision:
         return Decision((0.0, 0.0, 0.0), "2-D images are kept at their own size")
     if all(abs(at[axis] - own[axis]) <= 0.01 * own[axis] for at in spacings for axis in range(3)):
         return Decision((0.0, 0.0, 0.0), f"all {len(spacings)} cases share {_mm(own)} mm: nothing is resampled")
-    return Decision(tuple(round(value, 4) for value in own), f"median of {len(spacings)} cases")
+    return Decision(tuple(float(f"{value:.5g}") for value in own), f"median of {len(spacings)} cases")
 
 
 def _intensity(plan: _Plan) -> Decision:
+    channels = plan.fingerprint.channels
+    if plan.is_ct and len(channels) > 1 and not all(name.strip().upper().startswith("CT") for name in channels):
+        return Decision("zscore", f"{', '.join(channels)}: channels of different units have no window in common")
     if plan.is_ct:
         return Decision("window", "CT: Hounsfield units are absolute, so one window serves every case")
     return Decision("zscore", f"{plan.fingerprint.modality or 'not CT'}: intensities are relative to the case")
@@ -133,24 +155,21 @@ def _crop_foreground(plan: _Plan) -> Decision:
 
 
 def _patch(plan: _Plan) -> Decision:
-    unit, two = 2 ** (plan.budget.levels - 1), plan.fingerprint.spatial_dims == 2
-    shape, budget = plan.shape, plan.budget.patch_voxels
-    units = [1 if two and axis == 0 else unit for axis in range(3)]
-    sides = [max(step, math.ceil(size / step) * step) for size, step in zip(shape, units, strict=True)]
-    whole = math.prod(sides) <= budget
+    units, budget = plan.units, plan.budget.patch_voxels
+    shape = [max(1, round(size)) for size in plan.shape]
+    sides = [math.ceil(size / step) * step for size, step in zip(shape, units, strict=True)]
+    reason = "a patch holds a whole case, rounded up"
     while math.prod(sides) > budget:
+        free = [axis for axis in range(3) if sides[axis] > units[axis]]
+        if not free:
+            reason = f"the network's strides ask for a patch of over {budget} voxels"
+            break
         # The longest side in mm gives way first, so that a patch tends to a cube of anatomy.
-        axis = max(
-            (axis for axis in range(3) if sides[axis] > units[axis]), key=lambda axis: sides[axis] * plan.voxel[axis]
-        )
+        axis = max(free, key=lambda axis: sides[axis] * plan.voxel[axis])
         sides[axis] -= units[axis]
-    size = " x ".join(str(round(value)) for value in shape)
-    reason = f"median case is {size} voxels: " + (
-        f"a patch holds a whole case, rounded up to a multiple of {unit}"
-        if whole
-        else f"cut down, longest side in mm first, to at most {budget} voxels, a multiple of {unit}"
-    )
-    return Decision(tuple(sides), reason)
+        reason = f"cut down, longest side in mm first, to at most {budget} voxels"
+    size, unit = (" x ".join(str(value) for value in values) for values in (shape, units))
+    return Decision(tuple(sides), f"median case is {size} voxels: {reason}, a multiple of {unit}")
 
 
 def _batch_size(plan: _Plan) -> Decision:
@@ -171,35 +190,54 @@ def _flip_prob(plan: _Plan) -> Decision:
 
 
 def _strides(plan: _Plan) -> Decision:
-    two = plan.fingerprint.spatial_dims == 2
+    network, flat = plan.config.network, plan.fingerprint.spatial_dims == 2
     patch = plan.config.sample.patch
     assert patch is not None
     sides, voxel = list(patch), list(plan.voxel)
+    # Given channels fix the number of levels, whatever can be halved; a network has two, a dynunet three at least.
+    fewest = plan.num_strides if network.channels is not None else 2 if network.name == "dynunet" else 1
     strides: list[Triple] = []
-    for _ in range(plan.budget.levels - 1):
-        finest = min(voxel[1:] if two else voxel)
-        # An axis whose voxels are already twice as long as the finest waits, so that features become isotropic in mm.
-        step = [
-            2 if side >= 8 and at < 2 * finest and side % 2 == 0 else 1 for side, at in zip(sides, voxel, strict=True)
-        ]
-        if two:
-            step[0] = 1
-        if max(step) == 1:
+    for level in range(max(plan.num_strides, fewest)):
+        if network.name == "segresnet":
+            step = (1 if flat else 2, 2, 2)
+            fits = all(by == 1 or (side >= 4 and side % 2 == 0) for side, by in zip(sides, step, strict=True))
+        else:
+            step = _finest_axes(sides, voxel)
+            fits = max(step) > 1
+        if not fits and level >= fewest:
             break
         sides = [side // by for side, by in zip(sides, step, strict=True)]
         voxel = [at * by for at, by in zip(voxel, step, strict=True)]
-        strides.append((step[0], step[1], step[2]))
+        strides.append(step)
+    if network.name == "segresnet":
+        return Decision(tuple(strides), "segresnet halves every axis at each level")
     return Decision(
         tuple(strides), "each level halves the axes that are at least 8 long and not yet twice as coarse in mm"
     )
 
 
+def _finest_axes(sides: list[int], voxel: list[float]) -> Triple:
+    """Halve what can be, but for axes whose voxels are twice as long as the finest: features become isotropic in mm.
+
+    An axis that is too short to be halved again does not hold the others back.
+    """
+    free = [at for side, at in zip(sides, voxel, strict=True) if _can_halve(side)]
+    coarse = 2 * min(free, default=0.0)
+    depth, height, width = (2 if _can_halve(side) and at < coarse else 1 for side, at in zip(sides, voxel, strict=True))
+    return depth, height, width
+
+
+def _can_halve(side: int) -> bool:
+    return side >= 8 and side % 2 == 0
+
+
 def _channels(plan: _Plan) -> Decision:
-    strides = plan.config.network.strides
-    assert strides is not None
-    budget = plan.budget
-    channels = tuple(min(budget.first * 2**level, budget.widest) for level in range(len(strides) + 1))
-    return Decision(channels, f"{budget.first} at full resolution, doubled per level")
+    network, budget = plan.config.network, plan.budget
+    assert network.strides is not None
+    doubling = [budget.first * 2**level for level in range(len(network.strides) + 1)]
+    # A segresnet has no other widths than these.
+    channels = doubling if network.name == "segresnet" else [min(width, budget.widest) for width in doubling]
+    return Decision(tuple(channels), f"{budget.first} at full resolution, doubled per level")
 
 
 def _steps(plan: _Plan) -> Decision:

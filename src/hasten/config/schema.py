@@ -145,6 +145,8 @@ class TrainConfig:
     seed: int = 0
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """`muon`: orthogonalised momentum on the convolution filters, AdamW on the rest; `adamw`: AdamW on everything."""
     steps: int | None = None
     """Optimizer steps of the whole one-cycle schedule."""
     learning_rate: float | None = None
@@ -177,7 +179,7 @@ class InferConfig:
     """Sliding-window inference, for validation and prediction."""
 
     patch: Triple | None = None
-    """Window (D, H, W) in voxels; None takes the training patch, or the whole volume where it is no larger than 4 patches."""
+    """Window (D, H, W) in voxels; None takes the training patch. A volume of up to 4 windows is not cut."""
     overlap: float = 0.5
     """Share of a window that overlaps its neighbour."""
     batch_size: int = 4

@@ -37,15 +37,19 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) 
 
     volumes: (C, D, H, W) tensors of any float dtype, on any device. Nothing the size of a volume outlives its own turn.
     """
-    small, large = [], []
+    small: list[int] = []
+    large: list[int] = []
     for position, volume in enumerate(volumes):
         padded = _padded(_shape(volume), how)
         (small if padded[0] * padded[1] * padded[2] <= how.whole_up_to else large).append(position)
-    # Volumes of like size share a batch, so that little is padded.
-    small.sort(key=lambda position: _padded(_shape(volumes[position]), how))
-    for first in range(0, len(small), how.batch_size):
-        group = small[first : first + how.batch_size]
-        yield from zip(group, _whole(network, [volumes[position] for position in group], how), strict=True)
+    # Only volumes that are padded to one size share a batch: a case's labels must not depend on what it came with.
+    groups: dict[Triple, list[int]] = {}
+    for position in small:
+        groups.setdefault(_padded(_shape(volumes[position]), how), []).append(position)
+    for size, group in groups.items():
+        for first in range(0, len(group), how.batch_size):
+            batch = group[first : first + how.batch_size]
+            yield from zip(batch, _whole(network, [volumes[at] for at in batch], size, how), strict=True)
     for position in large:
         yield position, sliding_window(network, volumes[position], how).argmax(0).to(torch.uint8)
 
@@ -70,18 +74,16 @@ def _forward(network: nn.Module, image: Tensor, how: Inference) -> Tensor:
     return output if how.spatial_dims == 3 else output[:, :, None]
 
 
-def _whole(network: nn.Module, volumes: list[Tensor], how: Inference) -> list[Tensor]:
-    shapes = [_padded(_shape(volume), how) for volume in volumes]
-    size = tuple(max(shape[axis] for shape in shapes) for axis in range(3))
+def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, how: Inference) -> list[Tensor]:
     batch = torch.zeros(len(volumes), volumes[0].shape[0], *size, device=how.device)
-    corners = []
+    places = []
     for number, volume in enumerate(volumes):
         corner = [(room - side) // 2 for room, side in zip(size, _shape(volume), strict=True)]
-        place = tuple(slice(start, start + side) for start, side in zip(corner, _shape(volume), strict=True))
-        batch[(number, slice(None), *place)] = volume.to(how.device, torch.float32)
-        corners.append(place)
+        d, h, w = (slice(start, start + side) for start, side in zip(corner, _shape(volume), strict=True))
+        batch[number, :, d, h, w] = volume.to(how.device, torch.float32)
+        places.append((d, h, w))
     labels = _forward(network, batch, how).argmax(1).to(torch.uint8)
-    return [labels[(number, *place)] for number, place in enumerate(corners)]
+    return [labels[number, d, h, w] for number, (d, h, w) in enumerate(places)]
 
 
 def sliding_window(network: nn.Module, volume: Tensor, how: Inference) -> Tensor:
@@ -121,10 +123,10 @@ def _starts(side: int, window: int, overlap: float) -> list[int]:
 
 
 def _gaussian(window: Triple, device: torch.device) -> Tensor:
-    """Separable Gaussian, sigma an eighth of each side, floored at a thousandth of its peak as in MONAI."""
+    """Separable Gaussian, sigma an eighth of each side, floored at a thousandth, as in MONAI."""
     weight = torch.ones((), device=device)
     for axis, side in enumerate(window):
         offset = torch.arange(side, device=device, dtype=torch.float32) - (side - 1) / 2
         profile = torch.exp(-0.5 * (offset / (0.125 * side)) ** 2)
         weight = weight * profile.view([-1 if place == axis else 1 for place in range(3)])
-    return weight.clamp(min=weight.max() * 1e-3)
+    return weight.clamp(min=1e-3)

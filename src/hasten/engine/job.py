@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,9 @@ from hasten.config.check import check_run
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import from_dict, to_dict
 from hasten.config.plan import Decision, make_plan
-from hasten.config.schema import RunConfig
+from hasten.config.schema import RunConfig, Triple
 from hasten.engine.infer import Inference
-from hasten.nets.build import build_network, divisor
+from hasten.nets.build import build_network, divisor, network_mistake
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,14 +55,13 @@ def plan_run(config: RunConfig, plan: Path | None = None) -> Planned:
         raise ValueError("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list)")
     if plan is not None:
         config = with_plan(config, plan)
+    _raise(check_run(config))
     case_set = load_case_set(config.data.source, config.data.spatial_dims)
     train, validation = split_cases(case_set, config.data.split)
     device = pick_device(config.train.device)
     fingerprint = get_fingerprint(case_set, config.cache)
     full, decisions = make_plan(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
-    mistakes = [*check_run(full), *_check_shapes(full)]
-    if mistakes:
-        raise ValueError("\n".join(mistakes))
+    _raise(check_run(full) or _check_network(full, case_set.spatial_dims))
     return Planned(
         config=full,
         decisions=decisions,
@@ -72,18 +73,30 @@ def plan_run(config: RunConfig, plan: Path | None = None) -> Planned:
     )
 
 
+def _raise(mistakes: list[str]) -> None:
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
+
+
 def with_plan(config: RunConfig, path: Path) -> RunConfig:
     """`config` with the decisions of a plan file in every field that it leaves open."""
     try:
         decisions = json.loads(path.read_text())["decisions"]
         values = {name: decision["value"] for name, decision in decisions.items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: not a plan as `hasten plan` writes it ({error})") from error
-    tree = to_dict(config)
+    tree, defaults = to_dict(config), to_dict(RunConfig())
     for name, value in values.items():
         section, _, key = name.partition(".")
         if section not in tree or key not in tree[section]:
-            raise ValueError(f"{path}: decisions name {name}, which is no field of a run")
+            fields = [f"{part}.{field}" for part, content in tree.items() for field in content]
+            near = difflib.get_close_matches(name, fields, n=1)
+            hint = f"did you mean {near[0]}?" if near else "remove it"
+            raise ValueError(f"{path}: decisions name {name}, which is no field of a run; {hint}")
+        if defaults[section][key] is not None:
+            raise ValueError(
+                f"{path}: decisions name {name}, which no plan decides; set it in the run's YAML or as {name}=VALUE"
+            )
         if tree[section][key] is None:
             tree[section][key] = value
     return from_dict(tree, where=str(path))
@@ -93,25 +106,47 @@ def pick_device(name: str) -> torch.device:
     """`auto`, `cpu`, `cuda` or `cuda:N`. Raises ValueError for a device that is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise ValueError(
-            f"train.device={name}: this machine has {torch.cuda.device_count()} CUDA devices; use auto or cpu"
-        )
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"train.device={name}: use auto, cpu, cuda or cuda:N")
+    device, count = torch.device(name), torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        there = "".join(f"cuda:{index}, " for index in range(count))
+        raise ValueError(f"train.device={name}: this machine has {count} CUDA devices; use {there}auto or cpu")
     return device
 
 
-def _check_shapes(config: RunConfig) -> list[str]:
-    """Patches that the network cannot halve often enough."""
-    unit, mistakes = divisor(config.network), []
-    for name, patch in (("sample.patch", config.sample.patch), ("infer.patch", config.infer.patch)):
-        assert patch is not None
-        if any(side % by for side, by in zip(patch, unit, strict=True)):
-            near = [math.ceil(side / by) * by for side, by in zip(patch, unit, strict=True)]
-            mistakes.append(
-                f"{name}: {list(patch)} is not a multiple of {list(unit)}, as network.strides asks; use {near}"
-            )
-    return mistakes
+def _check_network(config: RunConfig, spatial_dims: int) -> list[str]:
+    """A network that can't be built, or patches that it can't take."""
+    unit, sample, infer = divisor(config.network), config.sample.patch, config.infer.patch
+    assert sample is not None
+    assert infer is not None
+    # An inference patch that follows the training patch is not a second mistake.
+    patches = {"sample.patch": sample} if infer == sample else {"sample.patch": sample, "infer.patch": infer}
+    if spatial_dims == 2:
+        deep = [name for name, patch in patches.items() if patch[0] != 1]
+        if deep:
+            return [
+                f"{name}: {list(patches[name])} is 3-D; use {[1, *patches[name][1:]]} for 2-D images" for name in deep
+            ]
+    mistake = network_mistake(config.network, spatial_dims)
+    if mistake:
+        return [mistake]
+    return [
+        wrong for name, patch in patches.items() if (wrong := _patch_mistake(name, patch, unit, config.network.norm))
+    ]
+
+
+def _patch_mistake(name: str, patch: Triple, unit: Triple, norm: str) -> str | None:
+    if any(side % by for side, by in zip(patch, unit, strict=True)):
+        near = [math.ceil(side / by) * by for side, by in zip(patch, unit, strict=True)]
+        return f"{name}: {list(patch)} is not a multiple of {list(unit)}, as network.strides asks; use {near}"
+    if patch == unit and norm == "instance":
+        larger = [2 * side if side > 1 else 1 for side in patch]
+        return (
+            f"{name}: {list(patch)} leaves a single voxel at the coarsest level, which an instance norm cannot scale; "
+            f"use {larger} or more, or fewer strides"
+        )
+    return None
 
 
 def plan_to_dict(planned: Planned) -> dict[str, Any]:

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 from ignite.engine import Engine, Events
-from torch import Tensor
+from torch import Tensor, nn
 
 from hasten.config.load import to_dict
-from hasten.engine.checkpoint import write_checkpoint
+from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
 from hasten.engine.metric import Dice
 from hasten.engine.parts import Parts
 from hasten.engine.validate import validate
 from hasten.feed.feed import Feed
-from hasten.observe.clock import Clock
+from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, append_jsonl, read_jsonl, write_jsonl
 
@@ -59,8 +59,6 @@ class Loop:
     def __init__(
         self, parts: Parts, out: Path, clock: Clock, progress: Progress | None, *, first: int, elapsed: float
     ) -> None:
-        from hasten.observe.clock import process_start_seconds
-
         self.parts, self.out, self.clock, self.progress = parts, out, clock, progress
         self.first, self.elapsed = first, elapsed
         self.train = parts.planned.config.train
@@ -74,6 +72,7 @@ class Loop:
         self.stop_signal = False
         self._began_offset = process_start_seconds() - time.perf_counter()
         self._losses: list[Tensor] = []
+        self._logged = first
         self._mark = (0.0, 0.0)
 
     def time_s(self) -> float:
@@ -82,20 +81,19 @@ class Loop:
 
     def run(self) -> Outcome:
         """Train to the end, to the target, to the time limit, or to a Ctrl-C."""
-        _drop_later(self.out / METRICS_JSONL, self.first)
+        self._take_up_records()
         engine = Engine(self._step)
         per_epoch = max(1, -(-len(self.parts.planned.train) // self.batch_size))
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._after_step)
         # All state of the run lies in (seed, step), so that ignite is told where to go on and skips nothing.
-        epochs = max(1, -(-self.steps // per_epoch))
+        epochs = max(1, -(-max(self.steps, self.first) // per_epoch))
         engine.load_state_dict({"iteration": self.first, "epoch_length": per_epoch, "max_epochs": epochs})
         if self.progress:
             self.progress.start(self.steps, self.train.target)
         before = _catch_interrupt(self)
         self._mark = (time.perf_counter(), 0.0)
-        self._train_span = self.clock.span("train")
         try:
-            if self.first < self.steps:
+            if self.first < self.steps and self.status == "finished":
                 engine.run(self.feed)
         finally:
             if before is not None:
@@ -103,8 +101,6 @@ class Loop:
             if self.progress:
                 self.progress.stop()
         step = max(engine.state.iteration, self.first)
-        if step and self.status != "interrupted" and self._last_saved != step:
-            self._save_last(step)
         trained = self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
         done = (step - self.first) * self.batch_size
         return Outcome(
@@ -118,7 +114,16 @@ class Loop:
             elapsed=self.elapsed,
         )
 
-    _last_saved = 0
+    def _take_up_records(self) -> None:
+        """Drop what an earlier process recorded after `first`, and see whether it had reached the target by then."""
+        path = self.out / METRICS_JSONL
+        kept = [record for record in read_jsonl(path) if record.get("step", 0) <= self.first]
+        write_jsonl(path, kept)
+        for record in kept:
+            dice = record.get("dice")
+            if self.train.target is not None and dice is not None and dice >= self.train.target:
+                self.status, self.target_time_s = "target_reached", record["time_s"]
+                return
 
     def _step(self, engine: Engine, batch: tuple[Tensor, Tensor]) -> None:
         with self.clock.span("train"):
@@ -142,13 +147,11 @@ class Loop:
     def _log(self, step: int) -> None:
         with self.clock.span("train"):
             loss = float(torch.stack(self._losses).mean()) if self._losses else math.nan
-        count = len(self._losses)
+        # Of this process alone: `_losses` of a resumed run begins with those of the process before it.
+        count, self._logged = step - self._logged, step
         self._losses.clear()
         if not math.isfinite(loss):
-            raise ValueError(
-                f"the loss is {loss} at step {step}: lower train.learning_rate (now {self.train.learning_rate}) or set "
-                f"train.precision=fp32; {self.out / CHECKPOINTS} holds the last good state"
-            )
+            raise self._diverged(f"the loss is {loss}", step)
         now, waited = time.perf_counter(), self.feed.wait_seconds
         spent = now - self._mark[0]
         share = (waited - self._mark[1]) / spent if spent > 0 else 0.0
@@ -167,7 +170,22 @@ class Loop:
         if self.progress:
             self.progress.update(step, loss=loss, samples_per_s=speed, wait_share=share)
 
+    def _diverged(self, what: str, step: int) -> ValueError:
+        saved = (self.out / CHECKPOINTS / "last.pt").exists()
+        return ValueError(
+            f"{what} at step {step}: lower train.learning_rate (now {self.train.learning_rate}) or set "
+            "train.precision=fp32" + (f"; {self.out / CHECKPOINTS} holds the last good state" if saved else "")
+        )
+
+    def _require_finite(self, step: int) -> None:
+        """A state that has gone wrong must not take the place of the last good one; the loss may say so only later."""
+        with self.clock.span("train"), torch.no_grad():
+            norm = float(nn.utils.get_total_norm(self.parts.step.weights.parameters()))
+        if not math.isfinite(norm):
+            raise self._diverged(f"the norm of the weights is {norm}", step)
+
     def _validate(self, step: int) -> None:
+        self._require_finite(step)
         begin = time.perf_counter()
         with self.clock.span("validate"):
             dice = self.last = validate(self.parts)
@@ -198,13 +216,14 @@ class Loop:
         self._mark = (self._mark[0] + time.perf_counter() - begin, self._mark[1])
 
     def _save_last(self, step: int) -> None:
+        self._require_finite(step)
         with self.clock.span("checkpoint"):
             write_checkpoint(self.out / CHECKPOINTS / "last.pt", self._state(step))
-        self._last_saved = step
 
     def _state(self, step: int) -> dict[str, Any]:
         train_step = self.parts.step
         average = train_step.average.state_dict() if train_step.average is not None else None
+        device = self.parts.planned.device
         return {
             "step": step,
             "elapsed": self.time_s(),
@@ -214,6 +233,7 @@ class Loop:
             "optimizer": train_step.optimizer.state_dict(),
             "scaler": train_step.scaler.state_dict(),
             "random_state": torch.get_rng_state(),
+            "device_random_state": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
             # Losses of steps after the last log line, so that a resumed run's next line is the same.
             "losses": torch.stack(self._losses).cpu() if self._losses else torch.zeros(0),
         }
@@ -222,14 +242,17 @@ class Loop:
         """Take up what `_state` saved; the loop was made with that step as `first`."""
         train_step = self.parts.step
         train_step.weights.load_state_dict(state["network"])
-        if train_step.average is not None and state["average"] is not None:
-            train_step.average.load_state_dict(state["average"])
+        if train_step.average is not None:
+            train_step.average.load_state_dict(state["average"] or state["network"])
         train_step.optimizer.load_state_dict(state["optimizer"])
+        _lay_out(train_step.optimizer)
         train_step.scaler.load_state_dict(state["scaler"])
+        device = self.parts.planned.device
         torch.set_rng_state(state["random_state"])
-        self.best = Best(**state["best"])
-        self._losses = list(state["losses"].to(self.parts.planned.device).unbind(0))
-        self._last_saved = self.first
+        if device.type == "cuda" and state["device_random_state"] is not None:
+            torch.cuda.set_rng_state(state["device_random_state"], device)
+        self.best = _best_on_disk(self.out / CHECKPOINTS / "best.pt")
+        self._losses = list(state["losses"].to(device).unbind(0))
 
 
 def model_content(parts: Parts, dice: Dice, step: int) -> dict[str, Any]:
@@ -246,10 +269,24 @@ def model_content(parts: Parts, dice: Dice, step: int) -> dict[str, Any]:
     }
 
 
-def _drop_later(path: Path, step: int) -> None:
-    """Take away what an earlier process recorded after the checkpoint that this one goes on from."""
-    kept = [record for record in read_jsonl(path) if record.get("step", 0) <= step] if path.exists() else []
-    write_jsonl(path, kept)
+def _best_on_disk(path: Path) -> Best:
+    """What best.pt holds. It may be later than last.pt, and a file that can't be read is to be written anew."""
+    try:
+        content = read_checkpoint(path)
+    except ValueError:
+        return Best(value=math.nan, step=0)
+    return Best(value=content["dice"], step=content["step"])
+
+
+def _lay_out(optimizer: torch.optim.Optimizer) -> None:
+    """Give the moments their parameter's memory format, which may be set anew on resuming.
+
+    The fused AdamW walks both in the order of memory and is silently wrong where they differ (torch 2.13).
+    """
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                values[name] = torch.empty_like(parameter, requires_grad=False).copy_(value)
 
 
 def _catch_interrupt(loop: Loop) -> Any:

@@ -6,13 +6,15 @@ import copy
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hasten.cache.key import digest
 from hasten.engine.step import autocast, memory_format, shaped
@@ -22,6 +24,12 @@ from hasten.observe.rundir import write_json
 log = logging.getLogger(__name__)
 
 _ROUNDS = 3
+_RULES = 2
+"""Raised when another thing is measured, or something else asked of a variant: older results are not found."""
+
+Precision = Literal["fp32", "bf16", "fp16"]
+Trace = tuple[Tensor, Tensor]
+"""() loss and () gradient norm of one pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,7 @@ class Engaged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    precision: str
+    precision: Precision
     channels_last: bool
 
     def __str__(self) -> str:
@@ -47,9 +55,13 @@ class Measured:
 
     seconds: dict[str, float]
     variant: Variant
+    excluded: tuple[str, ...] = ()
+    """Variants whose loss or gradient was not that of the first one."""
 
 
-def interleave(calls: dict[str, Callable[[], object]], *, rounds: int, device: torch.device) -> dict[str, list[float]]:
+def interleave(
+    calls: Mapping[str, Callable[[], object]], *, rounds: int, device: torch.device
+) -> dict[str, list[float]]:
     """Seconds of every call, A B C A B C ..., after one unmeasured round."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
@@ -75,21 +87,23 @@ class Probe:
     device: torch.device
 
 
-def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], torch.Tensor]:
-    """A call that runs forward and backward and returns the loss, still on the device."""
+def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Trace]:
+    """A call that runs forward and backward and returns loss and gradient norm, still on the device."""
     generator = torch.Generator().manual_seed(0)
     image = torch.randn(probe.shape, generator=generator).to(probe.device)
     label = torch.randint(0, probe.num_classes, (probe.shape[0], 1, *probe.shape[2:]), generator=generator)
     label = (label if probe.spatial_dims == 3 else label[:, :, 0]).to(probe.device)
     layout = memory_format(probe.spatial_dims, variant.channels_last)
 
-    def call() -> torch.Tensor:
+    def call() -> Trace:
         with autocast(probe.device, variant.precision):
             output = network(shaped(image, probe.spatial_dims, layout))
         value = probe.loss(output, label)
         value.backward()
+        # A norm is part of every step that clips; here it also tells gradients that are wrong behind a sound loss.
+        norm = nn.utils.get_total_norm([weight.grad for weight in network.parameters() if weight.grad is not None])
         network.zero_grad(set_to_none=True)
-        return value.detach()
+        return value.detach(), norm
 
     return call
 
@@ -97,63 +111,110 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], to
 def fastest_variant(network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path) -> Measured:
     """Time the allowed variants, forward and backward, interleaved.
 
-    A variant whose loss differs from that of the first one, the reference, by more than 2 % is out. The result is kept in
-    `memory` under the machine, the network and the shape, so that the next run asks nothing. The network is left as it was.
+    A variant is out if, in any pass, its loss differs from that of the first one, the reference, by more than 2 %, or
+    its gradient norm by more than 20 %. The result is kept in `memory` under the machine, the network and the shape, so
+    that the next run asks nothing. The network and torch's random state are left as they were.
     """
     sizes = [str(tuple(parameter.shape)) for parameter in network.parameters()]
     names = [str(variant) for variant in allowed]
-    kept = (
-        memory / f"variant-{digest([_machine(probe.device), type(network).__name__, sizes, probe.shape, names])}.json"
-    )
-    if kept.is_file():
-        try:
-            content = json.loads(kept.read_text())
-            return Measured(content["seconds"], Variant(**content["variant"]))
-        except (ValueError, KeyError, TypeError):
-            log.warning("%s: unreadable, measured again", kept)
+    # The text of a network tells its strides, norms and activations, the sizes those of layers without such a text.
+    asked = [_RULES, _machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names]
+    kept = memory / f"variant-{digest(asked)}.json"
+    found = _remembered(kept, allowed)
+    if found is not None:
+        return found
+    traces: dict[str, list[Trace]] = {name: [] for name in names}
     copies = {str(variant): _copy(network, probe, variant) for variant in allowed}
     calls = {str(variant): _pass(copies[str(variant)], probe, variant) for variant in allowed}
-    losses = {name: call() for name, call in calls.items()}
-    times = interleave(calls, rounds=_ROUNDS, device=probe.device)
-    agreeing = {name: median(found) for name, found in times.items() if _agrees(losses[name], losses[names[0]])}
-    seconds = dict(sorted(agreeing.items(), key=lambda item: item[1]))
+    with _random_state_kept(probe.device):
+        times = interleave(
+            {name: _recorded(call, traces[name]) for name, call in calls.items()},
+            rounds=_ROUNDS,
+            device=probe.device,
+        )
+    reference = traces[names[0]][0]
+    sound = [name for name in names if name == names[0] or all(_agrees(trace, reference) for trace in traces[name])]
+    seconds = dict(sorted(((name, median(times[name])) for name in sound), key=lambda item: item[1]))
     best = next(variant for variant in allowed if str(variant) == next(iter(seconds)))
-    memory.mkdir(parents=True, exist_ok=True)
-    write_json(kept, {"seconds": seconds, "variant": asdict(best), "machine": _machine(probe.device)})
-    return Measured(seconds, best)
+    measured = Measured(seconds, best, tuple(name for name in names if name not in sound))
+    try:
+        memory.mkdir(parents=True, exist_ok=True)
+        write_json(kept, {**asdict(measured), "machine": _machine(probe.device)})
+    except OSError as error:
+        log.warning(
+            "%s: what was measured can't be kept (%s); set cache.dir to a folder that can be written", kept, error
+        )
+    return measured
+
+
+def _remembered(path: Path, allowed: list[Variant]) -> Measured | None:
+    """What an earlier run measured, if it did and the file is sound."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        seconds = {str(name): float(value) for name, value in content["seconds"].items()}
+        found = Measured(seconds, Variant(**content["variant"]), tuple(content["excluded"]))
+        if found.variant not in allowed or not seconds:
+            raise ValueError("names no variant that is allowed")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("%s: can't be used (%s) and is measured again", path, error)
+        return None
+    return found
+
+
+def _recorded(call: Callable[[], Trace], into: list[Trace]) -> Callable[[], None]:
+    return lambda: into.append(call())
+
+
+def _random_state_kept(device: torch.device) -> AbstractContextManager[None]:
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def faster_compiled(network: nn.Module, probe: Probe, variant: Variant, *, always: bool) -> tuple[nn.Module, Engaged]:
     """`network` compiled, if that works and is at least 3 % faster (or `always`); else the network itself, and why."""
     twin = _copy(network, probe, variant)
-    compiled = torch.compile(twin, dynamic=False)
     begin = time.perf_counter()
-    calls = {"eager": _pass(twin, probe, variant), "compiled": _pass(compiled, probe, variant)}  # type: ignore[arg-type]
-    try:
-        losses = {name: call() for name, call in calls.items()}
-    except Exception as error:
-        lines = str(error).strip().splitlines()
-        reason = lines[0] if lines else type(error).__name__
-        log.warning("the network runs uncompiled: %s", reason)
-        return network, Engaged(False, f"torch.compile failed: {reason}")
-    spent = time.perf_counter() - begin
-    times = {name: median(found) for name, found in interleave(calls, rounds=5, device=probe.device).items()}
+    with _random_state_kept(probe.device):
+        try:
+            compiled = torch.compile(twin, dynamic=False)
+            calls = {"eager": _pass(twin, probe, variant), "compiled": _pass(compiled, probe, variant)}  # type: ignore[arg-type]
+            traces = {name: call() for name, call in calls.items()}
+        except Exception as error:
+            lines = str(error).strip().splitlines()
+            reason = lines[0] if lines else type(error).__name__
+            log.warning("the network runs uncompiled: %s", reason)
+            return network, Engaged(False, f"torch.compile failed: {reason}")
+        spent = time.perf_counter() - begin
+        times = {name: median(found) for name, found in interleave(calls, rounds=5, device=probe.device).items()}
     told = f"{1e3 * times['compiled']:.0f} ms against {1e3 * times['eager']:.0f} ms eager, compiled in {spent:.0f} s"
-    if not _agrees(losses["compiled"], losses["eager"]):
-        return network, Engaged(False, f"the compiled loss {losses['compiled']:.4g} is not {losses['eager']:.4g}")
+    if not _agrees(traces["compiled"], traces["eager"]):
+        found, wanted = ("loss {:.4g} and gradient norm {:.4g}".format(*traces[name]) for name in ("compiled", "eager"))
+        return network, Engaged(False, f"compiled it gives {found}, eager {wanted}")
     if not always and times["compiled"] > 0.97 * times["eager"]:
         return network, Engaged(False, f"not faster: {told}")
     return torch.compile(network, dynamic=False), Engaged(True, told)  # type: ignore[return-value]
 
 
 def _copy(network: nn.Module, probe: Probe, variant: Variant) -> nn.Module:
-    """A copy in the variant's memory format, so that timing leaves no trace (running statistics, gradients)."""
+    """A copy in the variant's memory format, so that timing leaves no trace (running statistics, gradients).
+
+    It is in training mode but without dropout, whose draws would drown what is compared.
+    """
     layout = memory_format(probe.spatial_dims, variant.channels_last)
-    return copy.deepcopy(network).to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
+    twin = copy.deepcopy(network).to(memory_format=layout).train()  # type: ignore[call-overload]
+    for module in twin.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.eval()
+    return twin
 
 
-def _agrees(value: torch.Tensor, reference: torch.Tensor) -> bool:
-    return bool((value - reference).abs() <= 0.02 * reference.abs() + 1e-3)
+def _agrees(trace: Trace, reference: Trace) -> bool:
+    """Whether loss and gradient norm are the reference's, within what a shorter float may change. NaN never agrees."""
+    (loss, norm), (true_loss, true_norm) = trace, reference
+    same_loss = (loss - true_loss).abs() <= 0.02 * true_loss.abs() + 1e-3
+    same_norm = (norm - true_norm).abs() <= 0.2 * true_norm + 1e-6
+    return bool(same_loss & same_norm)
 
 
 def _machine(device: torch.device) -> list[str | int]:
@@ -174,4 +235,5 @@ def _cpu() -> str:
 def explain(measured: Measured, what: str) -> str:
     """One sentence of evidence for the report."""
     ranked = ", ".join(f"{name} {1e3 * value:.0f} ms" for name, value in measured.seconds.items())
-    return f"{what}; measured here, forward and backward of a small batch: {ranked}"
+    out = f"; out for another loss or gradient: {', '.join(measured.excluded)}" if measured.excluded else ""
+    return f"{what}; measured here, forward and backward of a small batch: {ranked}{out}"

@@ -12,10 +12,12 @@ from torch import Tensor
 class Dice:
     """Dice of a validation, as MONAI's DiceMetric(include_background=False, ignore_empty=True) defines it.
 
-    A class that a case's label does not hold is left out of that case. `mean` averages a case's classes, then the cases.
+    A class that a case's label does not hold is left out of that case. `mean` averages a case's classes, then the
+    cases.
     """
 
     mean: float
+    """nan if no case holds foreground."""
     per_class: dict[str, float]
     """Mean over the cases that hold the class; nan if none does."""
     per_case: tuple[float, ...]
@@ -23,7 +25,10 @@ class Dice:
 
 
 def overlap_counts(prediction: Tensor, label: Tensor, num_classes: int) -> Tensor:
-    """(K - 1, 3) int64 voxels of each foreground class: in both, predicted, labelled. Both inputs (D, H, W) class index."""
+    """(K - 1, 3) int64 voxels of each foreground class: in both, predicted, labelled.
+
+    prediction, label: class index of any integer type and one shape, (D, H, W).
+    """
     pairs = label.to(torch.int64) * num_classes + prediction.to(torch.int64)
     table = torch.bincount(pairs.reshape(-1), minlength=num_classes**2).view(num_classes, num_classes)
     return torch.stack([table.diagonal(), table.sum(0), table.sum(1)], dim=1)[1:]

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import shlex
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from hasten.cache.build import get_arena
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
 from hasten.engine.checkpoint import read_checkpoint
-from hasten.engine.job import Planned, build_net, plan_run, plan_to_dict
+from hasten.engine.job import build_net, plan_run, plan_to_dict
 from hasten.engine.loop import Loop
-from hasten.engine.parts import build_parts
+from hasten.engine.measure import Engaged
+from hasten.engine.parts import Parts, build_parts
 from hasten.engine.settle import settle_variant
 from hasten.engine.summary import write_examples, write_summary
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.env import environment
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, PLAN_JSON, RUN_YAML, create_run_dir, write_json
+from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, PLAN_JSON, RUN_YAML, SUMMARY_JSON, create_run_dir, write_json
 
 
 def make_plan(config: RunConfig) -> dict[str, Any]:
@@ -27,9 +33,9 @@ def make_plan(config: RunConfig) -> dict[str, Any]:
 
 def train(
     config: RunConfig,
-    out: Path,
+    out: str | Path,
     *,
-    plan: Path | None = None,
+    plan: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -40,51 +46,122 @@ def train(
     Raises ValueError for bad input before anything is trained; KeyboardInterrupt after saving, on Ctrl-C.
     """
     out = Path(out)
+    done = _complete(out, config) if resume else None
+    if done is not None:
+        return done
     clock = Clock()
     started = process_start_seconds()
     existed = out.exists()
+    _clear_away(out, resume=resume)
     create_run_dir(out, resume=resume)
     try:
-        with clock.span("read_plan"):
-            planned = plan_run(config, plan)
-        with clock.span("prepare"):
-            arena = get_arena(
-                planned.case_set, planned.config.prepare, planned.config.cache, device=str(planned.device)
-            )
-        with clock.span("tune"):
-            network = build_net(planned)
-            planned, engaged = settle_variant(planned, network)
-        parts = build_parts(planned, arena, network, clock, engaged)
+        parts = _put_together(config, Path(plan) if plan is not None else None, clock)
+        if resume:
+            _keep_reasons(out, parts)
+        # Before anything is written: a damaged checkpoint must leave the run as it was.
+        loop = _make_loop(out, parts, clock, progress, resume=resume)
+        _write_records(out, parts, resume=resume)
     except BaseException:
         if not resume:
-            _remove_empty(out, itself=not existed)
+            _take_back(out, itself=not existed)
         raise
-    last = out / CHECKPOINTS / "last.pt"
-    state = read_checkpoint(last) if resume and last.exists() else None
-    _write_records(out, parts.planned, resume=resume)
-    first, elapsed = (state["step"], state["elapsed"]) if state else (0, 0.0)
-    loop = Loop(parts, out, clock, progress, first=first, elapsed=elapsed)
-    if state:
-        loop.restore(state)
-    outcome = loop.run()
-    write_examples(out, parts, outcome)
-    summary = write_summary(out, parts, clock, outcome, import_seconds=started)
+    try:
+        outcome = loop.run()
+        write_examples(out, parts, outcome)
+        summary = write_summary(out, parts, clock, outcome, import_seconds=started)
+    except OSError as error:
+        raise ValueError(
+            f"{out}: the run was stopped, as it could not be written to ({error.strerror or error}); "
+            f"make room there and go on with: {_resume_command(out)}"
+        ) from error
     if outcome.status == "interrupted":
-        raise KeyboardInterrupt(f"stopped at step {outcome.step}; go on with: hasten train --resume --out {out}")
+        raise KeyboardInterrupt(f"stopped at step {outcome.step}; go on with: {_resume_command(out)}")
     return summary
 
 
-def _write_records(out: Path, planned: Planned, *, resume: bool) -> None:
-    write_json(out / ENV_JSON, environment())
-    (out / RUN_YAML).write_text(dump_run(planned.config))
+def _put_together(config: RunConfig, plan: Path | None, clock: Clock) -> Parts:
+    """Everything before the first step: plan, arena, measured switches, network, compiled programs."""
+    with clock.span("read_plan"):
+        planned = plan_run(config, plan)
+    with clock.span("prepare"):
+        arena = get_arena(planned.case_set, planned.config.prepare, planned.config.cache, device=str(planned.device))
+    with clock.span("tune"):
+        network = build_net(planned)
+        planned, engaged = settle_variant(planned, network)
+    return build_parts(planned, arena, network, clock, engaged)
+
+
+def _make_loop(out: Path, parts: Parts, clock: Clock, progress: Progress | None, *, resume: bool) -> Loop:
+    """The loop, at step 0 or where last.pt left it. Raises ValueError if that file is damaged or of other settings."""
+    # Measuring drew from torch's generator, or found its results in the cache and did not: dropout must not notice.
+    torch.manual_seed(parts.planned.config.train.seed)
+    last = out / CHECKPOINTS / "last.pt"
+    if not (resume and last.exists()):
+        return Loop(parts, out, clock, progress, first=0, elapsed=0.0)
+    state = read_checkpoint(last)
+    loop = Loop(parts, out, clock, progress, first=state["step"], elapsed=state["elapsed"])
+    try:
+        loop.restore(state)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"{last}: does not fit the run's settings ({str(error).strip().splitlines()[0]}); "
+            f"resume with the network, optimizer and precision that {out / RUN_YAML} had when it was written"
+        ) from error
+    return loop
+
+
+def _resume_command(out: Path) -> str:
+    return f"hasten train --resume --out {shlex.quote(str(out))}"
+
+
+def _complete(out: Path, config: RunConfig) -> dict[str, Any] | None:
+    """The summary of a run that has nothing left to do under `config`."""
+    try:
+        summary: dict[str, Any] = json.loads((out / SUMMARY_JSON).read_text())
+        status, steps, target = summary["status"], summary["steps"], summary["target"]["value"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    through = status == "finished" and steps == config.train.steps
+    return summary if through or (status == "target_reached" and target == config.train.target) else None
+
+
+def _keep_reasons(out: Path, parts: Parts) -> None:
+    """On resuming, a switch is on because run.yaml says so; what was measured when the run began says more."""
+    try:
+        before = json.loads((out / PLAN_JSON).read_text())["engaged"]
+        kept = {name: Engaged(**engaged) for name, engaged in before.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return
+    for name, now in parts.engaged.items():
+        if name in kept and kept[name].on == now.on and now.why.startswith("set in the configuration"):
+            parts.engaged[name] = kept[name]
+
+
+def _write_records(out: Path, parts: Parts, *, resume: bool) -> None:
+    # First, and in one rename: without it a run that is killed can be neither resumed nor begun again.
+    temporary = out / f".{RUN_YAML}"
+    temporary.write_text(dump_run(parts.planned.config))
+    temporary.replace(out / RUN_YAML)
     if not resume or not (out / PLAN_JSON).exists():
-        write_json(out / PLAN_JSON, plan_to_dict(planned))
+        engaged = {name: dataclasses.asdict(engaged) for name, engaged in parts.engaged.items()}
+        write_json(out / PLAN_JSON, {**plan_to_dict(parts.planned), "engaged": engaged})
+    write_json(out / ENV_JSON, environment())
 
 
-def _remove_empty(out: Path, *, itself: bool) -> None:
-    """Take back the directories that this run made, so that the same command can be given again."""
+def _clear_away(out: Path, *, resume: bool) -> None:
+    """What a killed process left: half-written checkpoints, or a folder in which nothing had begun."""
     folder = out / CHECKPOINTS
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
-    if itself and out.is_dir() and not any(out.iterdir()):
-        out.rmdir()
+    if resume:
+        for left in folder.glob(".*.pt.*"):
+            left.unlink(missing_ok=True)
+    elif out.is_dir() and not {path.name for path in out.iterdir()} - {CHECKPOINTS, f".{RUN_YAML}"}:
+        _take_back(out, itself=False)
+
+
+def _take_back(out: Path, *, itself: bool) -> None:
+    """Remove what this run made before its first step, so that the same command can be given again."""
+    for name in (f".{RUN_YAML}", RUN_YAML, PLAN_JSON, ENV_JSON):
+        (out / name).unlink(missing_ok=True)
+    for folder in [out / CHECKPOINTS, out] if itself else [out / CHECKPOINTS]:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import os
 import time
 from pathlib import Path
@@ -13,10 +15,13 @@ from torch import nn
 from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
 from hasten.engine.job import Planned
-from hasten.engine.measure import Engaged, Probe, Variant, explain, faster_compiled, fastest_variant
+from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, faster_compiled, fastest_variant
 from hasten.nets.build import build_loss, divisor
 from hasten.sample.program import BatchProgram, BatchSpec, make_program
 
+log = logging.getLogger(__name__)
+
+_GIVEN = "set in the configuration"
 _COMPILE_SECONDS = 40.0
 """What compiling a batch program costs on a slow machine; a compiled one saves about four fifths of an eager one."""
 _NETWORK_COMPILE_SECONDS = 1200.0
@@ -26,24 +31,40 @@ _NETWORK_COMPILE_SECONDS = 1200.0
 def settle_variant(planned: Planned, network: nn.Module) -> tuple[Planned, dict[str, Engaged]]:
     """Precision and memory format: as set, or the fastest measured."""
     train = planned.config.train
-    tiny = planned.device.type == "cpu" and min(_deepest(planned)) < 3
-    precisions = [train.precision] if train.precision else ["fp32"] if tiny else ["fp32", "bf16"]
+    precisions, precision_why = _precisions(planned)
     formats = [train.channels_last] if train.channels_last is not None else [False, True]
     allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
-    if len(allowed) == 1:
-        variant, why = allowed[0], "set in the configuration"
-    else:
+    variant, why = allowed[0], ""
+    if len(allowed) > 1:
         memory = cache_dir(planned.config.cache) / "measured"
         measured = fastest_variant(network, probe_of(planned), allowed, memory)
         variant, why = measured.variant, explain(measured, f"{measured.variant} was fastest")
     part = dataclasses.replace(train, precision=variant.precision, channels_last=variant.channels_last)
     engaged = {
         "autocast " + (variant.precision if variant.precision != "fp32" else "bf16"): Engaged(
-            variant.precision != "fp32", why
+            variant.precision != "fp32", precision_why or why
         ),
-        "channels-last": Engaged(variant.channels_last, why),
+        "channels-last": Engaged(variant.channels_last, why if train.channels_last is None else _GIVEN),
     }
     return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=part)), engaged
+
+
+def _precisions(planned: Planned) -> tuple[list[Precision], str]:
+    """The precisions to choose from, and why there is but one."""
+    given, deepest = planned.config.train.precision, _deepest(planned)
+    tiny = planned.device.type == "cpu" and min(deepest) < 3
+    size = " x ".join(map(str, deepest))
+    if given is None and tiny:
+        return ["fp32"], f"the coarsest features are {size} voxels; on a CPU, bf16 gradients are sound from 3 voxels on"
+    if given is None:
+        return ["fp32", "bf16"], ""
+    if given == "bf16" and tiny:
+        log.warning(
+            "train.precision=bf16: the coarsest features are %s voxels, and on a CPU bf16 gradients of less than 3 can "
+            "be wrong; use fp32, a larger sample.patch or fewer network.strides",
+            size,
+        )
+    return [given], _GIVEN
 
 
 def settle_network(planned: Planned, network: nn.Module, step_seconds: float) -> tuple[Planned, nn.Module, Engaged]:
@@ -56,7 +77,7 @@ def settle_network(planned: Planned, network: nn.Module, step_seconds: float) ->
         limit = f"{_NETWORK_COMPILE_SECONDS / 60:.0f} min"
         engaged = Engaged(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
     elif wanted is False:
-        engaged = Engaged(False, "set in the configuration")
+        engaged = Engaged(False, _GIVEN)
     else:
         found, engaged = faster_compiled(network, probe_of(planned), variant_of(planned), always=bool(wanted))
     part = dataclasses.replace(train, compile=engaged.on)
@@ -83,7 +104,7 @@ def variant_of(planned: Planned) -> Variant:
 
 
 def probe_of(planned: Planned) -> Probe:
-    """A batch of at most two patches of the run's shape: ratios are those of the whole batch, at a fraction of its time."""
+    """At most two patches of the run's shape: ratios are those of the whole batch, at a fraction of its time."""
     patch, size = planned.config.sample.patch, planned.config.sample.batch_size
     assert patch is not None
     assert size is not None
@@ -106,15 +127,17 @@ def settle_program(planned: Planned, arena: Arena) -> tuple[Planned, BatchProgra
         spacing=_rotation_spacing(planned),
     )
     cases = arena.index(tuple(case.id for case in planned.train))
-    wanted, why = config.sample.compile, "set in the configuration"
+    wanted, why = config.sample.compile, _GIVEN
     marker = _kernel_marker(planned)
     if wanted is None:
         eager = make_program(spec, arena.tables, cases, config.train.seed, compile=False)
         wanted, why = _compile_pays(eager, config.train.steps or 0, planned.device, known=marker.is_file())
     program = make_program(spec, arena.tables, cases, config.train.seed, compile=wanted)
     if program.compiled:
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        marker.touch()
+        # Only a hint for the next run's decision: a cache folder that can't be written must not end this one.
+        with contextlib.suppress(OSError):
+            marker.parent.mkdir(parents=True, exist_ok=True)
+            marker.touch()
     on = Engaged(program.compiled, f"{why}; {program.why}" if wanted else why)
     part = dataclasses.replace(config.sample, compile=program.compiled)
     return dataclasses.replace(planned, config=dataclasses.replace(config, sample=part)), program, on

@@ -57,7 +57,10 @@ class TrainStep:
     scaler: torch.amp.GradScaler
 
     def __call__(self, image: Tensor, label: Tensor, index: int) -> Tensor:
-        """image: (B, C, D, H, W) float32; label: (B, 1, D, H, W) uint8; index: 0-based step. Returns () float32 on the device."""
+        """image: (B, C, D, H, W) float32; label: (B, 1, D, H, W) uint8; index: 0-based step.
+
+        Returns () float32 on the device.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(index)
         image = shaped(image, self.spatial_dims, memory_format(self.spatial_dims, self.channels_last))

@@ -14,6 +14,7 @@ import torch
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.infer import infer_labels
 from hasten.engine.loop import Outcome
+from hasten.engine.metric import dice_of, overlap_counts
 from hasten.engine.parts import Parts
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.env import environment
@@ -95,12 +96,13 @@ def write_examples(out: Path, parts: Parts, outcome: Outcome) -> None:
         label = parts.arena.label(cases[number]).cpu()
         layer = int((label > 0).sum((1, 2)).argmax())
         plane = images[number][0, layer].float().cpu()
-        low, high = torch.quantile(plane, torch.tensor([0.01, 0.99])).tolist()
+        low, high = np.percentile(plane.numpy(), (1, 99)).tolist()  # torch.quantile refuses planes of over 4000 x 4000
         shown = ((plane - low) / max(high - low, 1e-6)).clamp(0, 1)
         turn = (0, 1) if parts.planned.case_set.spatial_dims == 3 else ()
         content[f"image_{number}"] = torch.flip(shown, turn).numpy()
         content[f"label_{number}"] = torch.flip(label[layer], turn).numpy()
         content[f"prediction_{number}"] = torch.flip(prediction[layer].cpu(), turn).numpy()
         content[f"name_{number}"] = np.array(ids[number])
-        content[f"dice_{number}"] = np.array(outcome.last.per_case[chosen[number]])
+        counts = overlap_counts(prediction.cpu(), label, parts.arena.num_classes)
+        content[f"dice_{number}"] = np.array(dice_of(counts[None], parts.planned.class_names).mean)
     np.savez_compressed(out / EXAMPLES, **content)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch
 from torch import Tensor
@@ -15,9 +15,9 @@ from hasten.sample.program import BatchProgram
 class Feed:
     """Iterate over the batches of steps `first` ... `last` - 1.
 
-    Where the arena lies on the training device a batch is made in line: on a GPU it is queued like any other kernel, on a CPU
-    the cores are the step's own. Otherwise a thread makes it on the host and a ring of slots carries it over. Any step can be
-    the first one: nothing has to be skipped.
+    Where the arena lies on the training device a batch is made in line: on a GPU it is queued like any other kernel, on
+    a CPU the cores are the step's own. Otherwise a thread makes it on the host and a ring of slots carries it over, and
+    it holds until the next one is asked for. Any step can be the first one: nothing has to be skipped.
     """
 
     def __init__(self, program: BatchProgram, *, device: torch.device, first: int, last: int) -> None:
@@ -25,17 +25,20 @@ class Feed:
         self.wait_seconds = 0.0
         """Wall time so far in which the step stood still for data."""
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        source = iter(self._batches())
-        while True:
-            begin = time.perf_counter()
-            batch = next(source, None)
-            self.wait_seconds += time.perf_counter() - begin
-            if batch is None:
-                return
-            yield batch
+    def __iter__(self) -> Generator[tuple[Tensor, Tensor], None, None]:
+        source = self._batches()
+        try:
+            while True:
+                begin = time.perf_counter()
+                batch = next(source, None)
+                self.wait_seconds += time.perf_counter() - begin
+                if batch is None:
+                    return
+                yield batch
+        finally:
+            source.close()  # ends the ring's thread now, and not when the generator happens to be collected
 
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self) -> Generator[tuple[Tensor, Tensor], None, None]:
         if self.program.seed.device.type == self.device.type:
             return (self.program(step) for step in range(self.first, self.last))
         return iter(Ring(self.program, self.device, first=self.first, last=self.last))

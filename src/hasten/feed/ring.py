@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch
 from torch import Tensor
@@ -17,17 +18,22 @@ Batch = tuple[Tensor, Tensor]
 class Ring:
     """A fixed number of slots, allocated once: one thread fills them in order, the consumer takes them in order.
 
-    A slot is filled again only after the step that read it was queued (an event on the consumer's stream says so), and one
-    side stream lives as long as the ring. An error in the thread is raised in the consumer.
+    A batch holds until the consumer asks for the next one. Its slot is filled again only after the work that the
+    consumer had queued by then (an event on the consumer's stream says so), and one side stream lives as long as the
+    ring. An error in the thread is raised in the consumer, with the thread's traceback. A ring is iterated once.
     """
 
     def __init__(self, program: BatchProgram, device: torch.device, *, first: int, last: int, depth: int = 2) -> None:
+        assert depth >= 1
         self._program, self._device = program, device
         self._first, self._last = first, last
         self._cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if self._cuda else None
-        self._free: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        if self._stream is not None:
+            self._device = self._stream.device  # "cuda" alone would mean another device in the thread
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._full: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
+        self._ended = False
         self._host: list[Batch] = []
         self._slots: list[Batch] = []
         self._ready: list[torch.cuda.Event] = []
@@ -35,33 +41,45 @@ class Ring:
         self._depth = depth
         self._thread = threading.Thread(target=self._fill, name="hasten-feed", daemon=True)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Generator[Batch, None, None]:
         for slot in range(self._depth):
             self._free.put(slot)
         self._thread.start()
         try:
             for _ in range(self._first, self._last):
-                slot = self._full.get()
-                if isinstance(slot, BaseException):
-                    raise slot
+                taken = self._full.get()
+                if isinstance(taken, BaseException):
+                    raise taken
+                self._await_copy(taken)
+                yield self._slots[taken]
                 if self._cuda:
-                    torch.cuda.current_stream(self._device).wait_event(self._ready[slot])
-                yield self._slots[slot]
-                if self._cuda:
-                    self._used[slot].record(torch.cuda.current_stream(self._device))
-                self._free.put(slot)
+                    self._used[taken].record(torch.cuda.current_stream(self._device))
+                self._free.put(taken)
         finally:
-            self._free.put(None)
+            self._ended = True
+            self._free.put(0)  # wakes a thread that waits for a slot
             self._thread.join()
+
+    def _await_copy(self, slot: int) -> None:
+        """Let the consumer's stream, not the host, wait until the slot is filled."""
+        if not self._cuda:
+            return
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._ready[slot])
+        for tensor in self._slots[slot]:
+            # The slots come from the side stream's memory: without this they could be given away, when the ring is
+            # dropped, while the consumer's last step still reads them.
+            tensor.record_stream(stream)
 
     def _fill(self) -> None:
         try:
-            for step in range(self._first, self._last):
-                slot = self._free.get()
-                if slot is None:
-                    return
-                self._store(slot, self._program(step))
-                self._full.put(slot)
+            with torch.cuda.device(self._device) if self._cuda else contextlib.nullcontext():
+                for step in range(self._first, self._last):
+                    slot = self._free.get()
+                    if self._ended:
+                        return
+                    self._store(slot, self._program(step))
+                    self._full.put(slot)
         except BaseException as error:
             self._full.put(error)
 
@@ -83,9 +101,12 @@ class Ring:
         self._ready[slot].record(self._stream)
 
     def _allocate(self, batch: Batch) -> None:
-        image, label = batch
-        self._slots.append((torch.empty_like(image, device=self._device), torch.empty_like(label, device=self._device)))
+        # From the side stream's memory: a block of the consumer's stream may still be in use by kernels queued there.
+        with torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext():
+            image, label = (torch.empty_like(part, device=self._device) for part in batch)
+        self._slots.append((image, label))
         if self._cuda:
-            self._host.append((torch.empty_like(image).pin_memory(), torch.empty_like(label).pin_memory()))
+            image, label = (torch.empty_like(part, device="cpu", pin_memory=True) for part in batch)
+            self._host.append((image, label))
             self._ready.append(torch.cuda.Event())
             self._used.append(torch.cuda.Event())

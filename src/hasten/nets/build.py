@@ -27,13 +27,10 @@ def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int,
 
     `config` has channels and strides set. Raises ValueError for a combination that the network does not have.
     """
-    assert config.channels is not None
+    mistake = network_mistake(config, spatial_dims)
+    if mistake:
+        raise ValueError(mistake)
     assert config.strides is not None
-    if len(config.strides) != len(config.channels) - 1:
-        raise ValueError(
-            f"network.strides: {len(config.strides)} strides for {len(config.channels)} levels of network.channels; "
-            f"give {len(config.channels) - 1}, one between each two neighbouring levels"
-        )
     strides = [stride[3 - spatial_dims :] for stride in config.strides]
     match config.name:
         case "unet":
@@ -41,7 +38,41 @@ def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int,
         case "dynunet":
             return _dynunet(config, strides, num_channels, num_classes, spatial_dims)
         case "segresnet":
-            return _segresnet(config, strides, num_channels, num_classes, spatial_dims)
+            return _segresnet(config, num_channels, num_classes, spatial_dims)
+
+
+def network_mistake(config: NetworkConfig, spatial_dims: int) -> str | None:
+    """What `build_network` would raise, without building anything."""
+    channels, strides = config.channels, config.strides
+    assert channels is not None
+    assert strides is not None
+    if len(strides) != len(channels) - 1:
+        return (
+            f"network.strides: {len(strides)} strides for {len(channels)} levels of network.channels; "
+            f"give {len(channels) - 1}, one between each two neighbouring levels"
+        )
+    if spatial_dims == 2 and any(stride[0] != 1 for stride in strides):
+        flat = [[1, *stride[1:]] for stride in strides]
+        return f"network.strides: {_lists(strides)} halve the depth of 2-D images; use {flat}"
+    if config.name == "dynunet" and len(strides) < 2:
+        return (
+            f"network.strides: {len(strides)} for network.name=dynunet, which has 3 levels or more; "
+            "give 2 strides and 3 channels, or use network.name=unet"
+        )
+    wanted = (2, 2, 2) if spatial_dims == 3 else (1, 2, 2)
+    doubling = [channels[0] * 2**level for level in range(len(channels))]
+    if config.name == "segresnet" and (list(channels) != doubling or any(stride != wanted for stride in strides)):
+        strides_wanted = [list(wanted)] * len(strides)
+        return (
+            f"network.channels: {list(channels)} with network.strides {_lists(strides)}; segresnet doubles its "
+            f"channels and halves every side at each level: use {doubling} with strides {strides_wanted}, or "
+            "network.name=unet"
+        )
+    return None
+
+
+def _lists(strides: tuple[Triple, ...]) -> list[list[int]]:
+    return [list(stride) for stride in strides]
 
 
 def _unet(config: NetworkConfig, strides: list[tuple[int, ...]], inputs: int, outputs: int, dims: int) -> nn.Module:
@@ -78,23 +109,14 @@ def _dynunet(config: NetworkConfig, strides: list[tuple[int, ...]], inputs: int,
     )
 
 
-def _segresnet(
-    config: NetworkConfig, strides: list[tuple[int, ...]], inputs: int, outputs: int, dims: int
-) -> nn.Module:
+def _segresnet(config: NetworkConfig, inputs: int, outputs: int, dims: int) -> nn.Module:
     from monai.networks.nets import SegResNet
 
     assert config.channels is not None
-    first = config.channels[0]
-    doubling = tuple(first * 2**level for level in range(len(config.channels)))
-    if config.channels != doubling or any(side != 2 for stride in strides for side in stride):
-        raise ValueError(
-            f"network.channels {list(config.channels)} with network.strides {strides}: segresnet doubles its channels and "
-            f"halves every side at each level; use channels {list(doubling)} and strides of 2, or network.name=unet"
-        )
     levels = len(config.channels)
     return SegResNet(
         spatial_dims=dims,
-        init_filters=first,
+        init_filters=config.channels[0],
         in_channels=inputs,
         out_channels=outputs,
         blocks_down=(1, *[2] * (levels - 1)),

@@ -19,8 +19,8 @@ def average_of(network: nn.Module) -> nn.Module:
 def update_average(average: nn.Module, network: nn.Module, *, step: int, decay: float) -> None:
     """Move `average` towards `network` after 0-based `step`.
 
-    The memory grows with the run, min(decay, (1 + step) / (10 + step)), so that an early average is not the random start.
-    Buffers (batch-norm statistics) are copied.
+    The memory grows with the run, min(decay, (1 + step) / (10 + step)), so that an early average is not the random
+    start. Buffers (batch-norm statistics) are copied.
     """
     share = 1.0 - min(decay, (1 + step) / (10 + step))
     torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), share)

@@ -8,12 +8,16 @@ import torch
 from torch import nn
 
 from hasten.config.schema import TrainConfig
+from hasten.optim.muon import Muon
 
 
 def build_optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW in its fused form. Weights of convolutions and linear layers decay; biases, norms and activations do not."""
+    """Muon with AdamW, or AdamW alone, in its fused form. Weights of convolutions and linear layers decay; biases, norms and activations don't."""
     assert config.learning_rate is not None
-    decay, keep = [], []
+    if config.optimizer == "muon":
+        return Muon(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    decay: list[nn.Parameter] = []
+    keep: list[nn.Parameter] = []
     for parameter in network.parameters():
         (decay if parameter.ndim > 1 else keep).append(parameter)
     groups = [{"params": decay, "weight_decay": config.weight_decay}, {"params": keep, "weight_decay": 0.0}]

@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Geometry:
-    """Everything between a prepared array and the voxels of its source file; plain numbers, so that it goes into JSON."""
+    """Everything between a prepared array and the voxels of its source file; plain numbers that go into JSON."""
 
     source_shape: tuple[int, int, int]
     """(D, H, W) of the file."""

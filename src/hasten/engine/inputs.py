@@ -1,0 +1,100 @@
+"""Which cases the inputs of a prediction hold, found from names and headers; no voxel is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hasten.cases.formats import is_picture, list_files, read_file_header, stem
+from hasten.cases.types import Case
+
+_CHANNEL = re.compile(r"(.+)_\d{4}")
+
+
+class _File(NamedTuple):
+    path: Path
+    shape: tuple[int, int, int]
+    num_channels: int
+
+
+def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: int) -> list[Case]:
+    """The cases of image files, and of the image files in folders, in the order given and by name within a folder.
+
+    Where the network takes several channels, files `NAME_0000`, `NAME_0001`, ... are the channels of the case NAME; a
+    file that holds all the channels is a case by itself. For one channel, the ending is taken off where every file of
+    a folder ends in `_0000`. Raises one ValueError that lists every input whose header cannot be read, or that has
+    another number of channels or dimensions than the network was trained on.
+    """
+    files: list[_File] = []
+    wrong: list[str] = []
+    names: dict[Path, str] = {}
+    for path in inputs:
+        listed = _listed(path)
+        names.update(_names(listed, len(channels)) if path.is_dir() else {})
+        for file in listed:
+            try:
+                shape, num_channels, _ = read_file_header(file)
+                files.append(_File(file, shape, num_channels))
+            except ValueError as error:
+                wrong.append(str(error))
+    groups: dict[tuple[Path, str], list[_File]] = {}
+    for found in {found.path: found for found in files}.values():
+        groups.setdefault(_case_of(found, len(channels), names), []).append(found)
+    for (_, name), group in groups.items():
+        problem = _mismatch(name, group, channels, spatial_dims)
+        if problem:
+            wrong.append(problem)
+    if wrong:
+        raise ValueError(listing(wrong, f"{len(wrong)} inputs can't be predicted, so nothing was written"))
+    return [Case(id=name, image=tuple(sorted(found.path for found in group))) for (_, name), group in groups.items()]
+
+
+def listing(problems: Sequence[str], heading: str) -> str:
+    """One problem as it is; several below a heading."""
+    return problems[0] if len(problems) == 1 else "\n  ".join([f"{heading}:", *problems])
+
+
+def _listed(path: Path) -> list[Path]:
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or folder; name an image, or a folder of images")
+    files = list_files(path) if path.is_dir() else [path]
+    if not files:
+        raise ValueError(f"{path}: holds no image files; name an image, or a folder of images")
+    return files
+
+
+def _names(files: list[Path], num_channels: int) -> dict[Path, str]:
+    """Shorter names for the files of an nnU-Net folder of one channel."""
+    if num_channels > 1 or not all(stem(file).endswith("_0000") and len(stem(file)) > 5 for file in files):
+        return {}
+    return {file: stem(file)[:-5] for file in files}
+
+
+def _case_of(file: _File, num_channels: int, names: dict[Path, str]) -> tuple[Path, str]:
+    """What tells cases apart, and the case's name: files that hold one channel of several share both."""
+    name = names.get(file.path, stem(file.path))
+    part = _CHANNEL.fullmatch(name)
+    return (file.path.parent, part[1]) if part and file.num_channels < num_channels else (file.path, name)
+
+
+def _mismatch(name: str, group: list[_File], channels: Sequence[str], spatial_dims: int) -> str | None:
+    """What keeps a case from going through the network."""
+    first, found = group[0], sum(file.num_channels for file in group)
+    if found != len(channels):
+        several = f" and {len(group) - 1} more of case {name}" if len(group) > 1 else ""
+        hint = f"; its files must end in _0000 to _{len(channels) - 1:04d}" if len(channels) > 1 else ""
+        return (
+            f"{first.path}{several}: {found} channel{'' if found == 1 else 's'}, but the network was trained on "
+            f"{len(channels)} ({', '.join(channels)}); give every case those channels{hint}"
+        )
+    depth = first.shape[0]
+    # A volume of one slice may go through a 3-D network; a picture lies nowhere in space.
+    if (spatial_dims == 2 and depth > 1) or (spatial_dims == 3 and is_picture(first.path)):
+        kind = "3-D image" if depth > 1 else "2-D picture"
+        return (
+            f"{first.path}: a {kind} of shape {first.shape} (D, H, W), but the network was trained on "
+            f"{spatial_dims}-D images; leave it out"
+        )
+    return None

@@ -1,0 +1,129 @@
+"""Muon for convolution filters: momentum whose direction is made orthogonal, one matrix per filter bank.
+
+After K. Jordan's Muon (2024) with the RMS-matched scale of Liu et al., "Muon is scalable for LLM training" (2025), which lets it share
+AdamW's learning rate. A filter bank (out, in, k, k, k) is taken as the matrix (out, in * k^3). Biases, norms, activations and
+the banks next to the image and to the classes, whose matrices are too thin for a direction to mean much, are AdamW's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_THIN = 8
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon on convolution filters, fused AdamW on the rest, in one optimizer with one state.
+
+    params: parameters of a network, of any number of dimensions. lr: as for AdamW.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-8,
+    ) -> None:
+        listed = list(params)
+        banks = [parameter for parameter in listed if is_filter_bank(parameter)]
+        others = [parameter for parameter in listed if not is_filter_bank(parameter)]
+        groups = [
+            {"params": banks, "muon": True, "weight_decay": weight_decay},
+            {"params": [item for item in others if item.ndim > 1], "muon": False, "weight_decay": weight_decay},
+            {"params": [item for item in others if item.ndim <= 1], "muon": False, "weight_decay": 0.0},
+        ]
+        defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps}
+        super().__init__([group for group in groups if group["params"]], defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient. No closure is taken."""
+        assert closure is None
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if group["muon"]:
+                self._muon(parameters, group)
+            else:
+                self._adamw(parameters, group)
+
+    def _muon(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        moments, gradients = [], []
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["momentum"] = torch.zeros_like(parameter)
+            moments.append(state["momentum"])
+            assert parameter.grad is not None
+            gradients.append(parameter.grad)
+        torch._foreach_lerp_(moments, gradients, 1 - group["momentum"])
+        directions = torch._foreach_lerp(gradients, moments, group["momentum"])  # Nesterov's look ahead
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        shapes: dict[tuple[int, int], list[int]] = {}
+        for number, parameter in enumerate(parameters):
+            shapes.setdefault((parameter.shape[0], parameter[0].numel()), []).append(number)
+        for (rows, columns), numbers in shapes.items():
+            stacked = torch.stack([directions[number].reshape(rows, columns) for number in numbers])
+            scale = 0.2 * max(rows, columns) ** 0.5
+            for number, update in zip(numbers, orthogonal(stacked), strict=True):
+                parameters[number].add_(update.view(parameters[number].shape), alpha=-group["lr"] * scale)
+
+    def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        if not parameters:
+            return
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        adamw(
+            parameters,
+            [parameter.grad for parameter in parameters if parameter.grad is not None],
+            [self.state[parameter]["exp_avg"] for parameter in parameters],
+            [self.state[parameter]["exp_avg_sq"] for parameter in parameters],
+            [],
+            [self.state[parameter]["step"] for parameter in parameters],
+            fused=True,
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+
+def is_filter_bank(parameter: Tensor) -> bool:
+    """Whether Muon takes this parameter: a convolution's or linear layer's weight, not thin in channels."""
+    return parameter.ndim >= 2 and parameter.shape[0] >= _THIN and parameter.shape[1] >= _THIN
+
+
+def orthogonal(matrices: Tensor, *, iterations: int = 5) -> Tensor:
+    """The nearest half-orthogonal matrices, roughly: singular values end between about 0.7 and 1.2.
+
+    matrices: (N, rows, columns) float32. Five quintic Newton-Schulz iterations X <- (a + b G + c G^2) X with G = X X^T. Every
+    factor is a polynomial of the first G, so they are multiplied up in the small (short side) space and applied to X once:
+    two products with the long side instead of ten.
+    """
+    a, b, c = _COEFFICIENTS
+    wide = matrices if matrices.shape[-2] <= matrices.shape[-1] else matrices.mT
+    wide = wide / (torch.linalg.vector_norm(wide, dim=(-2, -1), keepdim=True) + 1e-7)
+    gram = wide @ wide.mT
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    product = identity.expand_as(gram)
+    for _ in range(iterations):
+        factor = a * identity + b * gram + c * (gram @ gram)
+        product = factor @ product
+        gram = factor @ gram @ factor
+    found = product @ wide
+    return found if matrices.shape[-2] <= matrices.shape[-1] else found.mT

@@ -1,0 +1,281 @@
+"""Filling: threads, progress, and failures that leave nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hasten.cache.build as build
+from hasten.cache.build import get_arena
+from hasten.cases.types import Case, CaseSet
+from hasten.config.schema import CacheConfig
+from hasten.prepare.types import Prepared
+from tests.cache.sets import SPEC, assert_holds, assert_same, write_case_set
+
+Load = Callable[..., Prepared]
+
+
+@pytest.fixture(autouse=True)
+def _leaves_threads_alone() -> Iterator[None]:
+    before = (torch.get_num_threads(), threading.active_count())
+    yield
+    assert (torch.get_num_threads(), threading.active_count()) == before
+
+
+def left_in(cache: CacheConfig) -> list[str]:
+    folder = Path(str(cache.dir)) / "arena"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def many(folder: Path, **options: Any) -> CaseSet:
+    return write_case_set(folder / "many", [(2, 3, 4)] * 12, **options)
+
+
+def test_every_case_ticks_once(small: CaseSet, cache: CacheConfig) -> None:
+    ticks: list[tuple[int, int]] = []
+    get_arena(small, SPEC, cache, tick=lambda done, total: ticks.append((done, total)))
+    assert ticks == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    get_arena(small, SPEC, cache, tick=lambda done, total: ticks.append((done, total)))
+    assert len(ticks) == 4
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_few_cases_wait_in_memory(
+    tmp_path: Path, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    lock, held, most = threading.Lock(), 0, 0
+    real: Load = build.load_prepared
+
+    def counted(*args: Any, **options: Any) -> Prepared:
+        nonlocal held, most
+        with lock:
+            held += 1
+            most = max(most, held)
+        return real(*args, **options)
+
+    def slow_disk(done: int, total: int) -> None:
+        nonlocal held
+        time.sleep(0.01)
+        with lock:
+            held -= 1
+
+    monkeypatch.setattr(build, "load_prepared", counted)
+    get_arena(many(tmp_path), replace(SPEC, num_threads=threads), cache, tick=slow_disk)
+    assert held == 0
+    assert threads <= most <= 2 * threads
+
+
+def test_after_a_failure_what_waits_is_not_begun(
+    tmp_path: Path, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    cancelled, all_cancelled = [], threading.Event()
+    real_cancel = Future.cancel
+
+    def cancel(future: Future[object]) -> bool:
+        cancelled.append(real_cancel(future))
+        if len(cancelled) == 5:  # two cases per thread, less the one that failed
+            all_cancelled.set()
+        return cancelled[-1]
+
+    def load(case: Case, *_: object) -> None:
+        begun.append(case.id)
+        if case.id != "case0":
+            all_cancelled.wait(10)
+        raise ValueError(case.id)
+
+    monkeypatch.setattr(Future, "cancel", cancel)
+    monkeypatch.setattr(build, "load_prepared", load)
+    with pytest.raises(ValueError, match="case0"):
+        get_arena(many(tmp_path), replace(SPEC, num_threads=3), cache)
+    assert len(begun) <= 4
+    assert True in cancelled
+
+
+def test_the_first_bad_case_is_the_one_reported(
+    tmp_path: Path, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case_set = many(tmp_path)
+    begun: list[str] = []
+    later_failed = threading.Event()
+    real: Load = build.load_prepared
+
+    def fails(case: Case, *args: Any, **options: Any) -> Prepared:
+        begun.append(case.id)
+        if case.id == "case2":
+            later_failed.wait(10)
+            raise ValueError("the first")
+        if case.id == "case3":
+            later_failed.set()
+            raise ValueError("the second")
+        return real(case, *args, **options)
+
+    monkeypatch.setattr(build, "load_prepared", fails)
+    with pytest.raises(ValueError, match="the first"):
+        get_arena(case_set, SPEC, cache)
+    assert later_failed.is_set()
+    assert "case11" not in begun
+    assert left_in(cache) == []
+
+
+def test_a_bad_case_in_the_middle_leaves_nothing(tmp_path: Path, cache: CacheConfig) -> None:
+    case_set = many(tmp_path, nan_in=5)
+    with pytest.raises(ValueError, match=r"case5_0\.nii.*NaN.*replace"):
+        get_arena(case_set, SPEC, cache)
+    assert left_in(cache) == []
+    mended = replace(case_set, cases=case_set.cases[:5])
+    assert_holds(get_arena(mended, SPEC, cache), mended, SPEC, cache.max_points)
+
+
+def test_what_is_wrong_with_a_case_is_said(small: CaseSet, cache: CacheConfig) -> None:
+    first = small.cases[0]
+    for cases, message in (
+        ((), "no cases"),
+        ((replace(first, label=None),), "case0 has no label"),
+        ((first, replace(first, id="odd", image=first.image[:1])), "odd has 1 channels.*2 .channel0, channel1"),
+        ((replace(first, label=first.image[0].with_name("gone.nii")),), "gone.nii.*case0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            get_arena(replace(small, cases=cases), SPEC, cache)
+        assert left_in(cache) == []
+
+
+def test_a_case_that_the_system_refuses_is_not_taken_for_the_cache(
+    small: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(build, "load_prepared", refused)
+    with pytest.raises(ValueError, match=r"case0_0\.nii: case case0 can't be read"):
+        get_arena(small, SPEC, cache)
+
+
+class FullDisk(io.BufferedWriter):
+    """Takes 100 bytes."""
+
+    def write(self, data: Any, /) -> int:
+        if self.tell() + memoryview(data).nbytes > 100:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(data)
+
+
+@pytest.mark.parametrize("name", ["image.bin", "label.bin", "points.bin"])
+def test_a_full_disk_leaves_nothing(
+    small: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    real = Path.open
+    met = []
+
+    def opened(path: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        if path.name == name and mode == "wb":
+            met.append(path)
+            return FullDisk(io.FileIO(path, "w"))
+        return real(path, mode, *rest, **options)
+
+    monkeypatch.setattr(Path, "open", opened)
+    with pytest.raises(ValueError, match=r"arena: the disk is full.*cache\.dir"):
+        get_arena(small, SPEC, replace(cache, max_points=100))
+    assert len(met) == 1
+    assert left_in(cache) == []
+    monkeypatch.undo()
+    assert_holds(get_arena(small, SPEC, cache), small, SPEC, cache.max_points)
+
+
+def test_a_real_full_disk_leaves_nothing(phantoms: CaseSet, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = shutil.which("mount")
+    options = ["-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if os.geteuid() or not mount or subprocess.run([mount, *options], capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
+    try:
+        cache = CacheConfig(dir=str(disk / "cache"), home="ram")
+        with pytest.raises(ValueError, match=r"disk/cache/arena: the disk is full.*cache\.dir"):
+            get_arena(phantoms, SPEC, cache)
+        assert left_in(cache) == []
+        one = replace(phantoms, cases=phantoms.cases[:1])
+        assert_holds(get_arena(one, SPEC, cache), one, SPEC, cache.max_points)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_cache_folder_below_a_file_is_refused(small: CaseSet, cache: CacheConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"file/cache/arena.*Not a directory.*cache\.dir"):
+        get_arena(small, SPEC, replace(cache, dir=str(tmp_path / "file" / "cache")))
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.EPERM])
+def test_a_cache_folder_that_is_not_writable_is_refused(
+    small: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refused(path: Path, *_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(ValueError, match=rf"arena: .*{os.strerror(code)}.*HASTEN_CACHE"):
+        get_arena(small, SPEC, cache)
+
+
+@pytest.mark.parametrize("where", ["tick", "thread"])
+def test_an_interrupt_leaves_nothing(
+    tmp_path: Path, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    real: Load = build.load_prepared
+    begun: list[str] = []
+
+    def tick(done: int, total: int) -> None:
+        if where == "tick" and done == 3:
+            raise KeyboardInterrupt
+
+    def load(case: Case, *args: Any, **options: Any) -> Prepared:
+        begun.append(case.id)
+        if where == "thread" and case.id == "case3":
+            raise KeyboardInterrupt
+        return real(case, *args, **options)
+
+    monkeypatch.setattr(build, "load_prepared", load)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        get_arena(many(tmp_path), SPEC, cache, tick=tick)
+    # The traceback still holds what was running, as it would in a debugger: it has ended nevertheless.
+    assert interrupt.tb
+    assert len(begun) < 12
+    assert threading.active_count() == before
+    assert left_in(cache) == []
+
+
+def test_what_is_left_of_a_removed_entry_is_replaced(small: CaseSet, cache: CacheConfig) -> None:
+    first = get_arena(small, SPEC, cache)
+    (name,) = left_in(cache)
+    folder = Path(str(cache.dir)) / "arena" / name
+    (folder / "arena.json").unlink()
+    (folder / "stray").write_text("")
+    assert_same(first, get_arena(small, SPEC, cache))
+    assert sorted(path.name for path in folder.iterdir()) == ["arena.json", "image.bin", "label.bin", "points.bin"]
+
+
+def test_an_entry_can_be_shared(small: CaseSet, cache: CacheConfig) -> None:
+    mask = os.umask(0o022)
+    try:
+        get_arena(small, SPEC, cache)
+    finally:
+        os.umask(mask)
+    (name,) = left_in(cache)
+    folder = Path(str(cache.dir)) / "arena" / name
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert all(path.stat().st_mode & 0o777 == 0o644 for path in folder.iterdir())

@@ -1,0 +1,156 @@
+"""Damage is found, and repaired where the cases can be prepared again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hasten.cache.build as build
+import hasten.cache.file as file
+from hasten.cache.build import build_arena, get_arena
+from hasten.cache.checked import DamagedEntry
+from hasten.cache.file import open_arena, verify_entry
+from hasten.cases.types import CaseSet
+from hasten.config.schema import CacheConfig
+from tests.cache.sets import SPEC, assert_holds, assert_same, write_case_set
+
+FILES = ["image.bin", "label.bin", "points.bin", "arena.json"]
+
+
+def entry_in(cache: CacheConfig) -> Path:
+    assert cache.dir
+    (folder,) = (Path(cache.dir) / "arena").iterdir()
+    return folder
+
+
+def flip(path: Path, place: int = -1, mask: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= mask
+    path.write_bytes(data)
+
+
+def same_content(one: Path, other: Path) -> bool:
+    """Whether two JSON files say the same: 1e-3 for 1E-3, or other white space."""
+    try:
+        return bool(json.loads(one.read_bytes()) == json.loads(other.read_bytes()))
+    except ValueError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    build_arena(write_case_set(folder / "set", [(2, 3, 4), (3, 3, 3)]), SPEC, folder / "entry", max_points=5)
+    return folder / "entry"
+
+
+@given(name=st.sampled_from(FILES), place=st.integers(0), mask=st.integers(1, 255))
+@settings(max_examples=150, deadline=None)
+def test_no_changed_byte_goes_unnoticed(whole: Path, name: str, place: int, mask: int) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(shutil.copytree(whole, Path(scratch) / "entry"))
+        flip(copy / name, place % (copy / name).stat().st_size, mask)
+        if name == "arena.json" and same_content(copy / name, whole / name):
+            assert verify_entry(copy) == 2
+        else:
+            with pytest.raises(DamagedEntry, match=name):
+                verify_entry(copy)
+
+
+@given(name=st.sampled_from(FILES), size=st.integers(0))
+@settings(max_examples=40, deadline=None)
+def test_no_truncation_goes_unnoticed_in_any_home(whole: Path, name: str, size: int) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(shutil.copytree(whole, Path(scratch) / "entry"))
+        data = (copy / name).read_bytes()
+        # Without its final newline arena.json still says the same.
+        (copy / name).write_bytes(data[: size % (len(data) - (name == "arena.json"))])
+        for opened in (lambda: open_arena(copy, home="file"), lambda: open_arena(copy, home="ram")):
+            with pytest.raises(DamagedEntry, match=name):
+                opened()
+
+
+def test_a_whole_entry_verifies_and_a_missing_one_says_so(whole: Path, tmp_path: Path) -> None:
+    assert verify_entry(whole) == 2
+    for opened in (verify_entry, lambda folder: open_arena(folder, home="file")):
+        with pytest.raises(FileNotFoundError):
+            opened(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("harm", ["flip", "truncate", "remove"])
+def test_damage_is_repaired_with_a_warning(
+    small: CaseSet, cache: CacheConfig, caplog: pytest.LogCaptureFixture, name: str, harm: str
+) -> None:
+    first = get_arena(small, SPEC, cache)
+    path = entry_in(cache) / name
+    match harm:
+        case "flip":
+            flip(path, 40)
+        case "truncate":
+            path.write_bytes(path.read_bytes()[:40])
+        case "remove":
+            path.unlink()
+    with caplog.at_level(logging.WARNING):
+        second = get_arena(small, SPEC, cache)
+    assert_same(first, second)
+    assert_holds(second, small, SPEC, cache.max_points)
+    assert [record.levelname for record in caplog.records] == (
+        ["WARNING"] if (name, harm) != ("arena.json", "remove") else []  # without its index it is no entry
+    )
+    assert all(str(path) in record.getMessage() for record in caplog.records)
+    assert verify_entry(entry_in(cache)) == 4
+
+
+def test_the_file_home_leaves_blocks_to_verify(small: CaseSet, cache: CacheConfig) -> None:
+    get_arena(small, SPEC, cache)
+    folder = entry_in(cache)
+    flip(folder / "image.bin")
+    get_arena(small, SPEC, replace(cache, home="file"))
+    with pytest.raises(DamagedEntry, match=r"image\.bin: case case3"):
+        verify_entry(folder)
+
+
+def test_a_disk_that_never_reads_back_right_is_named(
+    small: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(folder: Path, *, home: str) -> None:
+        raise DamagedEntry(str(folder))
+
+    monkeypatch.setattr(build, "open_arena", damaged)
+    with pytest.raises(ValueError, match=r"small_set.*cache\.dir"):
+        get_arena(small, SPEC, cache)
+    assert not list((Path(str(cache.dir)) / "arena").iterdir())
+
+
+def test_an_entry_larger_than_memory_is_mapped(tmp_path: Path) -> None:
+    size = 2 * (psutil.virtual_memory().total + psutil.swap_memory().total)
+    path = tmp_path / "sparse.bin"
+    try:
+        with path.open("wb") as stream:
+            stream.truncate(size)
+    except OSError:
+        pytest.skip("this file system has no files of that size")
+    mapped = file._open(path, torch.float16, size // 2, "file")
+    assert mapped.shape == (size // 2,)
+    assert mapped[-1] == 0
+
+
+def test_nothing_that_is_read_can_run_code() -> None:
+    source = Path(file.__file__).parents[1]
+    paths = [path for room in ("cache", "cases", "prepare") for path in (source / room).glob("*.py")]
+    assert len(paths) > 20
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        for word in ("pickle", "torch.load", "np.load", "allow_pickle", "marshal", "shelve", "eval(", "exec("):
+            assert word not in text, f"{path}: {word}"

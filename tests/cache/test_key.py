@@ -1,0 +1,148 @@
+"""A key changes with whatever changes a voxel, and with nothing else."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hasten.cache.key import arena_key, cache_dir, entry_name, fingerprint_key
+from hasten.cases.types import CaseSet
+from hasten.config.schema import CacheConfig, PrepareConfig
+from tests.cache.sets import write_case_set
+
+NUMBER = st.sampled_from([0.0, 0.1, 1.0, 2.5])
+SPECS = st.builds(
+    PrepareConfig,
+    orientation=st.sampled_from(["RAS", "LPS", None]),
+    spacing=st.tuples(NUMBER, NUMBER, NUMBER),
+    intensity=st.sampled_from(["zscore", "window", "none"]),
+    window=st.sampled_from([None, (0.0, 1.0), (-100.0, 250.0)]),
+    crop_foreground=st.booleans(),
+    dtype=st.sampled_from(["float16", "float32"]),
+)
+
+
+@given(one=SPECS, other=SPECS, points=st.integers(1, 3), other_points=st.integers(1, 3))
+@settings(max_examples=200)
+def test_parameters(one: PrepareConfig, other: PrepareConfig, points: int, other_points: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        case_set = write_case_set(Path(folder), [(1, 2, 2)])
+        same = (one, points) == (other, other_points)
+        assert (arena_key(case_set, one, points) == arena_key(case_set, other, other_points)) == same
+        assert arena_key(case_set, one, points) == arena_key(case_set, replace(one), points)
+
+
+@given(spec=SPECS, threads=st.none() | st.integers(1, 64))
+@settings(max_examples=20)
+def test_threads_do_not_count(spec: PrepareConfig, threads: int | None) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        case_set = write_case_set(Path(folder), [(1, 2, 2)])
+        assert arena_key(case_set, spec, 9) == arena_key(case_set, replace(spec, num_threads=threads), 9)
+
+
+def test_a_whole_number_is_the_same_spacing_however_it_is_written(small: CaseSet) -> None:
+    whole: Any = [1, 2, 3]
+    numpy: Any = tuple(np.float64(value) for value in whole)
+    keys = {arena_key(small, PrepareConfig(spacing=spacing), 9) for spacing in ((1.0, 2.0, 3.0), whole, numpy)}
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize("which", ["image", "second channel", "label"])
+@pytest.mark.parametrize("change", ["time", "size"])
+def test_a_changed_file(small: CaseSet, which: str, change: str) -> None:
+    case = small.cases[2]
+    assert case.label
+    path = {"image": case.image[0], "second channel": case.image[1], "label": case.label}[which]
+    before = keys(small)
+    status = path.stat()
+    if change == "time":
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000))
+    else:
+        path.write_bytes(path.read_bytes() + b"\0")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    after = keys(small)
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (keys(small) == before) == (change == "time")
+
+
+CHANGES: dict[str, Callable[[CaseSet], CaseSet]] = {
+    "fewer cases": lambda s: replace(s, cases=s.cases[:-1]),
+    "another order": lambda s: replace(s, cases=s.cases[::-1]),
+    "another id": lambda s: replace(s, cases=(replace(s.cases[0], id="x"), *s.cases[1:])),
+    "swapped channels": lambda s: replace(s, cases=tuple(replace(c, image=c.image[::-1]) for c in s.cases)),
+    "no label": lambda s: replace(s, cases=tuple(replace(c, label=None) for c in s.cases)),
+    "a channel for a label": lambda s: replace(
+        s, cases=tuple(replace(c, image=(*c.image, c.label) if c.label else (), label=None) for c in s.cases)
+    ),
+    "another label": lambda s: replace(s, labels={**s.labels, 3: "new"}),
+    "another label value": lambda s: replace(s, labels={0: "background", 1: "inner", 3: "outer"}),
+    "fewer channels": lambda s: replace(s, channels=("only",)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_set(small: CaseSet, change: str) -> None:
+    changed = keys(CHANGES[change](small))
+    assert changed[0] != keys(small)[0]
+    assert changed[1] != keys(small)[1]
+
+
+def test_what_only_the_fingerprint_shows(small: CaseSet) -> None:
+    for other in (replace(small, modality="CT"), replace(small, name="other"), replace(small, spatial_dims=2)):
+        assert keys(other)[0] == keys(small)[0]
+        assert keys(other)[1] != keys(small)[1]
+
+
+def test_the_order_of_the_labels_does_not_count(small: CaseSet) -> None:
+    assert keys(replace(small, labels=dict(reversed(small.labels.items())))) == keys(small)
+
+
+def test_both_halves_of_a_pair_count(small: CaseSet, tmp_path: Path) -> None:
+    for name in ("pair.hdr", "pair.img"):
+        (tmp_path / name).write_text("")
+    for named, other in (("pair.hdr", "pair.img"), ("pair.img", "pair.hdr")):
+        one = replace(small, cases=(replace(small.cases[0], image=(tmp_path / named,)),))
+        before = keys(one)[0]
+        (tmp_path / other).write_text(named)
+        assert keys(one)[0] != before
+
+
+def test_a_file_that_is_gone_is_named(small: CaseSet) -> None:
+    small.cases[1].image[0].unlink()
+    with pytest.raises(ValueError, match=r"case1_0\.nii: can't be found.*case1"):
+        keys(small)
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HASTEN_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir(CacheConfig()) == tmp_path / ".cache" / "hasten"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_dir(CacheConfig()) == tmp_path / "xdg" / "hasten"
+    monkeypatch.setenv("HASTEN_CACHE", "~/own")
+    assert cache_dir(CacheConfig()) == tmp_path / "own"
+    assert cache_dir(CacheConfig(dir="~/set")) == tmp_path / "set"
+
+
+@given(name=st.text(max_size=300))
+def test_names_of_entries_are_file_names(name: str) -> None:
+    entry = entry_name(name, "0123456789abcdef")
+    assert entry.endswith("-0123456789abcdef")
+    assert len(entry.encode()) <= 60
+    assert not set(entry) & set("/\\.\0 ")
+
+
+def keys(case_set: CaseSet) -> tuple[str, str]:
+    return arena_key(case_set, PrepareConfig(), 9), fingerprint_key(case_set)

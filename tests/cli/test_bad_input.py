@@ -1,0 +1,454 @@
+"""What a user can get wrong, through the command line: one clear message, nothing lost, and it works once mended."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import hasten.cache.build
+import hasten.engine.run
+from hasten.cases.phantom import write_phantoms
+from hasten.cli.main import app
+from hasten.prepare.resample import nearest_index
+
+TINY = [
+    "train.device=cpu",
+    "train.steps=1",
+    "train.precision=fp32",
+    "train.channels_last=false",
+    "train.compile=false",
+    "sample.compile=false",
+    "sample.patch=[8, 16, 16]",
+    "sample.batch_size=2",
+    "sample.affine_prob=0",
+    "prepare.num_threads=2",
+    "network.channels=[2, 4]",
+    "network.strides=[[2, 2, 2]]",
+    "network.num_res_units=0",
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
+    # Drawing figures takes most of a tiny run's time, and the report has tests of its own.
+    monkeypatch.setitem(sys.modules, "hasten.report.page", SimpleNamespace(write_report=lambda runs, out: out))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_phantoms(tmp_path / "data", num_cases=4, shape=(8, 16, 16), spacing=(1.0, 1.0, 1.0))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def run(*words: object) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def train(source: Path, out: Path, *more: str) -> Any:
+    return run("train", source, *TINY, *more, "--quiet", "--out", out)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file but the cache's."""
+    files = (path for path in folder.rglob("*") if path.is_file() and (folder / "cache") not in path.parents)
+    return {str(path): path.read_bytes() for path in files}
+
+
+def refused(call: Callable[[], Any], folder: Path, *told: str) -> str:
+    """The command ends with 2 and one message that tells all of `told`, and leaves every file as it was."""
+    before = content(folder)
+    result = call()
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("error: ") == 1
+    assert "Traceback" not in result.output
+    for part in told:
+        assert part in result.stderr
+    assert content(folder) == before
+    return str(result.stderr)
+
+
+@pytest.fixture
+def refused_then_works(tmp_path: Path, data: Path, out: Path) -> Callable[..., None]:
+    def check(mend: Callable[[], object], *told: str, source: Path | None = None) -> None:
+        refused(lambda: train(source or data, out), tmp_path, *told)
+        assert not out.exists()
+        mend()
+        result = train(source or data, out)
+        assert result.exit_code == 0, result.output
+        assert (out / "checkpoints/best.pt").is_file()
+
+    return check
+
+
+def image_of(data: Path, number: int = 1) -> Path:
+    return data / f"imagesTr/phantom_{number:03d}.nii.gz"
+
+
+def label_of(data: Path, number: int = 1) -> Path:
+    return data / f"labelsTr/phantom_{number:03d}.nii.gz"
+
+
+def rewrite(path: Path, change: Callable[[np.ndarray], Any], affine: np.ndarray | None = None) -> Callable[[], object]:
+    """Save a changed array in a file's place; calling what is returned brings the file back."""
+    before = path.read_bytes()
+    image = nib.load(path)
+    array = change(np.asanyarray(image.dataobj).copy())
+    nib.save(nib.Nifti1Image(array, image.affine if affine is None else affine), path)
+    return lambda: path.write_bytes(before)
+
+
+def test_a_label_file_that_is_missing(data: Path, refused_then_works: Callable[..., None]) -> None:
+    path = label_of(data)
+    before = path.read_bytes()
+    path.unlink()
+    refused_then_works(lambda: path.write_bytes(before), str(path), "restore them or remove their cases")
+
+
+def test_a_label_of_another_shape(data: Path, refused_then_works: Callable[..., None]) -> None:
+    mend = rewrite(label_of(data), lambda label: label[:-1])
+    told = (str(label_of(data)), str(image_of(data)), "(8, 16, 15)", "(8, 16, 16)", "resample the label")
+    refused_then_works(mend, *told)
+
+
+def test_a_label_of_another_affine(data: Path, refused_then_works: Callable[..., None]) -> None:
+    mend = rewrite(label_of(data), lambda label: label, affine=np.diag([1.0, 1.0, 2.0, 1.0]))
+    refused_then_works(mend, str(label_of(data)), str(image_of(data)), "affine differs", "resample it onto that grid")
+
+
+def test_a_label_value_that_is_not_declared(data: Path, refused_then_works: Callable[..., None]) -> None:
+    mend = rewrite(label_of(data), lambda label: label + 4)
+    refused_then_works(mend, str(label_of(data)), "4, 5", "declared are 0, 1", "correct the label map")
+
+
+@pytest.mark.parametrize("which", [image_of, label_of])
+def test_a_gzip_file_that_breaks_off(
+    data: Path, refused_then_works: Callable[..., None], which: Callable[[Path], Path]
+) -> None:
+    path = which(data)
+    before = path.read_bytes()
+    path.write_bytes(before[: len(before) * 2 // 3])
+    refused_then_works(lambda: path.write_bytes(before), str(path), "truncated gzip", "copy or download it again")
+
+
+@pytest.mark.parametrize("as_gzip", [False, True])
+@pytest.mark.parametrize("which", [image_of, label_of])
+def test_a_text_file_named_as_an_image(
+    data: Path, refused_then_works: Callable[..., None], as_gzip: bool, which: Callable[[Path], Path]
+) -> None:
+    path = which(data)
+    before = path.read_bytes()
+    text = b"<html>404 Not Found</html>" * 30
+    path.write_bytes(gzip.compress(text) if as_gzip else text)
+    refused_then_works(
+        lambda: path.write_bytes(before), str(path), "is no NIfTI file", "convert it, or correct the list"
+    )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_voxels_that_are_no_numbers(data: Path, refused_then_works: Callable[..., None], value: float) -> None:
+    def spoil(image: np.ndarray) -> np.ndarray:
+        spoiled = image.astype(np.float32)
+        spoiled[3, 2, 1] = value
+        return spoiled
+
+    mend = rewrite(image_of(data), spoil)
+    refused_then_works(mend, str(image_of(data)), "NaN or infinite", "(1, 2, 3)", "replace them")
+
+
+def test_a_bad_case_that_only_the_cache_reads(tmp_path: Path, out: Path) -> None:
+    """The fingerprint reads a sample of the cases; the workers that fill the cache read the others."""
+    data = write_phantoms(tmp_path / "data", num_cases=24, shape=(8, 16, 16), spacing=(1.0, 1.0, 1.0))
+    number = next(i for i in range(24) if i not in nearest_index(24, 20))
+    mend = rewrite(label_of(data, number), lambda label: label + 2)
+    refused(lambda: train(data, out), tmp_path, str(label_of(data, number)), "not declared")
+    assert not out.exists()
+    assert not list((tmp_path / "cache/arena").iterdir())
+    mend()
+    assert train(data, out).exit_code == 0
+
+
+def test_no_cases(tmp_path: Path, data: Path, refused_then_works: Callable[..., None]) -> None:
+    listing = data / "dataset.json"
+    before = listing.read_text()
+    listing.write_text(json.dumps({**json.loads(before), "training": []}))
+    refused_then_works(lambda: listing.write_text(before), str(listing), "lists 0 cases", "add images")
+
+
+def test_empty_folders(tmp_path: Path, out: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused(lambda: train(empty, out), tmp_path, str(empty), "no known layout")
+    for name in ("images", "labels"):
+        (empty / name).mkdir()
+    refused(lambda: train(empty, out), tmp_path, str(empty), "lists 0 cases")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("split", "told"),
+    [
+        (["data.split.by=list"], "data.split.validation: must name the cases to validate on"),
+        (
+            ["data.split.by=list", "data.split.validation=[phantom_000, phantom_001, phantom_002, phantom_003]"],
+            "leaves none to train on",
+        ),
+        (["data.split.by=list", "data.split.validation=[phantom_01]"], "phantom_001"),
+        (["data.split.fraction=0"], "data.split.fraction"),
+        (["data.split.fraction=1"], "data.split.fraction"),
+    ],
+)
+def test_a_split_that_leaves_a_side_empty(tmp_path: Path, data: Path, out: Path, split: list[str], told: str) -> None:
+    refused(lambda: train(data, out, *split), tmp_path, told)
+    assert not out.exists()
+    assert train(data, out, "data.split.by=list", "data.split.validation=[phantom_001]").exit_code == 0
+
+
+def test_a_single_case(tmp_path: Path, out: Path) -> None:
+    data = write_phantoms(tmp_path / "data", num_cases=1, shape=(8, 16, 16), spacing=(1.0, 1.0, 1.0))
+    refused(lambda: train(data, out), tmp_path, str(data), "cannot be split in two", "add cases")
+    assert not out.exists()
+
+
+def test_a_case_smaller_than_the_patch_is_padded(tmp_path: Path, data: Path, out: Path) -> None:
+    for path in (image_of(data), label_of(data)):
+        rewrite(path, lambda array: array[4:9, 3:10, 2:7])
+    result = train(data, out, "sample.patch=[16, 32, 32]")
+    assert result.exit_code == 0, result.output
+    result = run("predict", out, image_of(data), "--out", tmp_path / "labels")
+    assert result.exit_code == 0, result.output
+    assert nib.load(tmp_path / "labels" / image_of(data).name).shape == (5, 7, 5)
+
+
+def test_a_2d_image_where_3d_is_declared(tmp_path: Path, out: Path) -> None:
+    data = write_phantoms(tmp_path / "data", num_cases=3, shape=(1, 16, 16), spatial_dims=2)
+    first = data / "images/phantom_000.png"
+    refused(
+        lambda: train(data, out, "data.spatial_dims=3"),
+        tmp_path,
+        str(first),
+        "is a 2-D image",
+        "data.spatial_dims to 2",
+    )
+    assert not out.exists()
+    flat = ["data.spatial_dims=2", "sample.patch=[1, 16, 16]", "network.strides=[[1, 2, 2]]"]
+    assert train(data, out, *flat).exit_code == 0
+
+
+def test_a_volume_among_pictures(tmp_path: Path, out: Path) -> None:
+    data = write_phantoms(tmp_path / "data", num_cases=3, shape=(1, 16, 16), spatial_dims=2)
+    for name in ("images", "labels"):
+        nib.save(nib.Nifti1Image(np.ones((16, 16, 8), np.uint8), np.eye(4)), data / name / "z.nii.gz")
+    odd = data / "images/z.nii.gz"
+    refused(lambda: train(data, out), tmp_path, str(odd), "is a 3-D image", "separate sources")
+    assert not out.exists()
+
+
+def test_an_unknown_setting(tmp_path: Path, data: Path, out: Path) -> None:
+    settings = tmp_path / "run.yaml"
+    settings.write_text(f"data:\n  source: {data}\ntrain:\n  seed: 1\n  stesp: 5\n")
+    refused(lambda: train(settings, out), tmp_path, f"{settings}:5: train.stesp", "did you mean train.steps?")
+    refused(lambda: train(data, out, "sample.batchsize=2"), tmp_path, "sample.batchsize", "mean sample.batch_size?")
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "out"):
+        refused(lambda out=out: train(data, out), tmp_path, str(out), "choose another --out")  # type: ignore[misc]
+
+
+def test_a_folder_that_is_not_empty(tmp_path: Path, data: Path, out: Path) -> None:
+    out.mkdir()
+    (out / "thesis.docx").write_text("mine")
+    refused(lambda: train(data, out), tmp_path, str(out), "is not empty", "choose another --out")
+
+
+def test_an_empty_folder_stays_when_a_run_is_refused(tmp_path: Path, data: Path, out: Path) -> None:
+    out.mkdir()
+    label_of(data).unlink()
+    refused(lambda: train(data, out), tmp_path, str(label_of(data)))
+    assert list(out.iterdir()) == []
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 12 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=12k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_while_caching(
+    tmp_path: Path, data: Path, out: Path, tiny_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HASTEN_CACHE", str(tiny_disk))
+    refused(lambda: train(data, out), data, str(tiny_disk), "disk is full", "$HASTEN_CACHE")
+    assert not out.exists()
+    assert not list((tiny_disk / "arena").iterdir())
+    monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
+    assert train(data, out).exit_code == 0
+
+
+def test_a_disk_that_is_full_while_caching(
+    tmp_path: Path, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above where no disk can be mounted: the system's answer is made up."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hasten.cache.build, "_sync", full)
+        refused(lambda: train(data, out), tmp_path, str(tmp_path / "cache"), "disk is full", "$HASTEN_CACHE")
+    assert not out.exists()
+    assert not list((tmp_path / "cache/arena").iterdir())
+    assert train(data, out).exit_code == 0
+
+
+def flip_one_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def stopped(data: Path, out: Path) -> Path:
+    """A run that has steps left."""
+    result = train(data, out, "train.steps=4", "train.max_seconds=0.1", "train.validate_every=1")
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def test_a_damaged_checkpoint_to_resume(tmp_path: Path, stopped: Path) -> None:
+    last = stopped / "checkpoints/last.pt"
+    before = last.read_bytes()
+    flip_one_byte(last)
+    resume = ["train", "train.max_seconds=null", "--resume", "--quiet", "--out", stopped]
+    refused(lambda: run(*resume), tmp_path, str(last), "damaged", "restore it from a copy")
+    last.write_bytes(before)
+    result = run(*resume)
+    assert result.exit_code == 0, result.output
+    assert json.loads((stopped / "summary.json").read_text())["steps"] == 4
+
+
+def test_a_damaged_checkpoint_to_predict_with(tmp_path: Path, data: Path, stopped: Path) -> None:
+    best = stopped / "checkpoints/best.pt"
+    flip_one_byte(best)
+    predict = ["predict", stopped, image_of(data), "--out", tmp_path / "labels"]
+    refused(lambda: run(*predict), tmp_path, str(best), "damaged", "restore it from a copy")
+    assert not (tmp_path / "labels").exists()
+    # A run that goes on writes its best anew.
+    assert run("train", "train.max_seconds=null", "--resume", "--quiet", "--out", stopped).exit_code == 0
+    assert run(*predict).exit_code == 0
+
+
+def test_ctrl_c_before_training_leaves_nothing(
+    tmp_path: Path, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hasten.engine.run, "get_arena", stop)
+        result = train(data, out)
+    assert result.exit_code == 130
+    assert not out.exists()
+    assert train(data, out).exit_code == 0
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(data: Path, out: Path) -> None:
+    words = [*TINY, "train.steps=1000000", "train.validate_every=20", "train.checkpoint_every=1000000"]
+    command = [sys.executable, "-m", "hasten", "train", str(data), *words, "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    best = out / "checkpoints/best.pt"
+    end = time.monotonic() + 120
+    while not best.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert stderr.count(f"hasten train --resume --out {out}") == 1
+    assert (out / "checkpoints/last.pt").is_file()
+    stopped = json.loads((out / "summary.json").read_text())
+    assert stopped["status"] == "interrupted"
+    result = run("train", "--resume", "train.max_seconds=0.1", "--quiet", "--out", out)
+    assert result.exit_code == 0, result.output
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["status"] == "time_up"
+    assert summary["steps"] == (stopped["steps"] // 20 + 1) * 20
+
+
+def test_prediction_goes_on_after_an_input_that_breaks_off(tmp_path: Path, data: Path, out: Path) -> None:
+    assert train(data, out).exit_code == 0
+    path = image_of(data)
+    path.write_bytes(path.read_bytes()[:-200])
+    result = run("predict", out, data / "imagesTr", "--out", tmp_path / "labels")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[0].startswith("1/4  phantom_000")
+    assert f"error: {path}: is a damaged or truncated gzip file" in result.stderr
+    assert result.stderr.count("error: ") == 1
+    assert len(list((tmp_path / "labels").iterdir())) == 3
+
+
+def test_prediction_refuses_what_would_be_lost(tmp_path: Path, data: Path, out: Path) -> None:
+    assert train(data, out).exit_code == 0
+    words = ["predict", out, image_of(data), "--out"]
+    refused(lambda: run(*words, data / "imagesTr", "--overwrite"), tmp_path, str(image_of(data)), "is an input")
+    assert run(*words, tmp_path / "labels", "--quiet").stderr == ""
+    target = str(tmp_path / "labels" / image_of(data).name)
+    refused(lambda: run(*words, tmp_path / "labels"), tmp_path, target, "exists; add --overwrite")
+    assert run(*words, tmp_path / "labels", "--overwrite").exit_code == 0
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "flat.png")
+    refused(lambda: run("predict", out, tmp_path / "flat.png", "--out", tmp_path / "o"), tmp_path, "2-D picture", "3-D")
+
+
+def test_a_plan_that_was_edited_is_not_lost(tmp_path: Path, data: Path) -> None:
+    plan = tmp_path / "plan.json"
+    assert run("plan", data, "--out", plan).exit_code == 0
+    before = plan.read_text()
+    plan.write_text("edited")
+    refused(lambda: run("plan", data, "--out", plan), tmp_path, str(plan), "exists; add --overwrite")
+    assert run("plan", data, "--out", plan, "--overwrite").exit_code == 0
+    assert plan.read_text() == before
+
+
+def test_phantoms_are_not_written_among_other_files(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/dataset.json").write_text("{}")
+    words = ["phantom", "--cases", 1, "--shape", 8, 16, 16, "--out"]
+    refused(lambda: run(*words, tmp_path / "mine"), tmp_path, str(tmp_path / "mine"), "is not empty")
+    refused(lambda: run(*words, tmp_path / "mine/dataset.json"), tmp_path, "is a file; choose another --out")
+
+
+def test_a_run_that_fits_no_plan(tmp_path: Path, data: Path, out: Path) -> None:
+    plan = tmp_path / "plan.json"
+    for text, told in (("{", "not a plan"), ('{"decisions": {"train.stesp": {"value": 3}}}', "train.stesp")):
+        plan.write_text(text)
+        refused(lambda: run("train", data, "--plan", plan, *TINY, "--out", out), tmp_path, str(plan), told)
+        assert not out.exists()

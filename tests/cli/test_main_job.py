@@ -1,0 +1,103 @@
+"""The newcomer's way through the command line, at toy size, with nothing replaced by a stand-in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hasten.cli.main import app
+from hasten.config.load import load_run
+from hasten.observe.rundir import read_jsonl
+
+
+def run(*words: object) -> Any:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def edited(plan: Path, **decisions: Any) -> None:
+    """What a user would do with an editor."""
+    tree = json.loads(plan.read_text())
+    for name, value in decisions.items():
+        tree["decisions"][name.replace("__", ".")]["value"] = value
+    plan.write_text(json.dumps(tree))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("job")
+
+
+def test_from_nothing_to_label_maps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HASTEN_CACHE", str(folder / "cache"))
+    data, plan, out = folder / "data", folder / "plan.json", folder / "run"
+    told = run("phantom", "--cases", 6, "--shape", 16, 32, 32, "--out", data)
+    assert f"hasten train {data}" in told.stdout
+    assert len(list((data / "imagesTr").iterdir())) == 6
+
+    run("plan", data, "--out", plan)
+    decided = json.loads(plan.read_text())
+    assert all(decision["reason"] for decision in decided["decisions"].values())
+    assert decided["fingerprint"]["num_cases"] == 6
+    edited(
+        plan,
+        sample__patch=[16, 16, 16],
+        sample__batch_size=2,
+        network__channels=[4, 8, 8],
+        network__strides=[[2, 2, 2], [2, 2, 2]],
+        infer__patch=[16, 16, 16],
+        train__steps=6,
+        train__validate_every=2,
+        train__checkpoint_every=2,
+    )
+
+    words = ["train", data, "--plan", plan, "train.max_seconds=0.001", "sample.affine_prob=0.2"]
+    told = run(*words, "--out", out)
+    assert "best Dice" in told.stdout
+    assert f"hasten predict {out} IMAGE" in told.stdout
+    assert {path.name for path in out.iterdir()} == {
+        *("run.yaml", "plan.json", "env.json", "metrics.jsonl", "summary.json", "examples.npz", "report.html"),
+        "checkpoints",
+    }
+    assert {path.name for path in (out / "checkpoints").iterdir()} == {"best.pt", "last.pt"}
+    config = load_run(out / "run.yaml")
+    assert config.sample.patch == (16, 16, 16)
+    assert config.network.channels == (4, 8, 8)
+    assert config.sample.affine_prob == 0.2
+    assert None not in (config.train.precision, config.train.channels_last, config.train.compile, config.sample.compile)
+    assert summary(out)["status"] == "time_up"
+    assert summary(out)["steps"] == 2
+
+    page = folder / "report.html"
+    assert str(page) in run("report", out, "--out", page).stdout
+    assert "</html>" in page.read_text()
+
+    labels = folder / "labels"
+    told = run("predict", out, data / "imagesTr", "--out", labels)
+    assert told.stdout == f"6 label maps in {labels}\n"
+    assert told.stderr.splitlines()[-1] == "6/6  phantom_005.nii.gz"
+    for path in (data / "imagesTr").iterdir():
+        image, label = nib.load(path), nib.load(labels / path.name)
+        assert label.shape == image.shape
+        np.testing.assert_array_equal(label.affine, image.affine)
+        assert set(np.unique(np.asanyarray(label.dataobj))) <= {0, 1}
+
+    run("train", "--resume", "train.max_seconds=null", "--out", out)
+    assert summary(out)["status"] == "finished"
+    assert summary(out)["steps"] == 6
+    records = read_jsonl(out / "metrics.jsonl")
+    assert [record["step"] for record in records if record["kind"] == "train"] == [1, 2, 3, 4, 5, 6]
+    assert [record["step"] for record in records if record["kind"] == "validation"] == [2, 4, 6]
+    run("predict", out, data / "imagesTr", "--out", labels, "--overwrite")
+
+
+def summary(out: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return content

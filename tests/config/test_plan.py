@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hasten.config.check import check_run
+from hasten.config.fingerprint import Fingerprint
+from hasten.config.load import dump_run, load_run
+from hasten.config.plan import CPU, GIVEN, GPU, Budget, Decision, make_plan
+from hasten.config.schema import NetworkConfig, PrepareConfig, RunConfig, SampleConfig, TrainConfig
+
+Shape = tuple[int, int, int]
+Spacing = tuple[float, float, float]
+
+
+def fingerprint(
+    *shapes: Shape,
+    spacings: tuple[Spacing, ...] = (),
+    modality: str = "MRI",
+    channels: tuple[str, ...] = ("image",),
+    spatial_dims: int = 3,
+    foreground: tuple[float, float] = (10.0, 200.0),
+    crop_fraction: float = 1.0,
+) -> Fingerprint:
+    low, high = foreground
+    statistics = {"min": low, "p0_5": low, "p50": (low + high) / 2, "p99_5": high, "max": high, "mean": 0.0, "std": 1.0}
+    rows = {name: (value,) * len(channels) for name, value in statistics.items()}
+    return Fingerprint(
+        name="set",
+        num_cases=len(shapes),
+        spatial_dims=spatial_dims,
+        modality=modality,
+        channels=channels,
+        labels={0: "background", 1: "organ"},
+        shapes=shapes,
+        spacings=spacings or ((1.0, 1.0, 1.0),) * len(shapes),
+        sampled_cases=len(shapes),
+        intensity=rows,
+        foreground_intensity=rows,
+        class_voxels={0: 0.9, 1: 0.1},
+        crop_fraction=crop_fraction,
+    )
+
+
+HIPPOCAMPUS = fingerprint((51, 35, 35), (50, 36, 36), (52, 34, 35), channels=("MRI",))
+CT = fingerprint(
+    (100, 512, 512),
+    (80, 512, 512),
+    (140, 512, 512),
+    spacings=((5.0, 0.78125, 0.78125), (5.0, 0.9, 0.9), (2.5, 0.7, 0.7)),
+    modality="CT",
+    foreground=(-50.5, 180.5),
+    crop_fraction=0.6,
+)
+FLAT = fingerprint((1, 512, 640), (1, 512, 640), spatial_dims=2, modality="")
+MULTI = fingerprint((155, 240, 240), channels=("FLAIR", "T1w", "t1gd", "T2w"), modality="FLAIR")
+
+
+def plan(
+    data: Fingerprint, config: RunConfig | None = None, *, cuda: bool = False
+) -> tuple[RunConfig, dict[str, Decision]]:
+    return make_plan(data, config or RunConfig(), num_train=len(data.shapes), cuda=cuda)
+
+
+def network(**settings: Any) -> RunConfig:
+    return RunConfig(network=NetworkConfig(**settings))
+
+
+def unit_of(strides: tuple[Shape, ...] | None) -> list[int]:
+    assert strides is not None
+    return [math.prod(stride[axis] for stride in strides) for axis in range(3)]
+
+
+def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, Decision], budget: Budget) -> None:
+    """What holds for every plan that leaves the network to the data."""
+    patch, strides, channels = config.sample.patch, config.network.strides, config.network.channels
+    assert patch is not None
+    assert strides is not None
+    assert channels is not None
+    unit = unit_of(strides)
+    assert all(side >= by and side % by == 0 for side, by in zip(patch, unit, strict=True))
+    coarse = 2 ** (budget.levels - 1)
+    least = coarse**data.spatial_dims
+    assert math.prod(patch) <= max(budget.patch_voxels, least)
+    assert len(strides) == len(channels) - 1 >= 1
+    assert len(channels) <= budget.levels
+    assert config.sample.batch_size is not None
+    assert config.sample.batch_size >= 2
+    assert config.infer.patch == patch
+    assert check_run(config) == []
+    assert all(decision.reason for decision in decisions.values())
+    # A plan is complete: only what is measured on the machine stays open.
+    left = [
+        f"{section.name}.{field.name}"
+        for section in dataclasses.fields(config)
+        for field in dataclasses.fields(getattr(config, section.name))
+        if getattr(getattr(config, section.name), field.name) is None
+    ]
+    assert set(left) <= {
+        *("data.spatial_dims", "prepare.num_threads", "cache.dir", "sample.compile", "train.precision"),
+        *("train.channels_last", "train.compile", "train.target", "train.max_seconds"),
+    }
+    if data.spatial_dims == 2:
+        assert patch[0] == unit[0] == 1
+
+
+sizes, mm = st.integers(8, 600), st.floats(0.3, 6.0)
+cases = st.tuples(st.tuples(sizes, sizes, sizes), st.tuples(mm, mm, mm))
+
+
+@given(st.lists(cases, min_size=1, max_size=5), st.booleans(), st.sampled_from(["MRI", "CT", ""]))
+@example([((16, 512, 512), (6.0, 0.3, 0.3))], False, "CT")
+@example([((600, 8, 8), (0.3, 6.0, 6.0))], True, "")
+@example([((8, 600, 600), (1.0, 5.0, 5.0))], False, "MRI")
+def test_every_3d_plan_fits_together(found: list[tuple[Shape, Spacing]], cuda: bool, modality: str) -> None:
+    shapes, spacings = zip(*found, strict=True)
+    data = fingerprint(*shapes, spacings=spacings, modality=modality)
+    config, decisions = plan(data, cuda=cuda)
+    check_consistent(data, config, decisions, GPU if cuda else CPU)
+    _check_strides(config, (GPU if cuda else CPU).levels, data)
+
+
+@given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=5), st.booleans(), mm, mm)
+def test_every_2d_plan_fits_together(found: list[tuple[int, int]], cuda: bool, row: float, column: float) -> None:
+    shapes = tuple((1, height, width) for height, width in found)
+    data = fingerprint(*shapes, spacings=((1.0, row, column),) * len(shapes), spatial_dims=2, modality="")
+    config, decisions = plan(data, cuda=cuda)
+    check_consistent(data, config, decisions, GPU if cuda else CPU)
+    _check_strides(config, (GPU if cuda else CPU).levels, data)
+
+
+def _check_strides(config: RunConfig, levels: int, data: Fingerprint) -> None:
+    """No level is given away, and none makes the voxels less alike than they have to be."""
+    assert config.sample.patch is not None
+    assert config.network.strides is not None
+    assert config.prepare.spacing is not None
+    median = [sorted(at[axis] for at in data.spacings) for axis in range(3)]
+    own = [(column[(len(column) - 1) // 2] + column[len(column) // 2]) / 2 for column in median]
+    voxel = [wanted or found for wanted, found in zip(config.prepare.spacing, own, strict=True)]
+    sides = list(config.sample.patch)
+    for stride in config.network.strides:
+        free = [at for at, side in zip(voxel, sides, strict=True) if side >= 8 and side % 2 == 0]
+        for axis, by in enumerate(stride):
+            assert by in (1, 2)
+            assert by == 1 or voxel[axis] < 2 * min(free)
+            assert by == 1 or sides[axis] >= 8
+        assert max(stride) == 2
+        sides = [side // by for side, by in zip(sides, stride, strict=True)]
+        voxel = [at * by for at, by in zip(voxel, stride, strict=True)]
+    assert len(config.network.strides) == levels - 1 or all(side < 8 or side % 2 for side in sides)
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+@pytest.mark.parametrize("data", [HIPPOCAMPUS, CT, FLAT, MULTI], ids=["hippocampus", "ct", "flat", "multi"])
+def test_known_kinds_of_data(data: Fingerprint, cuda: bool) -> None:
+    config, decisions = plan(data, cuda=cuda)
+    check_consistent(data, config, decisions, GPU if cuda else CPU)
+    assert load_run_back(config) == config
+
+
+def load_run_back(config: RunConfig) -> RunConfig:
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.yaml"
+        path.write_text(dump_run(config))
+        return load_run(path)
+
+
+def test_small_cases_are_held_whole_and_not_resampled() -> None:
+    config, decisions = plan(HIPPOCAMPUS)
+    assert config.sample.patch == (56, 40, 40)
+    assert "whole case" in decisions["sample.patch"].reason
+    assert "51 x 35 x 35" in decisions["sample.patch"].reason
+    assert config.prepare.spacing == (0, 0, 0)
+    assert config.prepare.intensity == "zscore"
+    assert config.sample.flip_prob == (0, 0, 0.5)
+
+
+def test_ct_is_windowed_cropped_resampled_and_not_mirrored() -> None:
+    config, decisions = plan(CT)
+    assert config.prepare.spacing == (5.0, 0.78125, 0.78125)
+    assert config.prepare.intensity == "window"
+    low, high = config.prepare.window or (0, 0)
+    assert low < -51 < 181 < high
+    assert "-51 and 181" in decisions["prepare.window"].reason
+    assert config.prepare.crop_foreground is True
+    assert config.sample.flip_prob == (0, 0, 0)
+    patch = config.sample.patch
+    assert patch is not None
+    assert patch[1] == patch[2] > patch[0]
+    assert "cut down" in decisions["sample.patch"].reason
+
+
+def test_one_window_does_not_serve_channels_of_different_units() -> None:
+    petct = fingerprint((100, 200, 200), modality="CT", channels=("CT", "PET"))
+    config, decisions = plan(petct)
+    assert config.prepare.intensity == "zscore"
+    assert "CT, PET" in decisions["prepare.intensity"].reason
+    phases = fingerprint((100, 200, 200), modality="CT", channels=("CT arterial", "CT venous"))
+    assert plan(phases)[0].prepare.intensity == "window"
+
+
+def test_a_resampled_size_just_above_a_multiple_is_not_rounded_up() -> None:
+    # 64 * 0.700001 / 0.7 is 64.0001 voxels: that is 64, not 72.
+    data = fingerprint((64, 40, 32), spacings=((0.700001,) * 3,))
+    config, _ = plan(data, RunConfig(prepare=PrepareConfig(spacing=(0.7, 0.7, 0.7))))
+    assert config.sample.patch == (64, 40, 32)
+
+
+def test_microscopic_spacing_survives() -> None:
+    data = fingerprint((64, 64, 64), (64, 64, 64), spacings=((0.0003, 0.00012, 0.00012), (0.0002, 0.0001, 0.0001)))
+    spacing = plan(data)[0].prepare.spacing
+    assert spacing == pytest.approx((0.00025, 0.00011, 0.00011))
+
+
+def test_thick_slices_wait_until_the_plane_has_caught_up() -> None:
+    data = fingerprint((32, 96, 96), spacings=((5.0, 1.0, 1.0),))
+    config, _ = plan(data, RunConfig(sample=SampleConfig(patch=(32, 96, 96))))
+    assert config.network.strides == ((1, 2, 2), (1, 2, 2), (2, 2, 2))
+
+
+def test_an_axis_too_short_to_be_halved_does_not_hold_the_others_back() -> None:
+    data = fingerprint((8, 256, 256), spacings=((1.0, 5.0, 5.0),))
+    config, _ = plan(data, RunConfig(sample=SampleConfig(patch=(8, 96, 96))))
+    assert config.network.strides == ((2, 1, 1), (1, 2, 2), (1, 2, 2))
+
+
+@given(st.tuples(sizes, sizes, sizes), st.lists(st.sampled_from([(2, 2, 2), (1, 2, 2), (3, 1, 4)]), max_size=7))
+@example((40, 50, 60), [(2, 2, 2)] * 7)
+def test_given_strides_decide_what_a_patch_is_a_multiple_of(shape: Shape, strides: list[Shape]) -> None:
+    config, decisions = plan(fingerprint(shape), network(strides=tuple(strides)))
+    patch, unit = config.sample.patch, unit_of(tuple(strides))
+    assert patch is not None
+    assert all(side >= by and side % by == 0 for side, by in zip(patch, unit, strict=True))
+    assert math.prod(patch) <= max(CPU.patch_voxels, math.prod(unit))
+    if math.prod(unit) > CPU.patch_voxels:
+        assert "strides ask for" in decisions["sample.patch"].reason
+    assert config.network.channels is not None
+    assert len(config.network.channels) == len(strides) + 1
+
+
+@pytest.mark.parametrize("name", ["unet", "dynunet", "segresnet"])
+@pytest.mark.parametrize("channels", [(8, 16), (8, 16, 32), (8, 16, 32, 64, 128, 256)])
+@pytest.mark.parametrize("data", [HIPPOCAMPUS, CT, FLAT], ids=["hippocampus", "ct", "flat"])
+def test_given_channels_decide_the_number_of_strides(name: str, channels: tuple[int, ...], data: Fingerprint) -> None:
+    config, decisions = plan(data, network(name=name, channels=channels))
+    assert config.network.strides is not None
+    assert len(config.network.strides) == len(channels) - 1
+    assert decisions["network.channels"] == Decision(channels, GIVEN)
+    assert config.sample.patch is not None
+    assert not any(side % by for side, by in zip(config.sample.patch, unit_of(config.network.strides), strict=True))
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+@pytest.mark.parametrize("data", [HIPPOCAMPUS, CT, FLAT], ids=["hippocampus", "ct", "flat"])
+def test_a_segresnet_is_planned_as_it_has_to_be(data: Fingerprint, cuda: bool) -> None:
+    config, _ = plan(data, network(name="segresnet"), cuda=cuda)
+    channels, strides = config.network.channels, config.network.strides
+    assert channels is not None
+    assert strides is not None
+    assert channels == tuple(channels[0] * 2**level for level in range(len(channels)))
+    assert len(channels) >= 3
+    assert set(strides) == {(1, 2, 2) if data.spatial_dims == 2 else (2, 2, 2)}
+    check_consistent(data, config, plan(data, config, cuda=cuda)[1], GPU if cuda else CPU)
+
+
+@given(st.tuples(*[st.integers(1, 40)] * 3), st.sampled_from(["unet", "dynunet"]))
+def test_any_patch_gets_a_network_with_levels_enough(patch: Shape, name: str) -> None:
+    given_patch = RunConfig(sample=SampleConfig(patch=patch), network=NetworkConfig(name=name))  # type: ignore[arg-type]
+    config, decisions = plan(fingerprint((51, 35, 35)), given_patch)
+    assert config.sample.patch == patch
+    assert decisions["sample.patch"] == Decision(patch, GIVEN)
+    assert config.network.strides is not None
+    assert len(config.network.strides) >= (2 if name == "dynunet" else 1)
+    assert not any(side % by for side, by in zip(patch, unit_of(config.network.strides), strict=True))
+    assert check_run(config) == []
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_what_is_given_is_kept_and_said_to_be_given(cuda: bool) -> None:
+    first, found = plan(CT, cuda=cuda)
+    assert not any(decision.reason == GIVEN for decision in found.values())
+    again, decisions = plan(HIPPOCAMPUS, first, cuda=not cuda)
+    assert again == first
+    assert {name: decision.value for name, decision in decisions.items()} == {
+        name: decision.value for name, decision in found.items()
+    }
+    assert {decision.reason for decision in decisions.values()} == {GIVEN}
+
+
+def test_a_plan_follows_what_is_given() -> None:
+    config, decisions = plan(HIPPOCAMPUS, RunConfig(train=TrainConfig(steps=10)))
+    assert (config.train.steps, config.train.validate_every, config.train.checkpoint_every) == (10, 10, 10)
+    assert decisions["train.steps"].reason == GIVEN
+    assert decisions["train.validate_every"].reason != GIVEN
+    config, _ = plan(CT, RunConfig(prepare=PrepareConfig(spacing=(2.0, 2.0, 2.0))))
+    # In 2 mm voxels the same bodies are 250 x 200 x 200: isotropic, so every level halves every axis.
+    assert config.network.strides == ((2, 2, 2),) * (CPU.levels - 1)

@@ -1,0 +1,137 @@
+"""What every network has to do, whatever its name: a new one in the schema is tested here without a new test."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import torch
+from torch import nn
+
+from hasten.config.schema import LossConfig, NetworkConfig, TrainConfig
+from hasten.engine.step import TrainStep, autocast, memory_format, shaped
+from hasten.nets.build import build_loss, build_network, divisor
+from hasten.optim.build import build_optimizer, one_cycle
+
+CPU = torch.device("cpu")
+
+
+def choices(config: type, field: str) -> tuple[Any, ...]:
+    return get_args(get_type_hints(config)[field])
+
+
+NAMES = choices(NetworkConfig, "name")
+LOSSES = choices(LossConfig, "name")
+NORMS = choices(NetworkConfig, "norm")
+ACTS = choices(NetworkConfig, "act")
+
+
+def config_of(name: str, dims: int = 3, **settings: Any) -> NetworkConfig:
+    stride = (2, 2, 2) if dims == 3 else (1, 2, 2)
+    return NetworkConfig(**{"name": name, "channels": (4, 8, 16), "strides": (stride, stride), **settings})
+
+
+def network_of(config: NetworkConfig, *, channels: int = 1, classes: int = 3, dims: int = 3) -> nn.Module:
+    torch.manual_seed(0)
+    return build_network(config, num_channels=channels, num_classes=classes, spatial_dims=dims)
+
+
+def batch_of(channels: int = 1, classes: int = 3, *, side: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
+    """Noise, and labels that can be told from its first channel."""
+    image = torch.randn(2, channels, side, side, side, generator=torch.Generator().manual_seed(1))
+    return image, (image[:, :1] > 0).to(torch.uint8) * (classes - 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize(("channels", "classes"), [(1, 2), (2, 3), (3, 5), (4, 4)])
+def test_scores_have_the_shape_of_the_input(name: str, dims: int, channels: int, classes: int) -> None:
+    config = config_of(name, dims)
+    network = network_of(config, channels=channels, classes=classes, dims=dims).eval()
+    unit = divisor(config)[-dims:]
+    with torch.no_grad():
+        for times in ((2, 2, 2), (2, 4, 3)):
+            sides = [by * count for by, count in zip(unit, times[-dims:], strict=True)]
+            assert network(torch.randn(2, channels, *sides)).shape == (2, classes, *sides)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("act", ACTS)
+def test_a_gradient_reaches_every_parameter(name: str, norm: str, act: str) -> None:
+    network = network_of(config_of(name, norm=norm, act=act, dropout=0.1)).train()
+    image, label = batch_of(side=8)
+    build_loss(LossConfig())(network(image), label).backward()
+    for key, parameter in network.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        # A bias before a norm is subtracted again, so that only noise reaches it.
+        assert parameter.ndim == 1 or parameter.grad.any(), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_seed_alone_decides_the_weights(name: str) -> None:
+    one, other = network_of(config_of(name)), network_of(config_of(name))
+    for key, value in one.state_dict().items():
+        assert torch.equal(value, other.state_dict()[key])
+    torch.manual_seed(1)
+    third = build_network(config_of(name), num_channels=1, num_classes=3, spatial_dims=3)
+    assert any(not torch.equal(value, third.state_dict()[key]) for key, value in one.state_dict().items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_memory_format_changes_no_number_and_bf16_few(name: str, dims: int, loss: str) -> None:
+    network = network_of(config_of(name, dims), dims=dims).train()
+    image, label = batch_of()
+    image, label = (image, label) if dims == 3 else (image[:, :, :1], label[:, :, 0])
+
+    def outcome(precision: str, last: bool) -> tuple[float, float]:
+        layout = memory_format(dims, last)
+        network.to(memory_format=layout)  # type: ignore[call-overload]
+        with autocast(CPU, precision):
+            output = network(shaped(image, dims, layout))
+        value = build_loss(LossConfig(name=loss))(output, label)  # type: ignore[arg-type]
+        value.backward()
+        norm = nn.utils.get_total_norm([weight.grad for weight in network.parameters() if weight.grad is not None])
+        network.zero_grad()
+        return value.item(), norm.item()
+
+    reference = outcome("fp32", False)
+    assert outcome("fp32", True) == pytest.approx(reference, rel=1e-3)
+    for last in (False, True):
+        value, norm = outcome("bf16", last)
+        assert value == pytest.approx(reference[0], rel=0.02)
+        assert norm == pytest.approx(reference[1], rel=0.2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("dims", [2, 3])
+def test_it_learns_a_batch_by_heart(name: str, loss: str, dims: int) -> None:
+    network = network_of(config_of(name, dims), classes=2, dims=dims).train()
+    train = TrainConfig(learning_rate=1e-2)
+    step = TrainStep(
+        network=network,
+        weights=network,
+        loss=build_loss(LossConfig(name=loss)),  # type: ignore[arg-type]
+        optimizer=build_optimizer(network, train),
+        schedule=partial(one_cycle, steps=25, peak=1e-2, warmup_fraction=0.1),
+        average=None,
+        average_decay=0.0,
+        clip_norm=12.0,
+        precision="fp32",
+        channels_last=True,
+        spatial_dims=dims,
+        device=CPU,
+        scaler=torch.amp.GradScaler("cpu", enabled=False),
+    )
+    image, label = batch_of(classes=2)
+    image, label = (image, label) if dims == 3 else (image[:, :, :1], label[:, :, :1])
+    losses = [step(image, label, index).item() for index in range(25)]
+    assert all(map(math.isfinite, losses))
+    print(name,loss,dims,losses[-1]/losses[0])
+    assert losses[-1] < 0.75 * losses[0]

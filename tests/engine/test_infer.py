@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from hasten.engine.infer import Inference, infer_labels, sliding_window
+
+CPU = torch.device("cpu")
+
+
+def make(spatial_dims: int = 3, **given: Any) -> Inference:
+    base: dict[str, Any] = {
+        "patch": (4, 4, 4) if spatial_dims == 3 else (1, 4, 4),
+        "divisor": (2, 2, 2) if spatial_dims == 3 else (1, 2, 2),
+        "whole_up_to": 10**9,
+        "overlap": 0.5,
+        "batch_size": 3,
+        "precision": "fp32",
+        "channels_last": False,
+        "spatial_dims": spatial_dims,
+        "device": CPU,
+    }
+    return Inference(**{**base, **given})
+
+
+def conv_net(spatial_dims: int, channels: int, classes: int) -> nn.Module:
+    """Sees the border, so that a window's place and a volume's padding show."""
+    torch.manual_seed(1)
+    layer = nn.Conv3d if spatial_dims == 3 else nn.Conv2d
+    return nn.Sequential(layer(channels, 4, 3, padding=1), nn.ReLU(), layer(4, classes, 3, padding=1)).eval()
+
+
+def volumes_of(*shapes: Sequence[int], channels: int = 2, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(channels, *shape, generator=generator).to(dtype) for shape in shapes]
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[int, tuple[int, int, int], tuple[int, int, int], float, int, int]:
+    dims = draw(st.sampled_from([2, 3]))
+    side = st.integers(1, 13)
+    window = st.integers(2, 7)
+    shape = (1 if dims == 2 else draw(side), draw(side), draw(side))
+    patch = (1 if dims == 2 else draw(window), draw(window), draw(window))
+    overlap = draw(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.6, 0.9]))
+    return dims, shape, patch, overlap, draw(st.integers(1, 5)), draw(st.integers(2, 4))
+
+
+@given(windows())
+@settings(deadline=None, max_examples=60)
+def test_the_sliding_window_equals_monais(drawn: Any) -> None:
+    from monai.inferers import sliding_window_inference
+
+    dims, shape, patch, overlap, batch_size, classes = drawn
+    how = make(dims, patch=patch, overlap=overlap, batch_size=batch_size)
+    network = conv_net(dims, 2, classes)
+    (volume,) = volumes_of(shape)
+    with torch.inference_mode():
+        found = sliding_window(network, volume, how)
+        expected = sliding_window_inference(
+            volume[None] if dims == 3 else volume[None, :, 0],
+            roi_size=patch[3 - dims :],
+            sw_batch_size=batch_size,
+            predictor=network,
+            overlap=overlap,
+            mode="gaussian",
+            padding_mode="constant",
+        )
+    assert found.shape == (classes, *shape)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.reshape(expected[0].shape), expected[0], atol=1e-4, rtol=0)
+
+
+def test_a_constant_network_gives_that_constant_everywhere() -> None:
+    class Constant(nn.Module):
+        def forward(self, image: Tensor) -> Tensor:
+            return torch.tensor([2.0, 5.0]).view(1, 2, 1, 1, 1).expand(len(image), 2, *image.shape[2:])
+
+    (volume,) = volumes_of((9, 5, 11))
+    found = sliding_window(Constant(), volume, make())
+    torch.testing.assert_close(found[0], torch.full((9, 5, 11), 2.0))
+    torch.testing.assert_close(found[1], torch.full((9, 5, 11), 5.0))
+
+
+SHAPES = [(5, 6, 7), (4, 4, 4), (9, 3, 4), (5, 5, 8), (2, 2, 2), (6, 6, 8), (4, 4, 3)]
+
+
+class Recorder(nn.Module):
+    """Says which batches it was given. Class 1 where the first channel is above 0.5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def forward(self, image: Tensor) -> Tensor:
+        self.shapes.append(tuple(image.shape))
+        score = image[:, :1] - 0.5
+        return torch.cat([-score, score], 1)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_whole_volumes_together_equal_one_at_a_time(batch_size: int) -> None:
+    network, volumes = conv_net(3, 2, 3), volumes_of(*SHAPES)
+    together = dict(infer_labels(network, volumes, make(batch_size=batch_size)))
+    assert sorted(together) == list(range(len(volumes)))
+    for position, volume in enumerate(volumes):
+        ((_, alone),) = infer_labels(network, [volume], make())
+        assert together[position].shape == volume.shape[1:]
+        assert together[position].dtype == torch.uint8
+        assert torch.equal(together[position], alone)
+
+
+@pytest.mark.parametrize("whole_up_to", [0, 200, 10**9])
+def test_each_result_is_that_of_its_position(whole_up_to: int) -> None:
+    """Some go whole and some by windows; a network that only looks at the voxel itself says whose result it is."""
+    volumes = volumes_of(*SHAPES)
+    how = make(whole_up_to=whole_up_to, batch_size=2)
+    found = dict(infer_labels(Recorder(), volumes, how))
+    for position, volume in enumerate(volumes):
+        assert torch.equal(found[position], (volume[0] > 0.5).to(torch.uint8))
+
+
+def test_whole_volumes_are_padded_to_the_divisor_and_at_least_to_a_patch() -> None:
+    network = Recorder()
+    how = make(divisor=(2, 4, 8), patch=(4, 8, 8), batch_size=1)
+    list(infer_labels(network, volumes_of((5, 9, 9), (1, 1, 17), (4, 8, 8)), how))
+    assert sorted(shape[2:] for shape in network.shapes) == [(4, 8, 8), (4, 8, 24), (6, 12, 16)]
+
+
+def test_padding_is_zero_on_both_sides() -> None:
+    seen = []
+
+    class Looks(nn.Module):
+        def forward(self, image: Tensor) -> Tensor:
+            seen.append(image.clone())
+            return image.repeat(1, 2, 1, 1, 1)
+
+    volume = torch.ones(1, 3, 4, 1)
+    list(infer_labels(Looks(), [volume], make()))
+    expected = torch.zeros(1, 1, 4, 4, 4)
+    expected[:, :, :3, :, 1:2] = 1
+    assert torch.equal(seen[0], expected)
+
+
+def test_only_equal_sizes_share_a_batch_and_no_batch_is_too_large() -> None:
+    network = Recorder()
+    shapes = [(4, 4, 4), (6, 4, 4), (3, 4, 4), (5, 4, 4), (2, 2, 2)]
+    list(infer_labels(network, volumes_of(*shapes), make(batch_size=2)))
+    assert sorted(shape[0] for shape in network.shapes) == [1, 2, 2]
+
+
+def test_a_volume_above_the_limit_goes_by_windows() -> None:
+    network = Recorder()
+    list(infer_labels(network, volumes_of((4, 4, 8)), make(whole_up_to=4 * 4 * 8)))
+    list(infer_labels(network, volumes_of((4, 4, 8)), make(whole_up_to=4 * 4 * 8 - 1)))
+    assert [shape[2:] for shape in network.shapes] == [(4, 4, 8), (4, 4, 4)]
+
+
+@pytest.mark.parametrize("whole_up_to", [0, 10**9])
+def test_two_dimensions(whole_up_to: int) -> None:
+    network, volumes = conv_net(2, 2, 3), volumes_of((1, 9, 6), (1, 5, 12))
+    how = make(2, whole_up_to=whole_up_to)
+    for position, label in infer_labels(network, volumes, how):
+        assert label.shape == volumes[position].shape[1:]
+        if not whole_up_to:
+            window = sliding_window(network, volumes[position], how)
+            assert torch.equal(label, window.argmax(0).to(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_any_float_dtype(dtype: torch.dtype) -> None:
+    (volume,) = volumes_of((6, 6, 9), dtype=dtype)
+    for whole_up_to in (0, 10**9):
+        ((_, found),) = infer_labels(Recorder(), [volume], make(whole_up_to=whole_up_to))
+        assert torch.equal(found, (volume[0] > 0.5).to(torch.uint8))
+
+
+def test_channels_last_and_bf16_give_nearly_the_same_scores() -> None:
+    network, (volume,) = conv_net(3, 2, 3), volumes_of((9, 8, 7))
+    with torch.inference_mode():
+        plain = sliding_window(network, volume, make())
+        last = make(channels_last=True)
+        torch.testing.assert_close(sliding_window(network, volume, last), plain, atol=1e-5, rtol=1e-4)
+        half = dataclasses.replace(last, precision="bf16")
+        torch.testing.assert_close(sliding_window(network, volume, half), plain, atol=2e-2, rtol=2e-2)
+
+
+def test_the_windows_cover_every_voxel_whatever_the_overlap() -> None:
+    (volume,) = volumes_of((5, 11, 7))
+    for overlap in (0.0, 0.3, 0.99):
+        scores = sliding_window(Recorder(), volume, make(overlap=overlap))
+        torch.testing.assert_close(scores[1], volume[0] - 0.5, atol=1e-5, rtol=0)
+        assert all(map(math.isfinite, scores.flatten().tolist()))
+
+
+def test_no_gradient_is_kept() -> None:
+    ((_, label),) = infer_labels(conv_net(3, 2, 3), volumes_of((4, 4, 4)), make())
+    assert label.is_inference()

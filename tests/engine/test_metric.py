@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hasten.engine.metric import Dice, dice_of, overlap_counts
+
+
+def measure(predictions: list[Tensor], labels: list[Tensor], num_classes: int) -> Dice:
+    counts = [overlap_counts(p, label, num_classes) for p, label in zip(predictions, labels, strict=True)]
+    return dice_of(torch.stack(counts), [f"class {number}" for number in range(1, num_classes)])
+
+
+def by_sets(prediction: Tensor, label: Tensor, num_classes: int) -> list[float]:
+    """Dice of each foreground class by the definition: 2 |P & L| / (|P| + |L|) of sets of voxels; nan without label."""
+    found = []
+    for number in range(1, num_classes):
+        predicted = {tuple(place) for place in np.argwhere(prediction.numpy() == number).tolist()}
+        labelled = {tuple(place) for place in np.argwhere(label.numpy() == number).tolist()}
+        found.append(
+            2 * len(predicted & labelled) / (len(predicted) + len(labelled)) if labelled else math.nan,
+        )
+    return found
+
+
+def mean_of(values: list[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def by_monai(predictions: list[Tensor], labels: list[Tensor], num_classes: int) -> tuple[np.ndarray, float]:
+    """(N, K - 1) Dice per case and class, and the mean."""
+    from monai.metrics import DiceMetric
+    from monai.networks import one_hot
+
+    metric = DiceMetric(include_background=False, ignore_empty=True)
+    for prediction, label in zip(predictions, labels, strict=True):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            metric(*(one_hot(side[None, None].long(), num_classes) for side in (prediction, label)))
+    return metric.get_buffer().numpy(), float(metric.aggregate())
+
+
+cases = st.integers(2, 5).flatmap(
+    lambda num_classes: st.tuples(
+        st.just(num_classes),
+        st.lists(
+            st.tuples(
+                st.integers(0, 2**32 - 1),
+                st.tuples(*[st.integers(1, 5)] * 3),
+                st.integers(1, num_classes),  # classes that the label draws from: some stay empty
+                st.integers(1, num_classes),
+                st.booleans(),  # predicted perfectly
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+    )
+)
+
+
+@given(cases)
+@settings(deadline=None, max_examples=60)
+def test_it_equals_the_definition_and_monai(drawn: tuple[int, list]) -> None:
+    num_classes, specs = drawn
+    predictions, labels = [], []
+    for seed, shape, in_label, in_prediction, perfect in specs:
+        generator = torch.Generator().manual_seed(seed)
+        label = torch.randint(in_label, shape, generator=generator).to(torch.uint8)
+        other = torch.randint(in_prediction, shape, generator=generator).to(torch.uint8)
+        labels.append(label)
+        predictions.append(label.clone() if perfect else other)
+    found = measure(predictions, labels, num_classes)
+    reference = [by_sets(p, label, num_classes) for p, label in zip(predictions, labels, strict=True)]
+
+    assert found.per_case == pytest.approx([mean_of(row) for row in reference], abs=1e-12, nan_ok=True)
+    assert list(found.per_class.values()) == pytest.approx(
+        [mean_of([row[place] for row in reference]) for place in range(num_classes - 1)], abs=1e-12, nan_ok=True
+    )
+    assert found.mean == pytest.approx(mean_of([mean_of(row) for row in reference]), abs=1e-12, nan_ok=True)
+
+    single, mean = by_monai(predictions, labels, num_classes)
+    assert np.array(reference) == pytest.approx(single, abs=1e-6, nan_ok=True)
+    # Where no case holds foreground MONAI gives 0 and a count of 0 beside it; here the mean is nan.
+    assert (0.0 if math.isnan(found.mean) else found.mean) == pytest.approx(mean, abs=1e-6)
+
+
+def test_perfect_is_one_and_none_is_zero() -> None:
+    label = torch.tensor([[[0, 1, 2, 2]]], dtype=torch.uint8)
+    assert measure([label], [label], 3).mean == 1.0
+    assert measure([torch.zeros_like(label)], [label], 3).mean == 0.0
+
+
+def test_a_class_that_a_label_lacks_is_left_out_even_if_predicted() -> None:
+    label = torch.tensor([[[0, 1, 1, 0]]], dtype=torch.uint8)
+    prediction = torch.tensor([[[2, 1, 1, 2]]], dtype=torch.uint8)
+    found = measure([prediction], [label], 3)
+    assert found.mean == 1.0
+    assert found.per_class["class 1"] == 1.0
+    assert math.isnan(found.per_class["class 2"])
+
+
+def test_the_mean_is_over_cases_not_over_classes() -> None:
+    """Case one has one class at 0, case two has two at 1: by cases 0.5, by all the values 2 / 3."""
+    labels = [torch.tensor([[[1, 1, 0]]]), torch.tensor([[[1, 2, 0]]])]
+    found = measure([torch.tensor([[[0, 0, 0]]]), labels[1].clone()], labels, 3)
+    assert found.mean == 0.5
+    assert found.per_class == {"class 1": 0.5, "class 2": 1.0}
+
+
+def test_cases_without_foreground_have_no_dice() -> None:
+    empty = torch.zeros(1, 2, 2, dtype=torch.uint8)
+    found = measure([torch.ones_like(empty), empty], [empty, empty], 2)
+    assert math.isnan(found.mean)
+    assert all(math.isnan(value) for value in (*found.per_case, *found.per_class.values()))
+
+
+def test_counts_are_exact_for_many_voxels() -> None:
+    """More voxels than float32 can count."""
+    size = 2**24 + 3
+    label = torch.ones(1, 1, size, dtype=torch.uint8)
+    prediction = label.clone()
+    prediction[..., 0] = 0
+    assert overlap_counts(prediction, label, 2).tolist() == [[size - 1, size - 1, size]]

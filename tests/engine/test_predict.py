@@ -1,0 +1,397 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from hasten.config.load import load_run
+from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
+from hasten.engine.predict import predict
+from hasten.engine.run import train
+
+VALUES = (0, 3, 7)
+SPACING = (1.0, 1.2, 1.5)  # x, y, z
+Box = tuple[slice, ...]
+
+SMALL = [
+    "train.device=cpu",
+    "train.precision=fp32",
+    "train.channels_last=false",
+    "train.compile=false",
+    "train.ema=0",
+    "train.learning_rate=0.02",
+    "train.validate_every=100",
+    "sample.compile=false",
+    "sample.batch_size=2",
+    "sample.affine_prob=0",
+    "sample.noise_prob=0",
+    "prepare.num_threads=1",
+    "network.channels=[4, 8]",
+    "network.num_res_units=1",
+]
+
+
+def anatomy(seed: int, shape: tuple[int, ...] = (20, 18, 12)) -> tuple[np.ndarray, np.ndarray]:
+    """Image and label, x fastest in meaning: two bright boxes in dim noise, the classes told by brightness."""
+    rng = np.random.default_rng(seed)
+    label = np.zeros(shape, np.uint8)
+    corner = rng.integers(2, 4, len(shape))
+    label[tuple(slice(c, c + 6) for c in corner)] = 3
+    label[tuple(slice(n - c - 5, n - c) for n, c in zip(shape, corner, strict=True))] = 7
+    image = rng.normal(20, 5, shape) + 20.0 * label
+    return image.astype(np.float32), label
+
+
+def save(path: Path, array: np.ndarray, affine: np.ndarray) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = nib.Nifti1Image(array, affine)
+    image.header.set_xyzt_units("mm", "sec")
+    nib.save(image, path)
+    return path
+
+
+def source(folder: Path, num_channels: int = 1) -> Path:
+    """An nnU-Net folder of four cases whose labels are 0, 3 and 7."""
+    affine = np.diag([*SPACING, 1.0])
+    for number in range(4):
+        image, label = anatomy(number)
+        for channel in range(num_channels):
+            save(folder / f"imagesTr/case{number}_{channel:04d}.nii.gz", image * (1 + channel), affine)
+        save(folder / f"labelsTr/case{number}.nii.gz", label, affine)
+    names = ", ".join(f'"{channel}": "T{channel}"' for channel in range(num_channels))
+    (folder / "dataset.json").write_text(
+        f'{{"channel_names": {{{names}}}, "labels": {{"background": 0, "a": 3, "b": 7}}, "file_ending": ".nii.gz"}}'
+    )
+    return folder
+
+
+def trained(folder: Path, data: Path, *more: str) -> Path:
+    overrides = [f"data.source={data}", f"cache.dir={folder / 'cache'}", *SMALL, *more]
+    train(load_run(None, overrides), folder / "run")
+    return folder / "run"
+
+
+IN_3D = ("sample.patch=[12, 16, 16]", "network.strides=[[2, 2, 2]]")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("one")
+    return trained(folder, source(folder / "data"), *IN_3D, "train.steps=60")
+
+
+@pytest.fixture(scope="module")
+def run_of_two_channels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    return trained(folder, source(folder / "data", 2), *IN_3D, "train.steps=2")
+
+
+@pytest.fixture(scope="module")
+def run_of_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("flat")
+    data = folder / "data"
+    for name in ("images", "labels"):
+        (data / name).mkdir(parents=True)
+    for number in range(4):
+        picture(data, number)
+    (data / "labels.json").write_text('{"0": "background", "3": "a", "7": "b"}')
+    more = ("sample.patch=[1, 16, 16]", "network.strides=[[1, 2, 2]]", "train.steps=250", "sample.batch_size=4")
+    return trained(folder, data, *more)
+
+
+def picture(folder: Path, number: int) -> tuple[Path, np.ndarray]:
+    image, label = anatomy(number, (24, 20))
+    Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(folder / "images" / f"p{number}.png")
+    Image.fromarray(label).save(folder / "labels" / f"p{number}.png")
+    return folder / "images" / f"p{number}.png", label
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Path:
+    return save(tmp_path / "in" / "new.nii.gz", anatomy(9)[0], np.diag([*SPACING, 1.0]))
+
+
+def variant(run: Path, out: Path, **prepare: Any) -> Path:
+    """The same network with its input prepared in another way."""
+    content = read_checkpoint(run / "checkpoints/best.pt")
+    content["config"]["prepare"].update(prepare)
+    write_checkpoint(out / "checkpoints/best.pt", content)
+    return out
+
+
+def array_of(path: Path) -> np.ndarray:
+    return np.asanyarray(nib.load(path).dataobj)
+
+
+def dice(found: np.ndarray, truth: np.ndarray, value: int) -> float:
+    return float(2 * ((found == value) & (truth == value)).sum() / ((found == value).sum() + (truth == value).sum()))
+
+
+def oblique(angle: float) -> np.ndarray:
+    turn = np.eye(4)
+    turn[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    turn[:3, 3] = (11.0, -7.5, 3.25)
+    return turn @ np.diag([*SPACING, 1.0])
+
+
+AFFINES = {
+    "RAS": np.diag([*SPACING, 1.0]),
+    "LPS": np.diag([-SPACING[0], -SPACING[1], SPACING[2], 1.0]),
+    "permuted": np.diag([*SPACING, 1.0])[[2, 0, 1, 3]],
+    "oblique": oblique(0.3),
+}
+
+
+def like(image: Any) -> tuple[Any, ...]:
+    header = image.header
+    return (
+        image.shape,
+        image.affine.tolist(),
+        nib.aff2axcodes(image.affine),
+        header.get_zooms(),
+        header.get_xyzt_units(),
+        int(header["sform_code"]),
+        int(header["qform_code"]),
+    )
+
+
+@pytest.mark.parametrize("orientation", AFFINES)
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        {},
+        {"spacing": [1.0, 1.0, 1.0]},
+        {"crop_foreground": True},
+        {"spacing": [2.0, 1.0, 0.7], "crop_foreground": True},
+    ],
+    ids=["plain", "resampled", "cropped", "both"],
+)
+def test_a_label_map_lies_on_its_images_voxels(
+    run: Path, tmp_path: Path, orientation: str, prepare: dict[str, Any]
+) -> None:
+    image = anatomy(5)[0]
+    image[:2] = image.min()  # air, for the crop to find
+    path = save(tmp_path / "new.nii.gz", image, AFFINES[orientation])
+    [written] = predict(variant(run, tmp_path / "run", **prepare), path, tmp_path / "out")
+    assert written == tmp_path / "out" / "new.nii.gz"
+    assert like(nib.load(written)) == like(nib.load(path))
+    found = array_of(written)
+    assert found.dtype == np.uint8
+    assert set(np.unique(found)) <= set(VALUES)
+
+
+def test_what_was_learned_comes_out_in_the_data_sets_own_values(run: Path, case: Path, tmp_path: Path) -> None:
+    [written] = predict(run, [case], tmp_path / "out")
+    found, truth = array_of(written), anatomy(9)[1]
+    assert set(np.unique(found)) == set(VALUES)
+    assert min(dice(found, truth, value) for value in (3, 7)) > 0.7
+
+
+@pytest.mark.parametrize("prepare", [{}, {"crop_foreground": True}], ids=["plain", "cropped"])
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1), (1, 0, 2), (2, 1, 0)])
+@pytest.mark.parametrize("flips", [(), (0,), (1, 2), (0, 1, 2)])
+def test_the_same_anatomy_stored_in_another_order_gets_the_same_label(
+    run: Path, tmp_path: Path, axes: tuple[int, ...], flips: tuple[int, ...], prepare: dict[str, Any]
+) -> None:
+    image, affine = nib.Nifti1Image(anatomy(6)[0], AFFINES["RAS"]), AFFINES["RAS"]
+    turns = np.array([[axes.index(axis), -1 if axis in flips else 1] for axis in range(3)])
+    other = image.as_reoriented(turns)
+    paths = [
+        save(tmp_path / "straight.nii.gz", image.get_fdata(), affine),
+        save(tmp_path / "turned.nii.gz", other.get_fdata(), other.affine),
+    ]
+    straight, turned = predict(variant(run, tmp_path / "run", **prepare), paths, tmp_path / "out")
+    expected = nib.Nifti1Image(array_of(straight), affine).as_reoriented(turns)
+    assert len(np.unique(array_of(straight))) == 3
+    np.testing.assert_array_equal(array_of(turned), np.asanyarray(expected.dataobj))
+
+
+def test_resampling_keeps_the_classes_where_they_are(run: Path, case: Path, tmp_path: Path) -> None:
+    [plain] = predict(run, case, tmp_path / "plain")
+    [finer] = predict(variant(run, tmp_path / "run", spacing=[1.0, 1.0, 1.0]), case, tmp_path / "finer")
+    assert all(dice(array_of(plain), array_of(finer), value) > 0.7 for value in (3, 7))
+
+
+def test_an_intensity_scaling_of_the_input_does_not_reach_the_label(run: Path, case: Path, tmp_path: Path) -> None:
+    stored = nib.Nifti1Image((array_of(case) * 10).astype(np.int16), np.diag([*SPACING, 1.0]))
+    stored.header.set_slope_inter(0.1, 0.0)
+    nib.save(stored, tmp_path / "scaled.nii")
+    raw = bytearray((tmp_path / "scaled.nii").read_bytes())
+    raw[112:120] = np.array([0.1, 2.0], "<f4").tobytes()  # scl_slope and scl_inter, as a scanner writes them
+    (tmp_path / "scaled.nii").write_bytes(raw)
+    [written] = predict(run, tmp_path / "scaled.nii", tmp_path / "out")
+    assert set(np.unique(nib.load(written).get_fdata())) == set(VALUES)
+    assert nib.load(written).get_data_dtype() == np.uint8
+
+
+def test_a_folder_and_files_are_predicted_alike_and_reported_one_by_one(run: Path, tmp_path: Path) -> None:
+    paths = [save(tmp_path / f"in/{name}.nii.gz", anatomy(n)[0], np.eye(4)) for n, name in enumerate("cab")]
+    (tmp_path / "in/notes.txt").write_text("left alone")
+    ticks: list[tuple[int, int, Path]] = []
+    from_folder = predict(run, tmp_path / "in", tmp_path / "A", tick=lambda *told: ticks.append(told))
+    assert from_folder == [tmp_path / f"A/{name}.nii.gz" for name in "abc"]
+    assert ticks == [(number, 3, path) for number, path in enumerate(from_folder, 1)]
+    one_by_one = predict(run, [*paths, paths[0]], tmp_path / "B")
+    assert [path.name for path in one_by_one] == ["c.nii.gz", "a.nii.gz", "b.nii.gz"]
+    for path in from_folder:
+        assert path.read_bytes() == (tmp_path / "B" / path.name).read_bytes()
+
+
+def test_channels_in_files_of_their_own_or_in_one(run_of_two_channels: Path, tmp_path: Path) -> None:
+    image = anatomy(3)[0]
+    both = [save(tmp_path / f"in/x_{c:04d}.nii.gz", image * (1 + c), np.eye(4)) for c in range(2)]
+    save(tmp_path / "in/y_0007.nii.gz", np.stack([image, 2 * image], 3), np.eye(4))
+    folder = predict(run_of_two_channels, tmp_path / "in", tmp_path / "out")
+    assert [path.name for path in folder] == ["x.nii.gz", "y_0007.nii.gz"]
+    assert nib.load(folder[1]).shape == image.shape
+    np.testing.assert_array_equal(array_of(folder[0]), array_of(folder[1]))
+    named = predict(run_of_two_channels, both[::-1], tmp_path / "named")
+    assert [path.name for path in named] == ["x.nii.gz"]
+    assert named[0].read_bytes() == folder[0].read_bytes()
+
+
+def test_an_nnunet_folder_of_one_channel_loses_its_endings(run: Path, tmp_path: Path) -> None:
+    for name in ("x_0000", "y_0000"):
+        save(tmp_path / f"in/{name}.nii.gz", anatomy(1)[0], np.eye(4))
+    assert [path.name for path in predict(run, tmp_path / "in", tmp_path / "A")] == ["x.nii.gz", "y.nii.gz"]
+    shutil.move(tmp_path / "in/y_0000.nii.gz", tmp_path / "in/y_0001.nii.gz")
+    assert [path.name for path in predict(run, tmp_path / "in", tmp_path / "B")] == ["x_0000.nii.gz", "y_0001.nii.gz"]
+
+
+def test_a_volume_of_one_slice(run: Path, tmp_path: Path) -> None:
+    path = save(tmp_path / "thin.nii.gz", anatomy(1)[0][:, :, :1], np.eye(4))
+    [written] = predict(run, path, tmp_path / "out")
+    assert nib.load(written).shape == (20, 18, 1)
+
+
+def test_a_volume_is_none_for_a_network_of_pictures(run_of_pictures: Path, case: Path, tmp_path: Path) -> None:
+    fails(f"{case}: a 3-D image", lambda: predict(run_of_pictures, case, tmp_path / "out"))
+
+
+def test_pictures(run_of_pictures: Path, tmp_path: Path) -> None:
+    for name in ("images", "labels"):
+        (tmp_path / name).mkdir()
+    path, truth = picture(tmp_path, 8)
+    [written] = predict(run_of_pictures, path, tmp_path / "out")
+    found = np.asarray(Image.open(written))
+    assert written.name == "p8.png"
+    assert (found.dtype, found.shape) == (np.uint8, truth.shape)
+    assert min(dice(found, truth, value) for value in (3, 7)) > 0.7
+
+
+def fails(message: str, call: Callable[[], object]) -> str:
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert message in str(caught.value)
+    return str(caught.value)
+
+
+def test_an_output_is_replaced_only_when_asked(run: Path, case: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    [written] = predict(run, case, out)
+    good = written.read_bytes()
+    written.write_bytes(b"somebody's")
+    fails(f"{written}: exists; add --overwrite", lambda: predict(run, case, out))
+    assert written.read_bytes() == b"somebody's"
+    predict(run, case, out, overwrite=True)
+    assert written.read_bytes() == good
+
+
+def test_an_input_is_never_overwritten(run: Path, case: Path, tmp_path: Path) -> None:
+    before = case.read_bytes()
+    fails(f"{case}: is an input", lambda: predict(run, case, case.parent, overwrite=True))
+    (tmp_path / "linked").symlink_to(case.parent)
+    fails("is an input", lambda: predict(run, case, tmp_path / "linked", overwrite=True))
+    (tmp_path / "hard").mkdir()
+    (tmp_path / "hard" / case.name).hardlink_to(case)
+    fails("is an input", lambda: predict(run, case, tmp_path / "hard", overwrite=True))
+    assert case.read_bytes() == before
+    assert list(case.parent.iterdir()) == [case]
+
+
+def test_two_inputs_of_one_name_are_refused(run: Path, case: Path, tmp_path: Path) -> None:
+    other = save(tmp_path / "other/new.nii", anatomy(1)[0], np.eye(4))
+    message = fails("would both be written there", lambda: predict(run, [case, other], tmp_path / "out"))
+    assert str(case) in message
+    assert str(other) in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_headers_tell_stops_everything_before_it_starts(
+    run: Path, run_of_two_channels: Path, case: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    four = save(tmp_path / "four.nii.gz", np.zeros((8, 8, 8, 4), np.float32), np.eye(4))
+    flat = tmp_path / "flat.png"
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(flat)
+    text = tmp_path / "text.nii.gz"
+    text.write_text("no image")
+    fails(f"{four}: 4 channels, but the network was trained on 1 (T0)", lambda: predict(run, [case, four], out))
+    fails(f"{case}: 1 channel, but the network was trained on 2", lambda: predict(run_of_two_channels, case, out))
+    fails(f"{flat}: a 2-D picture", lambda: predict(run, [case, flat], out))
+    fails(f"{text}: is no NIfTI file", lambda: predict(run, [case, text], out))
+    fails(f"{tmp_path / 'none.nii'}: no such file", lambda: predict(run, [case, tmp_path / "none.nii"], out))
+    (tmp_path / "empty").mkdir()
+    fails(f"{tmp_path / 'empty'}: holds no image files", lambda: predict(run, tmp_path / "empty", out))
+    message = fails("3 inputs can't be predicted", lambda: predict(run, [four, case, flat, text], out))
+    assert len(message.splitlines()) == 4
+    fails("train.device", lambda: predict(run, case, out, device="gpu"))
+    assert not out.exists()
+
+
+def test_an_input_that_breaks_off_does_not_stop_the_others(run: Path, tmp_path: Path) -> None:
+    paths = [save(tmp_path / f"in/{name}.nii.gz", anatomy(n)[0], np.eye(4)) for n, name in enumerate("abcd")]
+    paths[1].write_bytes(paths[1].read_bytes()[:-2000])
+    broken = anatomy(2)[0]
+    broken[3, 4, 5] = np.nan
+    save(paths[2], broken, np.eye(4))
+    out = tmp_path / "out"
+    message = fails("2 of 4 inputs could not be predicted", lambda: predict(run, tmp_path / "in", out))
+    assert f"{paths[1]}: is a damaged or truncated gzip file" in message
+    assert f"{paths[2]}: 1 voxels are NaN" in message
+    assert f"2 others are in {out}" in message
+    assert sorted(path.name for path in out.iterdir()) == ["a.nii.gz", "d.nii.gz"]
+    fails("truncated gzip", lambda: predict(run, paths[1], tmp_path / "alone"))
+    assert not (tmp_path / "alone").exists()
+
+
+def test_models_that_are_none(run: Path, case: Path, tmp_path: Path) -> None:
+    out, best = tmp_path / "out", tmp_path / "run/checkpoints/best.pt"
+    fails(f"{tmp_path / 'none'}: no such run", lambda: predict(tmp_path / "none", case, out))
+    shutil.copytree(run, best.parents[1])
+    fails("holds the state of a run to resume", lambda: predict(best.with_name("last.pt"), case, out))
+    data = bytearray(best.read_bytes())
+    data[len(data) // 2] ^= 1
+    best.write_bytes(data)
+    fails(f"{best}: damaged", lambda: predict(best.parents[1], case, out))
+    best.unlink()
+    fails(f"{best}: no such checkpoint", lambda: predict(best.parents[1], case, out))
+    assert not out.exists()
+
+
+def test_a_best_file_alone_is_enough(run: Path, case: Path, tmp_path: Path) -> None:
+    shutil.copy(run / "checkpoints/best.pt", tmp_path / "kept.pt")
+    [from_file] = predict(tmp_path / "kept.pt", case, tmp_path / "A")
+    [from_run] = predict(run, case, tmp_path / "B")
+    assert from_file.read_bytes() == from_run.read_bytes()
+
+
+def test_a_folder_that_cannot_be_written(run: Path, case: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    fails(f"{tmp_path / 'file'}: cannot be written to", lambda: predict(run, case, tmp_path / "file"))
+
+
+def test_a_disk_that_fills_up_is_named(run: Path, case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    target = tmp_path / "out/new.nii.gz"
+    fails(f"{target}: cannot be written (No space left on device)", lambda: predict(run, case, tmp_path / "out"))
+    assert not target.exists()

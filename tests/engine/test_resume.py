@@ -1,0 +1,400 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hasten.cases.phantom import write_phantoms
+from hasten.config.load import dump_run
+from hasten.config.schema import RunConfig
+from hasten.engine import loop, measure, parts, run, settle
+from hasten.engine.run import train
+from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
+from tests.engine.runs import (
+    Killed,
+    assert_equal,
+    assert_same_run,
+    at_step,
+    checkpoint,
+    config_of,
+    metrics,
+    resumed,
+)
+
+FP32: tuple[str, ...] = ()
+BF16 = ("train.precision=bf16", "train.channels_last=true")
+LOG_EVERY = 3
+"""Steps between log lines of the 14 steps, by the patch below."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("resume")
+
+
+@pytest.fixture(scope="module")
+def make(folder: Path) -> Callable[..., RunConfig]:
+    source = write_phantoms(folder / "set", num_cases=6, shape=(24, 40, 40))
+    return lambda *overrides: config_of(source, folder / "cache", *overrides)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _logs() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "_LOGS", 4)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path, make: Callable[..., RunConfig]) -> Callable[[tuple[str, ...]], Path]:
+    """A run of these overrides that was never stopped; made once."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def get(overrides: tuple[str, ...]) -> Path:
+        if overrides not in made:
+            made[overrides] = folder / f"whole_{len(made)}"
+            train(make(*overrides), made[overrides])
+        return made[overrides]
+
+    return get
+
+
+def stopped(config: RunConfig, out: Path, step: int, what: str, *, resume: bool = False) -> None:
+    with at_step(step, what), pytest.raises(KeyboardInterrupt if what == "interrupt" else Killed):
+        train(config, out, resume=resume)
+
+
+def scramble() -> None:
+    """The generator of the next process starts elsewhere."""
+    torch.manual_seed(12345)
+    torch.rand(7)
+
+
+@pytest.mark.parametrize("overrides", [FP32, BF16], ids=["fp32", "bf16-channels-last"])
+@pytest.mark.parametrize("step", [4, 7, 9, 13])
+def test_interrupted_and_resumed_equals_uninterrupted(
+    make: Callable[..., RunConfig],
+    whole: Callable[[tuple[str, ...]], Path],
+    tmp_path: Path,
+    overrides: tuple[str, ...],
+    step: int,
+) -> None:
+    """7 and 13 lie between log lines; with 3 of 4 cases a step, each lies within an epoch."""
+    out = tmp_path / "run"
+    stopped(make(*overrides), out, step, "interrupt")
+    saved = checkpoint(out, "last")
+    assert saved["step"] == step
+    assert len(saved["losses"]) == step % LOG_EVERY
+    scramble()
+    train(resumed(out), out, resume=True)
+    assert_same_run(out, whole(overrides))
+
+
+@pytest.mark.parametrize("step", [5, 8, 12])
+def test_killed_and_resumed_equals_uninterrupted(
+    make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path, step: int
+) -> None:
+    """Resuming begins at the last checkpoint, and drops what was recorded after it."""
+    out = tmp_path / "run"
+    stopped(make(), out, step, "kill")
+    assert not (out / SUMMARY_JSON).exists()
+    assert checkpoint(out, "last")["step"] == (step - 1) // 4 * 4
+    scramble()
+    train(resumed(out), out, resume=True)
+    assert_same_run(out, whole(FP32))
+
+
+def test_stopped_many_times(
+    make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    stopped(make(), out, 1, "interrupt")
+    for step, what in ((2, "interrupt"), (6, "kill"), (6, "interrupt"), (11, "kill"), (13, "interrupt")):
+        scramble()
+        stopped(resumed(out), out, step, what, resume=True)
+    train(resumed(out), out, resume=True)
+    assert_same_run(out, whole(FP32))
+
+
+def test_without_a_checkpoint_it_starts_at_step_0(
+    make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    stopped(make(), out, 3, "kill")
+    assert not any((out / CHECKPOINTS).iterdir())
+    scramble()
+    summary = train(resumed(out), out, resume=True)
+    assert summary["earlier_seconds"] == 0.0
+    assert_same_run(out, whole(FP32))
+
+
+def test_a_best_later_than_last_is_taken_up(
+    make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path
+) -> None:
+    """Killed after best.pt of step 4 was written and before last.pt was."""
+    out = tmp_path / "run"
+    config = make("train.checkpoint_every=14")
+    stopped(config, out, 2, "interrupt")
+    stopped(resumed(out), out, 6, "kill", resume=True)
+    assert checkpoint(out, "best")["step"] == 4
+    assert checkpoint(out, "last")["step"] == 2
+    train(resumed(out), out, resume=True)
+    assert_equal(checkpoint(out, "last"), checkpoint(whole(FP32), "last"))
+    assert_equal(checkpoint(out, "best")["weights"], checkpoint(whole(FP32), "best")["weights"])
+
+
+def test_a_damaged_best_is_written_anew_and_a_damaged_last_is_refused(
+    make: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    stopped(make(), out, 5, "interrupt")
+    for name in ("best", "last"):
+        path = out / CHECKPOINTS / f"{name}.pt"
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        if name == "best":
+            path.write_bytes(data)
+            with at_step(8, "kill"), pytest.raises(Killed):
+                train(resumed(out), out, resume=True)
+            with at_step(10, "interrupt"), pytest.raises(KeyboardInterrupt):
+                train(resumed(out), out, resume=True)
+            assert checkpoint(out, "best")["step"] == 8
+        else:
+            path.write_bytes(data)
+            before = contents(out)
+            with pytest.raises(ValueError, match=r"last\.pt: damaged"):
+                train(resumed(out), out, resume=True)
+            assert contents(out) == before
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+
+
+def test_a_finished_run_is_left_alone(
+    whole: Callable[[tuple[str, ...]], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = whole(FP32)
+    before = contents(out)
+    monkeypatch.setattr(run, "plan_run", refuse)
+    summary = train(resumed(out), out, resume=True)
+    assert contents(out) == before
+    assert summary == json.loads((out / SUMMARY_JSON).read_text())
+    assert summary["status"] == "finished"
+
+
+def test_a_run_that_reached_its_target_is_left_alone(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    summary = train(make("train.target=1e-9"), out)
+    before = contents(out)
+    assert summary["status"] == "target_reached"
+    assert train(resumed(out), out, resume=True) == json.loads((out / SUMMARY_JSON).read_text())
+    assert contents(out) == before
+
+
+def test_a_finished_run_that_lost_its_summary_gets_one(
+    make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path
+) -> None:
+    """Killed between the last checkpoint and the summary: what was reached is read from the metrics."""
+    out = tmp_path / "run"
+    first = train(make("train.target=1e-9"), out)
+    saved = checkpoint(out, "last")
+    (out / SUMMARY_JSON).unlink()
+    summary = train(resumed(out), out, resume=True)
+    for name in ("status", "target", "best", "steps", "time_to"):
+        assert summary[name] == first[name]
+    assert_equal(checkpoint(out, "last"), saved)
+
+
+def test_a_finished_run_goes_on_if_it_is_given_more_steps(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(make("train.steps=4"), out)
+    summary = train(resumed(out, "train.steps=6"), out, resume=True)
+    assert summary["steps"] == 6
+    assert [record["step"] for record in metrics(out, "train")] == [1, 2, 3, 4, 5, 6]
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise AssertionError("this is not done on resuming")
+
+
+OPEN = ("train.precision=null", "train.channels_last=null", "train.compile=null", "sample.compile=null")
+
+
+def forbid_measuring(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(settle, "fastest_variant", refuse)
+    patch.setattr(settle, "faster_compiled", refuse)
+    patch.setattr(settle, "_compile_pays", refuse)
+    patch.setattr(parts, "_step_seconds", refuse)
+    patch.setattr(measure, "interleave", refuse)
+
+
+def test_what_was_measured_is_not_measured_again(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stopped(make(*OPEN), out, 6, "interrupt")
+    before = json.loads((out / SUMMARY_JSON).read_text())["engaged"]
+    settled = resumed(out)
+    assert None not in (settled.train.precision, settled.train.channels_last, settled.train.compile)
+    assert settled.sample.compile is not None
+    with pytest.MonkeyPatch.context() as patch:
+        forbid_measuring(patch)
+        summary = train(settled, out, resume=True)
+    assert summary["engaged"] == before  # with the measurements that were the reasons
+    assert "set in the configuration" not in json.dumps(before)
+    assert resumed(out) == settled
+
+
+def test_measuring_does_not_change_the_training(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    """Steps with dropout are tried before the run, or not if the settings are given: the draws after are the same."""
+    measured, given = tmp_path / "measured", tmp_path / "given"
+    train(make(*OPEN), measured)
+    (tmp_path / "settled.yaml").write_text((measured / RUN_YAML).read_text())
+    with pytest.MonkeyPatch.context() as patch:
+        forbid_measuring(patch)
+        train(resumed(measured), given)
+    assert_same_run(measured, given)
+
+
+def test_dropout_is_on_in_training_and_off_in_validation(
+    make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path
+) -> None:
+    """Other validations draw nothing, so they leave the training as it was."""
+    out = tmp_path / "run"
+    train(make("train.validate_every=14"), out)
+    one, other = (checkpoint(run, "last") for run in (out, whole(FP32)))
+    assert_equal(one["network"], other["network"])
+    assert_equal(one["random_state"], other["random_state"])
+    assert not torch.equal(one["random_state"], seeded_state())
+
+
+def seeded_state() -> torch.Tensor:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return torch.get_rng_state()
+
+
+@pytest.mark.parametrize("overrides", [(), ("train.channels_last=true",)])
+def test_moments_take_the_memory_format_that_is_set_on_resuming(
+    make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    """The fused AdamW would mix up the values of weights and moments that lie in memory differently."""
+    out = tmp_path / "run"
+    stopped(make(), out, 6, "interrupt")
+    train(resumed(out, *overrides), out, resume=True)
+    for name, value in checkpoint(whole(FP32), "last")["network"].items():
+        if value.ndim > 1:
+            torch.testing.assert_close(checkpoint(out, "last")["network"][name], value, atol=1e-4, rtol=1e-3)
+
+
+def test_settings_that_the_checkpoint_does_not_fit_are_refused(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stopped(make(), out, 5, "interrupt")
+    before = contents(out)
+    with pytest.raises(ValueError, match=r"last\.pt: does not fit the run's settings \(.*resume with"):
+        train(resumed(out, "network.channels=[4,16]"), out, resume=True)
+    assert contents(out) == before
+
+
+def test_an_average_that_begins_on_resuming_begins_at_the_weights(
+    make: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    stopped(make("train.ema=0"), out, 13, "interrupt")
+    train(resumed(out, "train.ema=0.995"), out, resume=True)
+    state = checkpoint(out, "last")
+    for name, value in state["network"].items():
+        assert (state["average"][name] - value).abs().max() < 0.01
+
+
+def test_times_go_on(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stopped(make(), out, 5, "interrupt")
+    elapsed = checkpoint(out, "last")["elapsed"]
+    summary = train(resumed(out), out, resume=True)
+    assert summary["earlier_seconds"] == elapsed > 0
+    times = [json.loads(line)["time_s"] for line in (out / METRICS_JSONL).read_text().splitlines()]
+    assert times == sorted(times)
+    assert len(set(times)) == len(times)
+    assert elapsed < next(record["time_s"] for record in metrics(out, "train") if record["step"] > 5)
+
+
+def test_half_written_checkpoints_are_swept_away(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stopped(make(), out, 5, "interrupt")
+    (out / CHECKPOINTS / ".last.pt.abc123").write_bytes(b"half")
+    train(resumed(out), out, resume=True)
+    assert {path.name for path in (out / CHECKPOINTS).iterdir()} == {"best.pt", "last.pt"}
+
+
+def test_the_plan_of_the_first_process_is_kept(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stopped(make(), out, 5, "interrupt")
+    plan = (out / PLAN_JSON).read_bytes()
+    train(resumed(out), out, resume=True)
+    assert (out / PLAN_JSON).read_bytes() == plan
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "hasten", "train", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_for_step(out: Path, step: int, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None:
+        with contextlib.suppress(OSError):
+            if (out / METRICS_JSONL).read_text().count('"train"') >= step:
+                return
+        time.sleep(0.01)
+    raise AssertionError(process.communicate()[1])
+
+
+def test_a_real_ctrl_c_and_a_real_kill(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    """Processes as a user has them: one is never stopped; one gets a Ctrl-C, is resumed, killed, and resumed."""
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(dump_run(make("train.steps=120", "train.validate_every=10", "train.checkpoint_every=10")))
+    whole, out = tmp_path / "whole run", tmp_path / "my run"
+    uninterrupted = start(str(settings), "--out", str(whole))
+
+    process = start(str(settings), "--out", str(out))
+    wait_for_step(out, 15, process)
+    process.send_signal(signal.SIGINT)
+    told = process.communicate()[1]
+    assert process.returncode == 130, told
+    found = re.search(r"stopped at step (\d+); go on with: hasten train --resume --out '(.+)'\n", told)
+    assert found is not None, told
+    assert found[2] == str(out)
+    assert "Traceback" not in told
+    assert checkpoint(out, "last")["step"] == int(found[1])
+    assert json.loads((out / SUMMARY_JSON).read_text())["status"] == "interrupted"
+
+    process = start("--resume", "--out", str(out))
+    wait_for_step(out, int(found[1]) + 25, process)
+    process.kill()
+    process.communicate()
+    assert checkpoint(out, "last")["step"] % 10 == 0
+
+    process = start("--resume", "--out", str(out), "--quiet")
+    told = process.communicate()[1]
+    assert process.returncode == 0, told
+    told = uninterrupted.communicate()[1]
+    assert uninterrupted.returncode == 0, told
+    assert_same_run(out, whole)
+    summary = json.loads((out / SUMMARY_JSON).read_text())
+    assert summary["status"] == "finished"
+    assert summary["earlier_seconds"] > 0

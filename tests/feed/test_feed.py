@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hasten.feed.feed import Feed
+from hasten.feed.ring import Ring
+from hasten.sample.program import BatchProgram
+from tests.sample.arenas import program_of, random_tables
+
+CPU = torch.device("cpu")
+Batch = tuple[Tensor, Tensor]
+
+
+@pytest.fixture(scope="module")
+def program() -> BatchProgram:
+    tables = random_tables([(9, 8, 7), (6, 8, 10), (8, 8, 8)])
+    return program_of(tables, (4, 5, 6), batch_size=3, seed=3, affine_prob=0.5, foreground_prob=0.5, noise_prob=0.5)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    gc.collect()
+    assert [thread.name for thread in threading.enumerate()].count("hasten-feed") == 0
+    assert threading.active_count() == before
+
+
+class Counted:
+    """A program that tells which step it is at, and can fail or be slow."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.seed = torch.tensor(0)
+        self.fails_at = fails_at
+        self.started: list[int] = []
+        self.moved = threading.Condition()
+
+    def __call__(self, step: int) -> Batch:
+        with self.moved:
+            self.started.append(step)
+            self.moved.notify_all()
+        if step == self.fails_at:
+            return self.broken_augmentation()
+        return torch.full((2, 1, 3, 3, 3), float(step)), torch.full((2, 1, 3, 3, 3), step, dtype=torch.uint8)
+
+    def broken_augmentation(self) -> Batch:
+        raise RuntimeError("no such voxel")
+
+    def wait_for(self, count: int) -> None:
+        with self.moved:
+            assert self.moved.wait_for(lambda: len(self.started) >= count, timeout=30)
+
+
+def ring(program: Any, *, first: int = 0, last: int = 6, depth: int = 2) -> Ring:
+    return Ring(program, CPU, first=first, last=last, depth=depth)
+
+
+def check_equal(found: Batch, wanted: Batch) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 5), (3, 9), (1000, 1002), (4, 4)])
+def test_in_line_a_feed_is_the_program(program: BatchProgram, first: int, last: int) -> None:
+    batches = list(Feed(program, device=CPU, first=first, last=last))
+    assert len(batches) == last - first
+    for step, batch in zip(range(first, last), batches, strict=True):
+        check_equal(batch, program(step))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 7])
+@pytest.mark.parametrize(("first", "last"), [(0, 6), (5, 9), (1000, 1001), (4, 4)])
+def test_a_ring_gives_the_same_batches_in_the_same_order(
+    program: BatchProgram, depth: int, first: int, last: int
+) -> None:
+    steps = iter(range(first, last))
+    for step, batch in zip(steps, ring(program, first=first, last=last, depth=depth), strict=False):
+        check_equal(batch, program(step))
+    assert next(steps, None) is None
+
+
+def test_a_feed_can_be_iterated_from_its_start_again(program: BatchProgram) -> None:
+    feed = Feed(program, device=CPU, first=2, last=5)
+    for one, other in zip(feed, feed, strict=True):
+        check_equal(one, other)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_slots_are_allocated_once_and_taken_in_turn(depth: int) -> None:
+    places = [(image.data_ptr(), label.data_ptr()) for image, label in ring(Counted(), last=10, depth=depth)]
+    assert len(set(places)) == depth
+    assert places == (places[:depth] * 10)[:10]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_batch_holds_until_the_next_one_is_asked_for(depth: int) -> None:
+    program = Counted()
+    for step, (image, label) in enumerate(ring(program, last=8, depth=depth)):
+        # The thread goes on as far as it can: to the slot that is held, whose turn comes after `depth` batches.
+        program.wait_for(min(step + depth, 8))
+        time.sleep(0.002)
+        assert program.started == list(range(min(step + depth, 8)))
+        assert torch.equal(image, torch.full_like(image, step))
+        assert torch.equal(label, torch.full_like(label, step))
+
+
+def test_nothing_is_made_before_the_first_batch_is_asked_for() -> None:
+    program = Counted()
+    batches = iter(ring(program))
+    assert program.started == []
+    next(batches)
+    batches.close()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_an_error_in_the_thread_is_raised_in_the_consumer_in_its_turn(depth: int) -> None:
+    batches = iter(ring(Counted(fails_at=3), depth=depth))
+    assert [int(next(batches)[1].max()) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(RuntimeError, match="no such voxel") as raised:
+        next(batches)
+    frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert frames[-2:] == ["__call__", "broken_augmentation"]
+    assert "_fill" in frames
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_leaving_early_ends_the_thread(depth: int, taken: int) -> None:
+    program = Counted()
+    batches = iter(ring(program, last=1_000_000, depth=depth))
+    assert len(list(islice(batches, taken))) == taken
+    batches.close()
+    assert not any(thread.name == "hasten-feed" for thread in threading.enumerate())
+    assert len(program.started) <= taken + depth
+
+
+def test_an_error_of_the_consumer_ends_the_thread() -> None:
+    def consume() -> None:
+        for _ in ring(Counted(), last=1_000_000):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        consume()
+
+
+@pytest.fixture
+def through_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A feed that takes the way of a host arena and a GPU, but for the GPU."""
+
+    def batches(self: Feed) -> Any:
+        return iter(Ring(self.program, CPU, first=self.first, last=self.last))
+
+    monkeypatch.setattr(Feed, "_batches", batches)
+
+
+@pytest.mark.usefixtures("through_a_ring")
+def test_a_feed_that_is_left_early_ends_its_thread() -> None:
+    batches = iter(Feed(Counted(), device=CPU, first=0, last=1_000_000))  # type: ignore[arg-type]
+    next(batches)
+    assert any(thread.name == "hasten-feed" for thread in threading.enumerate())
+    batches.close()
+    assert not any(thread.name == "hasten-feed" for thread in threading.enumerate())
+
+
+def test_an_arena_on_another_device_goes_through_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def fake(program: Any, device: torch.device, *, first: int, last: int) -> list[str]:
+        asked.append((program, device, first, last))
+        return ["batch"]
+
+    monkeypatch.setattr("hasten.feed.feed.Ring", fake)
+    program, meta = Counted(), torch.device("meta")
+    feed = Feed(program, device=meta, first=2, last=9)  # type: ignore[arg-type]
+    assert list(feed._batches()) == ["batch"]
+    assert asked == [(program, meta, 2, 9)]
+
+
+class Clock:
+    """Time that passes only when somebody says so."""
+
+    now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_only_waiting_for_data_counts_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("hasten.feed.feed.time", clock)
+
+    class Slow(Counted):
+        def __call__(self, step: int) -> Batch:
+            clock.now += 2.0
+            return super().__call__(step)
+
+    feed = Feed(Slow(), device=CPU, first=0, last=4)  # type: ignore[arg-type]
+    assert feed.wait_seconds == 0
+    waits = []
+    for _ in feed:
+        waits.append(feed.wait_seconds)
+        clock.now += 50.0
+    assert waits == [2.0, 4.0, 6.0, 8.0]
+    assert feed.wait_seconds == 8.0
+
+
+def test_a_ring_that_the_consumer_waits_for_shows_in_the_wait(
+    through_a_ring: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+
+    class Held(Counted):
+        def __call__(self, step: int) -> Batch:
+            assert release.wait(30)
+            return super().__call__(step)
+
+    feed = Feed(Held(), device=CPU, first=0, last=3)  # type: ignore[arg-type]
+    timer = threading.Timer(0.05, release.set)
+    timer.start()
+    assert len(list(feed)) == 3
+    timer.join()
+    assert feed.wait_seconds > 0.02

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hasten.optim.average import average_of, update_average
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.PReLU(), nn.Conv3d(4, 2, 1))
+
+
+def disturb(net: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += torch.randn(parameter.shape, generator=generator)
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.9, 0.999])
+@pytest.mark.parametrize("last", [False, True])
+def test_the_average_is_the_one_by_hand(decay: float, last: bool) -> None:
+    net = network().to(memory_format=torch.channels_last_3d if last else torch.contiguous_format)  # type: ignore[call-overload]
+    average = average_of(net)
+    wanted = [parameter.detach().double() for parameter in net.parameters()]
+    strides = [parameter.stride() for parameter in net.parameters()]
+    for step in range(60):
+        disturb(net, step)
+        update_average(average, net, step=step, decay=decay)
+        keep = min(decay, (1 + step) / (10 + step))
+        wanted = [
+            keep * old + (1 - keep) * new.detach().double() for old, new in zip(wanted, net.parameters(), strict=True)
+        ]
+    for found, value, stride in zip(average.parameters(), wanted, strides, strict=True):
+        assert torch.allclose(found.double(), value, rtol=1e-4, atol=1e-4)
+        assert found.stride() == stride
+    assert average[0].weight.is_contiguous(memory_format=torch.channels_last_3d) == last  # type: ignore[index, union-attr]
+
+
+def test_the_memory_grows_to_its_limit() -> None:
+    shares = []
+    for step in (0, 1, 10, 100, 1000, 100_000):
+        net = nn.Linear(1, 1, bias=False)
+        average = average_of(net)
+        nn.init.zeros_(average.weight)
+        nn.init.ones_(net.weight)
+        update_average(average, net, step=step, decay=0.99)
+        shares.append(average.weight.item())
+    assert shares[0] == pytest.approx(0.9)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-2:] == pytest.approx([0.01, 0.01])
+
+
+def test_buffers_are_copied_and_stay_their_own() -> None:
+    net = network().train()
+    average = average_of(net)
+    net(torch.randn(2, 2, 4, 4, 4))
+    assert not torch.equal(average[1].running_mean, net[1].running_mean)  # type: ignore[index, union-attr]
+    update_average(average, net, step=5, decay=0.9)
+    for found, own in zip(average.buffers(), net.buffers(), strict=True):
+        assert torch.equal(found, own)
+        assert found.data_ptr() != own.data_ptr()
+
+
+def test_the_average_is_a_copy_that_is_not_trained() -> None:
+    net = network().train()
+    before = [parameter.detach().clone() for parameter in net.parameters()]
+    average = average_of(net)
+    assert not average.training
+    assert net.training
+    assert not any(parameter.requires_grad for parameter in average.parameters())
+    assert all(parameter.requires_grad for parameter in net.parameters())
+    disturb(average, 1)
+    update_average(average, net, step=3, decay=0.9)
+    assert all(torch.equal(old, new) for old, new in zip(before, net.parameters(), strict=True))
