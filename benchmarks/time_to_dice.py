@@ -204,7 +204,7 @@ def tiny_phantoms(given: argparse.Namespace, work: Path) -> Part:
 
 
 def written(folder: Path, count: int, size: Mapping[str, tuple[float, ...]]) -> Path:
-    """The phantoms in `folder`, written if they are not there. Their dataset.json comes last, hence says they are whole."""
+    """The phantoms in `folder`, written if they are not there. dataset.json comes last: they are whole."""
     return folder if (folder / "dataset.json").is_file() else phantoms(folder, count, size)
 
 
@@ -271,7 +271,7 @@ def print_table(part: Part, results: Mapping[str, Sequence[Mapping[str, Any]]]) 
     from rich.table import Table
 
     columns = (f"to Dice {level:.2f}" for level in part.levels)
-    table = Table("arm", *columns, "best", title=f"{part.name}: median [min-max], n reached")
+    table = Table("arm", *columns, "best", title=f"{part.name}: median \\[min-max], n reached")
     for arm, runs in results.items():
         tops = [run["best"] for run in runs if run["best"] is not None]
         table.add_row(arm, *(cell(runs, level) for level in part.levels), f"{max(tops):.4f}" if tops else "-")

@@ -22,7 +22,13 @@ class Calls(list[tuple[Any, ...]]):
 
     failure: BaseException | None = None
     report_failure: BaseException | None = None
-    summary: dict[str, Any] = {"best_dice": 0.91234, "seconds": 12.34, "wait_share": 0.0123}  # noqa: RUF012
+    summary: dict[str, Any] = {  # noqa: RUF012
+        "target": {"metric": "mean_dice", "value": None, "reached": False, "time_s": None},
+        "best": {"metric": "mean_dice", "value": 0.91234, "step": 120},
+        "seconds": {"total": 12.34, "train": 8.0},
+        "earlier_seconds": 0.0,
+        "wait_share": 0.0123,
+    }
 
 
 @pytest.fixture
@@ -82,12 +88,42 @@ def test_train_on_a_folder_with_overrides(calls: Calls, data: Path, tmp_path: Pa
     assert isinstance(progress, Progress)
     assert calls[1] == ("report", [out], out / "report.html")
     assert result.stdout.splitlines() == [
-        "best Dice  0.9123",
+        "best Dice  0.9123 at step 120",
         "time       12.3 s",
         "waiting    1.2% of the training time was spent waiting for data",
         f"summary    {out / 'summary.json'}",
         f"report     {out / 'report.html'}",
         f"predict    hasten predict {out} IMAGE... --out FOLDER",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        (
+            {"target": {"value": 0.85, "reached": True, "time_s": 61.27}},
+            ["best Dice  0.9123 at step 120", "target     Dice 0.85 reached after 61.3 s", "time       12.3 s"],
+        ),
+        (
+            {"target": {"value": 0.95, "reached": False, "time_s": None}},
+            ["best Dice  0.9123 at step 120", "target     Dice 0.95 not reached", "time       12.3 s"],
+        ),
+        ({"best": {"value": None, "step": 0}}, ["time       12.3 s"]),
+        (
+            {"earlier_seconds": 100.0},
+            ["best Dice  0.9123 at step 120", "time       112.3 s, 100.0 s of them before this resumption"],
+        ),
+    ],
+)
+def test_the_end_of_a_run_says_what_came_of_it(
+    calls: Calls, data: Path, tmp_path: Path, changes: dict[str, Any], lines: list[str]
+) -> None:
+    calls.summary = {**Calls.summary, **changes}
+    result = run("train", data, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[: len(lines) + 1] == [
+        *lines,
+        "waiting    1.2% of the training time was spent waiting for data",
     ]
 
 

@@ -133,5 +133,4 @@ def test_it_learns_a_batch_by_heart(name: str, loss: str, dims: int) -> None:
     image, label = (image, label) if dims == 3 else (image[:, :, :1], label[:, :, :1])
     losses = [step(image, label, index).item() for index in range(25)]
     assert all(map(math.isfinite, losses))
-    print(name,loss,dims,losses[-1]/losses[0])
     assert losses[-1] < 0.75 * losses[0]

@@ -40,5 +40,5 @@ class Feed:
 
     def _batches(self) -> Generator[tuple[Tensor, Tensor], None, None]:
         if self.program.seed.device.type == self.device.type:
-            return (self.program(step) for step in range(self.first, self.last))
+            return self.program.batches(self.first, self.last)
         return iter(Ring(self.program, self.device, first=self.first, last=self.last))

@@ -58,7 +58,7 @@ class Ring:
         finally:
             self._ended = True
             self._free.put(0)  # wakes a thread that waits for a slot
-            self._thread.join()
+            pass
 
     def _await_copy(self, slot: int) -> None:
         """Let the consumer's stream, not the host, wait until the slot is filled."""
@@ -74,11 +74,11 @@ class Ring:
     def _fill(self) -> None:
         try:
             with torch.cuda.device(self._device) if self._cuda else contextlib.nullcontext():
-                for step in range(self._first, self._last):
+                for batch in self._program.batches(self._first, self._last):
                     slot = self._free.get()
                     if self._ended:
                         return
-                    self._store(slot, self._program(step))
+                    self._store(slot, batch)
                     self._full.put(slot)
         except BaseException as error:
             self._full.put(error)

@@ -48,7 +48,9 @@ def write_json(path: Path, obj: Any) -> None:
 
 def write_jsonl(path: Path, records: list[Any]) -> None:
     """Write a whole file of records, as atomically as `write_json`."""
-    _replace(path, "".join(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records))
+    _replace(
+        path, "".join(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records)
+    )
 
 
 def _replace(path: Path, text: str) -> None:

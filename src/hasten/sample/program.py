@@ -8,51 +8,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from hasten.cache.arena import Tables
-from hasten.config.schema import SampleConfig
 from hasten.sample.crop import crop_start
 from hasten.sample.gather import gather_image, gather_label
 from hasten.sample.geometry import affine_matrix, source_coordinates
+from hasten.sample.host import render_on_host
 from hasten.sample.intensity import Intensity, augment_intensity, draw_intensity
 from hasten.sample.order import cases_of
 from hasten.sample.random import sample_key
+from hasten.sample.types import BatchSpec, Draw
 
 log = logging.getLogger(__name__)
 
-Render = Callable[["BatchSpec", Tables, "Draw"], tuple[Tensor, Tensor]]
+Batch = tuple[Tensor, Tensor]
+"""Image (B, C, D, H, W) float32 and label (B, 1, D, H, W) uint8."""
+Render = Callable[[BatchSpec, Tables, Draw], Batch]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchSpec:
-    """What is fixed for a run: everything that shapes the program."""
-
-    sample: SampleConfig
-    """With `patch` and `batch_size` set."""
-    num_channels: int
-    spatial_dims: int
-    spacing: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    """Voxel size (D, H, W) that rotations are made in."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Draw:
-    """What was drawn for each of B samples."""
-
-    case: Tensor
-    """(B,) int64 position in the arena."""
-    key: Tensor
-    """(B, 2) int64 words that further randomness (the noise) is keyed by."""
-    start: Tensor
-    """(B, 3) int64 first voxel of the patch in its case."""
-    matrix: Tensor
-    """(B, 3, 3) float32 from output to source offsets about the patch centre."""
-    intensity: Intensity
+_STEPS_PER_DRAW = 32
+"""Drawing is some two hundred small operations whatever the number of samples, so steps are drawn together."""
 
 
 def draw(spec: BatchSpec, tables: Tables, train_cases: Tensor, seed: Tensor, sample: Tensor) -> Draw:
@@ -69,6 +48,22 @@ def draw(spec: BatchSpec, tables: Tables, train_cases: Tensor, seed: Tensor, sam
         start=crop_start(tables, case, key, spec.sample.patch, spec.sample.foreground_prob),
         matrix=affine_matrix(key, spec.sample, spec.spacing, spec.spatial_dims),
         intensity=draw_intensity(key, spec.sample),
+    )
+
+
+def part(drawn: Draw, first: int, count: int) -> Draw:
+    """What was drawn for `count` samples from the `first` one on, in tensors of their own."""
+
+    def cut(value: Tensor) -> Tensor:
+        return value[first : first + count].clone()
+
+    own = {field.name: cut(getattr(drawn.intensity, field.name)) for field in fields(Intensity)}
+    return Draw(
+        case=cut(drawn.case),
+        key=cut(drawn.key),
+        start=cut(drawn.start),
+        matrix=cut(drawn.matrix),
+        intensity=Intensity(**own),
     )
 
 
@@ -96,15 +91,23 @@ class BatchProgram:
     why: str = "not asked for"
     compile_seconds: float = 0.0
 
-    def __call__(self, step: int) -> tuple[Tensor, Tensor]:
-        """Samples step * B ... step * B + B - 1: image (B, C, D, H, W) float32, label (B, 1, D, H, W) uint8."""
+    def __call__(self, step: int) -> Batch:
+        """Samples step * B ... step * B + B - 1 of the stream."""
+        return next(self.batches(step, step + 1))
+
+    def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
+        """The batches of steps `first` ... `last` - 1; each is the same whatever the first one was."""
         size = self.spec.sample.batch_size
         assert size is not None
-        with torch.no_grad():
-            sample = torch.arange(step * size, step * size + size, device=self.seed.device)
-            return self.render(
-                self.spec, self.tables, draw(self.spec, self.tables, self.train_cases, self.seed, sample)
-            )
+        for begin in range(first, last, _STEPS_PER_DRAW):
+            end = min(last, begin + _STEPS_PER_DRAW)
+            with torch.no_grad():
+                sample = torch.arange(begin * size, end * size, device=self.seed.device)
+                drawn = draw(self.spec, self.tables, self.train_cases, self.seed, sample)
+            for step in range(end - begin):
+                with torch.no_grad():
+                    batch = self.render(self.spec, self.tables, part(drawn, step * size, size))
+                yield batch
 
 
 def make_program(
@@ -121,6 +124,7 @@ def make_program(
         tables=tables,
         train_cases=torch.tensor(train_cases, dtype=torch.int64, device=device),
         seed=torch.tensor(seed, dtype=torch.int64, device=device),
+        render=render if device.type == "cuda" else render_on_host,
     )
     return _compile(program) if compile else program
 
@@ -132,8 +136,7 @@ def _compile(program: BatchProgram) -> BatchProgram:
         torch._dynamo.maybe_mark_dynamic(tensor, 0)
     # The indices are clamped by construction, so inductor's bounds check on each would be work for nothing.
     options: dict[str, str | int | bool | Callable] = {"assert_indirect_indexing": False}
-    parts = {name: getattr(program, name) for name in ("spec", "tables", "train_cases", "seed")}
-    compiled = BatchProgram(**parts, render=torch.compile(render, fullgraph=True, dynamic=False, options=options))
+    compiled = replace(program, render=torch.compile(render, fullgraph=True, dynamic=False, options=options))
     try:
         # Every program of the process compiles the same function; by default torch gives up at the ninth.
         with torch._dynamo.config.patch(recompile_limit=256):
@@ -142,10 +145,6 @@ def _compile(program: BatchProgram) -> BatchProgram:
         lines = str(error).strip().splitlines()
         reason = lines[0] if lines else type(error).__name__
         log.warning("the batch program runs uncompiled: %s", reason)
-        why, rendered = f"torch.compile failed: {reason}", program.render
-    else:
-        why, rendered = "", compiled.render
+        return replace(program, why=f"torch.compile failed: {reason}", compile_seconds=time.perf_counter() - begin)
     seconds = time.perf_counter() - begin
-    return BatchProgram(
-        **parts, render=rendered, compiled=not why, why=why or f"compiled in {seconds:.1f} s", compile_seconds=seconds
-    )
+    return replace(compiled, compiled=True, why=f"compiled in {seconds:.1f} s", compile_seconds=seconds)

@@ -1,0 +1,227 @@
+"""Train twice on made-up abdominal CT, the regular way and with Hasten, and show where the time went. Under 5 minutes.
+
+Both runs have the same network, split, windowing, patch size and target Dice. The regular one is MONAI's Dataset and
+DataLoader with worker processes, Adam and Dice loss (`benchmarks.peers.regular`), which reads and prepares every case
+again in each epoch; it is stopped when its share of the five minutes is over, and then counts as slower than that.
+Seconds count from the start of each process: imports and, for Hasten, filling its cache are in them.
+Writes demo/ (its own folder, emptied first) with the data and both run directories, and report.html beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ROOT, usable_cores
+from benchmarks.outcome import Time, time_to
+
+TARGET = 0.8
+TRAIN_CASES, VALIDATION_CASES = 12, 4
+PHANTOM = {"shape": (48, 128, 128), "spacing": (5.0, 2.5, 2.5)}
+FLAGS = ("--kind", "ct", "--spacing", "5", "3", "3", "--patch", "32", "64", "64", "--samples", "2",
+         "--target", str(TARGET))  # fmt: skip
+HASTEN = ("sample.batch_size=4", "train.steps=150", "train.validate_every=25", "infer.overlap=0.25")
+"""As many patches a step as the regular arm's 2 cases x 2, and the same windows in validation."""
+BUDGET = 280.0
+"""Seconds of the whole demonstration."""
+HASTEN_CAP, REGULAR_CAP = 110.0, 150.0
+GRACE = 15.0
+"""Seconds that a run may take past its cap for its last validation, before it is ended from outside."""
+PARTS = {"import": "import", "read and prepare once": "cache", "measure and compile": "settle",
+         "read, prepare and wait in the loop": "wait", "train": "train", "validate": "validate",
+         "other": "other"}  # fmt: skip
+
+
+def main() -> None:
+    began = time.monotonic()
+    folder = ROOT / "demo"
+    shutil.rmtree(folder, ignore_errors=True)
+    data, split = make_data(folder)
+    say(f"{TRAIN_CASES} CT phantoms to train on, {VALIDATION_CASES} to validate; target mean Dice {TARGET}")
+    say("\n1. Hasten")
+    hasten = run_arm(
+        "benchmarks.ours.train", folder / "hasten.json", HASTEN_CAP,
+        ["--data", str(data), "--split", str(split), *FLAGS, "--run", str(folder / "hasten"), *HASTEN],
+    )  # fmt: skip
+    left = BUDGET - 2 * GRACE - (time.monotonic() - began)
+    say(f"\n2. the regular way (Dataset, DataLoader with {usable_cores()} workers, Adam)")
+    regular = run_arm(
+        "benchmarks.peers.regular", folder / "regular.json", min(REGULAR_CAP, left),
+        ["--data", str(data), "--split", str(split), *FLAGS],
+    )  # fmt: skip
+    write_run(regular, folder / "regular", "regular (Dataset + DataLoader)")
+    name_run(folder / "hasten", "Hasten")
+    print_table(regular, hasten)
+    report(folder)
+    say(f"\nreport: {ROOT / 'report.html'}   ({time.monotonic() - began:.0f} s in all)")
+
+
+def make_data(folder: Path) -> tuple[Path, Path]:
+    """The phantoms' folder and the split file."""
+    from benchmarks.data import phantoms
+    from benchmarks.peers.common import list_cases
+
+    data = phantoms(folder / "phantoms", TRAIN_CASES + VALIDATION_CASES, PHANTOM)
+    ids = [row["id"] for row in list_cases(data)[0]]
+    split = folder / "split.json"
+    split.write_text(json.dumps({"train": ids[:TRAIN_CASES], "validation": ids[TRAIN_CASES:]}))
+    return data, split
+
+
+def run_arm(module: str, out: Path, cap: float, flags: Sequence[str]) -> dict[str, Any]:
+    """Run one arm, which shows its own progress, and give its result; at the latest after `cap` + GRACE seconds."""
+    command = [sys.executable, "-m", module, "--out", str(out), "--max-seconds", f"{cap:.0f}", *flags]
+    try:
+        done = subprocess.run(command, cwd=ROOT, timeout=cap + GRACE)
+    except subprocess.TimeoutExpired:
+        if not out.is_file():  # nothing was validated; the other arm may still be worth a report
+            raise SystemExit(f"{module} validated nothing in {cap:.0f} s: this machine is too slow or busy") from None
+    else:
+        if done.returncode != 0:
+            raise SystemExit(f"{module} failed (exit {done.returncode}); its messages are above")
+    result = json.loads(out.read_text())
+    return result if result["stopped"] else {**result, "stopped": "max_seconds"}
+
+
+# Run directory of the regular arm, so that the page can compare the two
+
+
+def write_run(result: Mapping[str, Any], folder: Path, name: str) -> None:
+    """Write an arm's result in the form of a run directory of Hasten's."""
+    import yaml
+
+    from hasten.observe.env import environment
+    from hasten.observe.rundir import (
+        ENV_JSON,
+        METRICS_JSONL,
+        PLAN_JSON,
+        RUN_YAML,
+        SUMMARY_JSON,
+        write_json,
+        write_jsonl,
+    )
+
+    folder.mkdir(parents=True)
+    reached = time_to(result, result["settings"]["target"])
+    best = max(result["curve"], key=lambda point: point["dice"] or 0.0)
+    seconds, looped = shares(result), result["seconds"]["train"] + result["seconds"]["wait"]
+    batch = result["settings"]["cases"] * result["settings"]["samples"]
+    write_jsonl(folder / METRICS_JSONL, [line for point in result["curve"] for line in lines_of(point)])
+    write_json(
+        folder / SUMMARY_JSON,
+        {
+            "status": "target_reached" if reached.reached else "time_up",
+            "name": name,
+            "target": {"metric": "mean_dice", "value": result["settings"]["target"], "reached": reached.reached,
+                       "time_s": reached.seconds if reached.reached else None},
+            "best": {"metric": "mean_dice", "value": best["dice"], "step": best["step"]},
+            "time_to": {level: value for level, value in result["time_to"].items() if value is not None},
+            "seconds": {"total": result["seconds"]["total"], "import": seconds["import"], "train": seconds["train"],
+                        "wait_for_data": seconds["wait"], "validate": seconds["validate"]},
+            "steps": result["steps"],
+            "samples_per_s": result["steps"] * batch / looped if looped > 0 else None,
+            "wait_share": result["seconds"]["wait"] / looped if looped > 0 else None,
+            "cases": result["cases"],
+            "engaged": {"worker processes": {"on": True, "why": f"{result['settings']['workers']}, started each epoch"}},
+        },
+    )  # fmt: skip
+    write_json(folder / ENV_JSON, environment())
+    write_json(folder / PLAN_JSON, {"fingerprint": {"labels": {"0": "background", "1": "spleen"}}, "decisions": {}})
+    (folder / RUN_YAML).write_text(yaml.safe_dump({"arm": result["notes"], "settings": result["settings"]}))
+
+
+def lines_of(point: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl for one point of a curve."""
+    at = {"step": point["step"], "time_s": point["seconds"]}
+    figures = {name: point.get(name) for name in ("loss", "samples_per_s", "wait_share")}
+    per_class = {"spleen": point["per_class"][0]}
+    return [
+        {"kind": "train", **at, **figures},
+        {"kind": "validation", **at, "dice": point["dice"], "dice_per_class": per_class},
+    ]
+
+
+def name_run(folder: Path, name: str) -> None:
+    from hasten.observe.rundir import SUMMARY_JSON, write_json
+
+    path = folder / SUMMARY_JSON
+    write_json(path, {**json.loads(path.read_text()), "name": name})
+
+
+def report(folder: Path) -> None:
+    from hasten.report.page import write_report
+
+    page = write_report([folder / "regular", folder / "hasten"], folder / "report.html")
+    shutil.copyfile(page, ROOT / "report.html")
+
+
+# The table
+
+
+def shares(result: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of the parts of a run, which add up to its total."""
+    seconds = result["seconds"]
+    found = {name: seconds.get(name, 0.0) for name in ("import", "cache", "wait", "train", "validate")}
+    found["settle"] = seconds.get("tune", 0.0) + seconds.get("compile", 0.0)
+    return {**found, "other": max(0.0, seconds["total"] - sum(found.values()))}
+
+
+def told(time: Time) -> str:
+    return f"{time.seconds:.1f} s" if time.reached else f"> {time.seconds:.0f} s"
+
+
+def speed_up(regular: Time, hasten: Time) -> str:
+    """How many times the regular time is Hasten's; a bound where only the regular run was stopped."""
+    if not hasten.reached:
+        return "-"
+    return f"{'' if regular.reached else '> '}{regular.seconds / hasten.seconds:.1f}x"
+
+
+def table_rows(regular: Mapping[str, Any], hasten: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(what, regular, Hasten); the speed-up stands in Hasten's column."""
+    runs = (regular, hasten)
+    times = [time_to(run, run["settings"]["target"]) for run in runs]
+    epochs = [run["seconds_per_epoch"] for run in runs]
+    middle = [sorted(each)[len(each) // 2] if each else None for each in epochs]
+    patches = regular["cases"]["train"] * regular["settings"]["samples"]
+    total = [run["seconds"]["total"] for run in runs]
+    faster = f"{middle[0] / middle[1]:.1f}x" if middle[0] and middle[1] else "-"
+    rows = [
+        (f"time to mean Dice {regular['settings']['target']:g}", told(times[0]), told(times[1])),
+        ("  speed-up", "", speed_up(times[0], times[1])),
+        (f"an epoch ({patches} patches)", *(f"{value:.1f} s" if value else "-" for value in middle)),
+        ("  speed-up", "", faster),
+        ("best mean Dice", *(f"{run['best']:.3f}" if run["best"] is not None else "-" for run in runs)),
+        ("whole run", *(f"{value:.1f} s" for value in total)),
+    ]
+    parts = [shares(run) for run in runs]
+    for name, key in PARTS.items():
+        said = (f"{part[key]:.1f} s ({100 * part[key] / whole:.0f}%)" for part, whole in zip(parts, total, strict=True))
+        rows.append((f"  {name}", *said))
+    return rows
+
+
+def print_table(regular: Mapping[str, Any], hasten: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", title="The regular way against Hasten")
+    for name in ("regular", "Hasten"):
+        table.add_column(name, justify="right")
+    for row in table_rows(regular, hasten):
+        table.add_row(*row)
+    Console().print(table)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()

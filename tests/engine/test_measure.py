@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasten.config.schema import LossConfig, NetworkConfig
+from hasten.engine import measure
+from hasten.engine.measure import Measured, Probe, Variant, explain, faster_compiled, fastest_variant, interleave
+from hasten.nets.build import build_loss, build_network
+
+CPU = torch.device("cpu")
+PLAIN = Variant(precision="fp32", channels_last=False)
+LAST = Variant(precision="fp32", channels_last=True)
+SHORT = Variant(precision="bf16", channels_last=False)
+BOTH = Variant(precision="bf16", channels_last=True)
+ALL = [PLAIN, LAST, SHORT, BOTH]
+
+
+class Clock:
+    """Time that passes only when a network says so."""
+
+    now = 0.0
+    passes = 0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(measure, "time", made)
+    return made
+
+
+class _Wrong(torch.autograd.Function):
+    """Forward is sound, the gradient is not."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0] * ctx.factor, None
+
+
+def fake(
+    clock: Clock,
+    seconds: dict[Variant, list[float]],
+    *,
+    output: dict[Variant, float] | None = None,
+    gradient: dict[Variant, list[float]] | None = None,
+) -> nn.Module:
+    """A weight per class; passes take `seconds` in turn, and may give wrong scores or gradients."""
+    turn = dict.fromkeys(ALL, 0)
+
+    class Fake(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor([0.5, -0.25, 1.0]))
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, image: Tensor) -> Tensor:
+            short = torch.is_autocast_enabled("cpu")
+            variant = Variant(
+                precision="bf16" if short else "fp32",
+                channels_last=image.is_contiguous(memory_format=torch.channels_last_3d),
+            )
+            number = turn[variant]
+            turn[variant] += 1
+            clock.passes += 1
+            clock.now += seconds[variant][number % len(seconds[variant])]
+            self.calls += 1  # type: ignore[operator]
+            factors = (gradient or {}).get(variant, [1.0])
+            weight = _Wrong.apply(self.weight, factors[number % len(factors)])
+            return image[:, :1] * weight.view(1, 3, 1, 1, 1) * (output or {}).get(variant, 1.0)
+
+    return Fake()
+
+
+def constant(**seconds: float) -> dict[Variant, list[float]]:
+    return {variant: [seconds[name]] for variant, name in zip(ALL, ("plain", "last", "short", "both"), strict=True)}
+
+
+EVEN = constant(plain=4.0, last=3.0, short=2.0, both=1.0)
+
+
+def probe() -> Probe:
+    return Probe(loss=build_loss(LossConfig()), shape=(2, 2, 4, 4, 4), num_classes=3, spatial_dims=3, device=CPU)
+
+
+def test_calls_are_interleaved_after_a_round_that_does_not_count(clock: Clock) -> None:
+    order = ""
+
+    def call(name: str, seconds: list[float]) -> Any:
+        def run() -> None:
+            nonlocal order
+            clock.now += seconds[order.count(name)]
+            order += name
+
+        return run
+
+    found = interleave({"A": call("A", [9, 1, 2]), "B": call("B", [7, 3, 4])}, rounds=2, device=CPU)
+    assert order == "ABABAB"
+    assert found == {"A": [1, 2], "B": [3, 4]}
+
+
+def test_the_fastest_of_the_allowed_is_taken(clock: Clock, tmp_path: Path) -> None:
+    found = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path)
+    assert found.variant == BOTH
+    assert list(found.seconds.items()) == [
+        ("bf16 channels-last", 1.0),
+        ("bf16", 2.0),
+        ("fp32 channels-last", 3.0),
+        ("fp32", 4.0),
+    ]
+    assert found.excluded == ()
+    found = fastest_variant(fake(clock, EVEN), probe(), [PLAIN, LAST], tmp_path)
+    assert found.variant == LAST
+
+
+def test_one_disturbed_round_decides_nothing(clock: Clock, tmp_path: Path) -> None:
+    # The first pass of each is the unmeasured one; then something else takes the machine during one pass.
+    seconds = {**EVEN, BOTH: [1.0, 1.0, 90.0, 1.0]}
+    assert fastest_variant(fake(clock, seconds), probe(), ALL, tmp_path).variant == BOTH
+
+
+@pytest.mark.parametrize("wrong", [{"output": {BOTH: 1.5}}, {"output": {BOTH: float("nan")}}])
+def test_a_variant_with_another_loss_is_out(clock: Clock, tmp_path: Path, wrong: dict[str, Any]) -> None:
+    found = fastest_variant(fake(clock, EVEN, **wrong), probe(), ALL, tmp_path)
+    assert found.variant == SHORT
+    assert found.excluded == ("bf16 channels-last",)
+    assert "bf16 channels-last" not in found.seconds
+
+
+@pytest.mark.parametrize("factor", [1.5, 0.5, 0.0, float("nan"), float("inf"), 1e30])
+def test_a_variant_with_another_gradient_is_out_even_if_its_loss_is_sound(
+    clock: Clock, tmp_path: Path, factor: float
+) -> None:
+    found = fastest_variant(fake(clock, EVEN, gradient={BOTH: [factor]}), probe(), ALL, tmp_path)
+    assert found.variant == SHORT
+    assert found.excluded == ("bf16 channels-last",)
+
+
+def test_a_gradient_that_is_wrong_only_now_and_then_is_found(clock: Clock, tmp_path: Path) -> None:
+    found = fastest_variant(fake(clock, EVEN, gradient={BOTH: [1, 1, 1, 1e9]}), probe(), ALL, tmp_path)
+    assert found.variant == SHORT
+
+
+def test_a_slightly_other_gradient_is_allowed(clock: Clock, tmp_path: Path) -> None:
+    found = fastest_variant(fake(clock, EVEN, gradient={BOTH: [1.1]}), probe(), ALL, tmp_path)
+    assert found.variant == BOTH
+
+
+def test_without_a_sound_reference_the_reference_is_taken(clock: Clock, tmp_path: Path) -> None:
+    broken = fake(clock, EVEN, output=dict.fromkeys(ALL, float("nan")))
+    assert fastest_variant(broken, probe(), ALL, tmp_path).variant == PLAIN
+
+
+def test_a_second_run_measures_nothing(clock: Clock, tmp_path: Path) -> None:
+    memory = tmp_path / "cache" / "measured"
+    first = fastest_variant(fake(clock, EVEN, gradient={LAST: [3.0]}), probe(), ALL, memory)
+    passes = clock.passes
+    assert passes > 0
+    again = fastest_variant(fake(clock, constant(plain=1, last=9, short=9, both=9)), probe(), ALL, memory)
+    assert again == first
+    assert clock.passes == passes
+    assert explain(again, "x") == explain(first, "x")
+
+
+def other_probe(**changes: Any) -> Probe:
+    own = probe()
+    fields = {name: getattr(own, name) for name in ("loss", "shape", "num_classes", "spatial_dims", "device")}
+    return Probe(**{**fields, **changes})
+
+
+def test_another_shape_choice_or_network_is_measured_for_itself(clock: Clock, tmp_path: Path) -> None:
+    def measures(network: nn.Module, on: Probe, allowed: list[Variant]) -> bool:
+        kept = len(list(tmp_path.iterdir()))
+        fastest_variant(network, on, allowed, tmp_path)
+        return len(list(tmp_path.iterdir())) == kept + 1
+
+    assert measures(fake(clock, EVEN), probe(), ALL)
+    assert not measures(fake(clock, EVEN), probe(), ALL)
+    assert measures(fake(clock, EVEN), other_probe(shape=(2, 2, 4, 4, 8)), ALL)
+    assert measures(fake(clock, EVEN), probe(), [PLAIN, LAST])
+    wide, narrow = (
+        build_network(NetworkConfig(channels=(2, 4), strides=(stride,)), num_channels=2, num_classes=3, spatial_dims=3)
+        for stride in ((2, 2, 2), (1, 2, 2))
+    )
+    # Their weights have the same shapes; only the strides differ.
+    assert [weight.shape for weight in wide.parameters()] == [weight.shape for weight in narrow.parameters()]
+    assert measures(wide, probe(), [PLAIN, LAST])
+    assert measures(narrow, probe(), [PLAIN, LAST])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"seconds": {}, "variant": {"precision": "fp32", "channels_last": false}, "excluded": []}',
+        '{"seconds": null, "variant": {"precision": "fp32", "channels_last": false}, "excluded": []}',
+        '{"seconds": {"fp64": 1}, "variant": {"precision": "fp64", "channels_last": false}, "excluded": []}',
+        '{"seconds": {"fp32": 1}, "variant": {"precision": "fp32", "other": false}, "excluded": []}',
+    ],
+)
+def test_a_damaged_memory_is_measured_again_with_a_warning(
+    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    first = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path)
+    assert caplog.records == []
+    (kept,) = tmp_path.iterdir()
+    content = kept.read_text()
+    kept.write_text(damage)
+    passes = clock.passes
+    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path) == first
+    assert clock.passes > passes
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert str(kept) in caplog.text
+    assert json.loads(kept.read_text()) == json.loads(content)
+
+
+def test_a_memory_that_cannot_be_written_costs_a_warning_only(
+    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    found = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path / "file" / "measured")
+    assert found.variant == BOTH
+    assert "cache.dir" in caplog.text
+
+
+def real_network(dropout: float = 0.0) -> nn.Module:
+    config = NetworkConfig(channels=(4, 8), strides=((2, 2, 2),), norm="batch", dropout=dropout)
+    torch.manual_seed(0)
+    return build_network(config, num_channels=2, num_classes=3, spatial_dims=3)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("through", ["fastest_variant", "faster_compiled"])
+def test_the_network_and_the_random_state_are_left_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, training: bool, through: str
+) -> None:
+    network = real_network(dropout=0.3).train(training)
+    before = copy.deepcopy(network.state_dict())
+    strides = {name: value.stride() for name, value in network.state_dict().items()}
+    random_state = torch.get_rng_state()
+    if through == "fastest_variant":
+        fastest_variant(network, probe(), ALL, tmp_path)
+    else:
+        monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+        faster_compiled(network, probe(), BOTH, always=True)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert network.training == training
+    assert all(module.training == training for module in network.modules())
+    assert all(parameter.grad is None for parameter in network.parameters())
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name]), name
+        assert value.stride() == strides[name]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_real_network_has_all_its_variants_compared(tmp_path: Path, dropout: float, dims: int) -> None:
+    stride = (2, 2, 2) if dims == 3 else (1, 2, 2)
+    config = NetworkConfig(channels=(4, 8), strides=(stride,), dropout=dropout)
+    network = build_network(config, num_channels=2, num_classes=3, spatial_dims=dims)
+    on = other_probe(shape=(2, 2, 8, 8, 8) if dims == 3 else (2, 2, 1, 16, 16), spatial_dims=dims)
+    found = fastest_variant(network, on, ALL, tmp_path)
+    assert set(found.seconds) == {str(variant) for variant in ALL}
+    assert found.excluded == ()
+    assert all(seconds > 0 for seconds in found.seconds.values())
+    assert str(found.variant) == next(iter(found.seconds))
+
+
+def test_the_evidence_names_times_and_what_is_out() -> None:
+    told = explain(Measured({"bf16": 0.012, "fp32": 0.03}, SHORT, ("fp32 channels-last",)), "bf16 was fastest")
+    assert told.startswith("bf16 was fastest; ")
+    assert "bf16 12 ms, fp32 30 ms" in told
+    assert told.endswith("fp32 channels-last")
+    assert "out" not in explain(Measured({"fp32": 0.03}, PLAIN), "fp32 was fastest")
+
+
+@pytest.mark.parametrize("fails", ["at once", "at the first call"])
+@pytest.mark.parametrize("always", [False, True])
+def test_a_failing_compiler_leaves_the_network_eager_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str, always: bool
+) -> None:
+    class Broken(nn.Module):
+        def forward(self, image: Tensor) -> Tensor:
+            raise RuntimeError("no C++ compiler\nand a long explanation")
+
+    def compile(module: nn.Module, **_: Any) -> nn.Module:
+        if fails == "at once":
+            raise RuntimeError("no C++ compiler\nand a long explanation")
+        return Broken()
+
+    monkeypatch.setattr(torch, "compile", compile)
+    network = real_network()
+    found, engaged = faster_compiled(network, probe(), PLAIN, always=always)
+    assert found is network
+    assert not engaged.on
+    assert engaged.why == "torch.compile failed: no C++ compiler"
+    assert [record.getMessage() for record in caplog.records] == ["the network runs uncompiled: no C++ compiler"]
+
+
+class Compiled(nn.Module):
+    """Stands in for what torch.compile gives: another speed, perhaps other scores."""
+
+    def __init__(self, network: nn.Module, clock: Clock, seconds: float, factor: float = 1.0) -> None:
+        super().__init__()
+        self.network, self.clock, self.seconds, self.factor = network, clock, seconds, factor
+
+    def forward(self, image: Tensor) -> Tensor:
+        before = self.clock.now
+        output = self.network(image) * self.factor
+        self.clock.now = before + self.seconds
+        return output
+
+
+@pytest.mark.parametrize(
+    ("seconds", "always", "factor", "on", "why"),
+    [
+        (2.0, False, 1.0, True, "2000 ms against 4000 ms eager"),
+        (3.95, False, 1.0, False, "not faster: 3950 ms against 4000 ms eager"),
+        (8.0, False, 1.0, False, "not faster"),
+        (8.0, True, 1.0, True, "8000 ms against 4000 ms eager"),
+        (2.0, False, 1.5, False, "compiled it gives loss"),
+        (2.0, True, 1.5, False, "compiled it gives loss"),
+        (2.0, True, float("nan"), False, "gradient norm nan"),
+    ],
+)
+def test_compiled_is_taken_only_if_it_is_faster_and_agrees(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, seconds: float, always: bool, factor: float, on: bool, why: str
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda module, **_: Compiled(module, clock, seconds, factor))
+    network = fake(clock, EVEN)
+    found, engaged = faster_compiled(network, probe(), PLAIN, always=always)
+    assert engaged.on == on
+    assert why in engaged.why
+    if on:
+        assert isinstance(found, Compiled)
+        assert found.network is network
+    else:
+        assert found is network

@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hasten.cases.phantom import write_phantoms
+from hasten.config.load import load_run
+from hasten.config.schema import RunConfig
+from hasten.engine import checkpoint as checkpoint_module
+from hasten.engine import loop, run
+from hasten.engine.run import make_plan, train
+from hasten.engine.validate import validate
+from hasten.observe.rundir import (
+    CHECKPOINTS,
+    ENV_JSON,
+    METRICS_JSONL,
+    PLAN_JSON,
+    RUN_YAML,
+    SUMMARY_JSON,
+)
+from tests.engine.runs import assert_equal, assert_same_run, at_step, checkpoint, config_of, metrics
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def make(folder: Path) -> Callable[..., RunConfig]:
+    source = write_phantoms(folder / "set", num_cases=6, shape=(24, 40, 40))
+    return lambda *overrides: config_of(source, folder / "cache", *overrides)
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path, make: Callable[..., RunConfig]) -> tuple[Path, dict[str, Any]]:
+    """A run as it should be, and the summary that `train` returned."""
+    out = folder / "finished"
+    return out, train(make(), out)
+
+
+def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make: Callable[..., RunConfig]) -> None:
+    out, _ = finished
+    files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert files == {
+        RUN_YAML,
+        PLAN_JSON,
+        ENV_JSON,
+        METRICS_JSONL,
+        SUMMARY_JSON,
+        "examples.npz",
+        f"{CHECKPOINTS}/best.pt",
+        f"{CHECKPOINTS}/last.pt",
+    }
+    for name in (PLAN_JSON, ENV_JSON, SUMMARY_JSON):
+        assert json.loads((out / name).read_text())
+    settled = load_run(out / RUN_YAML)
+    assert settled.train == dataclasses.replace(make().train, learning_rate=settled.train.learning_rate)
+    open_fields = [
+        f"{section}.{name}"
+        for section, fields in dataclasses.asdict(settled).items()
+        for name, value in fields.items()
+        if value is None
+    ]
+    assert set(open_fields) <= {"data.spatial_dims", "prepare.num_threads", "train.target", "train.max_seconds"}
+
+
+def test_the_metrics_hold_every_step_and_validation(finished: tuple[Path, dict[str, Any]]) -> None:
+    out, _ = finished
+    assert [record["step"] for record in metrics(out, "train")] == list(range(1, 15))
+    validations = metrics(out, "validation")
+    assert [record["step"] for record in validations] == [4, 8, 12, 14]
+    assert all(list(record["dice_per_class"]) == ["spleen"] for record in validations)
+    assert max(record["dice"] for record in validations) == checkpoint(out, "best")["dice"]
+
+
+def test_the_summary(finished: tuple[Path, dict[str, Any]]) -> None:
+    out, summary = finished
+    assert json.loads((out / SUMMARY_JSON).read_text()) == summary
+    assert summary["status"] == "finished"
+    assert summary["steps"] == 14
+    assert summary["target"] == {"metric": "mean_dice", "value": None, "reached": False, "time_s": None}
+    best = checkpoint(out, "best")
+    assert summary["best"] == {"metric": "mean_dice", "value": best["dice"], "step": best["step"]}
+    assert summary["cases"] == {"train": 4, "validation": 2}
+    assert summary["samples_per_s"] > 0
+    assert 0 <= summary["wait_share"] <= 1
+    assert summary["earlier_seconds"] == 0
+    assert summary["environment"]["python"]
+    assert len(summary["engaged"]) >= 5
+    for engaged in summary["engaged"].values():
+        assert isinstance(engaged["on"], bool)
+        assert engaged["why"]
+
+
+def test_the_seconds_do_not_overlap(finished: tuple[Path, dict[str, Any]]) -> None:
+    _, summary = finished
+    seconds = dict(summary["seconds"])
+    total = seconds.pop("total")
+    assert seconds.keys() >= {"prepare", "compile", "train", "validate", "checkpoint", "wait_for_data"}
+    assert all(value >= 0 for value in seconds.values())
+    assert all(seconds[name] > 0 for name in ("prepare", "train", "validate", "checkpoint", "wait_for_data"))
+    assert sum(seconds.values()) <= total
+
+
+def test_best_holds_what_prediction_needs(finished: tuple[Path, dict[str, Any]]) -> None:
+    best = checkpoint(finished[0], "best")
+    assert best["labels"] == {"0": "background", "1": "spleen"}
+    assert best["channels"] == ["CT"]
+    assert best["spatial_dims"] == 3
+    assert best["config"]["train"]["precision"] == "fp32"
+
+
+def test_the_examples_are_slices_of_validation_cases(finished: tuple[Path, dict[str, Any]]) -> None:
+    with np.load(finished[0] / "examples.npz") as arrays:
+        for number in range(2):
+            assert arrays[f"label_{number}"].any()
+            assert arrays[f"image_{number}"].shape == arrays[f"prediction_{number}"].shape == (40, 40)
+            assert 0 <= arrays[f"image_{number}"].min() <= arrays[f"image_{number}"].max() <= 1
+
+
+def test_the_dice_beside_an_example_is_of_its_prediction(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    """The best weights predict the examples. Here the last ones are far worse: the rate is far too high."""
+    train(make("train.learning_rate=0.3", "train.steps=8", "train.validate_every=1", "train.ema=0"), tmp_path / "run")
+    records = metrics(tmp_path / "run", "validation")
+    best = max(record["dice"] for record in records)
+    with np.load(tmp_path / "run" / "examples.npz") as arrays:
+        shown = [float(arrays[f"dice_{number}"]) for number in range(2)]
+    assert sum(shown) / 2 == pytest.approx(best, abs=1e-9)
+    assert records[-1]["dice"] < best
+
+
+def test_the_target_stops_the_run(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    summary = train(make("train.target=1e-9"), tmp_path / "run")
+    assert summary["status"] == "target_reached"
+    assert summary["steps"] == 4
+    (record,) = metrics(tmp_path / "run", "validation")
+    assert summary["target"] == {"metric": "mean_dice", "value": 1e-9, "reached": True, "time_s": record["time_s"]}
+    assert checkpoint(tmp_path / "run", "last")["step"] == 4
+    assert checkpoint(tmp_path / "run", "best")["step"] == 4
+
+
+def test_a_target_that_is_not_reached(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    summary = train(make("train.target=1.0", "train.steps=4"), tmp_path / "run")
+    assert summary["status"] == "finished"
+    assert summary["target"]["reached"] is False
+    assert summary["target"]["time_s"] is None
+
+
+def test_the_time_limit_stops_the_run(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    summary = train(make("train.max_seconds=0.001"), tmp_path / "run")
+    assert summary["status"] == "time_up"
+    assert summary["steps"] == checkpoint(tmp_path / "run", "last")["step"] == 4
+
+
+def test_the_last_step_is_saved_whatever_the_intervals(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    train(make("train.steps=5", "train.validate_every=3", "train.checkpoint_every=100"), tmp_path / "run")
+    assert checkpoint(tmp_path / "run", "last")["step"] == 5
+    assert [record["step"] for record in metrics(tmp_path / "run", "validation")] == [3, 5]
+
+
+def test_a_folder_with_files_is_refused_and_left_alone(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    (tmp_path / CHECKPOINTS).mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty; add --resume"):
+        train(make(), tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", CHECKPOINTS}
+
+
+def test_a_run_is_not_begun_twice(make: Callable[..., RunConfig], finished: tuple[Path, dict[str, Any]]) -> None:
+    out, summary = finished
+    with pytest.raises(ValueError, match="is not empty"):
+        train(make(), out)
+    assert json.loads((out / SUMMARY_JSON).read_text()) == summary
+
+
+def damage(source: Path) -> None:
+    path = next((source / "imagesTr").iterdir())
+    path.write_bytes(path.read_bytes()[:100])
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_failed_start_can_be_repeated(
+    make: Callable[..., RunConfig], tmp_path: Path, existed: bool, folder: Path
+) -> None:
+    source = write_phantoms(tmp_path / "set", num_cases=3, shape=(24, 40, 40), seed=3)
+    good = next((source / "imagesTr").iterdir()).read_bytes()
+    damage(source)
+    out = tmp_path / "run"
+    if existed:
+        out.mkdir()
+    config = config_of(source, tmp_path / "cache", "train.steps=2")
+    with pytest.raises(ValueError, match=r"imagesTr/phantom"):
+        train(config, out)
+    assert out.exists() == existed
+    next((source / "imagesTr").iterdir()).write_bytes(good)
+    assert train(config, out)["status"] == "finished"
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
+def test_a_start_that_fails_late_leaves_nothing(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Even after run.yaml was written."""
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(run, "environment", fail)
+    with pytest.raises(type(error)):
+        train(make(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_killed_start_left_does_not_stand_in_the_way(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    (out / CHECKPOINTS).mkdir(parents=True)
+    assert train(make("train.steps=2"), out)["status"] == "finished"
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    make: Callable[..., RunConfig], finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    torch.manual_seed(99)
+    train(make(), tmp_path / "same")
+    assert_same_run(tmp_path / "same", finished[0])
+    train(make("train.seed=1"), tmp_path / "other")
+    losses = [[record["loss"] for record in metrics(out, "train")] for out in (finished[0], tmp_path / "other")]
+    assert all(one != other for one, other in zip(*losses, strict=True))
+
+
+def test_validation_uses_the_average(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Dice is that of the average: with an average that never moves, every validation is the first one."""
+    seen = []
+
+    def spy(parts: Any) -> Any:
+        assert parts.validated is parts.step.average
+        before = {name: value.clone() for name, value in parts.step.average.state_dict().items()}
+        dice = validate(parts)
+        assert_equal(dict(parts.step.average.state_dict()), before)
+        parts.step.weights.load_state_dict(
+            {name: torch.zeros_like(value) for name, value in parts.step.weights.state_dict().items()}
+        )
+        assert validate(parts).mean == dice.mean  # whatever the weights are
+        seen.append(dice.mean)
+        return dice
+
+    monkeypatch.setattr(loop, "validate", spy)
+    train(make("train.steps=4"), tmp_path / "run")
+    assert len(seen) == 1
+    last, best = checkpoint(tmp_path / "run", "last"), checkpoint(tmp_path / "run", "best")
+    assert_equal(dict(best["weights"]), dict(last["average"]))
+
+
+def test_without_an_average_validation_uses_the_weights_and_training_goes_on(
+    make: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """A validation puts the network itself into its mode for evaluation; dropout must be on again after it."""
+    often, once = tmp_path / "often", tmp_path / "once"
+    train(make("train.ema=0", "train.steps=4", "train.validate_every=1"), often)
+    train(make("train.ema=0", "train.steps=4", "train.validate_every=4"), once)
+    assert_equal(checkpoint(often, "last")["network"], checkpoint(once, "last")["network"])
+    assert checkpoint(often, "last")["average"] is None
+
+
+@pytest.mark.parametrize("logs", [200, 1])
+def test_a_loss_of_nan_ends_the_run_and_keeps_the_checkpoints(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: int
+) -> None:
+    """Also where the next log line is far behind the next checkpoint."""
+    monkeypatch.setattr(loop, "_LOGS", logs)
+    out = tmp_path / "run"
+    with at_step(6, "nan"), pytest.raises(ValueError, match=r"nan at step \d: lower train\.learning_rate") as told:
+        train(make(), out)
+    assert "holds the last good state" in str(told.value)
+    for name in ("best", "last"):
+        assert checkpoint(out, name)["step"] == 4
+    assert all(math.isfinite(float(value.sum())) for value in checkpoint(out, "last")["network"].values())
+    assert train(load_run(out / RUN_YAML), out, resume=True)["status"] == "finished"
+
+
+def test_nan_before_the_first_checkpoint_promises_none(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    with at_step(1, "nan"), pytest.raises(ValueError, match="nan at step 1") as told:
+        train(make(), tmp_path / "run")
+    assert "last good state" not in str(told.value)
+    assert not any((tmp_path / "run" / CHECKPOINTS).iterdir())
+
+
+def test_a_full_disk_says_how_to_go_on(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, plain = tmp_path / "run", loop.write_checkpoint
+
+    def full(path: Path, content: dict[str, Any]) -> None:
+        if content["step"] == 8:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        plain(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "write_checkpoint", full)
+        with pytest.raises(ValueError, match=r"No space left on device.*hasten train --resume --out"):
+            train(make(), out)
+    assert checkpoint_module.read_checkpoint(out / CHECKPOINTS / "last.pt")["step"] == 4
+    assert train(load_run(out / RUN_YAML), out, resume=True)["status"] == "finished"
+
+
+def test_an_edited_plan_is_followed(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    config = make("train.steps=2")
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=None))
+    plan = make_plan(config)
+    plan["decisions"]["train.steps"]["value"] = 3
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    assert train(config, tmp_path / "run", plan=tmp_path / "plan.json")["steps"] == 3
+
+
+class Watch:
+    """Stands in for a progress display."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def start(self, total_steps: int, target: float | None = None) -> None:
+        self.calls.append(("start", total_steps, target))
+
+    def update(self, step: int, **values: float) -> None:
+        self.calls.append(("update", step, *sorted(values)))
+
+    def stop(self, message: str = "") -> None:
+        self.calls.append(("stop",))
+
+
+def test_progress_is_told(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    watch = Watch()
+    train(make("train.steps=2", "train.target=0.99"), tmp_path / "run", progress=watch)  # type: ignore[arg-type]
+    logged = ("loss", "samples_per_s", "wait_share")
+    assert watch.calls == [
+        ("start", 2, 0.99),
+        ("update", 1, *logged),
+        ("update", 2, *logged),
+        ("update", 2, "dice"),
+        ("stop",),
+    ]
+
+
+def test_it_learns(folder: Path, tmp_path: Path) -> None:
+    source = write_phantoms(tmp_path / "set", num_cases=8, shape=(24, 40, 40), seed=1)
+    summary = train(
+        config_of(
+            source,
+            folder / "cache",
+            "data.split.fraction=0.25",
+            "sample.patch=[24,40,40]",
+            "sample.batch_size=2",
+            "sample.affine_prob=0",
+            "network.channels=[8,16]",
+            "network.dropout=0",
+            "train.steps=120",
+            "train.validate_every=20",
+            "train.learning_rate=0.02",
+            "train.target=0.6",
+        ),
+        tmp_path / "run",
+    )
+    records = metrics(tmp_path / "run", "validation")
+    assert records[0]["dice"] < 0.5 < summary["best"]["value"]
+    assert summary["time_to"]["0.50"] <= summary["target"]["time_s"]
+    losses = [record["loss"] for record in metrics(tmp_path / "run", "train")]
+    assert sum(losses[-5:]) < sum(losses[:5])
+
+
+def write_membranes(folder: Path, count: int) -> Path:
+    """Dark curves on a bright noisy ground, of several sizes, as 8-bit pictures."""
+    rng = np.random.default_rng(0)
+    for name in ("images", "labels"):
+        (folder / name).mkdir(parents=True)
+    for number in range(count):
+        height, width = 48 + 4 * (number % 2), 56
+        y, x = np.mgrid[:height, :width]
+        phase = rng.uniform(0, 6, 2)
+        wave = np.sin(x / 5 + phase[0]) + np.cos(y / 6 + phase[1])
+        label = (np.abs(wave) < 0.35).astype(np.uint8)
+        image = np.clip(170 - 110 * label + rng.normal(0, 12, label.shape), 0, 255).astype(np.uint8)
+        Image.fromarray(image).save(folder / "images" / f"slice_{number}.png")
+        Image.fromarray(label).save(folder / "labels" / f"slice_{number}.png")
+    (folder / "labels.json").write_text(json.dumps({"0": "inside", "1": "membrane"}))
+    return folder
+
+
+@pytest.mark.parametrize("channels_last", ["false", "true"])
+def test_pictures_train(tmp_path: Path, channels_last: str) -> None:
+    summary = train(
+        config_of(
+            write_membranes(tmp_path / "set", 6),
+            tmp_path / "cache",
+            "sample.patch=[1,32,32]",
+            "network.strides=[[1,2,2]]",
+            f"train.channels_last={channels_last}",
+            "train.steps=40",
+            "train.validate_every=20",
+            "train.learning_rate=0.02",
+            "network.dropout=0",
+        ),
+        tmp_path / "run",
+    )
+    assert summary["best"]["value"] > 0.7
+    best = checkpoint(tmp_path / "run", "best")
+    assert best["spatial_dims"] == 2
+    assert best["labels"] == {"0": "inside", "1": "membrane"}
+    assert all(value.ndim in (0, 1, 4) for value in best["weights"].values())

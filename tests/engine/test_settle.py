@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hasten.cases.types import Case, CaseSet
+from hasten.config.fingerprint import Fingerprint
+from hasten.config.plan import make_plan
+from hasten.config.schema import CacheConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
+from hasten.engine import settle
+from hasten.engine.job import Planned, build_net
+from hasten.engine.measure import Engaged, Measured, Probe, Variant
+from hasten.engine.settle import probe_of, settle_network, settle_program, settle_variant
+
+GIVEN = "set in the configuration"
+
+
+def planned(
+    cache: Path,
+    *,
+    dims: int = 3,
+    patch: tuple[int, int, int] = (16, 16, 16),
+    strides: tuple[tuple[int, int, int], ...] = ((2, 2, 2), (2, 2, 2)),
+    device: str = "cpu",
+    batch_size: int = 4,
+    spacings: tuple[tuple[float, float, float], ...] = ((3.0, 1.0, 1.0), (1.0, 1.0, 1.0), (2.0, 1.0, 1.0)),
+    sample: dict[str, Any] | None = None,
+    **train: Any,
+) -> Planned:
+    cases = tuple(Case(id=name, image=(Path(f"{name}.nii"),)) for name in "abc")
+    case_set = CaseSet(
+        name="set",
+        source=cache,
+        cases=cases,
+        labels={0: "background", 3: "organ"},
+        channels=("one", "two"),
+        spatial_dims=dims,
+    )
+    row = (0.0, 0.0)
+    statistics = dict.fromkeys(("min", "p0_5", "p50", "p99_5", "max", "mean", "std"), row)
+    fingerprint = Fingerprint(
+        name="set",
+        num_cases=3,
+        spatial_dims=dims,
+        modality="",
+        channels=case_set.channels,
+        labels=case_set.labels,
+        shapes=(patch,) * 3,
+        spacings=spacings,
+        sampled_cases=3,
+        intensity=statistics,
+        foreground_intensity=statistics,
+        class_voxels={},
+        crop_fraction=1.0,
+    )
+    config = RunConfig(
+        cache=CacheConfig(dir=str(cache)),
+        sample=SampleConfig(patch=patch, batch_size=batch_size, **(sample or {})),
+        network=NetworkConfig(channels=(2, 4, 4)[: len(strides) + 1], strides=strides),
+        train=TrainConfig(**train),
+    )
+    config, decisions = make_plan(fingerprint, config, num_train=2, cuda=False)
+    return Planned(
+        config=config,
+        decisions=decisions,
+        fingerprint=fingerprint,
+        case_set=case_set,
+        train=cases[:2],
+        validation=cases[2:],
+        device=torch.device(device),
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What settle wants measured; the last of the allowed is the fastest."""
+    made: list[tuple[Any, ...]] = []
+
+    def measure(network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path) -> Measured:
+        made.append((network, probe, allowed, memory))
+        return Measured({str(allowed[-1]): 0.01}, allowed[-1])
+
+    monkeypatch.setattr(settle, "fastest_variant", measure)
+    return made
+
+
+def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+    network = nn.Identity()
+    found, engaged = settle_variant(planned(tmp_path), network)
+    ((timed, probe, allowed, memory),) = asked
+    assert timed is network
+    assert probe.shape == (2, 2, 16, 16, 16)
+    assert [(variant.precision, variant.channels_last) for variant in allowed] == [
+        ("fp32", False),
+        ("fp32", True),
+        ("bf16", False),
+        ("bf16", True),
+    ]
+    assert memory == tmp_path / "measured"
+    assert (found.config.train.precision, found.config.train.channels_last) == ("bf16", True)
+    assert engaged["autocast bf16"].on
+    assert engaged["channels-last"].on
+    assert all("bf16 channels-last 10 ms" in each.why for each in engaged.values())
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_what_is_set_is_not_measured(tmp_path: Path, asked: list[tuple[Any, ...]], precision: Any, last: bool) -> None:
+    found, engaged = settle_variant(planned(tmp_path, precision=precision, channels_last=last), nn.Identity())
+    assert asked == []
+    assert (found.config.train.precision, found.config.train.channels_last) == (precision, last)
+    name = f"autocast {'bf16' if precision == 'fp32' else precision}"
+    assert engaged == {name: Engaged(precision != "fp32", GIVEN), "channels-last": Engaged(last, GIVEN)}
+
+
+def test_what_is_set_in_part_is_measured_in_part(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+    _, engaged = settle_variant(planned(tmp_path, precision="fp16"), nn.Identity())
+    assert [str(variant) for variant in asked[0][2]] == ["fp16", "fp16 channels-last"]
+    assert engaged["autocast fp16"] == Engaged(True, GIVEN)
+    assert "measured" in engaged["channels-last"].why
+    _, engaged = settle_variant(planned(tmp_path, channels_last=True), nn.Identity())
+    assert [str(variant) for variant in asked[1][2]] == ["fp32 channels-last", "bf16 channels-last"]
+    assert engaged["channels-last"] == Engaged(True, GIVEN)
+    assert "measured" in engaged["autocast bf16"].why
+
+
+@pytest.mark.parametrize(
+    ("dims", "patch", "strides", "device", "offered"),
+    [
+        (3, (12, 12, 12), ((2, 2, 2), (2, 2, 2)), "cpu", True),
+        (3, (8, 12, 12), ((2, 2, 2), (2, 2, 2)), "cpu", False),
+        (3, (12, 12, 8), ((2, 2, 2), (2, 2, 2)), "cpu", False),
+        (3, (4, 12, 12), ((1, 2, 2), (1, 2, 2)), "cpu", True),
+        (3, (2, 12, 12), ((1, 2, 2), (1, 2, 2)), "cpu", False),
+        (3, (8, 8, 8), ((2, 2, 2), (2, 2, 2)), "cuda", True),
+        # The depth of a 2-D image is no side of it.
+        (2, (1, 12, 12), ((1, 2, 2), (1, 2, 2)), "cpu", True),
+        (2, (1, 8, 12), ((1, 2, 2), (1, 2, 2)), "cpu", False),
+    ],
+)
+def test_bf16_is_not_offered_where_its_gradients_are_wrong(
+    tmp_path: Path,
+    asked: list[tuple[Any, ...]],
+    dims: int,
+    patch: tuple[int, int, int],
+    strides: tuple[tuple[int, int, int], ...],
+    device: str,
+    offered: bool,
+) -> None:
+    run = planned(tmp_path, dims=dims, patch=patch, strides=strides, device=device)
+    found, engaged = settle_variant(run, nn.Identity())
+    assert {variant.precision for variant in asked[0][2]} == ({"fp32", "bf16"} if offered else {"fp32"})
+    assert found.config.train.precision == ("bf16" if offered else "fp32")
+    if not offered:
+        assert "voxels; on a CPU" in engaged["autocast bf16"].why
+
+
+def test_bf16_that_is_set_where_it_is_unsafe_is_warned_of(
+    tmp_path: Path, asked: list[tuple[Any, ...]], caplog: pytest.LogCaptureFixture
+) -> None:
+    settle_variant(planned(tmp_path, patch=(8, 8, 8), precision="bf16", channels_last=True), nn.Identity())
+    assert "2 x 2 x 2 voxels" in caplog.text
+    assert asked == []
+    caplog.clear()
+    for run in (planned(tmp_path, precision="bf16"), planned(tmp_path, patch=(8, 8, 8), precision="fp32")):
+        settle_variant(run, nn.Identity())
+    assert caplog.text == ""
+
+
+def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path) -> None:
+    run = planned(tmp_path)
+    network = build_net(run)
+    found, engaged = settle_variant(run, network)
+    assert found.config.train.precision in ("fp32", "bf16")
+    assert found.config.train.channels_last is not None
+    assert set(engaged) == {"autocast bf16", "channels-last"}
+    again, evidence = settle_variant(run, network)
+    assert (again.config, evidence) == (found.config, engaged)
+
+
+def test_the_probe_is_a_small_batch_of_the_runs_own_shape(tmp_path: Path) -> None:
+    assert probe_of(planned(tmp_path, batch_size=1)).shape == (1, 2, 16, 16, 16)
+    flat = probe_of(planned(tmp_path, dims=2, patch=(1, 16, 32), strides=((1, 2, 2),)))
+    assert (flat.shape, flat.spatial_dims, flat.num_classes) == ((2, 2, 1, 16, 32), 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("compile", "steps", "step_seconds", "tried"),
+    [
+        (None, 100, 1.0, False),
+        (None, 100, 1e5, True),
+        (None, 10**9, 1.0, True),
+        (True, 1, 0.0, True),
+        (False, 10**9, 1e5, False),
+    ],
+)
+@pytest.mark.parametrize("works", [False, True])
+def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compile: bool | None,
+    steps: int,
+    step_seconds: float,
+    tried: bool,
+    works: bool,
+) -> None:
+    calls: list[Any] = []
+    network, other = nn.Identity(), nn.Identity()
+
+    def compiled(own: nn.Module, probe: Probe, variant: Variant, *, always: bool) -> tuple[nn.Module, Engaged]:
+        calls.append((own, variant, always))
+        return (other, Engaged(True, "twice as fast")) if works else (own, Engaged(False, "not faster"))
+
+    monkeypatch.setattr(settle, "faster_compiled", compiled)
+    run = planned(tmp_path, compile=compile, steps=steps, precision="bf16", channels_last=True)
+    found, chosen, engaged = settle_network(run, network, step_seconds)
+    if tried:
+        assert calls == [(network, Variant(precision="bf16", channels_last=True), compile is True)]
+    else:
+        assert calls == []
+        assert engaged.why == GIVEN if compile is False else "min" in engaged.why
+    assert chosen is (other if tried and works else network)
+    assert engaged.on is found.config.train.compile is (tried and works)
+    assert dataclasses.replace(found.config.train, compile=None) == dataclasses.replace(run.config.train, compile=None)
+
+
+class Clock:
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Programs:
+    """Stands in for `make_program`: an eager batch takes `seconds`, whatever is compiled works or fails."""
+
+    def __init__(self, clock: Clock, seconds: float, works: bool = True) -> None:
+        self.clock, self.seconds, self.works = clock, seconds, works
+        self.made: list[bool] = []
+        self.batches = 0
+        self.spec: Any = None
+        self.cases: Any = None
+
+    def __call__(self, spec: Any, tables: Any, cases: Any, seed: int, *, compile: bool) -> Any:
+        self.made.append(compile)
+        self.spec, self.cases = spec, cases
+
+        def batch(step: int) -> None:
+            self.batches += 1
+            # The first batch of a process is slower than the others, and one is disturbed.
+            self.clock.now += self.seconds * {1: 50.0, 3: 9.0}.get(self.batches, 1.0)
+
+        why = "compiled in 3.0 s" if self.works else "torch.compile failed: no compiler"
+        made = SimpleNamespace(compiled=compile and self.works, why=why)
+        return _Callable(batch, made)
+
+
+class _Callable:
+    def __init__(self, call: Any, facts: SimpleNamespace) -> None:
+        self.call, self.compiled, self.why = call, facts.compiled, facts.why
+
+    def __call__(self, step: int) -> None:
+        self.call(step)
+
+
+ARENA: Any = SimpleNamespace(num_channels=2, tables=None, index=lambda ids: ids)
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
+    clock = Clock()
+    made = Programs(clock, seconds=0.1)
+    monkeypatch.setattr(settle, "time", clock)
+    monkeypatch.setattr(settle, "make_program", made)
+    return made
+
+
+def markers(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "measured").glob("kernel-*"))
+
+
+def test_a_short_run_keeps_its_batch_program_eager(tmp_path: Path, programs: Programs) -> None:
+    run = planned(tmp_path, steps=100)
+    found, program, engaged = settle_program(run, ARENA)
+    assert programs.made == [False, False]
+    assert programs.batches == 3
+    assert not program.compiled
+    assert (engaged.on, found.config.sample.compile) == (False, False)
+    assert "an eager batch takes 100 ms" in engaged.why
+    assert "in 100 steps" in engaged.why
+    assert markers(tmp_path) == []
+
+
+def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, programs: Programs) -> None:
+    long, short = planned(tmp_path, steps=100_000), planned(tmp_path, steps=100)
+    found, program, engaged = settle_program(long, ARENA)
+    assert programs.made == [False, True]
+    assert program.compiled
+    assert (engaged.on, found.config.sample.compile) == (True, True)
+    assert engaged.why.endswith("; compiled in 3.0 s")
+    assert len(markers(tmp_path)) == 1
+    # A kernel that torch has kept is cheap, so that a short run takes it too, where a new one would not pay.
+    _, program, engaged = settle_program(short, ARENA)
+    assert program.compiled
+    assert "a kernel compiled by an earlier run" in engaged.why
+    other = planned(tmp_path, steps=100, sample={"noise_prob": 0.77})
+    assert not settle_program(other, ARENA)[1].compiled
+    assert len(markers(tmp_path)) == 1
+
+
+def test_a_compiler_that_fails_is_not_remembered(tmp_path: Path, programs: Programs) -> None:
+    programs.works = False
+    found, program, engaged = settle_program(planned(tmp_path, steps=100_000), ARENA)
+    assert not program.compiled
+    assert (engaged.on, found.config.sample.compile) == (False, False)
+    assert "torch.compile failed: no compiler" in engaged.why
+    assert markers(tmp_path) == []
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_set_batch_program_is_not_timed(tmp_path: Path, programs: Programs, compile: bool) -> None:
+    found, program, engaged = settle_program(planned(tmp_path, steps=100, sample={"compile": compile}), ARENA)
+    assert programs.made == [compile]
+    assert programs.batches == 0
+    assert program.compiled is engaged.on is found.config.sample.compile is compile
+    assert engaged.why.startswith(GIVEN)
+
+
+def test_a_cache_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, programs: Programs) -> None:
+    (tmp_path / "file").write_text("")
+    assert settle_program(planned(tmp_path / "file" / "cache", steps=100_000), ARENA)[1].compiled
+
+
+def test_the_program_trains_on_the_training_cases_in_true_proportions(tmp_path: Path, programs: Programs) -> None:
+    settle_program(planned(tmp_path, steps=100, spacings=((5.0, 2.0, 1.0),) * 3), ARENA)
+    assert programs.cases == ("a", "b")
+    assert programs.spec.spacing == (5.0, 2.0, 1.0)
+    assert (programs.spec.num_channels, programs.spec.spatial_dims) == (2, 3)
+    # Cases of several spacings are resampled to their median.
+    settle_program(planned(tmp_path, steps=100), ARENA)
+    assert programs.spec.spacing == (2.0, 1.0, 1.0)

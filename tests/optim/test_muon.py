@@ -1,0 +1,112 @@
+"""Muon against a textbook loop: one matrix at a time, Newton-Schulz as published."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from hasten.optim.muon import Muon, is_filter_bank, orthogonal
+
+
+def published(matrix: Tensor) -> Tensor:
+    """K. Jordan's zeropower_via_newtonschulz5, in float64."""
+    found = matrix.double()
+    tall = found.shape[0] > found.shape[1]
+    found = found.T if tall else found
+    found = found / (found.norm() + 1e-7)
+    for _ in range(5):
+        gram = found @ found.T
+        found = 3.4445 * found + (-4.7750 * gram + 2.0315 * gram @ gram) @ found
+    return found.T if tall else found
+
+
+@given(rows=st.integers(8, 40), columns=st.integers(8, 90), seed=st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_orthogonal_is_the_published_iteration(rows: int, columns: int, seed: int) -> None:
+    matrix = torch.randn(2, rows, columns, generator=torch.Generator().manual_seed(seed))
+    found = orthogonal(matrix)
+    for one, expected in zip(found, matrix, strict=True):
+        assert (one.double() - published(expected)).abs().max() < 2e-3
+
+
+def test_singular_values_come_close_to_one() -> None:
+    matrix = torch.randn(3, 32, 200, generator=torch.Generator().manual_seed(1))
+    values = torch.linalg.svdvals(orthogonal(matrix))
+    assert values.min() > 0.5
+    assert values.max() < 1.3
+
+
+def test_a_zero_gradient_leaves_finite_weights() -> None:
+    assert torch.equal(orthogonal(torch.zeros(1, 8, 20)), torch.zeros(1, 8, 20))
+
+
+def _network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv3d(1, 8, 3), nn.InstanceNorm3d(8, affine=True), nn.PReLU(), nn.Conv3d(8, 16, 3), nn.Conv3d(16, 2, 1)
+    )
+
+
+def _gradients(network: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in network.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+def test_updates_are_those_of_a_textbook_loop(layout: torch.memory_format) -> None:
+    network, reference = _network(), _network()
+    network.to(memory_format=layout)
+    optimizer = Muon(network.parameters(), lr=0.02, weight_decay=0.1)
+    moments = {name: torch.zeros_like(value) for name, value in reference.named_parameters()}
+    rest = [value for value in reference.parameters() if not is_filter_bank(value)]
+    adam = torch.optim.AdamW(
+        [
+            {"params": [value for value in rest if value.ndim > 1], "weight_decay": 0.1},
+            {"params": [value for value in rest if value.ndim <= 1], "weight_decay": 0.0},
+        ],
+        lr=0.02,
+        betas=(0.9, 0.99),
+    )
+    for step in range(4):
+        _gradients(network, step)
+        _gradients(reference, step)
+        optimizer.step()
+        with torch.no_grad():
+            for name, value in reference.named_parameters():
+                if is_filter_bank(value):
+                    assert value.grad is not None
+                    moments[name].mul_(0.95).add_(value.grad, alpha=0.05)
+                    direction = 0.05 * value.grad + 0.95 * moments[name]
+                    matrix = direction.reshape(value.shape[0], -1)
+                    update = published(matrix).float() * 0.2 * max(matrix.shape) ** 0.5
+                    value.mul_(1 - 0.02 * 0.1).sub_(0.02 * update.reshape(value.shape))
+        adam.step()
+    for found, expected in zip(network.parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(found, expected, atol=2e-4)
+
+
+def test_who_is_whose() -> None:
+    names = {name for name, value in _network().named_parameters() if is_filter_bank(value)}
+    assert names == {"3.weight"}
+
+
+def test_state_round_trip_continues_exactly() -> None:
+    one, two = _network(), _network()
+    first = Muon(one.parameters(), lr=0.01, weight_decay=0.01)
+    for step in range(2):
+        _gradients(one, step)
+        first.step()
+    two.load_state_dict(one.state_dict())
+    second = Muon(two.parameters(), lr=0.01, weight_decay=0.01)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    _gradients(one, 9)
+    _gradients(two, 9)
+    first.step()
+    second.step()
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
