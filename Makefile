@@ -15,7 +15,7 @@ help:
 	@echo "make lint      style, types, layers, spelling, sizes"
 	@echo "make test      lint and the fast tests"
 	@echo "make test-all  lint and every test, the slow ones too"
-	@echo "make demo      train on real data and write a report"
+	@echo "make demo      train twice on made-up CT, the regular way and with Hasten, and write report.html"
 	@echo "make bench     run the benchmarks behind the speed claims"
 	@echo "make clean     remove caches and build outputs"
 

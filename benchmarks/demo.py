@@ -26,7 +26,7 @@ TRAIN_CASES, VALIDATION_CASES = 12, 4
 PHANTOM = {"shape": (48, 128, 128), "spacing": (5.0, 2.5, 2.5)}
 FLAGS = ("--kind", "ct", "--spacing", "5", "3", "3", "--patch", "32", "64", "64", "--samples", "2",
          "--target", str(TARGET))  # fmt: skip
-HASTEN = ("sample.batch_size=4", "train.steps=150", "train.validate_every=25", "infer.overlap=0.25")
+HASTEN = ("sample.batch_size=4", "train.steps=150", "train.validate_every=10", "infer.overlap=0.25")
 """As many patches a step as the regular arm's 2 cases x 2, and the same windows in validation."""
 BUDGET = 280.0
 """Seconds of the whole demonstration."""
@@ -111,6 +111,7 @@ def write_run(result: Mapping[str, Any], folder: Path, name: str) -> None:
     reached = time_to(result, result["settings"]["target"])
     best = max(result["curve"], key=lambda point: point["dice"] or 0.0)
     seconds, looped = shares(result), result["seconds"]["train"] + result["seconds"]["wait"]
+    workers = f"{result['settings']['workers']}, started each epoch"
     batch = result["settings"]["cases"] * result["settings"]["samples"]
     write_jsonl(folder / METRICS_JSONL, [line for point in result["curve"] for line in lines_of(point)])
     write_json(
@@ -128,7 +129,7 @@ def write_run(result: Mapping[str, Any], folder: Path, name: str) -> None:
             "samples_per_s": result["steps"] * batch / looped if looped > 0 else None,
             "wait_share": result["seconds"]["wait"] / looped if looped > 0 else None,
             "cases": result["cases"],
-            "engaged": {"worker processes": {"on": True, "why": f"{result['settings']['workers']}, started each epoch"}},
+            "engaged": {"worker processes": {"on": True, "why": workers}},
         },
     )  # fmt: skip
     write_json(folder / ENV_JSON, environment())

@@ -1,10 +1,11 @@
 """Hasten's arm of `benchmarks.time_to_dice`: `hasten.engine.run.train` from an empty cache, in a process of its own.
 
-Same flags and result file as the peers, the same network, split and windowing. What a run of Hasten decides for itself
-(patch, batch, schedule, precision) it decides here too, unless a flag or an `a.b=value` override says it. The prepared
-cases, the measurements and the compiled kernels of earlier runs are out of its reach, so that all three are in the
-clock. Dice is of the averaged weights, on the prepared voxels, as the peers' is: a case's classes first, then the
-cases. Without resampling these are the peers' voxels; for CT Hasten crops before it resamples and the peers after, so
+Same flags and result file as the peers, the same network, split and preparation of cases. What a run of Hasten decides
+for itself (patch, batch, schedule, precision) it decides here too, unless a flag or an `a.b=value` override says it.
+The prepared cases, the measurements and the compiled kernels of earlier runs are out of its reach, so that all three
+are in the clock. Dice is of the averaged weights, on the prepared voxels, as the peers' is: a case's classes first,
+then the cases.
+Without resampling these are the peers' voxels; for CT Hasten crops before it resamples and the peers after, so
 that the grids differ by fractions of a voxel (`benchmarks.rescore` scores both in the files' own voxels).
 An epoch here is as many patches as one of the peers' holds: `--samples` of every training case.
 """
@@ -20,8 +21,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from benchmarks.ours.fill import prepare_config
 from benchmarks.peers.common import (
-    CT_WINDOW,
     SPLEEN_SPACING,
     Record,
     arm_parser,
@@ -62,7 +63,7 @@ def settings(given: argparse.Namespace, rows: list[Row], parts: dict[str, list[R
     """The run as overrides, as a user would type them; the given ones come last and win."""
     if sum(map(len, parts.values())) != len(rows):
         raise ValueError(f"{given.split}: leaves out cases of {given.data}; Hasten trains on all that are not held out")
-    spacing = given.spacing or (SPLEEN_SPACING if given.kind == "ct" else None)
+    prepare = prepare_config(given.kind, given.spacing or (SPLEEN_SPACING if given.kind == "ct" else None))
     wanted: dict[str, Any] = {
         "data.source": str(given.data.resolve()),
         "data.split.by": "list",
@@ -78,14 +79,15 @@ def settings(given: argparse.Namespace, rows: list[Row], parts: dict[str, list[R
         "train.target": given.target,
         "train.max_seconds": given.max_seconds,
         "prepare.num_threads": given.workers,
-        "prepare.spacing": spacing,
+        "prepare.spacing": prepare.spacing,
+        "prepare.intensity": prepare.intensity,
+        "prepare.window": prepare.window,
+        "prepare.crop_foreground": prepare.crop_foreground,
         "sample.patch": given.patch,
         "infer.patch": given.roi,
         "train.learning_rate": given.lr,
         "train.precision": {"on": "bf16", "off": "fp32", None: None}[given.amp],
     }
-    if given.kind == "ct":
-        wanted |= {"prepare.intensity": "window", "prepare.window": CT_WINDOW, "prepare.crop_foreground": True}
     found = [f"{name}={json.dumps(value)}" for name, value in wanted.items() if value is not None]
     return [*found, *given.overrides]
 

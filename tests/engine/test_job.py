@@ -111,8 +111,8 @@ def test_a_decision_that_is_taken_out_is_made_anew(source: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("sample.pacth", [8, 8, 8], ["sample.pacth", "did you mean sample.patch?"]),
-        ("smaple.patch", [8, 8, 8], ["smaple.patch", "did you mean sample.patch?"]),
+        ("sample.ptch", [8, 8, 8], ["sample.ptch", "did you mean sample.patch?"]),
+        ("sampl.patch", [8, 8, 8], ["sampl.patch", "did you mean sample.patch?"]),
         ("patch", [8, 8, 8], ["patch", "no field"]),
         ("xyzzy.qqq", 1, ["xyzzy.qqq", "remove it"]),
         ("data.split.fraction", 0.5, ["data.split.fraction", "no field"]),

@@ -35,7 +35,7 @@ def step_of(network: nn.Module, spatial_dims: int = 3, **given: Any) -> TrainSte
         "network": network,
         "weights": network,
         "loss": build_loss(LossConfig()),
-        "optimizer": build_optimizer(network, TrainConfig(learning_rate=1e-2, weight_decay=0.1)),
+        "optimizer": build_optimizer(network, TrainConfig(optimizer="adamw", learning_rate=1e-2, weight_decay=0.1)),
         "schedule": partial(one_cycle, steps=STEPS, peak=1e-2, warmup_fraction=0.4),
         "average": average_of(network),
         "average_decay": 0.9,

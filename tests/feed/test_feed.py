@@ -4,7 +4,7 @@ import gc
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import islice
 from typing import Any
 
@@ -45,7 +45,10 @@ class Counted:
         self.started: list[int] = []
         self.moved = threading.Condition()
 
-    def __call__(self, step: int) -> Batch:
+    def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
+        return (self.make(step) for step in range(first, last))
+
+    def make(self, step: int) -> Batch:
         with self.moved:
             self.started.append(step)
             self.moved.notify_all()
@@ -107,10 +110,10 @@ def test_slots_are_allocated_once_and_taken_in_turn(depth: int) -> None:
 def test_a_batch_holds_until_the_next_one_is_asked_for(depth: int) -> None:
     program = Counted()
     for step, (image, label) in enumerate(ring(program, last=8, depth=depth)):
-        # The thread goes on as far as it can: to the slot that is held, whose turn comes after `depth` batches.
-        program.wait_for(min(step + depth, 8))
+        # The thread goes on as far as it can: it fills the other slots, then waits, with a batch in hand, for this one.
+        program.wait_for(min(step + depth + 1, 8))
         time.sleep(0.002)
-        assert program.started == list(range(min(step + depth, 8)))
+        assert program.started == list(range(min(step + depth + 1, 8)))
         assert torch.equal(image, torch.full_like(image, step))
         assert torch.equal(label, torch.full_like(label, step))
 
@@ -130,7 +133,7 @@ def test_an_error_in_the_thread_is_raised_in_the_consumer_in_its_turn(depth: int
     with pytest.raises(RuntimeError, match="no such voxel") as raised:
         next(batches)
     frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
-    assert frames[-2:] == ["__call__", "broken_augmentation"]
+    assert frames[-2:] == ["make", "broken_augmentation"]
     assert "_fill" in frames
 
 
@@ -201,9 +204,9 @@ def test_only_waiting_for_data_counts_as_waiting(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("hasten.feed.feed.time", clock)
 
     class Slow(Counted):
-        def __call__(self, step: int) -> Batch:
+        def make(self, step: int) -> Batch:
             clock.now += 2.0
-            return super().__call__(step)
+            return super().make(step)
 
     feed = Feed(Slow(), device=CPU, first=0, last=4)  # type: ignore[arg-type]
     assert feed.wait_seconds == 0
@@ -221,9 +224,9 @@ def test_a_ring_that_the_consumer_waits_for_shows_in_the_wait(
     release = threading.Event()
 
     class Held(Counted):
-        def __call__(self, step: int) -> Batch:
+        def make(self, step: int) -> Batch:
             assert release.wait(30)
-            return super().__call__(step)
+            return super().make(step)
 
     feed = Feed(Held(), device=CPU, first=0, last=3)  # type: ignore[arg-type]
     timer = threading.Timer(0.05, release.set)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ class Everything(nn.Module):
 
 def test_only_convolutions_and_linear_layers_decay() -> None:
     network = Everything()
-    optimizer = build_optimizer(network, TrainConfig(learning_rate=0.1, weight_decay=0.3))
+    optimizer = build_optimizer(network, TrainConfig(optimizer="adamw", learning_rate=0.1, weight_decay=0.3))
     names = {parameter: name for name, parameter in network.named_parameters()}
     decaying, kept = (
         {names[parameter] for parameter in group["params"]}
@@ -66,7 +67,7 @@ def test_only_convolutions_and_linear_layers_decay() -> None:
 
 @pytest.mark.parametrize("network", [nn.Linear(3, 2), nn.Linear(3, 2, bias=False), nn.PReLU()])
 def test_a_step_is_adamws(network: nn.Module) -> None:
-    optimizer = build_optimizer(network, TrainConfig(learning_rate=0.1, weight_decay=0.5))
+    optimizer = build_optimizer(network, TrainConfig(optimizer="adamw", learning_rate=0.1, weight_decay=0.5))
     before = [parameter.detach().clone() for parameter in network.parameters()]
     for parameter in network.parameters():
         parameter.grad = torch.full_like(parameter, -2.0)
@@ -75,3 +76,12 @@ def test_a_step_is_adamws(network: nn.Module) -> None:
         # The first step of Adam is the learning rate against the gradient's sign, after the decay.
         decayed = start * (1 - 0.1 * 0.5) if parameter.ndim > 1 else start
         assert torch.allclose(parameter, decayed + 0.1)
+
+
+def test_what_decays_does_not_hang_on_the_optimizer() -> None:
+    network = Everything()
+    for name in get_args(get_type_hints(TrainConfig)["optimizer"]):
+        optimizer = build_optimizer(network, TrainConfig(optimizer=name, learning_rate=0.1, weight_decay=0.3))
+        listed = [(id(each), group["weight_decay"]) for group in optimizer.param_groups for each in group["params"]]
+        assert sorted(listed) == sorted((id(each), 0.3 * (each.ndim > 1)) for each in network.parameters())
+        assert all(group["lr"] == 0.1 for group in optimizer.param_groups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from torch import Tensor
 from hasten.cache.arena import Tables
 from hasten.config.schema import SampleConfig
 from hasten.prepare.points import foreground_points
-from hasten.sample.program import BatchProgram, BatchSpec, make_program
+from hasten.sample.host import render_on_host
+from hasten.sample.program import BatchProgram, Render, make_program, render
+from hasten.sample.types import BatchSpec
 
 Shape = tuple[int, int, int]
 OFF: dict[str, Any] = {
@@ -25,6 +28,8 @@ OFF: dict[str, Any] = {
     "noise_prob": 0.0,
 }
 """No operation but the crop, anywhere."""
+RENDERS: dict[str, Render] = {"host": render_on_host, "device": render}
+"""Both ways from drawn numbers to voxels; the one for a device runs on a CPU as well."""
 
 
 def tables_of(images: Sequence[np.ndarray], labels: Sequence[np.ndarray], num_classes: int) -> Tables:
@@ -65,9 +70,10 @@ def program_of(
     train_cases: tuple[int, ...] | None = None,
     spacing: tuple[float, float, float] = (1.0, 1.0, 1.0),
     compile: bool = False,
+    renders: str = "",
     **options: Any,
 ) -> BatchProgram:
-    """Everything that `options` does not turn on is off."""
+    """Everything that `options` does not turn on is off. `renders` is a key of RENDERS, or the program chooses."""
     config = SampleConfig(patch=patch, batch_size=batch_size, **{**OFF, **options})
     voxels = int((tables.shape.prod(1)).sum())
     spec = BatchSpec(
@@ -77,7 +83,8 @@ def program_of(
         spacing=spacing,
     )
     cases = train_cases or tuple(range(len(tables.shape)))
-    return make_program(spec, tables, cases, seed, compile=compile)
+    program = make_program(spec, tables, cases, seed, compile=compile)
+    return replace(program, render=RENDERS[renders]) if renders else program
 
 
 def case_image(tables: Tables, case: int) -> Tensor:

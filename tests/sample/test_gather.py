@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from scipy import ndimage
 
 from hasten.sample.gather import gather_image, gather_label
 from hasten.sample.reference import reference_sample
-from tests.sample.arenas import case_image, case_label, program_of, random_tables, tables_of
+from tests.sample.arenas import RENDERS, case_image, case_label, program_of, random_tables, tables_of
 
 
 def test_agrees_with_scipy_at_any_coordinate() -> None:
@@ -44,10 +45,11 @@ def test_halves_round_up_to_the_next_label() -> None:
     assert label.flatten().tolist() == [0, 1, 2, 2, 3, 0]
 
 
-def test_weights_are_exact_far_into_a_large_image() -> None:
+@pytest.mark.parametrize("renders", RENDERS)
+def test_weights_are_exact_far_into_a_large_image(renders: str) -> None:
     """A float32 coordinate near 100 000 has steps of 1/128 voxel, so the start is kept apart from it."""
     tables = random_tables([(1, 5, 120_000)])
-    program = program_of(tables, (1, 5, 16), affine_prob=1.0, batch_size=6)
+    program = program_of(tables, (1, 5, 16), affine_prob=1.0, batch_size=6, renders=renders)
     image, _ = program(0)
     for number in range(6):
         expected, _ = reference_sample(program.spec, tables, (0,), 0, number)
@@ -66,14 +68,20 @@ def huge(tmp_path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     return tensors[0], tensors[1]
 
 
-def test_a_case_beyond_two_billion_voxels_is_found(huge: tuple[torch.Tensor, torch.Tensor]) -> None:
+@pytest.mark.parametrize("renders", RENDERS)
+def test_a_case_beyond_two_billion_voxels_is_found(huge: tuple[torch.Tensor, torch.Tensor], renders: str) -> None:
     image, label = huge
     small = random_tables([(2, 3, 4), (4, 5, 6)], dtype="float16")
     offset = 2**31 + 17
     image[offset : offset + 120] = small.image[24:]
     label[offset : offset + 120] = small.label[24:]
     large = replace(small, image=image, label=label, offset=torch.tensor([0, offset]))
-    options = {"affine_prob": 0.5, "flip_prob": (0.5, 0.5, 0.5), "foreground_prob": 0.5}
+    options: dict[str, Any] = {
+        "renders": renders,
+        "affine_prob": 0.5,
+        "flip_prob": (0.5, 0.5, 0.5),
+        "foreground_prob": 0.5,
+    }
     expected = program_of(small, (3, 4, 5), train_cases=(1,), **options)(0)
     program = program_of(small, (3, 4, 5), train_cases=(1,), **options)
     found = replace(program, tables=large)(0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import logging
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hasten.sample.program import BatchProgram, draw
 from hasten.sample.reference import reference_coordinates, reference_sample
-from tests.sample.arenas import Shape, case_image, case_label, cut, program_of, random_tables, tables_of
+from tests.sample.arenas import RENDERS, Shape, case_image, case_label, cut, program_of, random_tables, tables_of
 
 ALL_ON: dict[str, Any] = {
     "foreground_prob": 0.5,
@@ -57,11 +58,12 @@ def programs(make: st.DrawFn) -> BatchProgram:
         batch_size=make(st.integers(1, 3)),
         seed=make(st.integers(0, 2**62)),
         spacing=make(st.sampled_from([(1.0, 1.0, 1.0), (3.0, 0.7, 1.3)])),
+        renders=make(st.sampled_from(list(RENDERS))),
         **ALL_ON,
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(programs(), st.integers(0, 10**9))
 def test_agrees_with_the_reference(program: BatchProgram, step: int) -> None:
     """Labels are compared where the reference is not within 1e-4 voxel of a tie between two."""
@@ -90,11 +92,12 @@ def test_shapes_and_types() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (3.0, 0.7, 1.3)])
 @pytest.mark.parametrize("flat", [False, True])
-def test_with_all_off_a_patch_is_a_slice_of_the_arena(dtype: str, spacing: tuple, flat: bool) -> None:
+@pytest.mark.parametrize("renders", RENDERS)
+def test_with_all_off_a_patch_is_a_slice_of_the_arena(dtype: str, spacing: tuple, flat: bool, renders: str) -> None:
     shapes: list[Shape] = [(1, *shape[1:]) for shape in SHAPES] if flat else SHAPES
     patch = (1, *PATCH[1:]) if flat else PATCH
     tables = random_tables(shapes, num_channels=2, dtype=dtype)
-    program = program_of(tables, patch, spacing=spacing, foreground_prob=0.5, batch_size=6)
+    program = program_of(tables, patch, spacing=spacing, foreground_prob=0.5, batch_size=6, renders=renders)
     for step in range(3):
         image, label = program(step)
         for number, (case, start) in enumerate(zip(*starts_of(program, step), strict=True)):
@@ -103,19 +106,23 @@ def test_with_all_off_a_patch_is_a_slice_of_the_arena(dtype: str, spacing: tuple
 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
-def test_a_flip_is_the_flip_of_the_same_patch(axes: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("renders", RENDERS)
+def test_a_flip_is_the_flip_of_the_same_patch(axes: tuple[int, ...], renders: str) -> None:
     tables = random_tables(SHAPES, num_channels=2)
     chances = tuple(1.0 if axis in axes else 0.0 for axis in range(3))
-    plain, flipped = (program_of(tables, PATCH, flip_prob=prob, batch_size=6) for prob in (None, chances))
+    plain, flipped = (
+        program_of(tables, PATCH, flip_prob=prob, batch_size=6, renders=renders) for prob in (None, chances)
+    )
     for found, expected in zip(flipped(1), plain(1), strict=True):
         assert torch.equal(found, torch.flip(expected, [axis + 2 for axis in axes]))
 
 
 @pytest.mark.parametrize("options", [ALL_ON, {}], ids=["all on", "all off"])
-def test_a_batch_of_eight_is_eight_batches_of_one(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("renders", RENDERS)
+def test_a_batch_of_eight_is_eight_batches_of_one(options: dict[str, Any], renders: str) -> None:
     tables = random_tables(SHAPES, num_channels=2)
-    image, label = program_of(tables, PATCH, batch_size=8, **options)(3)
-    single = program_of(tables, PATCH, batch_size=1, **options)
+    image, label = program_of(tables, PATCH, batch_size=8, renders=renders, **options)(3)
+    single = program_of(tables, PATCH, batch_size=1, renders=renders, **options)
     for number in range(8):
         one_image, one_label = single(24 + number)
         assert (image[number] - one_image[0]).abs().max() <= 1e-6
@@ -134,6 +141,29 @@ def test_a_step_depends_on_the_seed_and_on_nothing_before() -> None:
     other = program_of(tables, PATCH, seed=6, **ALL_ON)(7)
     assert not torch.equal(other[0], later[0])
     assert not torch.equal(program(8)[0], later[0])
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 3), (5, 6), (30, 70), (4, 4)])
+def test_a_run_of_batches_is_its_steps(first: int, last: int) -> None:
+    """Steps are drawn together, many at a time; nothing may depend on which."""
+    program = program_of(random_tables(SHAPES), PATCH, batch_size=2, **ALL_ON)
+    found = list(program.batches(first, last))
+    assert len(found) == last - first
+    for step, (image, label) in enumerate(found, start=first):
+        expected = program(step)
+        assert (image - expected[0]).abs().max() <= 1e-6
+        assert torch.equal(label, expected[1])
+
+
+@pytest.mark.parametrize("renders", RENDERS)
+def test_batches_share_no_memory_with_the_arena_or_each_other(renders: str) -> None:
+    program = program_of(random_tables(SHAPES), PATCH, renders=renders)
+    arena, first = (program.tables.image, program.tables.label), program(0)
+    kept = [value.clone() for value in (*arena, *first)]
+    for image, label in program.batches(0, 3):
+        image.fill_(-1)
+        label.fill_(9)
+    assert all(torch.equal(now, before) for now, before in zip((*arena, *first), kept, strict=True))
 
 
 def test_global_random_state_is_neither_read_nor_changed() -> None:
@@ -182,9 +212,9 @@ class NoCopyFromTheHost(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("patch", [PATCH, (1, 7, 5)])
-def test_a_step_copies_nothing_from_the_host(patch: Shape) -> None:
+def test_a_step_on_a_device_copies_nothing_from_the_host(patch: Shape) -> None:
     shapes: list[Shape] = [(patch[0], 9, 8), (patch[0], 4, 5)]
-    program = program_of(random_tables(shapes), patch, **ALL_ON)
+    program = program_of(random_tables(shapes), patch, renders="device", **ALL_ON)
     assert program.spec.spatial_dims == (2 if patch[0] == 1 else 3)
     with NoCopyFromTheHost():
         program(0)
@@ -211,7 +241,7 @@ def test_one_trace_serves_every_arena_and_step() -> None:
     with torch._dynamo.config.patch(error_on_recompile=True):
         other = program_of(random_tables([(9, 9, 9), (5, 6, 7)]), PATCH, seed=1, compile=True, **ALL_ON)
         assert other.compiled, other.why
-        assert torch.equal(other(5)[0], program_of(other.tables, PATCH, seed=1, **ALL_ON)(5)[0])
+        assert torch.equal(other(5)[0], replace(other, render=RENDERS["device"])(5)[0])
 
 
 @pytest.mark.usefixtures("eager_backend")
@@ -290,8 +320,7 @@ def test_the_compiled_program_agrees_with_the_eager_one(
     tables = random_tables([depth(shape) for shape in SHAPES], num_channels=2, dtype="float16")
     program = program_of(tables, depth(PATCH), compile=True, spacing=(3.0, 1.0, 0.8), **ALL_ON)
     assert program.compiled, program.why
-    eager = replace(program, render=program_of(tables, depth(PATCH)).render)
-    for step in range(6):
-        found, expected = program(step), eager(step)
+    for step, render in itertools.product(range(6), RENDERS.values()):
+        found, expected = program(step), replace(program, render=render)(step)
         assert (found[0] - expected[0]).abs().max() <= 1e-5
         assert torch.equal(found[1], expected[1])

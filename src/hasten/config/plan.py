@@ -249,7 +249,7 @@ def _steps(plan: _Plan) -> Decision:
 
 
 def _learning_rate(plan: _Plan) -> Decision:
-    return Decision(3e-3, "peak of the one-cycle schedule for AdamW")
+    return Decision(3e-3, "peak of the one-cycle schedule")
 
 
 def _validate_every(plan: _Plan) -> Decision:

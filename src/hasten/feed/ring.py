@@ -58,7 +58,7 @@ class Ring:
         finally:
             self._ended = True
             self._free.put(0)  # wakes a thread that waits for a slot
-            pass
+            self._thread.join()
 
     def _await_copy(self, slot: int) -> None:
         """Let the consumer's stream, not the host, wait until the slot is filled."""

@@ -12,7 +12,10 @@ from hasten.optim.muon import Muon
 
 
 def build_optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Muon with AdamW, or AdamW alone, in its fused form. Weights of convolutions and linear layers decay; biases, norms and activations don't."""
+    """Muon with AdamW, or AdamW alone, in its fused form.
+
+    Weights of convolutions and linear layers decay; biases, norms and activations don't.
+    """
     assert config.learning_rate is not None
     if config.optimizer == "muon":
         return Muon(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)

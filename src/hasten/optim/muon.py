@@ -1,8 +1,9 @@
 """Muon for convolution filters: momentum whose direction is made orthogonal, one matrix per filter bank.
 
-After K. Jordan's Muon (2024) with the RMS-matched scale of Liu et al., "Muon is scalable for LLM training" (2025), which lets it share
-AdamW's learning rate. A filter bank (out, in, k, k, k) is taken as the matrix (out, in * k^3). Biases, norms, activations and
-the banks next to the image and to the classes, whose matrices are too thin for a direction to mean much, are AdamW's.
+After K. Jordan's Muon (2024) with the RMS-matched scale of Liu et al., "Muon is scalable for LLM training" (2025),
+which lets it share AdamW's learning rate. A filter bank (out, in, k, k, k) is taken as the matrix (out, in * k^3).
+Biases, norms, activations and the banks next to the image and to the classes, whose matrices are too thin for a
+direction to mean much, are AdamW's.
 """
 
 from __future__ import annotations
@@ -111,9 +112,9 @@ def is_filter_bank(parameter: Tensor) -> bool:
 def orthogonal(matrices: Tensor, *, iterations: int = 5) -> Tensor:
     """The nearest half-orthogonal matrices, roughly: singular values end between about 0.7 and 1.2.
 
-    matrices: (N, rows, columns) float32. Five quintic Newton-Schulz iterations X <- (a + b G + c G^2) X with G = X X^T. Every
-    factor is a polynomial of the first G, so they are multiplied up in the small (short side) space and applied to X once:
-    two products with the long side instead of ten.
+    matrices: (N, rows, columns) float32. Five quintic Newton-Schulz iterations X <- (a + b G + c G^2) X with G = X X^T.
+    Every factor is a polynomial of the first G, so they are multiplied up in the small (short side) space and applied
+    to X once: two products with the long side instead of ten.
     """
     a, b, c = _COEFFICIENTS
     wide = matrices if matrices.shape[-2] <= matrices.shape[-1] else matrices.mT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -14,12 +13,16 @@ import numpy as np
 from hasten.cases.read import read_image, read_label, read_shape
 from hasten.cases.types import Case, CaseSet, Volume
 from hasten.config.fingerprint import Fingerprint
+from hasten.observe.env import usable_cores
 from hasten.prepare.foreground import box_above, max_profiles, union
 from hasten.prepare.orient import orientation_of
 from hasten.prepare.resample import nearest_index
 
 _VOXELS = 200_000
 """Voxels of a case and channel (and as many of its foreground) that the statistics are estimated from."""
+
+_SAMPLED_VOXELS = 100e6
+"""Voxels that are read in all: every case is read once more when the cache is filled, so this is time spent twice."""
 
 _QUANTILES = {"p0_5": 0.5, "p50": 50.0, "p99_5": 99.5}
 
@@ -38,25 +41,31 @@ class _Sampled:
     num_voxels: int
 
 
-def take_fingerprint(case_set: CaseSet, *, max_sampled: int = 20, num_threads: int | None = None) -> Fingerprint:
+def take_fingerprint(
+    case_set: CaseSet, *, max_sampled: int | None = None, num_threads: int | None = None
+) -> Fingerprint:
     """Look at a set of cases as far as a plan needs it.
 
     Shapes and spacings come from every case's header and are those after turning to RAS. The rest comes from the voxels
-    of at most `max_sampled` cases, evenly spaced over the list. The images' min and max are exact. Every other figure
-    of intensity is estimated from about 200 000 voxels of each case and channel, a fixed stride apart, and from as many
-    of its labelled voxels, so that every case counts alike whatever its size. Without any labelled voxel the
-    foreground's figures repeat the image's. `crop_fraction` is for the box above the image's own minimum, and for CT
-    (by `case_set.modality`), where air is not the minimum, above the foreground's 0.5th percentile.
+    of at most `max_sampled` cases (by default 4 to 20, about 100 million voxels), evenly spaced over the list. The
+    images' min and max are exact. Every other figure of intensity is estimated from about 200 000 voxels of each case
+    and channel, a fixed stride apart, and from as many of its labelled voxels, so that every case counts alike whatever
+    its size. Without any labelled voxel the foreground's figures repeat the image's. `crop_fraction` is for the box
+    above the image's own minimum, and for CT (by `case_set.modality`), where air is not the minimum, above the
+    foreground's 0.5th percentile.
     Raises ValueError for an empty set and for a case with other channels than the set's, and what reading raises.
     """
     if not case_set.cases:
         raise ValueError(f"{case_set.source}: holds no cases; check data.source")
     cases = case_set.cases
-    count = min(max(1, max_sampled), len(cases))
-    chosen = [cases[i] for i in nearest_index(len(cases), count)]
-    workers = num_threads or _usable_cores()
+    workers = num_threads or usable_cores()
     with ThreadPoolExecutor(workers) as pool:
         headers = list(pool.map(_oriented_header, cases))
+        if max_sampled is None:
+            voxels = sum(math.prod(shape) for shape, _ in headers) / len(headers)
+            max_sampled = max(4, min(20, int(_SAMPLED_VOXELS / voxels)))
+        count = min(max(1, max_sampled), len(cases))
+        chosen = [cases[i] for i in nearest_index(len(cases), count)]
         sampled = list(pool.map(lambda case: _sample(case, case_set), chosen))
 
     channels = range(len(sampled[0].voxels))
@@ -187,8 +196,3 @@ def _crop_share(case: _Sampled, threshold: float | None) -> float:
         ]
     )
     return 1.0 if box is None else math.prod(part.stop - part.start for part in box) / case.num_voxels
-
-
-def _usable_cores() -> int:
-    # What the process may use: less than the machine has in a container or a batch job. Not on every system.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,7 +13,7 @@ import numpy as np
 
 from hasten.cache.arena import Tables
 from hasten.config.schema import SampleConfig
-from hasten.sample.program import BatchSpec
+from hasten.sample.types import BatchSpec
 
 Key = tuple[int, int]
 _MASK = 2**32 - 1
