@@ -18,7 +18,7 @@ import torch
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
-from hasten.engine import loop, measure, parts, run, settle
+from hasten.engine import loop, measure, run, settle
 from hasten.engine.run import train
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
 from tests.engine.runs import (
@@ -240,7 +240,6 @@ def forbid_measuring(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settle, "fastest_variant", refuse)
     patch.setattr(settle, "faster_compiled", refuse)
     patch.setattr(settle, "_compile_pays", refuse)
-    patch.setattr(parts, "_step_seconds", refuse)
     patch.setattr(measure, "interleave", refuse)
 
 

@@ -92,7 +92,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
     network = nn.Identity()
-    found, engaged = settle_variant(planned(tmp_path), network)
+    found, engaged, _ = settle_variant(planned(tmp_path), network)
     ((timed, probe, allowed, memory),) = asked
     assert timed is network
     assert probe.shape == (2, 2, 16, 16, 16)
@@ -112,7 +112,9 @@ def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[t
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_what_is_set_is_not_measured(tmp_path: Path, asked: list[tuple[Any, ...]], precision: Any, last: bool) -> None:
-    found, engaged = settle_variant(planned(tmp_path, precision=precision, channels_last=last), nn.Identity())
+    found, engaged, _ = settle_variant(
+        planned(tmp_path, precision=precision, channels_last=last, compile=False), nn.Identity()
+    )
     assert asked == []
     assert (found.config.train.precision, found.config.train.channels_last) == (precision, last)
     name = f"autocast {'bf16' if precision == 'fp32' else precision}"
@@ -120,11 +122,11 @@ def test_what_is_set_is_not_measured(tmp_path: Path, asked: list[tuple[Any, ...]
 
 
 def test_what_is_set_in_part_is_measured_in_part(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
-    _, engaged = settle_variant(planned(tmp_path, precision="fp16"), nn.Identity())
+    _, engaged, _ = settle_variant(planned(tmp_path, precision="fp16"), nn.Identity())
     assert [str(variant) for variant in asked[0][2]] == ["fp16", "fp16 channels-last"]
     assert engaged["autocast fp16"] == Engaged(True, GIVEN)
     assert "measured" in engaged["channels-last"].why
-    _, engaged = settle_variant(planned(tmp_path, channels_last=True), nn.Identity())
+    _, engaged, _ = settle_variant(planned(tmp_path, channels_last=True), nn.Identity())
     assert [str(variant) for variant in asked[1][2]] == ["fp32 channels-last", "bf16 channels-last"]
     assert engaged["channels-last"] == Engaged(True, GIVEN)
     assert "measured" in engaged["autocast bf16"].why
@@ -154,7 +156,7 @@ def test_bf16_is_not_offered_where_its_gradients_are_wrong(
     offered: bool,
 ) -> None:
     run = planned(tmp_path, dims=dims, patch=patch, strides=strides, device=device)
-    found, engaged = settle_variant(run, nn.Identity())
+    found, engaged, _ = settle_variant(run, nn.Identity())
     assert {variant.precision for variant in asked[0][2]} == ({"fp32", "bf16"} if offered else {"fp32"})
     assert found.config.train.precision == ("bf16" if offered else "fp32")
     if not offered:
@@ -164,7 +166,9 @@ def test_bf16_is_not_offered_where_its_gradients_are_wrong(
 def test_bf16_that_is_set_where_it_is_unsafe_is_warned_of(
     tmp_path: Path, asked: list[tuple[Any, ...]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    settle_variant(planned(tmp_path, patch=(8, 8, 8), precision="bf16", channels_last=True), nn.Identity())
+    settle_variant(
+        planned(tmp_path, patch=(8, 8, 8), precision="bf16", channels_last=True, compile=False), nn.Identity()
+    )
     assert "2 x 2 x 2 voxels" in caplog.text
     assert asked == []
     caplog.clear()
@@ -176,11 +180,11 @@ def test_bf16_that_is_set_where_it_is_unsafe_is_warned_of(
 def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path) -> None:
     run = planned(tmp_path)
     network = build_net(run)
-    found, engaged = settle_variant(run, network)
+    found, engaged, _ = settle_variant(run, network)
     assert found.config.train.precision in ("fp32", "bf16")
     assert found.config.train.channels_last is not None
     assert set(engaged) == {"autocast bf16", "channels-last"}
-    again, evidence = settle_variant(run, network)
+    again, evidence, _ = settle_variant(run, network)
     assert (again.config, evidence) == (found.config, engaged)
 
 

@@ -5,8 +5,6 @@ network -> memory format -> compile -> optimizer -> average -> batch program -> 
 
 from __future__ import annotations
 
-import copy
-import time
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,6 +22,11 @@ from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, one_cycle
 from hasten.sample.program import BatchProgram
+
+_OPTIMIZERS = {
+    "adamw": "AdamW with fused=True: one pass over the weights",
+    "muon": "filters of one shape are updated together; AdamW with fused=True on the rest",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +47,16 @@ class Parts:
         return self.step.average if self.step.average is not None else self.step.weights
 
 
-def build_parts(planned: Planned, arena: Arena, network: nn.Module, clock: Clock, engaged: dict[str, Engaged]) -> Parts:
-    """Put a run together. `network` is contiguous, as `build_net` gives it; precision and memory format are settled."""
+def build_parts(
+    planned: Planned,
+    arena: Arena,
+    network: nn.Module,
+    clock: Clock,
+    *,
+    engaged: dict[str, Engaged],
+    step_seconds: float,
+) -> Parts:
+    """Put a run together. `network` is contiguous, as `build_net` gives it; `settle_variant` gave the last two."""
     train, dims = planned.config.train, planned.case_set.spatial_dims
     assert train.channels_last is not None
     network.to(memory_format=memory_format(dims, train.channels_last))  # type: ignore[call-overload]
@@ -53,12 +64,11 @@ def build_parts(planned: Planned, arena: Arena, network: nn.Module, clock: Clock
         planned, program, engaged["compiled batch program"] = settle_program(planned, arena)
         step = _step(planned, network, network)
         if train.compile is not False:
-            seconds = 0.0 if train.compile else _step_seconds(planned, network, program)
-            planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds)
+            planned, compiled, engaged["compiled network"] = settle_network(planned, network, step_seconds)
             step.network = compiled
         else:
             engaged["compiled network"] = Engaged(False, "set in the configuration")
-    engaged["fused optimizer"] = Engaged(True, "AdamW with fused=True: one pass over the weights")
+    engaged["fused optimizer"] = Engaged(True, _OPTIMIZERS[train.optimizer])
     engaged["arena home"] = Engaged(True, f"{arena.home}, {arena.num_bytes / 2**20:.0f} MiB for {len(arena.ids)} cases")
     inference = inference_of(planned.config, spatial_dims=dims, device=planned.device)
     return Parts(planned=planned, arena=arena, step=step, program=program, inference=inference, engaged=engaged)
@@ -85,18 +95,3 @@ def _step(planned: Planned, network: nn.Module, weights: nn.Module) -> TrainStep
         device=planned.device,
         scaler=torch.amp.GradScaler(planned.device.type, enabled=train.precision == "fp16"),
     )
-
-
-def _step_seconds(planned: Planned, network: nn.Module, program: BatchProgram) -> float:
-    """Seconds of one step, on a copy of the network, so that trying it teaches the real one nothing."""
-    twin = copy.deepcopy(network)
-    step = _step(planned, twin, twin)
-    best = float("inf")
-    for index in range(2):
-        image, label = program(index)
-        begin = time.perf_counter()
-        step(image, label, index)
-        if planned.device.type == "cuda":
-            torch.cuda.synchronize(planned.device)
-        best = min(best, time.perf_counter() - begin)
-    return best

@@ -87,8 +87,8 @@ def _put_together(config: RunConfig, plan: Path | None, clock: Clock) -> Parts:
         arena = get_arena(planned.case_set, planned.config.prepare, planned.config.cache, device=str(planned.device))
     with clock.span("tune"):
         network = build_net(planned)
-        planned, engaged = settle_variant(planned, network)
-    return build_parts(planned, arena, network, clock, engaged)
+        planned, engaged, seconds = settle_variant(planned, network)
+    return build_parts(planned, arena, network, clock, engaged=engaged, step_seconds=seconds)
 
 
 def _make_loop(out: Path, parts: Parts, clock: Clock, progress: Progress | None, *, resume: bool) -> Loop:
