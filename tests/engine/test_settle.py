@@ -289,8 +289,19 @@ def markers(cache: Path) -> list[str]:
     return sorted(path.name for path in (cache / "measured").glob("kernel-*"))
 
 
+ELSEWHERE = "meta"
+"""A device that is not the CPU, where the decision is one of time; nothing here computes anything."""
+
+
+def test_on_a_cpu_the_batch_program_is_compiled_only_if_that_is_set(tmp_path: Path, programs: Programs) -> None:
+    _, program, engaged = settle_program(planned(tmp_path, steps=100_000), ARENA)
+    assert programs.made == [False]
+    assert not program.compiled
+    assert "on a CPU" in engaged.why
+
+
 def test_a_short_run_keeps_its_batch_program_eager(tmp_path: Path, programs: Programs) -> None:
-    run = planned(tmp_path, steps=100)
+    run = planned(tmp_path, device=ELSEWHERE, steps=100)
     found, program, engaged = settle_program(run, ARENA)
     assert programs.made == [False, False]
     assert programs.batches == 3
@@ -302,7 +313,7 @@ def test_a_short_run_keeps_its_batch_program_eager(tmp_path: Path, programs: Pro
 
 
 def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, programs: Programs) -> None:
-    long, short = planned(tmp_path, steps=100_000), planned(tmp_path, steps=100)
+    long, short = planned(tmp_path, device=ELSEWHERE, steps=100_000), planned(tmp_path, device=ELSEWHERE, steps=100)
     found, program, engaged = settle_program(long, ARENA)
     assert programs.made == [False, True]
     assert program.compiled
@@ -313,14 +324,14 @@ def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, 
     _, program, engaged = settle_program(short, ARENA)
     assert program.compiled
     assert "a kernel compiled by an earlier run" in engaged.why
-    other = planned(tmp_path, steps=100, sample={"noise_prob": 0.77})
+    other = planned(tmp_path, device=ELSEWHERE, steps=100, sample={"noise_prob": 0.77})
     assert not settle_program(other, ARENA)[1].compiled
     assert len(markers(tmp_path)) == 1
 
 
 def test_a_compiler_that_fails_is_not_remembered(tmp_path: Path, programs: Programs) -> None:
     programs.works = False
-    found, program, engaged = settle_program(planned(tmp_path, steps=100_000), ARENA)
+    found, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000), ARENA)
     assert not program.compiled
     assert (engaged.on, found.config.sample.compile) == (False, False)
     assert "torch.compile failed: no compiler" in engaged.why
@@ -338,7 +349,7 @@ def test_a_set_batch_program_is_not_timed(tmp_path: Path, programs: Programs, co
 
 def test_a_cache_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, programs: Programs) -> None:
     (tmp_path / "file").write_text("")
-    assert settle_program(planned(tmp_path / "file" / "cache", steps=100_000), ARENA)[1].compiled
+    assert settle_program(planned(tmp_path / "file" / "cache", device=ELSEWHERE, steps=100_000), ARENA)[1].compiled
 
 
 def test_the_program_trains_on_the_training_cases_in_true_proportions(tmp_path: Path, programs: Programs) -> None:

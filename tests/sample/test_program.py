@@ -81,6 +81,19 @@ def test_agrees_with_the_reference(program: BatchProgram, step: int) -> None:
         assert (label[number, 0].numpy() == expected_label[0])[clear].all()
 
 
+@pytest.mark.parametrize("renders", RENDERS)
+def test_labels_halfway_between_two_voxels_round_up(renders: str) -> None:
+    """A zoom of exactly 2 reads halves and quarters, which float32 holds exactly: every tie is met."""
+    tables = random_tables(SHAPES, num_classes=4)
+    options: dict[str, Any] = {"affine_prob": 1.0, "rotate_deg": (0.0, 0.0, 0.0), "scale_range": (2.0, 2.0)}
+    program = program_of(tables, PATCH, renders=renders, **options)
+    _, label = program(0)
+    for number in range(4):
+        coordinates = reference_coordinates(program.spec, tables, (0, 1, 2), 0, number)
+        assert (coordinates % 1 == 0.5).any()
+        assert (label[number].numpy() == reference_sample(program.spec, tables, (0, 1, 2), 0, number)[1]).all()
+
+
 def test_shapes_and_types() -> None:
     image, label = program_of(random_tables(SHAPES, num_channels=2, dtype="float16"), PATCH, **ALL_ON)(0)
     assert image.shape == (4, 2, *PATCH)

@@ -134,6 +134,8 @@ def settle_program(planned: Planned, arena: Arena) -> tuple[Planned, BatchProgra
     cases = arena.index(tuple(case.id for case in planned.train))
     wanted, why = config.sample.compile, _GIVEN
     marker = _kernel_marker(planned)
+    if wanted is None and planned.device.type == "cpu":
+        wanted, why = False, "on a CPU, making a batch sample by sample measured faster (benchmarks/results, feed)"
     if wanted is None:
         eager = make_program(spec, arena.tables, cases, config.train.seed, compile=False)
         wanted, why = _compile_pays(eager, config.train.steps or 0, planned.device, known=marker.is_file())
