@@ -237,6 +237,23 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(
     assert all(one != other for one, other in zip(*losses, strict=True))
 
 
+def test_what_measuring_draws_does_not_reach_the_training(
+    make: Callable[..., RunConfig],
+    finished: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = run.build_parts
+
+    def draws(*arguments: Any, **named: Any) -> Any:
+        torch.rand(3)
+        return plain(*arguments, **named)
+
+    monkeypatch.setattr(run, "build_parts", draws)
+    train(make(), tmp_path / "run")
+    assert_same_run(tmp_path / "run", finished[0])
+
+
 def test_validation_uses_the_average(
     make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +304,18 @@ def test_a_loss_of_nan_ends_the_run_and_keeps_the_checkpoints(
         assert checkpoint(out, name)["step"] == 4
     assert all(math.isfinite(float(value.sum())) for value in checkpoint(out, "last")["network"].values())
     assert train(load_run(out / RUN_YAML), out, resume=True)["status"] == "finished"
+
+
+@pytest.mark.parametrize("often", ["validate", "checkpoint"])
+def test_weights_of_nan_are_never_saved(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, often: str
+) -> None:
+    """Neither as the best nor as the last, before any log line has said that the loss is nan."""
+    monkeypatch.setattr(loop, "_LOGS", 1)
+    every = {"train.validate_every": 14, "train.checkpoint_every": 14, f"train.{often}_every": 4}
+    with at_step(2, "nan"), pytest.raises(ValueError, match="norm of the weights is nan at step 4"):
+        train(make(*(f"{name}={value}" for name, value in every.items())), tmp_path / "run")
+    assert not any((tmp_path / "run" / CHECKPOINTS).iterdir())
 
 
 def test_nan_before_the_first_checkpoint_promises_none(make: Callable[..., RunConfig], tmp_path: Path) -> None:

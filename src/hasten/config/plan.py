@@ -37,7 +37,7 @@ class Budget:
     levels: int
 
 
-CPU = Budget(patch_voxels=96_000, batch_voxels=400_000, steps=1500, widest=256, first=16, levels=4)
+CPU = Budget(patch_voxels=96_000, batch_voxels=200_000, steps=1500, widest=256, first=16, levels=4)
 GPU = Budget(patch_voxels=128**3, batch_voxels=4 * 128**3, steps=10_000, widest=320, first=32, levels=5)
 
 GIVEN = "set in the configuration"
@@ -249,7 +249,7 @@ def _steps(plan: _Plan) -> Decision:
 
 
 def _learning_rate(plan: _Plan) -> Decision:
-    return Decision(3e-3, "peak of the one-cycle schedule")
+    return Decision(8e-3, "peak of the one-cycle schedule")
 
 
 def _validate_every(plan: _Plan) -> Decision:
