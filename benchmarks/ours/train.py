@@ -125,6 +125,7 @@ def fill_record(record: Record, run: Path, summary: dict[str, Any]) -> None:
         elif line["kind"] == "validation":
             point = {"seconds": round(line["time_s"], 3), "step": line["step"], "dice": line["dice"]}
             record.curve.append({**point, "per_class": list(line["dice_per_class"].values()), **train})
+    record.engaged = summary["engaged"]
     seconds = dict(summary["seconds"])
     record.steps, record.stopped = summary["steps"], STOPPED.get(summary["status"], summary["status"])
     # From process start to Hasten's first own line: imports, Hasten's included.

@@ -203,6 +203,8 @@ class Record:
     steps: int = 0
     stopped: str | None = None
     sizes: dict[str, int] = field(default_factory=dict)
+    engaged: dict[str, Any] = field(default_factory=dict)
+    """Accelerators that were on, and why, where the arm decides that for itself."""
 
     def validated(self, epoch: int, scores: Sequence[Sequence[float]], **figures: float) -> float:
         """Add a point to the curve, write the file and print a line; `figures` are kept and printed with the point."""
@@ -242,6 +244,7 @@ class Record:
             "steps": self.steps,
             "seconds_per_epoch": self.epochs,
             "stopped": self.stopped,
+            "engaged": self.engaged,
             "hardware": hardware(),
             "versions": versions(),
         }

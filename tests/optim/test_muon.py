@@ -96,6 +96,19 @@ def test_who_is_whose() -> None:
     assert names == {"3.weight"}
 
 
+def test_a_transposed_convolution_is_taken_by_its_outputs() -> None:
+    torch.manual_seed(0)
+    up = nn.ConvTranspose3d(16, 8, 2, bias=False)
+    plain = nn.Conv3d(16, 8, 2, bias=False)
+    with torch.no_grad():
+        plain.weight.copy_(up.weight.transpose(0, 1))
+    gradient = torch.randn(plain.weight.shape)
+    plain.weight.grad, up.weight.grad = gradient, gradient.transpose(0, 1).contiguous()
+    Muon(up.parameters(), lr=0.1, transposed=[up.weight]).step()
+    Muon(plain.parameters(), lr=0.1).step()
+    assert torch.allclose(up.weight.transpose(0, 1), plain.weight, atol=1e-6)
+
+
 def test_state_round_trip_continues_exactly() -> None:
     one, two = _network(), _network()
     first = Muon(one.parameters(), lr=0.01, weight_decay=0.01)

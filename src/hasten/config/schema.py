@@ -152,7 +152,7 @@ class TrainConfig:
     learning_rate: float | None = None
     """Peak learning rate of the one-cycle schedule."""
     weight_decay: float = 0.01
-    warmup_fraction: float = 0.1
+    warmup_fraction: float = 0.05
     """Share of the steps in which the learning rate rises."""
     clip_norm: float = 12.0
     """Gradient norm is clipped to this; 0 does not clip."""

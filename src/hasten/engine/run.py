@@ -13,6 +13,7 @@ import torch
 from hasten.cache.build import get_arena
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
+from hasten.engine.allocator import keep_freed_memory
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.job import build_net, plan_run, plan_to_dict
 from hasten.engine.loop import Loop
@@ -87,7 +88,10 @@ def _put_together(config: RunConfig, plan: Path | None, clock: Clock) -> Parts:
         arena = get_arena(planned.case_set, planned.config.prepare, planned.config.cache, device=str(planned.device))
     with clock.span("tune"):
         network = build_net(planned)
+        kept = keep_freed_memory() if planned.device.type == "cpu" else None
         planned, engaged, seconds = settle_variant(planned, network)
+        if kept is not None:
+            engaged["kept host memory"] = kept
     return build_parts(planned, arena, network, clock, engaged=engaged, step_seconds=seconds)
 
 

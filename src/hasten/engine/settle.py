@@ -109,13 +109,16 @@ def variant_of(planned: Planned) -> Variant:
 
 
 def probe_of(planned: Planned) -> Probe:
-    """At most two patches of the run's shape: ratios are those of the whole batch, at a fraction of its time."""
+    """One or two patches of the run's shape: ratios are those of the whole batch, at a fraction of its time.
+
+    Two on a GPU, where a single one may leave it waiting for launches.
+    """
     patch, size = planned.config.sample.patch, planned.config.sample.batch_size
     assert patch is not None
     assert size is not None
     return Probe(
         loss=build_loss(planned.config.loss),
-        shape=(min(size, 2), len(planned.case_set.channels), *patch),
+        shape=(1 if planned.device.type == "cpu" else min(size, 2), len(planned.case_set.channels), *patch),
         num_classes=len(planned.case_set.labels),
         spatial_dims=planned.case_set.spatial_dims,
         device=planned.device,

@@ -18,7 +18,11 @@ def build_optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Opti
     """
     assert config.learning_rate is not None
     if config.optimizer == "muon":
-        return Muon(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+        upward = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+        transposed = [module.weight for module in network.modules() if isinstance(module, upward)]
+        return Muon(
+            network.parameters(), lr=config.learning_rate, transposed=transposed, weight_decay=config.weight_decay
+        )
     decay: list[nn.Parameter] = []
     keep: list[nn.Parameter] = []
     for parameter in network.parameters():

@@ -1,7 +1,7 @@
 """Muon for convolution filters: momentum whose direction is made orthogonal, one matrix per filter bank.
 
 After K. Jordan's Muon (2024) with the RMS-matched scale of Liu et al., "Muon is scalable for LLM training" (2025),
-which lets it share AdamW's learning rate. A filter bank (out, in, k, k, k) is taken as the matrix (out, in * k^3).
+which lets it share AdamW's learning rate. A filter bank is taken as the matrix (out, in * k^3).
 Biases, norms, activations and the banks next to the image and to the classes, whose matrices are too thin for a
 direction to mean much, are AdamW's.
 """
@@ -22,7 +22,8 @@ _THIN = 8
 class Muon(torch.optim.Optimizer):
     """Muon on convolution filters, fused AdamW on the rest, in one optimizer with one state.
 
-    params: parameters of a network, of any number of dimensions. lr: as for AdamW.
+    params: parameters of a network, of any number of dimensions. lr: as for AdamW. transposed: those that are
+    filters of a transposed convolution, whose first axis is the input's.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Muon(torch.optim.Optimizer):
         params: Iterable[nn.Parameter],
         *,
         lr: float,
+        transposed: Iterable[nn.Parameter] = (),
         weight_decay: float = 0.0,
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.99),
@@ -38,8 +40,12 @@ class Muon(torch.optim.Optimizer):
         listed = list(params)
         banks = [parameter for parameter in listed if is_filter_bank(parameter)]
         others = [parameter for parameter in listed if not is_filter_bank(parameter)]
+        turned = {id(parameter) for parameter in transposed}
+        straight = [parameter for parameter in banks if id(parameter) not in turned]
+        swapped = [parameter for parameter in banks if id(parameter) in turned]
         groups = [
-            {"params": banks, "muon": True, "weight_decay": weight_decay},
+            {"params": straight, "muon": True, "swap": False, "weight_decay": weight_decay},
+            {"params": swapped, "muon": True, "swap": True, "weight_decay": weight_decay},
             {"params": [item for item in others if item.ndim > 1], "muon": False, "weight_decay": weight_decay},
             {"params": [item for item in others if item.ndim <= 1], "muon": False, "weight_decay": 0.0},
         ]
@@ -67,16 +73,18 @@ class Muon(torch.optim.Optimizer):
             assert parameter.grad is not None
             gradients.append(parameter.grad)
         torch._foreach_lerp_(moments, gradients, 1 - group["momentum"])
-        directions = torch._foreach_lerp(gradients, moments, group["momentum"])  # Nesterov's look ahead
+        directions = list(torch._foreach_lerp(gradients, moments, group["momentum"]))  # Nesterov's look ahead
         torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        shapes: dict[tuple[int, int], list[int]] = {}
-        for number, parameter in enumerate(parameters):
-            shapes.setdefault((parameter.shape[0], parameter[0].numel()), []).append(number)
-        for (rows, columns), numbers in shapes.items():
-            stacked = torch.stack([directions[number].reshape(rows, columns) for number in numbers])
-            scale = 0.2 * max(rows, columns) ** 0.5
+        targets = [parameter.transpose(0, 1) if group["swap"] else parameter for parameter in parameters]
+        directions = [direction.transpose(0, 1) if group["swap"] else direction for direction in directions]
+        shapes: dict[torch.Size, list[int]] = {}
+        for number, target in enumerate(targets):
+            shapes.setdefault(target.shape, []).append(number)
+        for shape, numbers in shapes.items():
+            stacked = torch.stack([directions[number].reshape(shape[0], -1) for number in numbers])
+            scale = 0.2 * max(stacked.shape[1:]) ** 0.5
             for number, update in zip(numbers, orthogonal(stacked), strict=True):
-                parameters[number].add_(update.view(parameters[number].shape), alpha=-group["lr"] * scale)
+                targets[number].add_(update.view(shape), alpha=-group["lr"] * scale)
 
     def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         if not parameters:
@@ -120,11 +128,13 @@ def orthogonal(matrices: Tensor, *, iterations: int = 5) -> Tensor:
     wide = matrices if matrices.shape[-2] <= matrices.shape[-1] else matrices.mT
     wide = wide / (torch.linalg.vector_norm(wide, dim=(-2, -1), keepdim=True) + 1e-7)
     gram = wide @ wide.mT
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    product = identity.expand_as(gram)
-    for _ in range(iterations):
-        factor = a * identity + b * gram + c * (gram @ gram)
-        product = factor @ product
-        gram = factor @ gram @ factor
+    diagonal = a * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    product: Tensor | None = None
+    for left in range(iterations, 0, -1):
+        factor = torch.baddbmm(diagonal + b * gram, gram, gram, alpha=c)
+        product = factor if product is None else factor @ product
+        if left > 1:
+            gram = factor @ gram @ factor
+    assert product is not None
     found = product @ wide
     return found if matrices.shape[-2] <= matrices.shape[-1] else found.mT
