@@ -1,7 +1,7 @@
 """Keeping freed host memory for the next step.
 
-A training step on a CPU allocates and frees the same activations every time. glibc gives large blocks back to the kernel
-at once, and the next step pays for thousands of page faults, each of which clears a page.
+A training step on a CPU allocates and frees the same activations every time. glibc gives large blocks back to the
+kernel at once, and the next step pays for thousands of page faults, each of which clears a page.
 """
 
 from __future__ import annotations

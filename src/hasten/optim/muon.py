@@ -31,7 +31,7 @@ class Muon(torch.optim.Optimizer):
         params: Iterable[nn.Parameter],
         *,
         lr: float,
-        transposed: Iterable[nn.Parameter] = (),
+        transposed: Iterable[Tensor] = (),
         weight_decay: float = 0.0,
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.99),
