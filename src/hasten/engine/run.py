@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import shlex
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +52,6 @@ def train(
         return done
     clock = Clock()
     started = process_start_seconds()
-    # Takes over a second, most of it waiting for files: it goes on while the cases are read and prepared.
-    threading.Thread(target=importlib.import_module, args=("monai.networks.nets",), daemon=True).start()
     existed = out.exists()
     _clear_away(out, resume=resume)
     create_run_dir(out, resume=resume)
