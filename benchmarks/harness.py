@@ -238,10 +238,13 @@ def finish(
 
 
 def _plain(value: Any) -> Any:
+    """Ready for JSON; of a path only the name, since where things lay on this machine helps nobody."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, Path) or (isinstance(value, str) and value.startswith("/")):
+        return Path(value).name
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 

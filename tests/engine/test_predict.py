@@ -214,7 +214,8 @@ def test_the_same_anatomy_stored_in_another_order_gets_the_same_label(
 
 def test_resampling_keeps_the_classes_where_they_are(run: Path, case: Path, tmp_path: Path) -> None:
     [plain] = predict(run, case, tmp_path / "plain")
-    [finer] = predict(variant(run, tmp_path / "run", spacing=[1.0, 1.0, 1.0]), case, tmp_path / "finer")
+    # Other voxels, but anatomy of nearly the size that the network has seen: what differs is where it lands.
+    [finer] = predict(variant(run, tmp_path / "run", spacing=[1.35, 1.1, 0.95]), case, tmp_path / "finer")
     assert all(dice(array_of(plain), array_of(finer), value) > 0.7 for value in (3, 7))
 
 
