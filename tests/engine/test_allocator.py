@@ -17,7 +17,7 @@ def faults():
 for _ in range(3):
     torch.ones(2**24)
 before = faults()
-for _ in range(5):
+for _ in range(10):
     torch.ones(2**24)
 print(faults() - before)
 """
@@ -29,5 +29,7 @@ def test_a_large_block_is_faulted_in_once() -> None:
         command = [sys.executable, "-c", PROGRAM, mode]
         return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
 
-    assert faults("plain") > 5000
-    assert faults("keep") < 500
+    # One more block may be touched, wherever the heap had room for it; after that nothing is.
+    plain, kept = faults("plain"), faults("keep")
+    assert plain > 100_000
+    assert kept * 5 < plain
