@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.data import CT, QUICK_CT, SMALL, phantoms
-from benchmarks.harness import ROOT, Claim, arguments, busy_machine, finish, interleave, median_ratio, usable_cores
+from benchmarks.harness import ROOT, Claim, arguments, busy_machine, finish, interleave, median_ratio
+from hasten.observe.env import usable_cores
 
 ARMS = ("monai", "monai_plain", "hasten")
 CT_SPACING = (2.5, 1.5, 1.5)

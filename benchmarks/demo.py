@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, usable_cores
+from benchmarks.harness import ROOT
 from benchmarks.outcome import Time, time_to
+from hasten.observe.env import usable_cores
 
 TARGET = 0.8
 TRAIN_CASES, VALIDATION_CASES = 12, 4

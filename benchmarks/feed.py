@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.data import CT, QUICK_CT, SMALL, phantoms
-from benchmarks.harness import Claim, arguments, busy_machine, finish, interleave, usable_cores
+from benchmarks.harness import Claim, arguments, busy_machine, finish, interleave
+from hasten.observe.env import usable_cores
 
 if TYPE_CHECKING:
     from benchmarks.peers.feeds import Feed

@@ -25,6 +25,8 @@ from typing import Any
 
 import psutil
 
+from hasten.observe.env import cpu_model, usable_cores
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("hasten", "torch", "monai", "numpy", "nibabel", "torchio", "pytorch-ignite", "isal")
 
@@ -61,11 +63,6 @@ class Claim:
 
 def _figure(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on, which a container or `taskset` can make fewer than the machine's."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def arguments(description: str, argv: Sequence[str] | None = None, **extra: dict[str, Any]) -> argparse.Namespace:
@@ -157,19 +154,13 @@ def median_ratio(numerator: Sequence[float] | None, denominator: Sequence[float]
 
 def hardware() -> dict[str, Any]:
     facts = {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": usable_cores(),
         "ram_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "system": platform.platform(),
         "card": _card(),
     }
     return facts
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
-    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def _card() -> str | None:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import hardware, usable_cores, versions
+from benchmarks.harness import hardware, versions
+from hasten.observe.env import usable_cores
 
 if TYPE_CHECKING:
     import torch

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hasten.cache.key import digest
 from hasten.engine.step import autocast, memory_format, shaped
 from hasten.nets.build import Loss
+from hasten.observe.env import cpu_model
 from hasten.observe.rundir import write_json
 
 log = logging.getLogger(__name__)
@@ -218,18 +219,8 @@ def _agrees(trace: Trace, reference: Trace) -> bool:
 
 
 def _machine(device: torch.device) -> list[str | int]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
     return [name, torch.__version__, torch.get_num_threads()]
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return "cpu"
 
 
 def explain(measured: Measured, what: str) -> str:

@@ -62,19 +62,16 @@ def build_parts(
     network.to(memory_format=memory_format(dims, train.channels_last))  # type: ignore[call-overload]
     with clock.span("compile"):
         planned, program, engaged["compiled batch program"] = settle_program(planned, arena)
-        step = _step(planned, network, network)
-        if train.compile is not False:
-            planned, compiled, engaged["compiled network"] = settle_network(planned, network, step_seconds)
-            step.network = compiled
-        else:
-            engaged["compiled network"] = Engaged(False, "set in the configuration")
+        step = _step(planned, network)
+        planned, step.network, engaged["compiled network"] = settle_network(planned, network, step_seconds)
     engaged["fused optimizer"] = Engaged(True, _OPTIMIZERS[train.optimizer])
     engaged["arena home"] = Engaged(True, f"{arena.home}, {arena.num_bytes / 2**20:.0f} MiB for {len(arena.ids)} cases")
     inference = inference_of(planned.config, spatial_dims=dims, device=planned.device)
     return Parts(planned=planned, arena=arena, step=step, program=program, inference=inference, engaged=engaged)
 
 
-def _step(planned: Planned, network: nn.Module, weights: nn.Module) -> TrainStep:
+def _step(planned: Planned, network: nn.Module) -> TrainStep:
+    """The step on the uncompiled network, which holds the weights whatever is compiled later."""
     train = planned.config.train
     assert train.steps is not None
     assert train.learning_rate is not None
@@ -82,11 +79,11 @@ def _step(planned: Planned, network: nn.Module, weights: nn.Module) -> TrainStep
     assert train.channels_last is not None
     return TrainStep(
         network=network.train(),
-        weights=weights,
+        weights=network,
         loss=build_loss(planned.config.loss),
-        optimizer=build_optimizer(weights, train),
+        optimizer=build_optimizer(network, train),
         schedule=partial(one_cycle, steps=train.steps, peak=train.learning_rate, warmup_fraction=train.warmup_fraction),
-        average=average_of(weights) if train.ema > 0 else None,
+        average=average_of(network) if train.ema > 0 else None,
         average_decay=train.ema,
         clip_norm=train.clip_norm,
         precision=train.precision,

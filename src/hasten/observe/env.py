@@ -38,7 +38,7 @@ def environment() -> dict[str, Any]:
         "git": _git(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores_usable": usable_cores(),
         "cores_logical": psutil.cpu_count(),
         "cores_physical": psutil.cpu_count(logical=False),
@@ -103,7 +103,8 @@ def _git() -> dict[str, Any] | None:
     return {"commit": commit, "changed": bool(changed)}
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The processor's name as the system gives it."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(errors="replace").splitlines():
