@@ -15,7 +15,7 @@ GIVEN = {"arms": list(driver.MODULES), "cap_fast": None, "cap_regular": None, "o
 
 
 def given(tmp_path: Path, **changes: Any) -> Namespace:
-    return Namespace(**{**GIVEN, "data": tmp_path, "seeds": 2, **changes})
+    return Namespace(**{**GIVEN, "data": tmp_path, "seeds_regular": None, "seeds": 2, **changes})
 
 
 @pytest.fixture

@@ -180,7 +180,7 @@ def test_small_cases_are_held_whole_and_not_resampled() -> None:
     assert "51 x 35 x 35" in decisions["sample.patch"].reason
     assert config.prepare.spacing == (0, 0, 0)
     assert config.prepare.intensity == "zscore"
-    assert config.sample.flip_prob == (0, 0, 0.5)
+    assert config.sample.flip_prob == (0, 0, 0)
 
 
 def test_ct_is_windowed_cropped_resampled_and_not_mirrored() -> None:
@@ -303,3 +303,9 @@ def test_a_plan_follows_what_is_given() -> None:
     config, _ = plan(CT, RunConfig(prepare=PrepareConfig(spacing=(2.0, 2.0, 2.0))))
     # In 2 mm voxels the same bodies are 250 x 200 x 200: isotropic, so every level halves every axis.
     assert config.network.strides == ((2, 2, 2),) * (CPU.levels - 1)
+
+
+def test_crops_of_larger_cases_come_four_in_a_step_at_least() -> None:
+    config, decisions = plan(CT)
+    assert config.sample.batch_size == 4
+    assert "no fewer than 4 crops" in decisions["sample.batch_size"].reason

@@ -63,8 +63,6 @@ def batches(spatial_dims: int = 3) -> list[tuple[Tensor, Tensor]]:
 
 def reference(spatial_dims: int = 3, *, clip_norm: float = 0.5, decay: float = 0.9) -> tuple[list[Tensor], ...]:
     """The plain loop that anyone would write: losses, weights, averages. Written out, and sharing only the loss."""
-    from monai.losses import DiceCELoss
-
     network = network_of(spatial_dims)
     matrices = [p for p in network.parameters() if p.ndim > 1]
     vectors = [p for p in network.parameters() if p.ndim <= 1]
@@ -74,7 +72,7 @@ def reference(spatial_dims: int = 3, *, clip_norm: float = 0.5, decay: float = 0
         betas=(0.9, 0.99),
         fused=True,
     )
-    criterion = DiceCELoss(include_background=False, to_onehot_y=True, softmax=True, batch=True)
+    criterion = build_loss(LossConfig())
     averages = [p.detach().clone() for p in network.parameters()]
     losses = []
     for index, (image, label) in enumerate(batches(spatial_dims)):

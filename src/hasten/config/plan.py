@@ -16,6 +16,9 @@ from typing import Any
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import RunConfig, Spacing, Triple
 
+_FEWEST_CROPS = 4
+"""In a step, where a patch is a part of a case: with 2, whole steps show no foreground and the Dice term jumps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -176,7 +179,10 @@ def _batch_size(plan: _Plan) -> Decision:
     patch = plan.config.sample.patch
     assert patch is not None
     size = max(2, min(16, plan.budget.batch_voxels // math.prod(patch)))
-    return Decision(size, f"about {plan.budget.batch_voxels} voxels in a step")
+    reason = f"about {plan.budget.batch_voxels} voxels in a step"
+    if size < _FEWEST_CROPS and any(side < round(size) for side, size in zip(patch, plan.shape, strict=True)):
+        return Decision(_FEWEST_CROPS, f"{reason}, but no fewer than {_FEWEST_CROPS} crops, as some show no foreground")
+    return Decision(size, reason)
 
 
 def _flip_prob(plan: _Plan) -> Decision:
@@ -186,7 +192,7 @@ def _flip_prob(plan: _Plan) -> Decision:
         return Decision(
             (0.0, 0.0, 0.0), "CT of a trunk: organs have a side, and a mirror image of one is another organ's"
         )
-    return Decision((0.0, 0.0, 0.5), "left and right only")
+    return Decision((0.0, 0.0, 0.0), "oriented volumes: anatomy has a side, and mirror images cost Dice in short runs")
 
 
 def _strides(plan: _Plan) -> Decision:

@@ -85,7 +85,7 @@ class SampleConfig:
     """Size of a training patch (D, H, W) in voxels."""
     batch_size: int | None = None
     """Patches in a step."""
-    foreground_prob: float = 0.67
+    foreground_prob: float = 0.5
     """Share of the crops that are centred on a foreground voxel; the class is drawn evenly from those present."""
     flip_prob: Spacing | None = None
     """Probability of a flip along each axis (D, H, W)."""

@@ -21,6 +21,7 @@ from hasten.engine.measure import Engaged
 from hasten.engine.parts import Parts, build_parts
 from hasten.engine.settle import settle_variant
 from hasten.engine.summary import write_examples, write_summary
+from hasten.nets.surgery import operate
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.env import environment
 from hasten.observe.progress import Progress
@@ -88,10 +89,16 @@ def _put_together(config: RunConfig, plan: Path | None, clock: Clock) -> Parts:
         arena = get_arena(planned.case_set, planned.config.prepare, planned.config.cache, device=str(planned.device))
     with clock.span("tune"):
         network = build_net(planned)
+        done = operate(network)
         kept = keep_freed_memory() if planned.device.type == "cpu" else None
         planned, engaged, seconds = settle_variant(planned, network)
         if kept is not None:
             engaged["kept host memory"] = kept
+        engaged["surgery"] = Engaged(
+            done.fused + done.biases > 0,
+            f"{done.fused} pairs of norm and activation are one operation each on a CPU, and {done.biases} "
+            "convolutions add no bias, as the norm behind them would take it away again",
+        )
     return build_parts(planned, arena, network, clock, engaged=engaged, step_seconds=seconds)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 
 from torch import Tensor, nn
 
 from hasten.config.schema import LossConfig, NetworkConfig, Triple
+from hasten.nets.dice_ce import dice_ce
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(output (B, K, ...) float32, label (B, 1, ...) class index) -> () loss."""
@@ -129,12 +131,12 @@ def _segresnet(config: NetworkConfig, inputs: int, outputs: int, dims: int) -> n
 
 def build_loss(config: LossConfig) -> Loss:
     """Soft-max Dice, alone or with cross-entropy or focal loss."""
-    from monai.losses import DiceCELoss, DiceFocalLoss, DiceLoss
+    if config.name == "dice_ce":
+        return partial(_dice_ce, config)
+    from monai.losses import DiceFocalLoss, DiceLoss
 
     common = {"include_background": config.include_background, "to_onehot_y": True, "softmax": True}
     match config.name:
-        case "dice_ce":
-            loss = DiceCELoss(**common, batch=config.batch)
         case "dice_focal":
             loss = DiceFocalLoss(**common, batch=config.batch)
         case "dice":
@@ -144,3 +146,7 @@ def build_loss(config: LossConfig) -> Loss:
         return loss(output.float(), label)
 
     return compute
+
+
+def _dice_ce(config: LossConfig, output: Tensor, label: Tensor) -> Tensor:
+    return dice_ce(output.float(), label, include_background=config.include_background, batch=config.batch)

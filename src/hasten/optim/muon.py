@@ -8,7 +8,7 @@ direction to mean much, are AdamW's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -75,16 +75,10 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_lerp_(moments, gradients, 1 - group["momentum"])
         directions = list(torch._foreach_lerp(gradients, moments, group["momentum"]))  # Nesterov's look ahead
         torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        targets = [parameter.transpose(0, 1) if group["swap"] else parameter for parameter in parameters]
-        directions = [direction.transpose(0, 1) if group["swap"] else direction for direction in directions]
-        shapes: dict[torch.Size, list[int]] = {}
-        for number, target in enumerate(targets):
-            shapes.setdefault(target.shape, []).append(number)
-        for shape, numbers in shapes.items():
-            stacked = torch.stack([directions[number].reshape(shape[0], -1) for number in numbers])
-            scale = 0.2 * max(stacked.shape[1:]) ** 0.5
-            for number, update in zip(numbers, orthogonal(stacked), strict=True):
-                targets[number].add_(update.view(shape), alpha=-group["lr"] * scale)
+        matrices = [_matrix(direction, swap=group["swap"]) for direction in directions]
+        for parameter, direction, update in zip(parameters, directions, orthogonal(matrices), strict=True):
+            scale = 0.2 * max(update.shape) ** 0.5
+            parameter.add_(_filters(update, direction, swap=group["swap"]), alpha=-group["lr"] * scale)
 
     def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         if not parameters:
@@ -117,17 +111,58 @@ def is_filter_bank(parameter: Tensor) -> bool:
     return parameter.ndim >= 2 and parameter.shape[0] >= _THIN and parameter.shape[1] >= _THIN
 
 
-def orthogonal(matrices: Tensor, *, iterations: int = 5) -> Tensor:
+def _last(filters: Tensor) -> bool:
+    """Whether filters lie in memory with their second axis last."""
+    return filters.ndim > 2 and filters.movedim(1, -1).is_contiguous()
+
+
+def _matrix(filters: Tensor, *, swap: bool) -> Tensor:
+    """Filters as a matrix (out, in * k^3), a view of them where their memory format allows it.
+
+    The order of the columns follows the memory format; an orthogonal direction does not depend on it.
+    """
+    if not _last(filters):
+        return (filters.transpose(0, 1) if swap else filters).flatten(1)
+    moved = filters.movedim(1, -1)
+    return moved.flatten(0, -2).mT if swap else moved.flatten(1)
+
+
+def _filters(matrix: Tensor, like: Tensor, *, swap: bool) -> Tensor:
+    """The inverse of `_matrix`: in the shape of `like`."""
+    if not _last(like):
+        turned = like.transpose(0, 1) if swap else like
+        found = matrix.reshape(turned.shape)
+        return found.transpose(0, 1) if swap else found
+    moved = like.movedim(1, -1)
+    return (matrix.mT if swap else matrix).reshape(moved.shape).movedim(-1, 1)
+
+
+def orthogonal(matrices: Sequence[Tensor], *, iterations: int = 5) -> list[Tensor]:
     """The nearest half-orthogonal matrices, roughly: singular values end between about 0.7 and 1.2.
 
-    matrices: (N, rows, columns) float32. Five quintic Newton-Schulz iterations X <- (a + b G + c G^2) X with G = X X^T.
-    Every factor is a polynomial of the first G, so they are multiplied up in the small (short side) space and applied
-    to X once: two products with the long side instead of ten.
+    matrices: each (rows, columns) float32. Five quintic Newton-Schulz iterations X <- (a + b G + c G^2) X, G = X X^T.
+    Every factor is a polynomial of the first G, so they are multiplied up in the small (short side) space, for all
+    matrices of one short side together, and applied to X once: two products with the long side instead of ten.
     """
+    wides = [matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT for matrix in matrices]
+    sides: dict[int, list[int]] = {}
+    for number, wide in enumerate(wides):
+        sides.setdefault(wide.shape[0], []).append(number)
+    found = list(matrices)
+    for numbers in sides.values():
+        gram = torch.stack([wides[number] @ wides[number].mT for number in numbers])
+        norm = gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_()[:, None, None] + 1e-7
+        products = _polynomial(gram.div_(norm * norm), iterations).div_(norm)
+        for number, product in zip(numbers, products, strict=True):
+            # In the matrix's own orientation, so that no transposed copy is made of the result.
+            tall = wides[number] is not matrices[number]
+            found[number] = matrices[number] @ product.mT if tall else product @ matrices[number]
+    return found
+
+
+def _polynomial(gram: Tensor, iterations: int) -> Tensor:
+    """(N, side, side): what the iterations multiply X by, from G = X X^T with a norm of X of at most 1."""
     a, b, c = _COEFFICIENTS
-    wide = matrices if matrices.shape[-2] <= matrices.shape[-1] else matrices.mT
-    wide = wide / (torch.linalg.vector_norm(wide, dim=(-2, -1), keepdim=True) + 1e-7)
-    gram = wide @ wide.mT
     diagonal = a * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     product: Tensor | None = None
     for left in range(iterations, 0, -1):
@@ -136,5 +171,4 @@ def orthogonal(matrices: Tensor, *, iterations: int = 5) -> Tensor:
         if left > 1:
             gram = factor @ gram @ factor
     assert product is not None
-    found = product @ wide
-    return found if matrices.shape[-2] <= matrices.shape[-1] else found.mT
+    return product
