@@ -168,7 +168,7 @@ def best(given: argparse.Namespace, work: Path) -> Part:
 
 def ct_phantoms(given: argparse.Namespace, work: Path) -> Part:
     shared = ("--kind", "ct", "--spacing", "3", "2.5", "2.5", "--patch", "32", "80", "80", "--validate-every", "5")
-    overrides = ("train.steps=300", "train.validate_every=60", "sample.batch_size=4", "infer.overlap=0.25",
+    overrides = ("train.steps=400", "train.validate_every=50", "sample.batch_size=4", "infer.overlap=0.25",
                  *CROPS_ONLY, "train.learning_rate=0.015", *given.override)  # fmt: skip
     return Part(
         name="phantoms",
