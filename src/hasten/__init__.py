@@ -6,15 +6,37 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "CacheDataset": "hasten.cache.dataset",
+    "LMDBDataset": "hasten.cache.lmdb",
+    "PersistentDataset": "hasten.cache.persistent",
+    "Prepare": "hasten.prepare.transform",
     "RunConfig": "hasten.config.schema",
+    "SmartCacheDataset": "hasten.cache.smart",
+    "ThreadDataLoader": "hasten.feed.loader",
     "load_run": "hasten.config.load",
     "make_plan": "hasten.engine.run",
     "train": "hasten.engine.run",
+    "tune_loader": "hasten.feed.tune_loader",
     "predict": "hasten.engine.predict",
     "write_report": "hasten.report.page",
 }
 
-__all__ = ["RunConfig", "__version__", "load_run", "make_plan", "predict", "train", "write_report"]
+__all__ = [
+    "CacheDataset",
+    "LMDBDataset",
+    "PersistentDataset",
+    "Prepare",
+    "RunConfig",
+    "SmartCacheDataset",
+    "ThreadDataLoader",
+    "__version__",
+    "load_run",
+    "make_plan",
+    "predict",
+    "train",
+    "tune_loader",
+    "write_report",
+]
 
 
 def __getattr__(name: str) -> Any:

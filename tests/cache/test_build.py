@@ -181,7 +181,7 @@ def test_a_full_disk_leaves_nothing(
     met = []
 
     def opened(path: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
-        if path.name == name and mode == "wb":
+        if path.name == name and mode == "ab":
             met.append(path)
             return FullDisk(io.FileIO(path, "w"))
         return real(path, mode, *rest, **options)
@@ -232,7 +232,7 @@ def test_a_cache_folder_that_is_not_writable_is_refused(
 
 
 @pytest.mark.parametrize("where", ["tick", "thread"])
-def test_an_interrupt_leaves_nothing(
+def test_an_interrupt_ends_the_threads_and_is_gone_on_with(
     tmp_path: Path, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     real: Load = build.load_prepared
@@ -249,14 +249,22 @@ def test_an_interrupt_leaves_nothing(
         return real(case, *args, **options)
 
     monkeypatch.setattr(build, "load_prepared", load)
+    cases = many(tmp_path)
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt) as interrupt:
-        get_arena(many(tmp_path), SPEC, cache, tick=tick)
+        get_arena(cases, SPEC, cache, tick=tick)
     # The traceback still holds what was running, as it would in a debugger: it has ended nevertheless.
     assert interrupt.tb
     assert len(begun) < 12
     assert threading.active_count() == before
-    assert left_in(cache) == []
+    (partial,) = left_in(cache)
+    assert partial.endswith(".partial")
+    monkeypatch.setattr(build, "load_prepared", real)
+    ticks: list[int] = []
+    arena = get_arena(cases, SPEC, cache, tick=lambda done, total: ticks.append(done))
+    assert len(arena.ids) == 12
+    assert len(ticks) < 12
+    assert left_in(cache) == [partial.removeprefix(".").removesuffix(".partial")]
 
 
 def test_what_is_left_of_a_removed_entry_is_replaced(small: CaseSet, cache: CacheConfig) -> None:

@@ -16,6 +16,7 @@ import hasten.cache.publish as publish
 from hasten.cache.build import get_arena
 from hasten.cache.file import verify_entry
 from hasten.cache.publish import discard, published
+from hasten.cache.turns import busy
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig
@@ -43,7 +44,7 @@ arena = get_arena(
 )
 print(arena.tables.image.float().sum().item(), arena.tables.points.tolist())
 """
-"""Fills an entry, and waits after two cases until the other process is there too."""
+"""Fills an entry, and waits after two cases until the file of the other name is there."""
 
 
 @contextmanager
@@ -68,36 +69,41 @@ def wait_for(path: Path, running: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-def test_two_processes_that_fill_one_entry_agree(tmp_path: Path) -> None:
+def test_a_second_process_waits_and_opens_what_the_first_filled(tmp_path: Path) -> None:
     case_set = load_case_set(write_phantoms(tmp_path / "set", num_cases=3, shape=(8, 16, 16)))
-    with process("one", "two", str(tmp_path)) as one, process("two", "one", str(tmp_path)) as two:
-        (out, err), (out2, err2) = one.communicate(timeout=120), two.communicate(timeout=120)
+    with process("one", "go", str(tmp_path)) as one:
+        wait_for(tmp_path / "one.ready", one)
+        with process("two", "nobody", str(tmp_path)) as two:
+            with pytest.raises(subprocess.TimeoutExpired):
+                two.communicate(timeout=3)
+            (tmp_path / "go.ready").write_text("")
+            (out, err), (out2, err2) = one.communicate(timeout=120), two.communicate(timeout=120)
     assert (one.returncode, two.returncode) == (0, 0), err + err2
     assert err == err2 == ""
     assert out == out2 != ""
-    assert (tmp_path / "one.ready").exists()  # both did fill
-    assert (tmp_path / "two.ready").exists()
+    assert not (tmp_path / "two.ready").exists()  # it filled nothing
     (folder,) = (tmp_path / "cache" / "arena").iterdir()
     assert verify_entry(folder) == 3
     cache = CacheConfig(dir=str(tmp_path / "cache"), home="ram")
     assert_holds(get_arena(case_set, SPEC, cache), case_set, SPEC, cache.max_points)
 
 
-def test_what_a_killed_fill_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    write_phantoms(tmp_path / "set", num_cases=3, shape=(8, 16, 16))
+def test_what_a_killed_fill_finished_is_gone_on_with(tmp_path: Path) -> None:
+    case_set = load_case_set(write_phantoms(tmp_path / "set", num_cases=3, shape=(8, 16, 16)))
     with process("alone", "nobody", str(tmp_path)) as running:
         wait_for(tmp_path / "alone.ready", running)
         (leftover,) = (tmp_path / "cache" / "arena").iterdir()
-        # While it runs it is left alone.
-        with published(leftover.parent / "other"):
-            pass
-        assert leftover.exists()
+        assert busy(leftover)
         running.kill()
         running.wait()
-    assert leftover.exists()
-    with published(leftover.parent / "another"):
-        pass
-    assert sorted(path.name for path in leftover.parent.iterdir()) == ["another", "other"]
+    assert not busy(leftover)
+    ticks: list[tuple[int, int]] = []
+    cache = CacheConfig(dir=str(tmp_path / "cache"), home="ram")
+    arena = get_arena(case_set, SPEC, cache, tick=lambda done, total: ticks.append((done, total)))
+    assert ticks == [(3, 3)]
+    assert_holds(arena, case_set, SPEC, cache.max_points)
+    (folder,) = (tmp_path / "cache" / "arena").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["arena.json", "image.bin", "label.bin", "points.bin"]
 
 
 def test_folders_of_other_machines_are_kept_until_they_are_old(tmp_path: Path) -> None:

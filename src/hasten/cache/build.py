@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -28,9 +28,11 @@ from hasten.cache.file import (
     open_arena,
     verify_entry,
 )
+from hasten.cache.journal import JOURNAL, note, recover
 from hasten.cache.key import arena_key, cache_dir, entry_name
 from hasten.cache.memory import available_memory
-from hasten.cache.publish import discard, explained, published
+from hasten.cache.publish import discard, explained
+from hasten.cache.turns import building
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.observe.env import usable_cores
@@ -68,7 +70,10 @@ def get_arena(
             if not (folder / INDEX).exists():
                 build_arena(case_set, prepare, folder, max_points=cache.max_points, tick=tick)
             try:
-                return _at_home(folder, cache.home, torch.device(device))
+                arena = _at_home(folder, cache.home, torch.device(device))
+                with suppress(OSError):  # the time of the last use, for `hasten cache prune`
+                    os.utime(folder / INDEX)
+                return arena
             except FileNotFoundError:
                 log.debug("%s: another process took the entry away to rebuild it", folder)
             except DamagedEntry as damage:
@@ -104,32 +109,41 @@ def _choose_home(size: int, device: torch.device) -> str:
 def build_arena(
     case_set: CaseSet, prepare: PrepareConfig, folder: Path, *, max_points: int, tick: Tick | None = None
 ) -> None:
-    """Prepare every case and publish the entry as `folder`.
+    """Prepare every case and publish the entry as `folder`, or wait for the process that is at it.
 
-    Another process that publishes first wins; both entries are the same. Errors are those of `get_arena`.
+    A build that was killed is gone on with. Errors are those of `get_arena`.
     """
     if not case_set.cases:
         raise ValueError(f"{case_set.source}: holds no cases; check data.source")
     with explained(folder.parent):
         if not (folder / INDEX).exists():
             discard(folder)  # what is left of an entry that was removed by hand
-        with published(folder) as temporary:
-            _fill(case_set, prepare, temporary, max_points, tick)
+        with building(folder, (folder / INDEX).exists) as partial:
+            if partial is None:
+                return
+            if not (partial / INDEX).exists():
+                _fill(case_set, prepare, partial, max_points, tick)
+            (partial / JOURNAL).unlink(missing_ok=True)
 
 
 def _fill(case_set: CaseSet, prepare: PrepareConfig, folder: Path, max_points: int, tick: Tick | None) -> None:
-    entries: list[CaseEntry] = []
-    points_crc = 0
+    voxel_bytes = np.dtype(prepare.dtype).itemsize * len(case_set.channels)
+    entries = recover(folder, [case.id for case in case_set.cases], voxel_bytes)
+    if entries:
+        log.info("%s: goes on after %d of %d cases", folder, len(entries), len(case_set.cases))
+    points_crc = checksum(np.fromfile(folder / POINTS, np.uint8))
     with (
-        (folder / IMAGE).open("wb") as image,
-        (folder / LABEL).open("wb") as label,
-        (folder / POINTS).open("wb") as points,
-        closing(_prepared(case_set, prepare, max_points)) as works,
+        (folder / IMAGE).open("ab") as image,
+        (folder / LABEL).open("ab") as label,
+        (folder / POINTS).open("ab") as points,
+        (folder / JOURNAL).open("ab") as journal,
+        closing(_prepared(case_set, prepare, max_points, first=len(entries))) as works,
     ):
         for work in works:
-            image.write(work.image.data)
-            label.write(work.label.data)
-            points.write(work.points.data)
+            for stream, array in ((image, work.image), (label, work.label), (points, work.points)):
+                stream.write(array.data)
+                stream.flush()
+            note(journal, work.entry)
             points_crc = checksum(work.points, points_crc)
             entries.append(work.entry)
             if tick:
@@ -156,13 +170,18 @@ def _sync(stream: IO[bytes]) -> None:
     os.fsync(stream.fileno())
 
 
-def _prepared(case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> Generator[_Work, None, None]:
-    """Cases in their order, prepared on threads; at most two per thread are in memory. The first that fails ends it."""
+def _prepared(
+    case_set: CaseSet, prepare: PrepareConfig, max_points: int, *, first: int
+) -> Generator[_Work, None, None]:
+    """Cases from the `first` on in their order, prepared on threads; at most two per thread are in memory.
+
+    The first that fails ends it.
+    """
     threads = prepare.num_threads or usable_cores()
     with one_torch_thread(), ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[_Work]] = deque()
         try:
-            for number, case in enumerate(case_set.cases):
+            for number, case in enumerate(case_set.cases[first:], first):
                 waiting.append(pool.submit(_work, case, case_set, prepare, max_points, number))
                 if len(waiting) >= 2 * threads:
                     yield waiting.popleft().result()

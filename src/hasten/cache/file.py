@@ -79,7 +79,7 @@ def entry_bytes(folder: Path) -> int:
 
 def _open_entry(folder: Path, home: str) -> tuple[Arena, list[CaseEntry]]:
     index = read_checked(folder / INDEX)
-    entries = [_entry(row) for row in index["cases"]]
+    entries = [entry_from_dict(row) for row in index["cases"]]
     num_channels, num_classes = int(index["num_channels"]), int(index["num_classes"])
     voxels = [math.prod(entry.shape) for entry in entries]
     offsets = np.concatenate([[0], np.cumsum(voxels, dtype=np.int64)])
@@ -118,7 +118,8 @@ def _verify(arena: Arena, entries: list[CaseEntry], folder: Path) -> None:
             raise DamagedEntry(f"{folder / LABEL}: case {entry.id} does not match its checksum")
 
 
-def _entry(row: dict) -> CaseEntry:
+def entry_from_dict(row: dict) -> CaseEntry:
+    """The inverse of `dataclasses.asdict`, for what JSON makes of it."""
     return CaseEntry(**{**row, "shape": tuple(row["shape"]), "num_points": tuple(row["num_points"])})
 
 

@@ -44,7 +44,12 @@ def files_identity(cases: tuple[Case, ...]) -> list[list[object]]:
 
 
 def _parts(path: Path) -> list[Path]:
-    """The file, and the other half of a .hdr/.img pair, which is named by one of its two files."""
+    """The file; the other half of a .hdr/.img pair, which is named by one of its two files; every slice of a series."""
+    if path.is_dir():
+        return sorted(each for each in path.iterdir() if each.is_file())
+    if path.suffix.lower() in (".mhd", ".nhdr"):
+        beside = path.parent.glob(f"{path.stem}.*")
+        return [path, *sorted(each for each in beside if "raw" in "".join(each.suffixes).lower())]
     for known, other in _PAIRED.items():
         if path.name.endswith(known):
             half = path.with_name(path.name.removesuffix(known) + other)

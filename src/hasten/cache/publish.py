@@ -25,16 +25,21 @@ def published(folder: Path) -> Iterator[Path]:
     Another process that publishes first wins. The caller has synced the files it wrote.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder.parent)
+    sweep(folder.parent)
     temporary = _temporary(folder)
     try:
         temporary.mkdir()
         yield temporary
-        _sync(temporary)
-        _rename(temporary, folder)
-        _sync(folder.parent)
+        become(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def become(temporary: Path, folder: Path) -> None:
+    """Rename a filled folder, durably. If `folder` is there already, it stays."""
+    _sync(temporary)
+    _rename(temporary, folder)
+    _sync(folder.parent)
 
 
 def discard(folder: Path) -> None:
@@ -83,8 +88,8 @@ def _place() -> str:
         return host
 
 
-def _sweep(parent: Path) -> None:
-    """Remove what killed processes left behind."""
+def sweep(parent: Path) -> None:
+    """Remove what killed processes left behind in folders of their own."""
     here = _place()
     for leftover in parent.glob(".*"):
         parts = leftover.name.rsplit(".", 3)

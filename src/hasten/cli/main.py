@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 import hasten
+from hasten.cli.cache import app as cache
 from hasten.cli.phantom import phantom
 from hasten.cli.plan import plan
 from hasten.cli.predict import predict
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 for verb in (train, plan, predict, report, phantom):
     app.command()(verb)
+app.add_typer(cache, name="cache")
 
 
 def _print_version(wanted: bool) -> None:

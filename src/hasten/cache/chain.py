@@ -1,0 +1,110 @@
+"""A chain of transforms in two parts: what is the same every time and is cached, and what starts with a random draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+Transform = Callable[[Any], Any]
+_BULKY = 2**18
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A MONAI `Compose` and how many of its transforms are deterministic."""
+
+    compose: Any
+    fixed: int
+
+    def prepare(self, item: Any) -> Any:
+        """The deterministic part; may run on several threads."""
+        return self.compose(item, end=self.fixed, threading=True) if self.fixed else item
+
+    def draw(self, item: Any) -> Any:
+        """The part from the first random transform on."""
+        return self.compose(item, start=self.fixed) if self.fixed < len(self.compose.transforms) else item
+
+    @property
+    def fixed_transforms(self) -> tuple[Transform, ...]:
+        return tuple(self.compose.transforms[: self.fixed])
+
+
+def split_chain(transform: Transform | Sequence[Transform] | None) -> Chain:
+    """Split before the first transform that draws, or that is neither MONAI's nor says that it does not.
+
+    transform: a MONAI `Compose`, a sequence of transforms, one of them, or None. A callable of your own, which MONAI
+    cannot know, counts as random unless it has `deterministic = True` (as `hasten.prepare.transform.Prepare` does).
+    """
+    from monai.transforms import Compose
+    from monai.transforms.traits import RandomizableTrait
+    from monai.transforms.transform import Transform as MonaiTransform
+
+    compose = transform if isinstance(transform, Compose) else Compose(transform)
+    if type(compose) is not Compose:
+        return Chain(Compose([compose]), 0)  # OneOf and the like draw which of theirs to run
+    compose = compose.flatten()
+
+    def draws(each: Transform) -> bool:
+        if getattr(each, "deterministic", False):
+            return False
+        return isinstance(each, RandomizableTrait) or not isinstance(each, MonaiTransform)
+
+    first = next((number for number, each in enumerate(compose.transforms) if draws(each)), len(compose.transforms))
+    return Chain(compose, first)
+
+
+def fresh(value: Any) -> Any:
+    """A copy of a cached item that transforms may change: containers, arrays, tensors and their metadata are new.
+
+    Far cheaper than `copy.deepcopy`. Other objects are shared.
+    """
+    if isinstance(value, torch.Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            found = value.clone().as_subclass(type(value))
+        if hasattr(value, "__dict__"):
+            found.__dict__.update(fresh(vars(value)))
+        return found
+    if isinstance(value, dict):
+        return {key: fresh(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(fresh(each) for each in value)
+    return value.copy() if isinstance(value, np.ndarray | set) else value
+
+
+def bulky(value: Any) -> bool:
+    """Whether an item's arrays take so much that copying them costs more than mapping them."""
+    return _num_bytes(value) >= _BULKY
+
+
+def _num_bytes(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(_num_bytes(each) for each in value.values())
+    if type(value) in (list, tuple):
+        return sum(_num_bytes(each) for each in value)
+    return int(value.nbytes) if isinstance(value, torch.Tensor | np.ndarray) else 0
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """The item with its tensors on `device`."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: on_device(each, device) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(on_device(each, device) for each in value)
+    return value
+
+
+def named(data: Sequence[Any], index: int) -> str:
+    """An item as an error message names it: its position and its files."""
+    item = data[index]
+    if isinstance(item, dict):
+        files = [
+            f"{key}={value}" for key, value in item.items() if isinstance(value, str) or hasattr(value, "__fspath__")
+        ]
+        return f"item {index} ({', '.join(files)})" if files else f"item {index}"
+    return f"item {index} ({item})" if isinstance(item, str) else f"item {index}"

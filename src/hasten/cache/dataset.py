@@ -1,0 +1,144 @@
+"""`CacheDataset`: the deterministic part of every item prepared once and kept in memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, Subset
+
+from hasten.cache.chain import Chain, Transform, bulky, fresh, named, on_device, split_chain
+from hasten.cache.shelf import Kept, Shelf
+from hasten.observe.env import usable_cores
+from hasten.prepare.threads import one_torch_thread
+
+
+class ChainDataset(Dataset[Any]):
+    """A map-style data set whose items go through a chain of transforms; what the cached ones share.
+
+    data: a sequence of items, usually dicts that name files. transform: see `hasten.cache.chain.split_chain`.
+    Item access returns what the whole chain returns. A slice or list of positions gives a `Subset`.
+    Raises RuntimeError naming the item and its files where a transform fails; the transform's own error is its cause.
+    """
+
+    def __init__(self, data: Sequence[Any], transform: Transform | Sequence[Transform] | None) -> None:
+        self.data: Sequence[Any] = data
+        self.chain: Chain = split_chain(transform)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int | slice | Sequence[int]) -> Any:
+        if isinstance(index, slice):
+            return Subset(self, range(*index.indices(len(self))))
+        if isinstance(index, Sequence):
+            return Subset(self, list(index))
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"item {index} of {len(self)}")
+        return self.explained(self.chain.draw, self.prepared(position), self.source(position))
+
+    def source(self, index: int) -> int:
+        """Position in `data` of what is at `index`."""
+        return index
+
+    def prepared(self, index: int) -> Any:
+        """The item as it comes out of the deterministic part, free to be changed."""
+        return self.prepare(index)
+
+    def prepare(self, index: int) -> Any:
+        """Run the deterministic part."""
+        return self.explained(self.chain.prepare, self.data[index], index)
+
+    def explained(self, run: Callable[[Any], Any], item: Any, index: int) -> Any:
+        try:
+            return run(item)
+        except Exception as error:
+            cause = error.__cause__ or error
+            told = f"{type(cause).__name__}: {cause}"
+            raise RuntimeError(f"{named(self.data, index)} of {type(self).__name__} failed: {told}") from error
+
+
+class CacheDataset(ChainDataset):
+    """Items up to the first random transform are prepared once, on threads, and kept in memory.
+
+    cache_num, cache_rate: at most so many items, and at most this share of them, are kept; the rest is prepared at
+    every access. num_workers: threads of the first filling; None takes the usable cores. device: where the tensors of
+    kept items lie; None keeps them in memory that worker processes share. copy_cache: hand out items that random
+    transforms may change in place (in host memory only the pages that change are copied); False hands out the kept
+    item itself. progress: show a bar while filling.
+    """
+
+    shared = True
+    """Whether items lie on a shelf, whose memory is freed as a whole."""
+
+    def __init__(
+        self,
+        data: Sequence[Any],
+        transform: Transform | Sequence[Transform] | None = None,
+        cache_num: int = sys.maxsize,
+        cache_rate: float = 1.0,
+        num_workers: int | None = None,
+        progress: bool = True,
+        copy_cache: bool = True,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(data, transform)
+        if not 0 <= cache_rate <= 1:
+            raise ValueError(f"cache_rate={cache_rate}: give the share of the items to keep, from 0 to 1")
+        self.cache_num, self.cache_rate = cache_num, cache_rate
+        self.num_workers, self.progress, self.copy_cache = num_workers, progress, copy_cache
+        self.device = None if device is None else torch.device(device)
+        self.cached: list[Any] = []
+        self.shelf: Shelf | None = None
+        self.set_data(data)
+
+    def set_data(self, data: Sequence[Any]) -> None:
+        """Take other data and fill the cache anew."""
+        self.data = data
+        self.cached = []  # first, so that old and new never lie in memory together
+        self.shelf = Shelf() if self.shared and self.device is None and self.copy_cache else None
+        count = max(0, min(self.cache_num, int(len(data) * self.cache_rate), len(data)))
+        self.cached = self.load(range(count), self.num_workers, show=self.progress)
+
+    def load(self, indices: Sequence[int], num_workers: int | None, *, show: bool = False) -> list[Any]:
+        """The deterministic part of several items, on threads. The first failure ends it."""
+        workers = max(1, num_workers if num_workers is not None else usable_cores())
+        with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
+            futures = [pool.submit(self.kept, index) for index in indices]
+            try:
+                return [future.result() for future in _shown(futures, enabled=show and len(futures) > 0)]
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                raise
+
+    def kept(self, index: int) -> Any:
+        """An item as it lies in the cache."""
+        item = self.prepare(index)
+        if self.shelf is not None and bulky(item):
+            # What a record can't hold stays an object of this process.
+            with suppress(ValueError):
+                return self.shelf.put(item)
+        return item if self.device is None else on_device(item, self.device)
+
+    def prepared(self, index: int) -> Any:
+        return self.handed(self.cached[index]) if index < len(self.cached) else self.prepare(index)
+
+    def handed(self, kept: Any) -> Any:
+        """An item of the cache as it is given out."""
+        if isinstance(kept, Kept):
+            return kept.item()
+        return fresh(kept) if self.copy_cache else kept
+
+
+def _shown(futures: list[Any], *, enabled: bool) -> Any:
+    if not enabled:
+        return futures
+    from rich.progress import track
+
+    return track(futures, description="preparing items", transient=True)

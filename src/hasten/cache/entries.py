@@ -1,0 +1,113 @@
+"""What lies in a cache folder: listing, checking and removing its entries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hasten.cache.checked import DamagedEntry, read_checked
+from hasten.cache.file import INDEX, verify_entry
+from hasten.cache.publish import discard
+from hasten.cache.turns import busy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One entry of a cache folder."""
+
+    path: Path
+    kind: str
+    """`arena` (prepared cases), `unfinished` (a build that was stopped) or `small` (fingerprints and measurements)."""
+    num_bytes: int
+    source: str
+    """Where the cases came from; empty where the entry does not say."""
+    num_cases: int
+    used: float
+    """Seconds since the epoch: when a run last opened it, or it was written."""
+
+
+def list_entries(folder: Path) -> list[Entry]:
+    """The entries of a cache folder, the one used last first. A folder that does not exist has none."""
+    found = [_arena(path) for path in _folders(folder / "arena")]
+    for name in ("fingerprint", "measured"):
+        files = [path for path in _children(folder / name) if path.is_file()]
+        if files:
+            used = max(path.stat().st_mtime for path in files)
+            size = sum(path.stat().st_size for path in files)
+            found.append(
+                Entry(path=folder / name, kind="small", num_bytes=size, source="", num_cases=len(files), used=used)
+            )
+    return sorted(found, key=lambda entry: entry.used, reverse=True)
+
+
+def verify(folder: Path) -> Iterator[tuple[Entry, str]]:
+    """Every finished arena of a cache folder, and what is wrong with it: "" for nothing. Reads every byte."""
+    for entry in list_entries(folder):
+        if entry.kind == "arena":
+            try:
+                verify_entry(entry.path)
+            except (DamagedEntry, FileNotFoundError) as damage:
+                yield entry, str(damage)
+            else:
+                yield entry, ""
+
+
+def prune(
+    folder: Path, *, unused_days: float | None = None, max_bytes: int | None = None, damaged: bool = False
+) -> list[Entry]:
+    """Remove arenas and return what was removed.
+
+    unused_days: those not used for that long. max_bytes: those used longest ago, until the rest takes no more.
+    damaged: those that fail `verify`. Builds that were stopped are removed in any case. An arena that a process has
+    open stays readable for that process.
+    """
+    entries = [entry for entry in list_entries(folder) if entry.kind != "small"]
+    entries = [entry for entry in entries if entry.kind != "unfinished" or not busy(entry.path)]
+    going = {entry.path: entry for entry in entries if entry.kind == "unfinished"}
+    if damaged:
+        going |= {entry.path: entry for entry, wrong in verify(folder) if wrong}
+    if unused_days is not None:
+        limit = time.time() - 86400 * unused_days
+        going |= {entry.path: entry for entry in entries if entry.used < limit}
+    if max_bytes is not None:
+        total = 0
+        for entry in entries:
+            if entry.path in going:
+                continue
+            total += entry.num_bytes
+            if total > max_bytes:
+                going[entry.path] = entry
+    for path in going:
+        discard(path)
+    return [entry for entry in entries if entry.path in going]
+
+
+def _children(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _folders(folder: Path) -> list[Path]:
+    hidden = [path for path in _children(folder) if path.name.startswith(".") and path.name.endswith(".partial")]
+    return [path for path in _children(folder) if path.is_dir() and (not path.name.startswith(".") or path in hidden)]
+
+
+def _arena(path: Path) -> Entry:
+    files = [file for file in path.iterdir() if file.is_file()]
+    stats = [file.stat() for file in files]
+    used = max((stat.st_mtime for stat in stats), default=path.stat().st_mtime)
+    source, cases = "", 0
+    try:
+        index = read_checked(path / INDEX)
+        source, cases = str(index.get("source", "")), len(index.get("cases", ()))
+    except (FileNotFoundError, DamagedEntry):
+        pass
+    return Entry(
+        path=path,
+        kind="unfinished" if path.name.startswith(".") else "arena",
+        num_bytes=sum(stat.st_size for stat in stats),
+        source=source,
+        num_cases=cases,
+        used=used,
+    )

@@ -1,0 +1,161 @@
+"""`LMDBDataset`: many small prepared items in one LMDB file."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from hasten.cache.chain import Transform
+from hasten.cache.checked import DamagedEntry
+from hasten.cache.dataset import ChainDataset
+from hasten.cache.identity import chain_identity, item_identity
+from hasten.cache.publish import explained
+from hasten.cache.record import decode, encode
+from hasten.observe.env import usable_cores
+from hasten.prepare.threads import one_torch_thread
+
+log = logging.getLogger(__name__)
+
+_BATCH = 256
+"""Items between two commits: what a killed filling loses at most."""
+_FIRST_SIZE = 64 * 2**20
+
+
+class LMDBDataset(ChainDataset):
+    """Items up to the first random transform are kept in one LMDB file in `cache_dir`.
+
+    Filled by one process when the data set is made, while others wait; what is there already stays. Read without locks
+    by every process for itself, after a fork or a spawn alike. Keys are those of `PersistentDataset`: nothing stale is
+    served. For many small records, such as 2-D tiles, where a file each would cost more than its reading.
+    Raises ImportError without the package `lmdb`.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[Any],
+        transform: Transform | Sequence[Transform] | None,
+        cache_dir: str | Path,
+        *,
+        num_workers: int | None = None,
+        hash_content: bool = False,
+    ) -> None:
+        super().__init__(data, transform)
+        self.cache_dir = Path(cache_dir).expanduser()
+        self.path = self.cache_dir / f"items-{chain_identity(self.chain)}.lmdb"
+        self.num_workers, self.hash_content = num_workers, hash_content
+        self.keys: list[bytes] = []
+        self.set_data(data)
+
+    def set_data(self, data: Sequence[Any]) -> None:
+        """Take other data; what is not in the file yet is prepared now."""
+        self.data = data
+        self.keys = [item_identity(item, content=self.hash_content).encode() for item in data]
+        with explained(self.cache_dir):
+            self.cache_dir.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path.with_suffix(".turn"), os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._fill()
+            finally:
+                os.close(lock)
+
+    def prepared(self, index: int) -> Any:
+        record = reader(self.path).get(self.keys[index])
+        if record is None:
+            return self.prepare(index)
+        try:
+            return decode(record, verify=True)
+        except DamagedEntry as damage:
+            # Others read the file now: whoever opens the data set next writes it anew.
+            self.path.with_suffix(".damaged").touch()
+            log.warning(
+                "%s: the record of item %d %s; it is prepared now, and the file at the next start",
+                self.path, index, damage,
+            )  # fmt: skip
+            return self.prepare(index)
+
+    def _fill(self) -> None:
+        import lmdb
+
+        stored = reader(self.path)
+        marker = self.path.with_suffix(".damaged")
+        if marker.exists():
+            stored.close()
+            self.path.unlink(missing_ok=True)
+            marker.unlink()
+        missing = {key: index for index, key in enumerate(self.keys) if stored.get(key) is None}
+        if not missing:
+            return
+        stored.close()
+        size = max(_FIRST_SIZE, 2 * self.path.stat().st_size if self.path.exists() else 0)
+        environment = lmdb.open(str(self.path), subdir=False, map_size=size, lock=False, meminit=False)
+        try:
+            waiting = list(missing.items())
+            workers = max(1, self.num_workers if self.num_workers is not None else usable_cores())
+            with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
+                for first in range(0, len(waiting), _BATCH):
+                    batch = waiting[first : first + _BATCH]
+                    records = pool.map(lambda row: (row[0], b"".join(encode(self.prepare(row[1])))), batch)
+                    _put(environment, list(records))
+        finally:
+            environment.close()
+
+
+class Reader:
+    """One file as one process reads it: LMDB allows each process to open a file once, however many data sets use it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.environment: Any = None
+        self.lock = threading.Lock()
+
+    def get(self, key: bytes) -> bytearray | None:
+        """A copy of a record, or None where there is none or no file yet."""
+        import lmdb
+
+        with self.lock:
+            if self.environment is None:
+                if not Path(self.path).exists():
+                    return None
+                self.environment = lmdb.open(self.path, subdir=False, readonly=True, lock=False, readahead=False)
+            with self.environment.begin(buffers=True) as view:
+                found = view.get(key)
+                return None if found is None else bytearray(found)
+
+    def close(self) -> None:
+        """Close the file; the next `get` opens it again and sees what was written since."""
+        with self.lock:
+            if self.environment is not None:
+                self.environment.close()
+            self.environment = None
+
+
+def reader(path: Path) -> Reader:
+    """This process's reader of a file. A forked process gets one of its own: an environment must not cross a fork."""
+    return _reader(os.getpid(), str(path.resolve()))
+
+
+@functools.cache
+def _reader(_: int, path: str) -> Reader:
+    return Reader(path)
+
+
+def _put(environment: Any, records: list[tuple[bytes, bytes]]) -> None:
+    """Write records in one transaction, in a larger file if they do not fit."""
+    import lmdb
+
+    while True:
+        try:
+            with environment.begin(write=True) as view:
+                for key, record in records:
+                    view.put(key, record)
+            return
+        except lmdb.MapFullError:
+            environment.set_mapsize(2 * environment.info()["map_size"])

@@ -1,0 +1,91 @@
+"""`PersistentDataset`: the deterministic part of every item prepared once and kept on the disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from hasten.cache.chain import Transform
+from hasten.cache.checked import DamagedEntry
+from hasten.cache.dataset import ChainDataset
+from hasten.cache.identity import chain_identity, item_identity
+from hasten.cache.private import private_map
+from hasten.cache.publish import explained
+from hasten.cache.record import decode, encode
+
+log = logging.getLogger(__name__)
+
+
+class PersistentDataset(ChainDataset):
+    """Items up to the first random transform are kept as files in `cache_dir`, made when they are first asked for.
+
+    A file is found again while the item, the size and time of the files that it names, and the transforms with their
+    parameters and versions are what they were; nothing stale is served. hash_content: tell files by the SHA-256 of
+    their bytes instead of their time. Files are written whole or not at all, carry checksums, hold no pickle, and are
+    mapped, so that all processes of a machine share one copy of them in memory and only what a transform changes is
+    copied; a damaged one is made again with a warning. Raises ValueError for an item that can't be kept without pickle,
+    and where the disk is full.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[Any],
+        transform: Transform | Sequence[Transform] | None,
+        cache_dir: str | Path,
+        *,
+        hash_content: bool = False,
+    ) -> None:
+        super().__init__(data, transform)
+        self.cache_dir = Path(cache_dir).expanduser()
+        self.hash_content = hash_content
+        self.identity = chain_identity(self.chain)
+        self.sound: set[str] = set()
+        """Names whose bytes this process has compared with their checksums."""
+        with explained(self.cache_dir):
+            self.cache_dir.mkdir(parents=True, exist_ok=True)
+
+    def set_data(self, data: Sequence[Any]) -> None:
+        """Take other data. What is kept of earlier ones stays on the disk."""
+        self.data = data
+
+    def prepared(self, index: int) -> Any:
+        name = f"{self.identity}-{item_identity(self.data[index], content=self.hash_content)}"
+        path = self.cache_dir / f"{name}.rec"
+        try:
+            return self._read(path, name)
+        except FileNotFoundError:
+            pass
+        except DamagedEntry as damage:
+            log.warning("%s: %s, and is made again", path, damage)
+        item = self.prepare(index)
+        with explained(self.cache_dir):
+            write_whole(path, encode(item))
+        self.sound.add(name)
+        return item
+
+    def _read(self, path: Path, name: str) -> Any:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                raise DamagedEntry("is empty")
+            item = decode(private_map(file.fileno(), size), verify=name not in self.sound)
+        self.sound.add(name)
+        return item
+
+
+def write_whole(path: Path, pieces: list[bytes | memoryview]) -> None:
+    """Write a file by way of a temporary one and a rename, flushed to the disk."""
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,43 @@
+"""Private mappings of files: read without a copy, changed without anybody else seeing it."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+from functools import cache
+from typing import Any
+
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def private_map(handle: int, size: int, offset: int = 0) -> memoryview:
+    """`size` bytes of an open file from `offset`, a multiple of the page size: writable, and each page one's own from
+    its first change on. Unmapped when the last view is gone.
+
+    Not by the module `mmap`, each of whose mappings keeps a file handle open: an epoch's items held at once would use
+    up all that a process may have. Raises OSError.
+    """
+    assert size > 0
+    libc = _libc()
+    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE
+    address = libc.mmap(None, size, protection, flags, handle, offset)
+    if address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    block = (ctypes.c_ubyte * size).from_address(address)
+    # Not at exit: daemon threads may still read then, and the kernel takes everything back anyway.
+    weakref.finalize(block, libc.munmap, ctypes.c_void_p(address), ctypes.c_size_t(size)).atexit = False
+    return memoryview(block).cast("B")
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+    ]  # fmt: skip
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc

@@ -1,0 +1,73 @@
+"""Items in memory that every process of a family reads and each may change for itself, without copying them first."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import threading
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+from hasten.cache.private import private_map
+from hasten.cache.record import Record, encode, open_record
+
+
+class Shelf:
+    """A nameless file in memory that holds records one after another.
+
+    An item is handed out as a private mapping of its record: what is read comes straight from the shelf, and a page is
+    copied at its first change. Worker processes, forked or spawned, map the same memory, so there is one copy however
+    many they are. It is freed when no process and no item refers to it.
+    """
+
+    def __init__(self) -> None:
+        self.handle = _nameless()
+        self.end = 0
+        self.lock = threading.Lock()
+
+    def put(self, item: Any) -> Kept:
+        """Lay an item down. Raises ValueError for one that `encode` refuses; OSError where memory is full."""
+        pieces = encode(item)
+        size = sum(memoryview(piece).nbytes for piece in pieces)
+        with self.lock:
+            start = self.end
+            self.end += -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+            os.ftruncate(self.handle, self.end)
+        place = start
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest.nbytes:
+                written = os.pwrite(self.handle, rest, place)
+                rest, place = rest[written:], place + written
+        with mmap.mmap(self.handle, size, access=mmap.ACCESS_READ, offset=start) as mapped:
+            return Kept(self, start, size, open_record(mapped, verify=False))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"handle": DupFd(self.handle), "end": self.end}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.handle, self.end, self.lock = state["handle"].detach(), state["end"], threading.Lock()
+
+    def __del__(self) -> None:
+        handle, self.handle = getattr(self, "handle", -1), -1
+        if handle >= 0:
+            os.close(handle)
+
+
+class Kept:
+    """An item on a shelf."""
+
+    def __init__(self, shelf: Shelf, start: int, size: int, record: Record) -> None:
+        self.shelf, self.start, self.size, self.record = shelf, start, size, record
+
+    def item(self) -> Any:
+        """The item, free to be changed: nothing that is done to it is seen by anybody else."""
+        return self.record.item(private_map(self.shelf.handle, self.size, self.start))
+
+
+def _nameless() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("hasten-cache")
+    with tempfile.TemporaryFile() as file:  # no Linux
+        return os.dup(file.fileno())

@@ -1,0 +1,95 @@
+"""One builder of an entry at a time: the others wait for it, and a later one goes on where a killed one stopped."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hasten.cache.publish import become, published, sweep
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def building(folder: Path, done: Callable[[], bool]) -> Iterator[Path | None]:
+    """The folder to fill, which becomes `folder` where the block ends well; None if another process made the entry.
+
+    Waits while another process builds. What a killed or interrupted process wrote is still in the folder; what an
+    error left is removed. `done` tells whether the entry is there.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    sweep(folder.parent)
+    partial = folder.with_name(f".{folder.name}.partial")
+    try:
+        handle = _taken(partial, done)
+    except OSError as error:
+        # A file system without locks: every process builds by itself, and the first to publish wins.
+        log.warning("%s: can't be locked (%s); several processes may prepare the same cases", folder.parent, error)
+        with published(folder) as temporary:
+            yield temporary
+        return
+    if handle is None:
+        yield None
+        return
+    try:
+        yield partial
+        become(partial, folder)
+    except Exception:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _taken(partial: Path, done: Callable[[], bool]) -> int | None:
+    """An open handle that holds the lock on the folder, or None once the entry is there. Raises OSError."""
+    told = False
+    while not done():
+        partial.mkdir(exist_ok=True)
+        try:
+            handle = os.open(partial, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    log.info("%s: another process prepares these cases; waiting for it", partial)
+                told = True
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            # Who held the lock has published or removed that folder, and the name may mean another by now.
+            if _same(handle, partial):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+    return None
+
+
+def _same(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def busy(partial: Path) -> bool:
+    """Whether a process is filling this folder now."""
+    try:
+        handle = os.open(partial, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False

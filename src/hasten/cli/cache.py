@@ -1,0 +1,88 @@
+"""`hasten cache ls|du|verify|prune`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Look at, check and clear the prepared cases that Hasten keeps.", no_args_is_help=True)
+
+Folder = Annotated[
+    Path | None, typer.Option("--dir", help="The cache folder; default $HASTEN_CACHE, else the user's cache folder.")
+]
+
+
+def _folder(given: Path | None) -> Path:
+    from hasten.cache.key import cache_dir
+    from hasten.config.schema import CacheConfig
+
+    folder = given if given is not None else cache_dir(CacheConfig())
+    if given is not None and not given.is_dir():
+        raise ValueError(f"--dir {given}: is no folder; name the one that cache.dir or $HASTEN_CACHE says")
+    return folder
+
+
+def _size(num_bytes: int) -> str:
+    value, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.0f} {units[0]}" if value >= 100 or units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+@app.command()
+def ls(folder: Folder = None) -> None:
+    """List the entries, the one used last first."""
+    from hasten.cache.entries import list_entries
+
+    place = _folder(folder)
+    entries = list_entries(place)
+    typer.echo(f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'} in {place}")
+    for entry in entries:
+        days = max(0.0, time.time() - entry.used) / 86400
+        what = f"{entry.num_cases} files" if entry.kind == "small" else f"{entry.num_cases} cases {entry.source}"
+        typer.echo(f"{_size(entry.num_bytes):>9}  {days:5.1f} days  {entry.kind:10}  {entry.path.name}  {what}")
+
+
+@app.command()
+def du(folder: Folder = None) -> None:
+    """Say how much the cache takes."""
+    from hasten.cache.entries import list_entries
+
+    place = _folder(folder)
+    typer.echo(f"{_size(sum(entry.num_bytes for entry in list_entries(place)))}  {place}")
+
+
+@app.command()
+def verify(folder: Folder = None) -> None:
+    """Compare every byte of every arena with its checksum; exit code 1 if one is damaged."""
+    from hasten.cache.entries import verify as verified
+
+    wrong = 0
+    for entry, damage in verified(_folder(folder)):
+        typer.echo(f"{'damaged' if damage else 'sound':8} {entry.path.name}{f'  {damage}' if damage else ''}")
+        wrong += bool(damage)
+    if wrong:
+        typer.echo(
+            f"{wrong} damaged: the next run that wants one makes it again; `hasten cache prune --damaged` removes"
+        )
+        raise typer.Exit(1)
+
+
+@app.command()
+def prune(
+    folder: Folder = None,
+    unused_days: Annotated[float | None, typer.Option(min=0, help="Remove what was not used for so long.")] = None,
+    max_gib: Annotated[float | None, typer.Option(min=0, help="Keep at most so much, what was used last.")] = None,
+    damaged: Annotated[bool, typer.Option("--damaged", help="Remove what fails `verify`.")] = False,
+) -> None:
+    """Remove entries: builds that were stopped, and what the options name."""
+    from hasten.cache.entries import prune as pruned
+
+    limit = None if max_gib is None else int(max_gib * 2**30)
+    gone = pruned(_folder(folder), unused_days=unused_days, max_bytes=limit, damaged=damaged)
+    for entry in gone:
+        typer.echo(f"removed  {_size(entry.num_bytes):>9}  {entry.path.name}")
+    typer.echo(f"{_size(sum(entry.num_bytes for entry in gone))} freed")

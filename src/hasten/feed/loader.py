@@ -1,0 +1,106 @@
+"""`ThreadDataLoader`: a DataLoader whose batches are made on a thread of the same process, ahead of the training."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+_STOP = object()
+
+
+class ThreadDataLoader(DataLoader[Any]):
+    """A `DataLoader` that makes up to `buffer_size` batches ahead, on one thread.
+
+    For cached data sets, whose items cost little: no worker processes, no copies between them, tensors on a GPU work.
+    Other arguments are those of `DataLoader`; with num_workers > 0 the thread collects from worker processes.
+    A failing item raises its own error, of its own type and with its own traceback, and a note that tells its position
+    and its files. The thread ends with the iteration, also where that is broken off or fails.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        num_workers: int = 0,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        buffer_size: int = 1,
+        **settings: Any,
+    ) -> None:
+        if buffer_size < 1:
+            raise ValueError(f"buffer_size={buffer_size}: give the number of batches to make ahead, 1 or more")
+        told = dataset if isinstance(dataset, IterableDataset) else _Told(dataset)
+        super().__init__(told, batch_size=batch_size, shuffle=shuffle, num_workers=num_workers, **settings)
+        self.buffer_size = buffer_size
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        made: queue.Queue[Any] = queue.Queue(self.buffer_size)
+        stop = threading.Event()
+        thread = threading.Thread(target=_make, args=(super().__iter__(), made, stop), name="loader", daemon=True)
+        thread.start()
+        try:
+            while (batch := made.get()) is not _STOP:
+                if isinstance(batch, _Failure):
+                    raise batch.error
+                yield batch
+        finally:
+            stop.set()
+            while thread.is_alive():
+                # The thread may wait for room; what is taken out here is thrown away.
+                try:
+                    made.get(timeout=0.01)
+                except queue.Empty:
+                    thread.join(0.01)
+
+
+class _Failure:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _make(batches: Iterator[Any], made: queue.Queue[Any], stop: threading.Event) -> None:
+    try:
+        for batch in batches:
+            made.put(batch)
+            if stop.is_set():
+                return
+        made.put(_STOP)
+    except BaseException as error:
+        made.put(_Failure(error))
+    finally:
+        # Worker processes end with their iterator, now and not at some later collection.
+        shutdown = getattr(batches, "_shutdown_workers", None)
+        if shutdown is not None and not getattr(batches, "_persistent_workers", False):
+            shutdown()
+
+
+class _Told(Dataset[Any]):
+    """A data set that says which item failed."""
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self.inner = dataset
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)  # while it is unpickled
+        return getattr(self.inner, name)
+
+    def __len__(self) -> int:
+        return len(self.inner)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return self.inner[index]
+        except Exception as error:
+            error.add_note(f"while item {index} of {type(self.inner).__name__} was made{_files(self.inner, index)}")
+            raise
+
+
+def _files(dataset: Any, index: Any) -> str:
+    try:
+        return f": {dataset.data[index]}"
+    except (AttributeError, LookupError, TypeError):
+        return ""

@@ -1,0 +1,113 @@
+"""How many workers, and of which kind: measured on the data set itself."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from hasten.feed.loader import ThreadDataLoader
+from hasten.observe.env import usable_cores
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderRow:
+    """One way to load, and what it gave."""
+
+    num_workers: int
+    thread: bool
+    """`ThreadDataLoader` rather than `DataLoader`."""
+    pin_memory: bool
+    batches_per_s: float
+    """Median of the rounds, without the start of the workers."""
+    start_s: float
+    """Seconds from asking for the iterator to the first batch: what every epoch pays again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderTable:
+    """Every way that was measured, the fastest first."""
+
+    rows: tuple[LoaderRow, ...]
+    batches_per_epoch: int
+
+    @property
+    def best(self) -> LoaderRow:
+        """The way with the shortest epoch, its start included."""
+        return self.rows[0]
+
+    def epoch_seconds(self, row: LoaderRow) -> float:
+        return row.start_s + max(0, self.batches_per_epoch - 1) / row.batches_per_s
+
+    def __str__(self) -> str:
+        lines = ["workers  thread  pinned  batches/s  start s  epoch s"]
+        lines += [
+            f"{row.num_workers:7}  {'yes' if row.thread else 'no':>6}  {'yes' if row.pin_memory else 'no':>6}  "
+            f"{row.batches_per_s:9.1f}  {row.start_s:7.2f}  {self.epoch_seconds(row):7.2f}"
+            for row in self.rows
+        ]
+        return "\n".join(lines)
+
+
+def tune_loader(
+    dataset: Dataset[Any],
+    batch_size: int = 1,
+    *,
+    workers: Sequence[int] | None = None,
+    num_batches: int = 16,
+    rounds: int = 3,
+    **settings: Any,
+) -> LoaderTable:
+    """Measure loading with different numbers of workers, with threads against processes and pinned memory.
+
+    workers: counts to try; None tries 0 and powers of two up to the usable cores. num_batches: of each round; the ways
+    take turns for `rounds` rounds. Pinned memory is tried where there is a GPU. settings: further arguments of
+    `DataLoader`. Takes about rounds * num_batches * (time of a batch) * (number of ways).
+    """
+    counts = sorted(set(workers if workers is not None else _counts(usable_cores())))
+    pins = [False, True] if torch.cuda.is_available() else [False]
+    ways = [(count, thread, pin) for count in counts for thread in (True, False) for pin in pins]
+    ways = [way for way in ways if way[0] == 0 or not way[1]]  # a thread in front of processes adds nothing to them
+    make: dict[tuple[int, bool, bool], Callable[[], DataLoader[Any]]] = {}
+    for count, thread, pin in ways:
+        kind = ThreadDataLoader if thread else DataLoader
+        options = {**settings, "num_workers": count, "pin_memory": pin, "batch_size": batch_size, "shuffle": False}
+        make[count, thread, pin] = lambda kind=kind, options=options: kind(dataset, **options)  # type: ignore[misc]
+    found: dict[tuple[int, bool, bool], list[tuple[float, float]]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way in ways:
+            found[way].append(_timed(make[way](), num_batches))
+    rows = [
+        LoaderRow(
+            num_workers=count, thread=thread, pin_memory=pin,
+            start_s=median(start for start, _ in found[count, thread, pin]),
+            batches_per_s=median(rate for _, rate in found[count, thread, pin]),
+        )
+        for count, thread, pin in ways
+    ]  # fmt: skip
+    table = LoaderTable((), -(-len(dataset) // batch_size))  # type: ignore[arg-type]
+    return LoaderTable(tuple(sorted(rows, key=table.epoch_seconds)), table.batches_per_epoch)
+
+
+def _counts(cores: int) -> list[int]:
+    return [0, *itertools.takewhile(lambda count: count <= cores, (2**power for power in range(10)))]
+
+
+def _timed(loader: DataLoader[Any], num_batches: int) -> tuple[float, float]:
+    """Seconds to the first batch, and batches a second from there on."""
+    begin = time.perf_counter()
+    batches = iter(loader)
+    next(batches)
+    first = time.perf_counter()
+    count = sum(1 for _ in itertools.islice(batches, num_batches - 1))
+    rate = count / max(1e-9, time.perf_counter() - first) if count else 1 / max(1e-9, first - begin)
+    close = getattr(batches, "close", None)
+    if close is not None:
+        close()
+    return first - begin, rate

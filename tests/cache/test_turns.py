@@ -1,0 +1,174 @@
+"""One builder at a time: threads and processes that want one entry, and builders that are killed anywhere."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hasten.cache.turns as turns
+from hasten.cache.build import get_arena
+from hasten.cache.turns import building, busy
+from hasten.cases.phantom import write_phantoms
+from hasten.cases.sources import load_case_set
+from hasten.config.schema import CacheConfig
+from tests.cache.sets import SPEC, assert_holds
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_threads_take_turns_and_only_one_builds(tmp_path: Path) -> None:
+    folder, builds, seen = tmp_path / "entry", [], []
+
+    def build() -> None:
+        with building(folder, folder.exists) as partial:
+            if partial is not None:
+                builds.append(partial)
+                time.sleep(0.05)
+                (partial / "file").write_text("whole")
+        seen.append((folder / "file").read_text())
+
+    threads = [threading.Thread(target=build) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(builds) == 1
+    assert seen == ["whole"] * 8
+    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
+
+
+def test_an_error_hands_the_turn_on(tmp_path: Path) -> None:
+    folder = tmp_path / "entry"
+    with suppress(RuntimeError), building(folder, folder.exists) as partial:
+        assert partial is not None
+        (partial / "file").write_text("half")
+        raise RuntimeError("bad case")
+    assert list(tmp_path.iterdir()) == []
+    with building(folder, folder.exists) as partial:
+        assert partial is not None
+        assert list(partial.iterdir()) == []
+
+
+def test_an_interruption_keeps_what_was_written(tmp_path: Path) -> None:
+    folder = tmp_path / "entry"
+    with suppress(KeyboardInterrupt), building(folder, folder.exists) as partial:
+        assert partial is not None
+        (partial / "file").write_text("half")
+        raise KeyboardInterrupt
+    assert not folder.exists()
+    with building(folder, folder.exists) as partial:
+        assert partial is not None
+        assert (partial / "file").read_text() == "half"
+    assert (folder / "file").read_text() == "half"
+
+
+def test_busy_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "entry"
+    assert not busy(tmp_path / "none")
+    with building(folder, folder.exists) as partial:
+        assert partial is not None
+        assert busy(partial)
+    assert not busy(folder)
+
+
+def test_without_locks_every_process_builds_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unable(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(turns.fcntl, "flock", unable)
+    folder = tmp_path / "entry"
+    with building(folder, folder.exists) as partial:
+        assert partial is not None
+        (partial / "file").write_text("whole")
+    assert (folder / "file").read_text() == "whole"
+    assert "can't be locked" in caplog.text
+
+
+BUILD = """
+import sys
+from hasten.cache.build import get_arena
+from hasten.cases.sources import load_case_set
+from hasten.config.schema import CacheConfig
+from tests.cache.sets import SPEC
+
+folder, built = sys.argv[1], []
+case_set, cache = load_case_set(folder + "/set"), CacheConfig(dir=folder + "/" + sys.argv[2], home="ram")
+print("ready", flush=True)
+sys.stdin.readline()
+get_arena(case_set, SPEC, cache, tick=lambda done, total: built.append(done))
+print(len(built), flush=True)
+"""
+
+
+def started(folder: Path, cache: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", BUILD, str(folder), cache]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def told(process: subprocess.Popen[str], text: str | None = None) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if text is not None:
+        process.stdin.write(text)
+        process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_eight_processes_make_one_build(tmp_path: Path, rounds: int) -> None:
+    write_phantoms(tmp_path / "set", num_cases=6, shape=(8, 24, 24))
+    processes = []
+    for number in range(rounds):
+        processes = [started(tmp_path, f"cache{number}") for _ in range(8)]
+        assert [told(process) for process in processes] == ["ready"] * 8
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        counts = sorted(int(told(process)) for process in processes)
+        assert counts == [0] * 7 + [6]
+        for process in processes:
+            process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_build_killed_anywhere_is_finished_by_the_next(tmp_path: Path, kills: int) -> None:
+    case_set = load_case_set(write_phantoms(tmp_path / "set", num_cases=16, shape=(16, 48, 48)))
+    whole = started(tmp_path, "whole")
+    assert told(whole) == "ready"
+    begin = time.monotonic()
+    assert told(whole, "go\n") == "16"
+    seconds = time.monotonic() - begin
+    whole.communicate(timeout=60)
+    draw, resumed = random.Random(0), 0
+    for number in range(kills):
+        process = started(tmp_path, f"cache{number}")
+        assert told(process) == "ready"
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        time.sleep(draw.uniform(0, seconds))
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        ticks: list[Any] = []
+        cache = CacheConfig(dir=str(tmp_path / f"cache{number}"), home="ram")
+        arena = get_arena(case_set, SPEC, cache, tick=lambda done, total: ticks.append(done))  # noqa: B023
+        assert_holds(arena, case_set, SPEC, cache.max_points)
+        resumed += 0 < len(ticks) < 16
+        (folder,) = (tmp_path / f"cache{number}" / "arena").iterdir()
+        assert sorted(path.name for path in folder.iterdir()) == ["arena.json", "image.bin", "label.bin", "points.bin"]
+    assert resumed > 0, "no kill met a build half done; the case set is too small for this machine"

@@ -1,0 +1,156 @@
+"""What every cached data set has to do: the items of the plain chain, made once, named when they fail."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from monai.data import Dataset as MonaiDataset
+from monai.transforms import Compose, Lambdad, RandFlipd, RandGaussianNoised
+from torch.utils.data import DataLoader, Subset
+
+from hasten.cache.dataset import CacheDataset, ChainDataset
+from hasten.cache.lmdb import LMDBDataset
+from hasten.cache.persistent import PersistentDataset
+from hasten.cache.smart import SmartCacheDataset
+from hasten.config.schema import PrepareConfig
+from hasten.feed.loader import ThreadDataLoader
+from hasten.prepare.transform import Prepare
+from tests.cache.items import Counted, assert_items_equal, chain, write_items
+
+Make = Callable[[list[dict[str, Any]], Any, Path], ChainDataset]
+KINDS: dict[str, Make] = {
+    "cache": lambda data, transform, _: CacheDataset(data, transform, progress=False),
+    "half cached": lambda data, transform, _: CacheDataset(data, transform, cache_rate=0.5, progress=False),
+    "persistent": PersistentDataset,
+    "lmdb": LMDBDataset,
+    "smart": lambda data, transform, _: SmartCacheDataset(data, transform, shuffle=False, progress=False),
+}
+
+
+@pytest.fixture(params=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "lmdb":
+        pytest.importorskip("lmdb")
+    return str(request.param)
+
+
+@pytest.fixture
+def make(kind: str) -> Make:
+    return KINDS[kind]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> list[dict[str, Any]]:
+    return write_items(tmp_path / "files", 4)
+
+
+def test_items_are_those_of_the_plain_chain(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    plain = MonaiDataset(rows, chain(flip=1.0))
+    dataset = make(rows, chain(flip=1.0), tmp_path / "cache")
+    assert len(dataset) == 4
+    for _ in range(2):
+        for number in range(4):
+            assert_items_equal(dataset[number], plain[number])
+    assert_items_equal(dataset[-1], plain[3])
+    with pytest.raises(IndexError):
+        dataset[4]
+
+
+def test_the_deterministic_part_runs_once(make: Make, kind: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    counted = Counted()
+    dataset = make(rows, chain(counted), tmp_path / "cache")
+    for _ in range(3):
+        for number in range(4):
+            dataset[number]
+    times = {number: counted.calls.count(str(number)) for number in range(4)}
+    assert times == ({0: 1, 1: 1, 2: 3, 3: 3} if kind == "half cached" else dict.fromkeys(range(4), 1))
+
+
+def test_changing_an_item_changes_nothing_kept(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    dataset = make(rows, chain(), tmp_path / "cache")
+    before = dataset[0]["image"].clone()
+    item = dataset[0]
+    item["image"] += 7
+    item["image"].meta["mine"] = 1
+    item["new"] = 1
+    assert torch.equal(dataset[0]["image"], before)
+    assert "mine" not in dataset[0]["image"].meta
+    assert "new" not in dataset[0]
+
+
+def test_random_transforms_draw_every_time(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    dataset = make(rows, chain(RandGaussianNoised("image", prob=1.0)), tmp_path / "cache")
+    assert not torch.equal(dataset[0]["image"], dataset[0]["image"])
+
+
+def test_slices_and_lists_are_subsets(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    dataset = make(rows, chain(), tmp_path / "cache")
+    part = dataset[1:3]
+    assert isinstance(part, Subset)
+    assert [item["id"] for item in part] == [1, 2]
+    assert [item["id"] for item in dataset[[3, 0]]] == [3, 0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_loader_collates_them(make: Make, rows: list[dict[str, Any]], tmp_path: Path, workers: int) -> None:
+    dataset = make(rows, chain(), tmp_path / "cache")
+    loader = DataLoader(dataset, batch_size=2, num_workers=workers)
+    for _ in range(2):
+        batches = list(loader)
+        assert [batch["image"].shape for batch in batches] == [(2, 1, 6, 6, 6)] * 2
+        assert [batch["id"].tolist() for batch in batches] == [[0, 1], [2, 3]]
+
+
+def test_a_spawned_process_reads_them(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    dataset = make(rows, chain(), tmp_path / "cache")
+    again = pickle.loads(pickle.dumps(dataset))
+    assert_items_equal(again[1], dataset[1])
+
+
+def test_a_thread_loader_gives_the_same(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    dataset = make(rows, chain(), tmp_path / "cache")
+    assert [batch["id"].tolist() for batch in ThreadDataLoader(dataset, batch_size=3)] == [[0, 1, 2], [3]]
+
+
+def test_a_failing_item_is_named_with_its_files(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    Path(rows[2]["image"]).write_bytes(b"no image")
+    with pytest.raises(RuntimeError, match=r"item 2 \(image=.*i2\.nii, label=.*l2\.nii\) of \w+ failed: "):
+        make(rows, chain(), tmp_path / "cache")[2]
+
+
+def test_hastens_own_preparation_is_a_chain(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    config = PrepareConfig(spacing=(0.0, 0.0, 0.0), intensity="zscore", crop_foreground=False)
+    prepare = Prepare(config, {0: "background", 1: "organ"})
+    transform = Compose([prepare, RandFlipd(["image", "label"], prob=1.0, spatial_axis=0)])
+    dataset = make(rows, transform, tmp_path / "cache")
+    assert dataset.chain.fixed == 1
+    item, plain = dataset[0], prepare(rows[0])
+    assert item["image"].dtype == torch.float16
+    assert torch.equal(torch.as_tensor(item["image"]), plain["image"].flip(1))
+    assert item["label"].shape == (1, 6, 6, 6)
+    assert item["geometry"] == plain["geometry"]
+
+
+def test_a_callable_of_ones_own_runs_every_time(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    calls = []
+    own = Lambdad("id", lambda value: value)
+
+    def mine(item: dict[str, Any]) -> dict[str, Any]:
+        calls.append(item["id"])
+        return item
+
+    dataset = make(rows, [*chain().transforms[:3], own, mine], tmp_path / "cache")
+    calls.clear()
+    dataset[1]
+    dataset[1]
+    assert calls == [1, 1]
+
+
+def test_no_transform_gives_the_rows(make: Make, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    dataset = make(rows, None, tmp_path / "cache")
+    assert dataset[2] == rows[2]

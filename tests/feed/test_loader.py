@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from hasten.feed.loader import ThreadDataLoader
+from hasten.feed.tune_loader import tune_loader
+
+
+class Numbers(Dataset[Any]):
+    def __init__(self, count: int = 10, bad: int | None = None) -> None:
+        self.data = [f"file{number}.nii" for number in range(count)]
+        self.bad, self.made = bad, 0
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == self.bad:
+            raise KeyError("no such thing")
+        self.made += 1
+        return torch.tensor(index)
+
+
+def loaders() -> int:
+    return sum(thread.name == "loader" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("buffer", [1, 3])
+def test_batches_are_those_of_a_data_loader(workers: int, buffer: int) -> None:
+    loader = ThreadDataLoader(Numbers(), num_workers=workers, batch_size=4, buffer_size=buffer)
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len(loader) == 3
+    assert loaders() == 0
+
+
+def test_it_makes_ahead_and_no_further() -> None:
+    data = Numbers(20)
+    batches = iter(ThreadDataLoader(data, buffer_size=2))
+    next(batches)
+    end = time.monotonic() + 10
+    while data.made < 4 and time.monotonic() < end:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    assert data.made == 4  # one taken, two waiting, one in hand
+    batches.close()  # type: ignore[attr-defined]
+    assert loaders() == 0
+
+
+def test_shuffling_follows_torchs_seed() -> None:
+    def order() -> list[int]:
+        torch.manual_seed(3)
+        return [int(batch) for batch in ThreadDataLoader(Numbers(), shuffle=True)]
+
+    assert order() == order() != list(range(10))
+
+
+def test_a_failing_item_keeps_its_type_traceback_and_name() -> None:
+    seen = []
+    with pytest.raises(KeyError, match="no such thing") as failure:
+        seen += list(ThreadDataLoader(Numbers(bad=3)))
+    told = "".join(traceback.format_exception(failure.value))
+    assert "__getitem__" in told
+    assert "while item 3 of Numbers was made: file3.nii" in told
+    assert loaders() == 0
+
+
+def test_breaking_off_ends_the_thread() -> None:
+    for batch in ThreadDataLoader(Numbers(1000), buffer_size=1):
+        if int(batch) == 2:
+            break
+    assert loaders() == 0
+
+
+def test_a_thousand_epochs_leak_no_thread() -> None:
+    loader, before = ThreadDataLoader(Numbers(3)), threading.active_count()
+    for _ in range(1000):
+        for _ in loader:
+            pass
+    assert threading.active_count() == before
+
+
+def test_the_data_sets_own_attributes_show() -> None:
+    data = Numbers()
+    assert ThreadDataLoader(data).dataset.data is data.data  # type: ignore[attr-defined]
+
+
+def test_an_iterable_data_set_goes_through() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(range(5))
+
+    assert [batch.tolist() for batch in ThreadDataLoader(Stream(), batch_size=2)] == [[0, 1], [2, 3], [4]]
+
+
+def test_a_buffer_of_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="buffer_size=0"):
+        ThreadDataLoader(Numbers(), buffer_size=0)
+
+
+class Waits(Dataset[Any]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.02)
+        return torch.zeros(1)
+
+
+def test_tuning_measures_each_way_and_sorts_by_the_epoch() -> None:
+    table = tune_loader(Waits(), batch_size=2, workers=[0, 1], num_batches=4, rounds=1)
+    assert {(row.num_workers, row.thread) for row in table.rows} == {(0, True), (0, False), (1, False)}
+    assert table.batches_per_epoch == 6
+    times = [table.epoch_seconds(row) for row in table.rows]
+    assert times == sorted(times)
+    assert table.best is table.rows[0]
+    assert len(str(table).splitlines()) == 4
