@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import hasten.cache.build as build
+import hasten.cache.homes as homes
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
 from hasten.cases.phantom import write_phantoms
@@ -63,34 +63,59 @@ def test_moving_is_a_change_of_home_only(phantoms: CaseSet, cache: CacheConfig, 
     assert_same(arena, moved)
 
 
-@pytest.mark.parametrize(("spare", "home"), [(-1, "file"), (0, "ram")])
-def test_auto_takes_at_most_half_of_what_is_free(
-    phantoms: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch, spare: int, home: str
+@pytest.mark.parametrize(
+    ("cases", "home"), [(4, "ram"), (3, "3 cases in ram, 1 cases in file"), (0, "4 cases in file")]
+)
+def test_auto_keeps_what_half_of_the_free_memory_holds(
+    phantoms: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch, cases: int, home: str
 ) -> None:
     arena = at("ram", phantoms, cache)
-    size = arena.num_bytes + arena.tables.points.numel() * 4
-    monkeypatch.setattr(build, "available_memory", lambda: 2 * size + spare)
+    monkeypatch.setattr(homes, "available_memory", lambda: 2 * sum(sorted(arena.case_bytes)[:cases]))
     chosen = at("auto", phantoms, cache)
     assert chosen.home == home
+    assert (chosen.pages is None) == (cases == 4)
     assert_same(chosen, arena)
 
 
+def test_a_budget_is_for_the_cases_that_are_trained_on(phantoms: CaseSet, cache: CacheConfig) -> None:
+    one = max(at("ram", phantoms, cache).case_bytes)
+    names = tuple(case.id for case in phantoms.cases)
+    arena = get_arena(phantoms, SPEC, replace(cache, ram=f"{one}B"), first=names[2:])
+    assert arena.pages is not None
+    assert names.index(names[2]) not in arena.pages.cases
+    assert arena.pages.cases >= {0, 1}
+
+
+SIZES = [4, 3, 2, 1]
+
+
 @pytest.mark.parametrize(
-    ("device", "device_gib", "host_gib", "home"),
+    ("device", "ram", "found"),
     [
-        ("cuda", 8, 0, "device"),
-        ("cuda", 7, 8, "ram"),
-        ("cuda", 7, 7, "file"),
-        ("cpu", 100, 8, "ram"),
-        ("cpu", 100, 7, "file"),
+        (10, 0, ((0, 1, 2, 3), (), ())),
+        (9, 1, ((0, 1, 2), (3,), ())),
+        (5, 5, ((0, 3), (1, 2), ())),
+        (0, 7, ((), (0, 1), (2, 3))),
+        (0, 0, ((), (), (0, 1, 2, 3))),
     ],
 )
-def test_auto_takes_the_fastest_home_with_room(
-    monkeypatch: pytest.MonkeyPatch, device: str, device_gib: int, host_gib: int, home: str
+def test_cases_fill_one_home_after_the_other(device: int, ram: int, found: tuple[tuple[int, ...], ...]) -> None:
+    assert tuple(homes.place(SIZES, range(4), device=device, ram=ram)) == found
+
+
+def test_the_first_in_order_get_the_fastest_home() -> None:
+    assert homes.place(SIZES, [3, 2, 1, 0], device=3, ram=3) == ((2, 3), (1,), (0,))
+
+
+@pytest.mark.parametrize(
+    ("device", "free_gib", "set_to", "bytes_"),
+    [("cuda", 8, "auto", 4 * GIB), ("cuda", 8, "1.5 GiB", 3 * GIB // 2), ("cpu", 8, "8GiB", 0)],
+)
+def test_the_devices_budget(
+    monkeypatch: pytest.MonkeyPatch, device: str, free_gib: int, set_to: str, bytes_: int
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (device_gib * GIB, 100 * GIB))
-    monkeypatch.setattr(build, "available_memory", lambda: host_gib * GIB)
-    assert build._choose_home(4 * GIB, torch.device(device)) == home
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gib * GIB, 100 * GIB))
+    assert homes._device_budget(CacheConfig(device=set_to), torch.device(device)) == bytes_
 
 
 @pytest.mark.parametrize("home", ["auto", "device"])
@@ -105,7 +130,7 @@ def test_the_device_home_is_checked_and_explains_a_lack_of_room(
     def no_room(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GIB, GIB))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * GIB, 2 * GIB))
     monkeypatch.setattr(Arena, "to", no_room)
     with pytest.raises(ValueError, match=r"cuda:0.*cache\.home=auto"):
         at(home, phantoms, cache, "cuda:0")

@@ -65,7 +65,7 @@ class Counted:
 
 
 def ring(program: Any, *, first: int = 0, last: int = 6, depth: int = 2) -> Ring:
-    return Ring(program, CPU, first=first, last=last, depth=depth)
+    return Ring(program.batches(first, last), CPU, depth=depth)
 
 
 def check_equal(found: Batch, wanted: Batch) -> None:
@@ -162,7 +162,7 @@ def through_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     """A feed that takes the way of a host arena and a GPU, but for the GPU."""
 
     def batches(self: Feed) -> Any:
-        return iter(Ring(self.program, CPU, first=self.first, last=self.last))
+        return iter(Ring(self.program.batches(self.first, self.last), CPU))
 
     monkeypatch.setattr(Feed, "_batches", batches)
 
@@ -179,15 +179,16 @@ def test_a_feed_that_is_left_early_ends_its_thread() -> None:
 def test_an_arena_on_another_device_goes_through_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
 
-    def fake(program: Any, device: torch.device, *, first: int, last: int) -> list[str]:
-        asked.append((program, device, first, last))
+    def fake(batches: Any, device: torch.device) -> list[str]:
+        asked.append((len(list(batches)), device))
         return ["batch"]
 
     monkeypatch.setattr("hasten.feed.feed.Ring", fake)
     program, meta = Counted(), torch.device("meta")
     feed = Feed(program, device=meta, first=2, last=9)  # type: ignore[arg-type]
     assert list(feed._batches()) == ["batch"]
-    assert asked == [(program, meta, 2, 9)]
+    assert asked == [(7, meta)]
+    assert program.started == list(range(2, 9))
 
 
 class Clock:

@@ -82,7 +82,7 @@ def test_a_device_arena_is_read_in_line() -> None:
 def test_the_ring_carries_every_batch_over_unchanged(depth: int) -> None:
     host, _ = programs()
     copies: list[Batch] = []
-    for image, label in Ring(host, torch.device("cuda"), first=3, last=12, depth=depth):
+    for image, label in Ring(host.batches(3, 12), torch.device("cuda"), depth=depth):
         assert image.is_cuda
         assert label.is_cuda
         # A step that is still at work on the device, long after the host has asked for the next batch.
@@ -96,7 +96,7 @@ def test_the_ring_carries_every_batch_over_unchanged(depth: int) -> None:
 def test_the_consumer_never_waits_on_the_host() -> None:
     host, _ = programs()
     with no_sync():
-        for image, label in Ring(host, torch.device("cuda"), first=0, last=6):
+        for image, label in Ring(host.batches(0, 6), torch.device("cuda")):
             image.add_(label)
 
 
@@ -105,7 +105,7 @@ def test_a_consumer_on_a_stream_of_its_own() -> None:
     copies: list[Tensor] = []
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        for image, _ in Ring(host, torch.device("cuda"), first=0, last=8):
+        for image, _ in Ring(host.batches(0, 8), torch.device("cuda")):
             busy()
             copies.append(image.clone())
     torch.cuda.synchronize()
@@ -115,7 +115,7 @@ def test_a_consumer_on_a_stream_of_its_own() -> None:
 
 def test_slots_lie_in_pinned_memory_and_are_allocated_once() -> None:
     host, _ = programs()
-    ring = Ring(host, torch.device("cuda"), first=0, last=9, depth=2)
+    ring = Ring(host.batches(0, 9), torch.device("cuda"), depth=2)
     places = []
     for image, label in ring:
         places.append((image.data_ptr(), label.data_ptr()))
@@ -128,7 +128,7 @@ def test_slots_lie_in_pinned_memory_and_are_allocated_once() -> None:
 def test_leaving_early_while_the_device_is_at_work() -> None:
     host, _ = programs()
     kept: Tensor | None = None
-    for step, (image, _) in enumerate(Ring(host, torch.device("cuda"), first=0, last=1_000_000)):
+    for step, (image, _) in enumerate(Ring(host.batches(0, 1_000_000), torch.device("cuda"))):
         busy(100)
         kept = image.clone()
         if step == 2:

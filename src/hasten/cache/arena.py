@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from hasten.cache.pages import Pages
 from hasten.prepare.types import Geometry
 
 
@@ -41,6 +42,16 @@ class Tables:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Some of the cases, in device memory."""
+
+    tables: Tables
+    """Of these cases only, without points."""
+    position: Tensor
+    """(N,) int64 on the host: where each case of the arena is in `tables`, -1 for one that is not."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Arena:
     """Tables, and what they hold."""
 
@@ -52,12 +63,22 @@ class Arena:
     num_channels: int
     num_classes: int
     home: str
-    """`file`, `ram` or `device`."""
+    """`file`, `ram`, `device`, or how many cases are in each."""
+    pages: Pages | None = None
+    """For reading ahead, where cases lie in the file only."""
+    part: Part | None = None
+    """What is in device memory besides, where the device holds some of the cases; `tables` hold all."""
 
     @property
     def num_bytes(self) -> int:
         image, label = self.tables.image, self.tables.label
         return image.numel() * image.element_size() + label.numel()
+
+    @property
+    def case_bytes(self) -> tuple[int, ...]:
+        """Bytes of each case, image and label."""
+        per_voxel = self.num_channels * self.tables.image.element_size() + 1
+        return tuple(shape[0] * shape[1] * shape[2] * per_voxel for shape in self.shapes)
 
     def index(self, ids: tuple[str, ...]) -> tuple[int, ...]:
         """Position of each id."""
@@ -77,4 +98,4 @@ class Arena:
 
     def to(self, device: torch.device | str, *, home: str, pin: bool = False) -> Arena:
         """The same arena in another home."""
-        return replace(self, tables=self.tables.to(torch.device(device), pin=pin), home=home)
+        return replace(self, tables=self.tables.to(torch.device(device), pin=pin), home=home, pages=None, part=None)

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -24,13 +24,10 @@ from hasten.cache.file import (
     POINTS,
     CaseEntry,
     checksum,
-    entry_bytes,
-    open_arena,
-    verify_entry,
 )
+from hasten.cache.homes import at_home
 from hasten.cache.journal import JOURNAL, note, recover
 from hasten.cache.key import arena_key, cache_dir, entry_name
-from hasten.cache.memory import available_memory
 from hasten.cache.publish import discard, explained
 from hasten.cache.turns import building
 from hasten.cases.types import Case, CaseSet
@@ -57,12 +54,19 @@ class _Work(NamedTuple):
 
 
 def get_arena(
-    case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, *, device: str = "cpu", tick: Tick | None = None
+    case_set: CaseSet,
+    prepare: PrepareConfig,
+    cache: CacheConfig,
+    *,
+    device: str = "cpu",
+    first: Sequence[str] = (),
+    tick: Tick | None = None,
 ) -> Arena:
-    """The arena of these cases in the home that `cache.home` asks for: opened if it is in the cache, else filled first.
+    """The arena of these cases in the homes that `cache` asks for: opened if it is in the cache, else filled first.
 
-    A damaged entry is rebuilt with a warning. Raises ValueError from reading a case, or naming the cache folder where
-    it is full or can't be written; in either case no partial entry is left behind.
+    first: ids of the cases to keep in the fastest home, as far as they fit; those that are trained on. A damaged entry
+    is rebuilt with a warning. Raises ValueError from reading a case, or naming the cache folder where it is full or
+    can't be written; earlier entries stay as they are.
     """
     folder = cache_dir(cache) / "arena" / entry_name(case_set.name, arena_key(case_set, prepare, cache.max_points))
     with explained(folder.parent):
@@ -70,7 +74,7 @@ def get_arena(
             if not (folder / INDEX).exists():
                 build_arena(case_set, prepare, folder, max_points=cache.max_points, tick=tick)
             try:
-                arena = _at_home(folder, cache.home, torch.device(device))
+                arena = at_home(folder, cache, torch.device(device), first)
                 with suppress(OSError):  # the time of the last use, for `hasten cache prune`
                     os.utime(folder / INDEX)
                 return arena
@@ -80,30 +84,6 @@ def get_arena(
                 log.warning("a cache entry is damaged and is rebuilt: %s", damage)
                 discard(folder)
     raise ValueError(f"{folder}: does not read back as written; check that disk, or set cache.dir to another one")
-
-
-def _at_home(folder: Path, home: str, device: torch.device) -> Arena:
-    size = entry_bytes(folder)
-    if home == "auto":
-        home = _choose_home(size, device)
-    if home != "device" or device.type == "cpu":
-        return open_arena(folder, home="file" if home == "file" else "ram")
-    # By way of the page cache, which needs no memory of its own.
-    verify_entry(folder)
-    try:
-        return open_arena(folder, home="file").to(device, home="device")
-    except torch.OutOfMemoryError as error:
-        raise ValueError(
-            f"cache.home=device: the prepared cases take {size / 2**30:.1f} GiB, which {device} does not have free; "
-            "set cache.home=auto"
-        ) from error
-
-
-def _choose_home(size: int, device: torch.device) -> str:
-    """The device if the arena takes at most half of its free memory, else host memory likewise, else the file."""
-    if device.type == "cuda" and size <= torch.cuda.mem_get_info(device)[0] // 2:
-        return "device"
-    return "ram" if size <= available_memory() // 2 else "file"
 
 
 def build_arena(

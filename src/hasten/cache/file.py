@@ -1,17 +1,18 @@
 """The arena on disk: a folder with three flat files and `arena.json`, which says what lies where and every checksum.
 
 What is checked when: sizes, `arena.json` and `points.bin` at every opening; the image and label of every case when they
-are read into memory anyway (the `ram` home) and by `verify_entry`. The `file` home reads nothing ahead, so a byte that
+are to be kept in memory (the `ram` home) and by `verify_entry`. The `file` home reads nothing ahead, so a byte that
 changes on the disk under it is found by `verify_entry` only.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import warnings
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,11 @@ import torch
 
 from hasten.cache.arena import Arena, Tables
 from hasten.cache.checked import DamagedEntry, read_checked
+from hasten.cache.libc import lock_pages
+from hasten.cache.pages import Pages
 from hasten.prepare.geometry_json import geometry_from_dict
+
+log = logging.getLogger(__name__)
 
 IMAGE, LABEL, POINTS, INDEX = "image.bin", "label.bin", "points.bin", "arena.json"
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
@@ -48,16 +53,35 @@ class CaseEntry:
     """As `geometry_to_dict` gives it."""
 
 
-def open_arena(folder: Path, *, home: str) -> Arena:
-    """Open a published entry in the `file` home (mapped, nothing read ahead) or the `ram` home (read and checked).
+def open_arena(folder: Path, *, home: str, held: Sequence[int] | None = None, verified: Sequence[int] = ()) -> Arena:
+    """Open a published entry: mapped, so that all processes of a machine share one copy of it.
 
-    Tensors of the `file` home are read-only: writing to one ends the process.
-    Raises FileNotFoundError if there is no entry, DamagedEntry if a size or checksum does not hold.
+    home: `file` reads nothing ahead; `ram` compares with the checksums, which reads everything, and keeps it in memory
+    where the system lets this process. held: do that for these cases (positions) only; the others are read ahead of
+    use. verified: cases to compare with their checksums besides. Tensors are read-only: writing to one ends the
+    process. Raises FileNotFoundError if there is no entry, DamagedEntry if a size or checksum does not hold.
     """
     arena, entries = _open_entry(folder, home)
-    if home == "ram":
-        _verify(arena, entries, folder)
-    return arena
+    everything = range(len(entries))
+    kept = [] if home == "file" else list(everything if held is None else held)
+    _verify(arena, entries, folder, sorted({*kept, *verified}))
+    if not all(_keep(arena, case) for case in kept):
+        log.info(
+            "%s: can't be locked in memory (ulimit -l); the system may drop pages of it and read them again", folder
+        )
+    left = sorted(set(everything) - set(kept))
+    if not left:
+        return arena
+    pages = Pages(
+        folder / IMAGE, folder / LABEL, left, shapes=arena.shapes, offsets=arena.offsets,
+        voxel_bytes=arena.tables.image.element_size(), num_channels=arena.num_channels,
+    )  # fmt: skip
+    return replace(arena, pages=pages)
+
+
+def _keep(arena: Arena, case: int) -> bool:
+    flat = (arena.image(case), arena.label(case))
+    return all(lock_pages(each.data_ptr(), each.numel() * each.element_size()) for each in flat)
 
 
 def verify_entry(folder: Path) -> int:
@@ -66,7 +90,7 @@ def verify_entry(folder: Path) -> int:
     Needs next to no memory. Raises FileNotFoundError if there is no entry, DamagedEntry naming the file or case.
     """
     arena, entries = _open_entry(folder, "file")
-    _verify(arena, entries, folder)
+    _verify(arena, entries, folder, range(len(entries)))
     return len(entries)
 
 
@@ -85,12 +109,12 @@ def _open_entry(folder: Path, home: str) -> tuple[Arena, list[CaseEntry]]:
     offsets = np.concatenate([[0], np.cumsum(voxels, dtype=np.int64)])
     counts = np.array([entry.num_points for entry in entries], dtype=np.int64).reshape(len(entries), num_classes - 1)
     starts = np.concatenate([[0], np.cumsum(counts.ravel(), dtype=np.int64)])
-    points = _open(folder / POINTS, torch.int32, int(starts[-1]), "ram")
+    points = _open(folder / POINTS, torch.int32, int(starts[-1]))
     if checksum(points.numpy()) != index["points_crc"]:
         raise DamagedEntry(f"{folder / POINTS}: does not match its checksum")
     tables = Tables(
-        image=_open(folder / IMAGE, _DTYPES[index["dtype"]], int(offsets[-1]) * num_channels, home),
-        label=_open(folder / LABEL, torch.uint8, int(offsets[-1]), home),
+        image=_open(folder / IMAGE, _DTYPES[index["dtype"]], int(offsets[-1]) * num_channels),
+        label=_open(folder / LABEL, torch.uint8, int(offsets[-1])),
         points=points,
         offset=torch.from_numpy(offsets[:-1].copy()),
         shape=torch.tensor([entry.shape for entry in entries], dtype=torch.int64),
@@ -110,8 +134,9 @@ def _open_entry(folder: Path, home: str) -> tuple[Arena, list[CaseEntry]]:
     return arena, entries
 
 
-def _verify(arena: Arena, entries: list[CaseEntry], folder: Path) -> None:
-    for number, entry in enumerate(entries):
+def _verify(arena: Arena, entries: list[CaseEntry], folder: Path, cases: Iterable[int]) -> None:
+    for number in cases:
+        entry = entries[number]
         if checksum(arena.image(number).numpy()) != entry.image_crc:
             raise DamagedEntry(f"{folder / IMAGE}: case {entry.id} does not match its checksum")
         if checksum(arena.label(number).numpy()) != entry.label_crc:
@@ -130,14 +155,12 @@ def _size(path: Path) -> int:
         raise DamagedEntry(f"{path}: is missing") from error
 
 
-def _open(path: Path, dtype: torch.dtype, count: int, home: str) -> torch.Tensor:
+def _open(path: Path, dtype: torch.dtype, count: int) -> torch.Tensor:
     size, found = count * dtype.itemsize, _size(path)
     if found != size:
         raise DamagedEntry(f"{path}: {found} bytes, expected {size}")
     if count == 0:
         return torch.zeros(0, dtype=dtype)
-    if home == "ram":
-        return torch.from_numpy(np.fromfile(path, dtype=np.uint8)).view(dtype)
     # Not torch.from_file: its mapping is writable, so the kernel refuses one that is larger than memory and swap.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")

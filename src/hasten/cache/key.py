@@ -11,7 +11,7 @@ from pathlib import Path
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
 
-FORMAT = 2
+FORMAT = 3
 """Raised when the layout of an entry, or what goes into a voxel or a fingerprint, changes: older ones are not found."""
 _PAIRED = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
 

@@ -13,7 +13,7 @@ from hasten.cache.chain import Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset
 from hasten.cache.identity import chain_identity, item_identity
-from hasten.cache.private import private_map
+from hasten.cache.libc import private_map
 from hasten.cache.publish import explained
 from hasten.cache.record import decode, encode
 

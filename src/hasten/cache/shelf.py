@@ -9,7 +9,7 @@ import threading
 from multiprocessing.reduction import DupFd
 from typing import Any
 
-from hasten.cache.private import private_map
+from hasten.cache.libc import private_map
 from hasten.cache.record import Record, encode, open_record
 
 

@@ -72,7 +72,11 @@ class CacheConfig:
     dir: str | None = None
     """Folder of the persistent cache; None takes $HASTEN_CACHE, else the user's cache folder."""
     home: Literal["auto", "file", "ram", "device"] = "auto"
-    """Where batches are read from; `auto` takes the device if it holds the arena, else host memory, else the file."""
+    """Where batches are read from; `auto` fills the device, then host memory, and leaves the rest in the file."""
+    device: str = "auto"
+    """With home `auto`: memory of the GPU for prepared cases, such as 8GiB; `auto` takes half of what is free."""
+    ram: str = "auto"
+    """With home `auto`: host memory for prepared cases, such as 64GiB; `auto` takes half of what is free."""
     max_points: int = 4096
     """Foreground voxels remembered per case and class, to centre crops on."""
 

@@ -21,6 +21,7 @@ from hasten.nets.build import build_loss
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, one_cycle
+from hasten.sample.mixed import MixedProgram
 from hasten.sample.program import BatchProgram
 
 _OPTIMIZERS = {
@@ -37,7 +38,7 @@ class Parts:
     """With everything measured settled, so that its configuration repeats this run."""
     arena: Arena
     step: TrainStep
-    program: BatchProgram
+    program: BatchProgram | MixedProgram
     inference: Inference
     engaged: dict[str, Engaged]
 

@@ -86,7 +86,13 @@ def _put_together(config: RunConfig, plan: Path | None, clock: Clock) -> Parts:
     with clock.span("read_plan"):
         planned = plan_run(config, plan)
     with clock.span("prepare"):
-        arena = get_arena(planned.case_set, planned.config.prepare, planned.config.cache, device=str(planned.device))
+        arena = get_arena(
+            planned.case_set,
+            planned.config.prepare,
+            planned.config.cache,
+            device=str(planned.device),
+            first=tuple(case.id for case in planned.train),
+        )
     with clock.span("tune"):
         network = build_net(planned)
         done = operate(network)

@@ -17,6 +17,7 @@ from hasten.cache.key import cache_dir, digest
 from hasten.engine.job import Planned
 from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, faster_compiled, fastest_variant
 from hasten.nets.build import build_loss, divisor
+from hasten.sample.mixed import MixedProgram, make_mixed
 from hasten.sample.program import BatchProgram, BatchSpec, make_program
 
 log = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ def probe_of(planned: Planned) -> Probe:
     )
 
 
-def settle_program(planned: Planned, arena: Arena) -> tuple[Planned, BatchProgram, Engaged]:
+def settle_program(planned: Planned, arena: Arena) -> tuple[Planned, BatchProgram | MixedProgram, Engaged]:
     """The batch program, compiled if that is set, or if it pays within this run."""
     config = planned.config
     spec = BatchSpec(
@@ -140,9 +141,10 @@ def settle_program(planned: Planned, arena: Arena) -> tuple[Planned, BatchProgra
     if wanted is None and planned.device.type == "cpu":
         wanted, why = False, "on a CPU, making a batch sample by sample measured faster (benchmarks/results, feed)"
     if wanted is None:
-        eager = make_program(spec, arena.tables, cases, config.train.seed, compile=False)
+        tables = arena.tables if arena.part is None else arena.part.tables
+        eager = make_program(spec, tables, cases if arena.part is None else (0,), config.train.seed, compile=False)
         wanted, why = _compile_pays(eager, config.train.steps or 0, planned.device, known=marker.is_file())
-    program = make_program(spec, arena.tables, cases, config.train.seed, compile=wanted)
+    program = _program(spec, arena, cases, config.train.seed, compile=wanted)
     if program.compiled:
         # Only a hint for the next run's decision: a cache folder that can't be written must not end this one.
         with contextlib.suppress(OSError):
@@ -151,6 +153,14 @@ def settle_program(planned: Planned, arena: Arena) -> tuple[Planned, BatchProgra
     on = Engaged(program.compiled, f"{why}; {program.why}" if wanted else why)
     part = dataclasses.replace(config.sample, compile=program.compiled)
     return dataclasses.replace(planned, config=dataclasses.replace(config, sample=part)), program, on
+
+
+def _program(
+    spec: BatchSpec, arena: Arena, cases: tuple[int, ...], seed: int, *, compile: bool
+) -> BatchProgram | MixedProgram:
+    if arena.part is not None:
+        return make_mixed(spec, arena, cases, seed, compile=compile)
+    return make_program(spec, arena.tables, cases, seed, compile=compile, pages=arena.pages)
 
 
 def _compile_pays(eager: BatchProgram, steps: int, device: torch.device, *, known: bool) -> tuple[bool, str]:

@@ -6,16 +6,15 @@ import contextlib
 import queue
 import threading
 from collections.abc import Generator
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from hasten.sample.program import BatchProgram
-
-Batch = tuple[Tensor, Tensor]
+Batch = TypeVar("Batch", bound=tuple[Tensor, ...])
 
 
-class Ring:
+class Ring(Generic[Batch]):
     """A fixed number of slots, allocated once: one thread fills them in order, the consumer takes them in order.
 
     A batch holds until the consumer asks for the next one. Its slot is filled again only after the work that the
@@ -23,16 +22,15 @@ class Ring:
     ring. An error in the thread is raised in the consumer, with the thread's traceback. A ring is iterated once.
     """
 
-    def __init__(self, program: BatchProgram, device: torch.device, *, first: int, last: int, depth: int = 2) -> None:
+    def __init__(self, batches: Generator[Batch, None, None], device: torch.device, *, depth: int = 2) -> None:
         assert depth >= 1
-        self._program, self._device = program, device
-        self._first, self._last = first, last
+        self._batches, self._device = batches, device
         self._cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if self._cuda else None
         if self._stream is not None:
             self._device = self._stream.device  # "cuda" alone would mean another device in the thread
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._full: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
+        self._full: queue.SimpleQueue[int | BaseException | None] = queue.SimpleQueue()
         self._ended = False
         self._host: list[Batch] = []
         self._slots: list[Batch] = []
@@ -46,8 +44,7 @@ class Ring:
             self._free.put(slot)
         self._thread.start()
         try:
-            for _ in range(self._first, self._last):
-                taken = self._full.get()
+            while (taken := self._full.get()) is not None:
                 if isinstance(taken, BaseException):
                     raise taken
                 self._await_copy(taken)
@@ -74,12 +71,13 @@ class Ring:
     def _fill(self) -> None:
         try:
             with torch.cuda.device(self._device) if self._cuda else contextlib.nullcontext():
-                for batch in self._program.batches(self._first, self._last):
+                for batch in self._batches:
                     slot = self._free.get()
                     if self._ended:
                         return
                     self._store(slot, batch)
                     self._full.put(slot)
+            self._full.put(None)
         except BaseException as error:
             self._full.put(error)
 
@@ -103,10 +101,12 @@ class Ring:
     def _allocate(self, batch: Batch) -> None:
         # From the side stream's memory: a block of the consumer's stream may still be in use by kernels queued there.
         with torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext():
-            image, label = (torch.empty_like(part, device=self._device) for part in batch)
-        self._slots.append((image, label))
+            self._slots.append(_like(batch, device=self._device))
         if self._cuda:
-            image, label = (torch.empty_like(part, device="cpu", pin_memory=True) for part in batch)
-            self._host.append((image, label))
+            self._host.append(_like(batch, device="cpu", pin_memory=True))
             self._ready.append(torch.cuda.Event())
             self._used.append(torch.cuda.Event())
+
+
+def _like(batch: Batch, **options: Any) -> Batch:
+    return cast(Batch, tuple(torch.empty_like(part, **options) for part in batch))

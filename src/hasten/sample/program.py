@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from hasten.cache.arena import Tables
+from hasten.cache.pages import Pages
+from hasten.sample.ahead import read_ahead
 from hasten.sample.crop import crop_start
 from hasten.sample.gather import gather_image, gather_label
 from hasten.sample.geometry import affine_matrix, source_coordinates
@@ -87,6 +89,8 @@ class BatchProgram:
     seed: Tensor
     """() int64."""
     render: Render = render
+    pages: Pages | None = None
+    """For reading ahead, where the tables are on the disk."""
     compiled: bool = False
     why: str = "not asked for"
     compile_seconds: float = 0.0
@@ -97,6 +101,13 @@ class BatchProgram:
 
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of steps `first` ... `last` - 1; each is the same whatever the first one was."""
+        for drawn in self.draws(first, last):
+            with torch.no_grad():
+                batch = self.render(self.spec, self.tables, drawn)
+            yield batch
+
+    def draws(self, first: int, last: int) -> Generator[Draw, None, None]:
+        """What is drawn for these steps; the disk is asked for the next step's cases before one is given out."""
         size = self.spec.sample.batch_size
         assert size is not None
         for begin in range(first, last, _STEPS_PER_DRAW):
@@ -104,14 +115,27 @@ class BatchProgram:
             with torch.no_grad():
                 sample = torch.arange(begin * size, end * size, device=self.seed.device)
                 drawn = draw(self.spec, self.tables, self.train_cases, self.seed, sample)
-            for step in range(end - begin):
-                with torch.no_grad():
-                    batch = self.render(self.spec, self.tables, part(drawn, step * size, size))
-                yield batch
+            steps = [part(drawn, number * size, size) for number in range(end - begin)]
+            self._ahead(steps[:1])
+            for number, own in enumerate(steps):
+                self._ahead(steps[number + 1 : number + 2])
+                yield own
+
+    def _ahead(self, steps: list[Draw]) -> None:
+        assert self.spec.sample.patch is not None
+        if self.pages is not None:
+            for drawn in steps:
+                read_ahead(self.pages, drawn, self.spec.sample.patch)
 
 
 def make_program(
-    spec: BatchSpec, tables: Tables, train_cases: tuple[int, ...], seed: int, *, compile: bool
+    spec: BatchSpec,
+    tables: Tables,
+    train_cases: tuple[int, ...],
+    seed: int,
+    *,
+    compile: bool,
+    pages: Pages | None = None,
 ) -> BatchProgram:
     """The batch program on the device of `tables`. An absent or failing compiler leaves it eager, and `why` says so.
 
@@ -125,6 +149,7 @@ def make_program(
         train_cases=torch.tensor(train_cases, dtype=torch.int64, device=device),
         seed=torch.tensor(seed, dtype=torch.int64, device=device),
         render=render if device.type == "cuda" else render_on_host,
+        pages=pages,
     )
     return _compile(program) if compile else program
 

@@ -1,4 +1,4 @@
-"""Private mappings of files: read without a copy, changed without anybody else seeing it."""
+"""Calls of the operating system that Python's own modules lack."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ def private_map(handle: int, size: int, offset: int = 0) -> memoryview:
     return memoryview(block).cast("B")
 
 
+def lock_pages(address: int, size: int) -> bool:
+    """Read the pages of a mapping and keep them in memory until it ends; False where the system does not allow it."""
+    start = address - address % mmap.PAGESIZE
+    return bool(_libc().mlock(start, size + address - start) == 0)
+
+
 @cache
 def _libc() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
@@ -39,5 +45,5 @@ def _libc() -> Any:
     libc.mmap.argtypes = [
         ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
     ]  # fmt: skip
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.munmap.argtypes = libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     return libc

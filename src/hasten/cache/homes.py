@@ -1,0 +1,127 @@
+"""Where the cases of an arena lie: on the device, in host memory, in the file, in this order as budgets allow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from hasten.cache.arena import Arena, Part, Tables
+from hasten.cache.file import entry_bytes, open_arena, verify_entry
+from hasten.cache.memory import available_memory
+from hasten.config.schema import CacheConfig
+from hasten.config.size import parse_size
+
+log = logging.getLogger(__name__)
+
+
+class Placement(NamedTuple):
+    """Positions of the cases in each home."""
+
+    device: tuple[int, ...]
+    ram: tuple[int, ...]
+    file: tuple[int, ...]
+
+
+def place(sizes: Sequence[int], order: Sequence[int], *, device: int, ram: int) -> Placement:
+    """Cases in the given order go to the first home that still has room. sizes: bytes of each case; budgets: bytes."""
+    homes: tuple[list[int], list[int], list[int]] = ([], [], [])
+    room = [device, ram]
+    for case in order:
+        home = next((number for number, left in enumerate(room) if sizes[case] <= left), 2)
+        homes[home].append(case)
+        if home < 2:
+            room[home] -= sizes[case]
+    return Placement(*(tuple(sorted(each)) for each in homes))
+
+
+def at_home(folder: Path, config: CacheConfig, device: torch.device, first: Sequence[str] = ()) -> Arena:
+    """Open an entry where `config` wants it. first: ids of the cases that fast homes are for (those trained on).
+
+    Raises ValueError where the device is too small for what it was told to hold, and the errors of `open_arena`.
+    """
+    if config.home in ("file", "ram"):
+        return open_arena(folder, home=config.home)
+    if config.home == "device" and device.type == "cpu":
+        return open_arena(folder, home="ram")
+    if config.home == "device":
+        # By way of the page cache, which needs no memory of its own.
+        verify_entry(folder)
+        return _moved(open_arena(folder, home="file"), device, entry_bytes(folder), "home=device")
+    arena = open_arena(folder, home="file")
+    wanted = arena.index(tuple(first))
+    order = [*wanted, *sorted(set(range(len(arena.ids))) - set(wanted))]
+    placement = place(arena.case_bytes, order, device=_device_budget(config, device), ram=_ram_budget(config))
+    return _placed(arena, folder, placement, device)
+
+
+def _device_budget(config: CacheConfig, device: torch.device) -> int:
+    if device.type == "cpu":
+        return 0  # its memory is the host's
+    if config.device != "auto":
+        return parse_size(config.device)
+    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 0
+
+
+def _ram_budget(config: CacheConfig) -> int:
+    return available_memory() // 2 if config.ram == "auto" else parse_size(config.ram)
+
+
+def _placed(arena: Arena, folder: Path, placement: Placement, device: torch.device) -> Arena:
+    if len(placement.device) == len(arena.ids):
+        verify_entry(folder)
+        return _moved(arena, device, arena.num_bytes, "device")
+    if len(placement.ram) == len(arena.ids):
+        return open_arena(folder, home="ram")
+    arena = open_arena(folder, home="ram", held=placement.ram, verified=placement.device)
+    if placement.device:
+        arena = replace(arena, part=part_of(arena, placement.device, device))
+    counts = zip(Placement._fields, placement, strict=True)
+    return replace(arena, home=", ".join(f"{len(cases)} cases in {name}" for name, cases in counts if cases))
+
+
+def _moved(arena: Arena, device: torch.device, size: int, field: str) -> Arena:
+    try:
+        return arena.to(device, home="device")
+    except torch.OutOfMemoryError as error:
+        raise _too_large(size, device, field) from error
+
+
+def part_of(arena: Arena, cases: Sequence[int], device: torch.device) -> Part:
+    """Copy some cases to the device. Raises ValueError where they do not fit."""
+    voxels = [arena.label(case).numel() for case in cases]
+    source, channels = arena.tables, arena.num_channels
+    try:
+        image = torch.empty(sum(voxels) * channels, dtype=source.image.dtype, device=device)
+        label = torch.empty(sum(voxels), dtype=torch.uint8, device=device)
+    except torch.OutOfMemoryError as error:
+        raise _too_large(sum(arena.case_bytes[case] for case in cases), device, "device") from error
+    start, offsets = 0, []
+    for case, size in zip(cases, voxels, strict=True):
+        image[start * channels : (start + size) * channels].copy_(arena.image(case).reshape(-1))
+        label[start : start + size].copy_(arena.label(case).reshape(-1))
+        offsets.append(start)
+        start += size
+    rows = torch.tensor(cases, dtype=torch.int64)
+    tables = Tables(
+        image=image, label=label, offset=torch.tensor(offsets, dtype=torch.int64, device=device),
+        shape=source.shape[rows].to(device),
+        # Crops are drawn on the host, from the tables of all cases.
+        points=torch.zeros(0, dtype=torch.int32, device=device),
+        point_start=torch.zeros_like(source.point_start[rows], device=device),
+        point_count=torch.zeros_like(source.point_count[rows], device=device),
+    )  # fmt: skip
+    position = torch.full((len(arena.ids),), -1, dtype=torch.int64)
+    position[rows] = torch.arange(len(cases))
+    return Part(tables=tables, position=position)
+
+
+def _too_large(size: int, device: torch.device, field: str) -> ValueError:
+    return ValueError(
+        f"cache.{field}: {size / 2**30:.1f} GiB of prepared cases do not fit in what {device} has free; "
+        "set cache.home=auto, or cache.device to less"
+    )

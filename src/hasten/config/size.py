@@ -1,0 +1,17 @@
+"""Amounts of memory as people write them."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"": 1, "B": 1, **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
+          **{f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)}}  # fmt: skip
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `8GiB`, `500 MB` or `0`. Raises ValueError for what is no size."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    units = {name.lower(): factor for name, factor in _UNITS.items()}
+    if not found or found[2].lower() not in units:
+        raise ValueError(f"{text!r} is no size; write a number with a unit, such as 8GiB or 500MB")
+    return int(float(found[1]) * units[found[2].lower()])
