@@ -9,6 +9,7 @@ Hasten stores as much: prepared cases and the foreground points, but writes them
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         kind={"choices": ("mr", "ct"), "default": "mr", "help": "with --worker"},
     )  # fmt: skip
     if given.worker:
-        print(json.dumps(fill(given.worker, given.data, given.kind)), flush=True)
+        figures = fill(given.worker, given.data, given.kind)
+        print(json.dumps(figures | {"peak_mib": peak_mib()}), flush=True)
         return
     rounds = given.rounds or (2 if given.quick else 5)
     before = busy_machine()
@@ -88,6 +90,11 @@ def fill(arm: str, data: Path, kind: str) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as cache:
             return hasten_fill(data, kind, spacing, Path(cache))
     return monai_fill(data, kind, spacing, indices=arm == "monai")
+
+
+def peak_mib() -> float:
+    """Largest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def monai_fill(data: Path, kind: str, spacing: Sequence[float] | None, indices: bool) -> dict[str, Any]:

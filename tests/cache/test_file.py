@@ -22,7 +22,7 @@ from hasten.cache.checked import DamagedEntry
 from hasten.cache.file import open_arena, verify_entry
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig
-from tests.cache.sets import SPEC, assert_holds, assert_same, write_case_set
+from tests.cache.sets import SPEC, assert_holds, write_case_set
 
 FILES = ["image.bin", "label.bin", "points.bin", "arena.json"]
 

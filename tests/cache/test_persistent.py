@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,23 @@ def test_code_counts() -> None:
     closed = identity(lambda value: value * factor)
     factor = 3
     assert closed != identity(lambda value: value * factor)
+
+
+IDENTITY = """
+from monai.transforms import Compose, Flipd, Lambdad
+from hasten.cache.chain import split_chain
+from hasten.cache.identity import chain_identity
+keep = lambda value: value if value in {"one", "two", "three", "four"} else 0
+print(chain_identity(split_chain(Compose([Lambdad("image", keep), Flipd("image", 0)]))))
+"""
+
+
+def test_another_process_finds_the_same_identity() -> None:
+    def seeded(seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run([sys.executable, "-c", IDENTITY], env=environment, capture_output=True, text=True).stdout
+
+    assert seeded("1") == seeded("2") != ""
 
 
 def test_parameters_count_by_value_and_not_by_identity() -> None:

@@ -15,7 +15,8 @@ from monai.data import MetaTensor
 from monai.transforms import Flipd, Orientationd
 
 from hasten.cache.checked import DamagedEntry
-from hasten.cache.record import decode, encode
+from hasten.cache.model import decode
+from hasten.cache.record import encode
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
 ARRAYS = npst.arrays(

@@ -64,7 +64,7 @@ def fresh(value: Any) -> Any:
     """
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
-            found = value.clone().as_subclass(type(value))
+            found = torch.Tensor.clone(value).as_subclass(type(value))
         if hasattr(value, "__dict__"):
             found.__dict__.update(fresh(vars(value)))
         return found

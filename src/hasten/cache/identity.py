@@ -6,6 +6,8 @@ import enum
 import functools
 import hashlib
 import inspect
+import os
+import stat
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -19,6 +21,7 @@ from hasten.cache.chain import Chain
 from hasten.cache.key import digest
 
 _DEPTH = 20
+_VERSIONED = ("monai", "torch", "numpy")
 
 
 def chain_identity(chain: Chain) -> str:
@@ -42,24 +45,23 @@ def _row(value: Any, content: bool) -> Any:
         return {str(key): _row(each, content) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_row(each, content) for each in value]
-    if isinstance(value, str | PurePath) and 0 < len(str(value)) < 4096 and "\0" not in str(value):
-        path = Path(value)
-        if not _exists(path):
-            return str(value)
-        if path.is_file():
-            status = path.stat()
-            last = _content(path) if content else status.st_mtime_ns
-            return ["file", str(path.resolve()), status.st_size, last]
-        files = sorted(each for each in path.rglob("*") if each.is_file())
-        return ["folder", str(path.resolve()), [_row(each, content) for each in files]]
+    if isinstance(value, str | PurePath):
+        return _named(str(value), content)
     return describe(value)
 
 
-def _exists(path: Path) -> bool:
+def _named(text: str, content: bool) -> Any:
+    """A text that may name a file or folder."""
+    # Not by pathlib, which takes ten times as long: this runs at every access of an item.
     try:
-        return path.exists()
-    except OSError:  # too long for a name
-        return False
+        status = os.stat(text)  # noqa: PTH116
+    except (OSError, ValueError):  # no file; or no name at all
+        return text
+    if not stat.S_ISDIR(status.st_mode):
+        last = _content(Path(text)) if content else status.st_mtime_ns
+        return ["file", os.path.abspath(text), status.st_size, last]  # noqa: PTH100
+    files = sorted(str(each) for each in Path(text).rglob("*") if each.is_file())
+    return ["folder", str(Path(text).absolute()), [_named(each, content) for each in files]]
 
 
 def _content(path: Path) -> str:
@@ -113,13 +115,18 @@ def _built_from(value: Any) -> Any:
 
 
 def _code(code: types.CodeType) -> list[Any]:
-    constants = [_code(each) if isinstance(each, types.CodeType) else repr(each) for each in code.co_consts]
+    constants = [_code(each) if isinstance(each, types.CodeType) else describe(each) for each in code.co_consts]
     return [hashlib.sha256(code.co_code).hexdigest(), constants, list(code.co_names)]
 
 
 @functools.cache
 def _source(kind: type) -> str:
-    """Digest of a class's source, so that an edited transform of the user's own is another transform."""
+    """Digest of a class's source, so that an edited transform of the user's own is another transform.
+
+    Not of a library's, whose version counts already: to find the source of every class takes half a second.
+    """
+    if kind.__module__.partition(".")[0] in _VERSIONED:
+        return ""
     try:
         return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:16]
     except (OSError, TypeError):

@@ -16,8 +16,9 @@ from hasten.cache.chain import Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset
 from hasten.cache.identity import chain_identity, item_identity
+from hasten.cache.model import Models
 from hasten.cache.publish import explained
-from hasten.cache.record import decode, encode
+from hasten.cache.record import encode
 from hasten.observe.env import usable_cores
 from hasten.prepare.threads import one_torch_thread
 
@@ -51,11 +52,13 @@ class LMDBDataset(ChainDataset):
         self.path = self.cache_dir / f"items-{chain_identity(self.chain)}.lmdb"
         self.num_workers, self.hash_content = num_workers, hash_content
         self.keys: list[bytes] = []
+        self.models = Models()
         self.set_data(data)
 
     def set_data(self, data: Sequence[Any]) -> None:
         """Take other data; what is not in the file yet is prepared now."""
         self.data = data
+        self.models = Models()
         self.keys = [item_identity(item, content=self.hash_content).encode() for item in data]
         with explained(self.cache_dir):
             self.cache_dir.mkdir(parents=True, exist_ok=True)
@@ -71,7 +74,7 @@ class LMDBDataset(ChainDataset):
         if record is None:
             return self.prepare(index)
         try:
-            return decode(record, verify=True)
+            return self.models.item(index, None, record)
         except DamagedEntry as damage:
             # Others read the file now: whoever opens the data set next writes it anew.
             self.path.with_suffix(".damaged").touch()

@@ -14,8 +14,9 @@ from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset
 from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.libc import private_map
+from hasten.cache.model import Models
 from hasten.cache.publish import explained
-from hasten.cache.record import decode, encode
+from hasten.cache.record import encode
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +44,7 @@ class PersistentDataset(ChainDataset):
         self.cache_dir = Path(cache_dir).expanduser()
         self.hash_content = hash_content
         self.identity = chain_identity(self.chain)
-        self.sound: set[str] = set()
-        """Names whose bytes this process has compared with their checksums."""
+        self.models = Models()
         with explained(self.cache_dir):
             self.cache_dir.mkdir(parents=True, exist_ok=True)
 
@@ -64,17 +64,18 @@ class PersistentDataset(ChainDataset):
         item = self.prepare(index)
         with explained(self.cache_dir):
             write_whole(path, encode(item))
-        self.sound.add(name)
         return item
 
     def _read(self, path: Path, name: str) -> Any:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if not size:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            status = os.fstat(handle)
+            if not status.st_size:
                 raise DamagedEntry("is empty")
-            item = decode(private_map(file.fileno(), size), verify=name not in self.sound)
-        self.sound.add(name)
-        return item
+            mapped = private_map(handle, status.st_size)
+        finally:
+            os.close(handle)
+        return self.models.item(name, (status.st_ino, status.st_size, status.st_mtime_ns), mapped)
 
 
 def write_whole(path: Path, pieces: list[bytes | memoryview]) -> None:

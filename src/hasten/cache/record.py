@@ -2,7 +2,7 @@
 
 A record is a header and blocks: magic, length and CRC-32 of a JSON header, the header, then each array's bytes at a
 multiple of 64. The header holds the item's tree, in which an array stands as [its kind, block, dtype, shape], and each
-block's place, length and checksum. Reading gives views into the bytes; nothing that is read is executed.
+block's place, length and checksum. Nothing that is read is executed (`hasten.cache.model` reads).
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import enum
 import json
 import struct
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -48,50 +46,26 @@ def encode(item: Any) -> list[bytes | memoryview]:
     return pieces
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A record whose header was read: any number of items can be made from it."""
-
-    tree: Any
-    start: int
-    """Where the blocks begin."""
-    blocks: list[list[int]]
-    """Offset from `start`, bytes and CRC-32 of each."""
-
-    def item(self, data: Any) -> Any:
-        """The item, whose arrays are views into `data`, the record's bytes: writable where those are."""
-        view = memoryview(data)
-        return _item(self.tree, [view[self.start + offset :][:size] for offset, size, _ in self.blocks])
-
-
-def open_record(data: Any, *, verify: bool) -> Record:
-    """Read the header; `verify` compares every block with its checksum too.
+def read_header(data: memoryview, *, verify: bool) -> tuple[Any, list[tuple[int, int]]]:
+    """The tree, and place and length of each block; `verify` compares the blocks with their checksums too.
 
     Raises DamagedEntry for bytes that `encode` did not write.
     """
-    view = memoryview(data).cast("B")
     try:
-        magic, length, crc = _HEAD.unpack(view[: _HEAD.size])
-        header = view[_HEAD.size : _HEAD.size + length]
+        magic, length, crc = _HEAD.unpack(data[: _HEAD.size])
+        header = data[_HEAD.size : _HEAD.size + length]
         if magic != MAGIC or header.nbytes != length or checksum(header) != crc:
             raise DamagedEntry("its header does not match its checksum")
         found = json.loads(bytes(header))
-        record = Record(found["tree"], -(-(_HEAD.size + length) // _ALIGN) * _ALIGN, found["blocks"])
-        for offset, size, block_crc in record.blocks:
-            block = view[record.start + offset :][:size]
+        start = -(-(_HEAD.size + length) // _ALIGN) * _ALIGN
+        places = []
+        for offset, size, block_crc in found["blocks"]:
+            places.append((start + offset, size))
+            block = data[start + offset : start + offset + size]
             if block.nbytes != size or (verify and checksum(block) != block_crc):
                 raise DamagedEntry("a block does not match its checksum")
-        return record
+        return found["tree"], places
     except (struct.error, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise DamagedEntry(f"is not what was written ({error})") from error
-
-
-def decode(data: Any, *, verify: bool) -> Any:
-    """The item of a record, as views into `data`. Raises DamagedEntry."""
-    record = open_record(data, verify=verify)
-    try:
-        return record.item(data)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise DamagedEntry(f"is not what was written ({error})") from error
 
 
@@ -146,43 +120,3 @@ def _tensor(value: torch.Tensor, name: str, blocks: list[memoryview]) -> list[An
 
 def _bytes(array: np.ndarray) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-
-
-def _item(tree: Any, blocks: list[memoryview]) -> Any:
-    if not isinstance(tree, list):
-        return tree
-    kind, *rest = tree
-    match kind:
-        case "scalar":
-            return np.dtype(rest[0]).type(rest[1])
-        case "array":
-            block, dtype = blocks[rest[0]], np.dtype(rest[1])
-            return np.frombuffer(block, dtype).reshape(rest[2]) if block.nbytes else np.empty(rest[2], dtype)
-        case "tensor":
-            return _as_tensor(blocks[rest[0]], getattr(torch, rest[1]), rest[2])
-        case "meta":
-            return _as_meta(_item(rest[0], blocks), _item(rest[1], blocks))
-        case "dict":
-            return {_item(key, blocks): _item(value, blocks) for key, value in rest[0]}
-        case "tuple":
-            return tuple(_item(each, blocks) for each in rest[0])
-        case "list":
-            return [_item(each, blocks) for each in rest[0]]
-    raise KeyError(kind)
-
-
-def _as_tensor(block: memoryview, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
-    if not block.nbytes:
-        return torch.empty(shape, dtype=dtype)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch.frombuffer(block, dtype=dtype).reshape(shape)
-
-
-def _as_meta(data: torch.Tensor, state: dict[str, Any]) -> Any:
-    # Not by its constructor, which converts and checks for ten times the time that reading takes.
-    from monai.data import MetaTensor
-
-    found = data.as_subclass(MetaTensor)
-    found.__dict__.update(state)
-    return found

@@ -10,7 +10,8 @@ from multiprocessing.reduction import DupFd
 from typing import Any
 
 from hasten.cache.libc import private_map
-from hasten.cache.record import Record, encode, open_record
+from hasten.cache.model import Model
+from hasten.cache.record import encode
 
 
 class Shelf:
@@ -41,7 +42,7 @@ class Shelf:
                 written = os.pwrite(self.handle, rest, place)
                 rest, place = rest[written:], place + written
         with mmap.mmap(self.handle, size, access=mmap.ACCESS_READ, offset=start) as mapped:
-            return Kept(self, start, size, open_record(mapped, verify=False))
+            return Kept(self, start, size, Model(mapped, verify=False))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"handle": DupFd(self.handle), "end": self.end}
@@ -58,12 +59,19 @@ class Shelf:
 class Kept:
     """An item on a shelf."""
 
-    def __init__(self, shelf: Shelf, start: int, size: int, record: Record) -> None:
-        self.shelf, self.start, self.size, self.record = shelf, start, size, record
+    def __init__(self, shelf: Shelf, start: int, size: int, model: Model) -> None:
+        self.shelf, self.start, self.size = shelf, start, size
+        self.model: Model | None = model
 
     def item(self) -> Any:
         """The item, free to be changed: nothing that is done to it is seen by anybody else."""
-        return self.record.item(private_map(self.shelf.handle, self.size, self.start))
+        mapped = private_map(self.shelf.handle, self.size, self.start)
+        if self.model is None:
+            self.model = Model(mapped, verify=False)
+        return self.model.item(mapped)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "model": None}  # each process reads it for itself
 
 
 def _nameless() -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from hasten.cases.types import Case
@@ -43,7 +44,7 @@ class Prepare:
         name = str(item.get("id") or Path(images[0]).name)
         case = Case(id=name, image=tuple(map(Path, images)), label=Path(label) if label is not None else None)
         prepared = load_prepared(case, dict(self.labels), self.config)
-        found = {**item, self.image_key: torch.from_numpy(prepared.image)}
+        found = {**item, self.image_key: torch.from_numpy(np.require(prepared.image, requirements="W"))}
         if prepared.label is not None:
-            found[self.label_key] = torch.from_numpy(prepared.label)[None]
+            found[self.label_key] = torch.from_numpy(np.require(prepared.label, requirements="W"))[None]
         return {**found, "geometry": geometry_to_dict(prepared.geometry)}

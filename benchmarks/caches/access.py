@@ -1,0 +1,99 @@
+"""Item access: seconds an item of a warm data set of each kind, on one thread, Hasten's class against MONAI's.
+
+`crop`: the spleen tutorial's chain on eight of the scans: RandCropByPosNegLabeld, four crops of 96^3, from cached
+foreground and background indices. `flip`: whole volumes of 96^3 with a RandFlipd that always flips, so that every voxel
+is read and written. `tiles`: 2-D tiles of 256^2, likewise. Both classes get the same chain, and the crops are then
+read, so that memory that is only mapped has been paid for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.caches.outcome import SPACING, Outcome
+from benchmarks.harness import Claim, interleave, median_ratio
+
+KINDS = ("CacheDataset", "PersistentDataset", "LMDBDataset")
+
+
+def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
+    small = 24 if quick else 96
+    sets: dict[str, tuple[list[dict[str, str]], list[Any], int]] = {
+        "crop": (scans(data)[: 3 if quick else 8], crop_chain(), 1),
+        "flip": (volumes(folder / "volumes", 12, (small,) * 3), flip_chain(), 1),
+        "tiles": (volumes(folder / "tiles", 64, (1, 256, 256)), flip_chain(), 4),
+    }
+    outcome = Outcome()
+    for name, (rows, chain, repeats) in sets.items():
+        arms: dict[str, Callable[[], float]] = {}
+        for kind in KINDS:
+            for who in ("monai", "hasten"):
+                dataset = make(kind, who, rows, chain, folder / f"{name}_{who}_{kind}")
+                epoch(dataset, 1)
+                arms[f"access/{name}_{who}_{kind}_s"] = partial(epoch, dataset, repeats)
+        outcome.results.update(interleave(arms, max(rounds, 2 if quick else 7)))
+        for kind in KINDS:
+            theirs, ours = (outcome.results[f"access/{name}_{who}_{kind}_s"] for who in ("monai", "hasten"))
+            text = f"item access ({name}): MONAI's {kind} takes this many times Hasten's"
+            outcome.claims.append(Claim.at_least(text, median_ratio(theirs, ours), 2))
+    return outcome
+
+
+def epoch(dataset: Any, repeats: int) -> float:
+    """Seconds an item."""
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        for number in range(len(dataset)):
+            found = dataset[number]
+            for each in found if isinstance(found, list) else [found]:
+                each["image"].sum()
+    return (time.perf_counter() - begin) / (repeats * len(dataset))
+
+
+def scans(data: Path) -> list[dict[str, str]]:
+    from benchmarks.peers.common import list_cases
+
+    rows, _ = list_cases(data)
+    return rows
+
+
+def crop_chain() -> list[Any]:
+    from benchmarks.peers.common import deterministic, random_crop
+
+    return [*deterministic("ct", spacing=SPACING, pad=(96, 96, 96), indices=True), random_crop((96, 96, 96), 4)]
+
+
+def flip_chain() -> list[Any]:
+    from monai.transforms import EnsureChannelFirstd, LoadImaged, RandFlipd, ScaleIntensityd
+
+    keys = ["image", "label"]
+    return [LoadImaged(keys), EnsureChannelFirstd(keys), ScaleIntensityd("image"), RandFlipd(keys, 1.0, spatial_axis=1)]
+
+
+def volumes(folder: Path, count: int, shape: tuple[int, ...]) -> list[dict[str, str]]:
+    import numpy as np
+
+    from hasten.cases.nifti import write_nifti
+
+    rows = []
+    for number in range(count):
+        image = np.random.default_rng(number).normal(size=shape).astype(np.float32)
+        row = {"image": folder / f"i{number}.nii", "label": folder / f"l{number}.nii"}
+        write_nifti(row["image"], image, np.eye(4))
+        write_nifti(row["label"], (image > 1).astype(np.uint8), np.eye(4))
+        rows.append({key: str(path) for key, path in row.items()})
+    return rows
+
+
+def make(kind: str, who: str, rows: list[dict[str, str]], chain: list[Any], cache: Path) -> Any:
+    import monai.data
+    from monai.transforms import Compose
+
+    import hasten
+
+    maker = getattr(hasten if who == "hasten" else monai.data, kind)
+    return maker(rows, Compose(chain), progress=False) if kind == "CacheDataset" else maker(rows, Compose(chain), cache)

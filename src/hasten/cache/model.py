@@ -1,0 +1,166 @@
+"""A record that was read once, from which any number of items is made: what is small is copied, what is large mapped.
+
+Metadata are many small objects; reading them from the record anew for every item would take longer than all the rest.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from hasten.cache.checked import DamagedEntry
+from hasten.cache.record import read_header
+
+_SMALL = 4096
+"""Bytes up to which an array is kept with the model and copied."""
+Make = Callable[[memoryview], Any]
+
+
+class Model:
+    """What a record says. `data` is needed while the model is made only."""
+
+    def __init__(self, data: Any, *, verify: bool) -> None:
+        """`verify` compares every block with its checksum. Raises DamagedEntry for what `encode` did not write."""
+        view = memoryview(data).cast("B")
+        tree, places = read_header(view, verify=verify)
+        try:
+            self.value, self.make = _plan(tree, view, places)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+            raise DamagedEntry(f"is not what was written ({error})") from error
+
+    def item(self, data: Any) -> Any:
+        """An item: its large arrays are views into `data`, the record's bytes, writable where those are."""
+        return self.value if self.make is None else self.make(memoryview(data))
+
+
+class Models:
+    """The models of the items that were read last; a process has its own."""
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self.capacity = capacity
+        self.held: dict[Any, tuple[Any, Model]] = {}
+
+    def item(self, key: Any, version: Any, data: Any) -> Any:
+        """The item of `data`, whose checksums are compared where this version of `key` is new. Raises DamagedEntry."""
+        known, model = self.held.get(key, (None, None))
+        if model is None or known != version:
+            model = Model(data, verify=True)
+            while len(self.held) >= self.capacity:
+                self.held.pop(next(iter(self.held)), None)
+            self.held[key] = (version, model)
+        return model.item(data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"capacity": self.capacity, "held": {}}
+
+
+def decode(data: Any, *, verify: bool) -> Any:
+    """The item of a record. Raises DamagedEntry."""
+    return Model(data, verify=verify).item(data)
+
+
+class _Container:
+    """A dict or list whose unchanging entries are copied at one stroke."""
+
+    def __init__(self, base: Any, entries: list[tuple[Any, Make]], arrays: list[tuple[Any, np.ndarray]]) -> None:
+        self.base, self.entries, self.arrays = base, entries, arrays
+
+    def __call__(self, view: memoryview) -> Any:
+        found = self.base.copy()
+        for key, array in self.arrays:
+            found[key] = array.copy()
+        for key, make in self.entries:
+            found[key] = make(view)
+        return found
+
+
+def _plan(tree: Any, view: memoryview, places: list[tuple[int, int]]) -> tuple[Any, Make | None]:
+    """A value that need not be copied and None, or an example and how to make another."""
+    if not isinstance(tree, list):
+        return tree, None
+    kind, *rest = tree
+    match kind:
+        case "scalar":
+            return np.dtype(rest[0]).type(rest[1]), None
+        case "array" | "tensor":
+            return _array(kind, view, places[rest[0]], rest[1], rest[2])
+        case "meta":
+            return _meta(_plan(rest[0], view, places), _plan(rest[1], view, places))
+        case "dict":
+            keys = [_plan(key, view, places)[0] for key, _ in rest[0]]
+            return _container(dict, keys, [_plan(value, view, places) for _, value in rest[0]])
+        case "list":
+            return _container(list, list(range(len(rest[0]))), [_plan(each, view, places) for each in rest[0]])
+        case "tuple":
+            parts = [_plan(each, view, places) for each in rest[0]]
+            example = tuple(value for value, _ in parts)
+            if all(make is None for _, make in parts):
+                return example, None
+            return example, lambda data: tuple(value if make is None else make(data) for value, make in parts)
+    raise KeyError(kind)
+
+
+def _container(kind: type, keys: list[Any], parts: list[tuple[Any, Make | None]]) -> tuple[Any, Make]:
+    values = [value for value, _ in parts]
+    example: Any = dict(zip(keys, values, strict=True)) if kind is dict else values
+    arrays, entries = [], []
+    for key, (value, make) in zip(keys, parts, strict=True):
+        if isinstance(make, _Copy):
+            arrays.append((key, value))
+        elif make is not None:
+            entries.append((key, make))
+    return example, _Container(example, entries, arrays)
+
+
+class _Copy:
+    """Makes copies of a small array."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __call__(self, _: memoryview) -> np.ndarray:
+        return self.array.copy()
+
+
+def _array(kind: str, view: memoryview, place: tuple[int, int], dtype: str, shape: list[int]) -> tuple[Any, Make]:
+    start, size = place
+    if kind == "array":
+        number = np.dtype(dtype)
+        if size > _SMALL:
+            return None, lambda data: np.frombuffer(data[start : start + size], number).reshape(shape)
+        array = np.frombuffer(bytearray(view[start : start + size]), number).reshape(shape)
+        return array, _Copy(array)
+    letter = getattr(torch, dtype)
+    if size > _SMALL:
+        return None, lambda data: _mapped(data, start, size, letter, shape)
+    own = bytearray(view[start : start + size])
+    tensor = _mapped(own, 0, size, letter, shape) if size else torch.empty(shape, dtype=letter)
+    return tensor, lambda _: tensor.clone()
+
+
+def _mapped(data: Any, start: int, size: int, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
+    if not memoryview(data).readonly:
+        return torch.frombuffer(data, dtype=dtype, count=size // dtype.itemsize, offset=start).view(shape)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.frombuffer(data, dtype=dtype, count=size // dtype.itemsize, offset=start).view(shape)
+
+
+def _meta(data: tuple[Any, Make | None], state: tuple[Any, Make | None]) -> tuple[Any, Make]:
+    # Not by its constructor, which converts and checks for ten times the time that reading takes.
+    from monai.data import MetaTensor
+
+    tensor, attributes = data[1], state[1]
+    assert tensor is not None
+    assert attributes is not None
+
+    def make(view: memoryview) -> Any:
+        found = tensor(view).as_subclass(MetaTensor)
+        found.__dict__.update(attributes(view))
+        return found
+
+    return None, make
