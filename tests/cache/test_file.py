@@ -55,7 +55,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(name=st.sampled_from(FILES), place=st.integers(0), mask=st.integers(1, 255))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_no_changed_byte_goes_unnoticed(whole: Path, name: str, place: int, mask: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(shutil.copytree(whole, Path(scratch) / "entry"))

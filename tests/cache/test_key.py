@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hasten.cache.key import arena_key, cache_dir, entry_name, fingerprint_key
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
-from tests.cache.sets import write_case_set
+from tests.cache.sets import SPEC, write_case_set
 
 NUMBER = st.sampled_from([0.0, 0.1, 1.0, 2.5])
 SPECS = st.builds(
@@ -106,6 +106,17 @@ def test_what_only_the_fingerprint_shows(small: CaseSet) -> None:
 
 def test_the_order_of_the_labels_does_not_count(small: CaseSet) -> None:
     assert keys(replace(small, labels=dict(reversed(small.labels.items())))) == keys(small)
+
+
+def test_content_tells_where_times_do_not(small: CaseSet) -> None:
+    path = small.cases[1].image[0]
+    status, data = path.stat(), bytearray(path.read_bytes())
+    before, exact = arena_key(small, SPEC, 10), arena_key(small, SPEC, 10, hash_content=True)
+    data[-1] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert arena_key(small, SPEC, 10) == before
+    assert arena_key(small, SPEC, 10, hash_content=True) != exact
 
 
 def test_both_halves_of_a_pair_count(small: CaseSet, tmp_path: Path) -> None:

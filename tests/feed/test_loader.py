@@ -5,6 +5,7 @@ import time
 import traceback
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
@@ -82,10 +83,12 @@ def test_breaking_off_ends_the_thread() -> None:
 
 def test_a_thousand_epochs_leak_no_thread() -> None:
     loader, before = ThreadDataLoader(Numbers(3)), threading.active_count()
+    files = psutil.Process().num_fds()
     for _ in range(1000):
         for _ in loader:
             pass
     assert threading.active_count() == before
+    assert psutil.Process().num_fds() <= files
 
 
 def test_the_data_sets_own_attributes_show() -> None:

@@ -68,7 +68,8 @@ def get_arena(
     is rebuilt with a warning. Raises ValueError from reading a case, or naming the cache folder where it is full or
     can't be written; earlier entries stay as they are.
     """
-    folder = cache_dir(cache) / "arena" / entry_name(case_set.name, arena_key(case_set, prepare, cache.max_points))
+    key = arena_key(case_set, prepare, cache.max_points, hash_content=cache.hash_content)
+    folder = cache_dir(cache) / "arena" / entry_name(case_set.name, key)
     with explained(folder.parent):
         for _ in range(3):
             if not (folder / INDEX).exists():

@@ -18,7 +18,7 @@ import torch
 
 import hasten
 from hasten.cache.chain import Chain
-from hasten.cache.key import digest
+from hasten.cache.key import digest, sha256
 
 _DEPTH = 20
 _VERSIONED = ("monai", "torch", "numpy")
@@ -58,15 +58,10 @@ def _named(text: str, content: bool) -> Any:
     except (OSError, ValueError):  # no file; or no name at all
         return text
     if not stat.S_ISDIR(status.st_mode):
-        last = _content(Path(text)) if content else status.st_mtime_ns
+        last = sha256(Path(text)) if content else status.st_mtime_ns
         return ["file", os.path.abspath(text), status.st_size, last]  # noqa: PTH100
     files = sorted(str(each) for each in Path(text).rglob("*") if each.is_file())
     return ["folder", str(Path(text).absolute()), [_named(each, content) for each in files]]
-
-
-def _content(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe(value: Any, depth: int = 0) -> Any:

@@ -8,11 +8,13 @@ import json
 import os
 from pathlib import Path
 
+import hasten
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
 
 FORMAT = 3
 """Raised when the layout of an entry, or what goes into a voxel or a fingerprint, changes: older ones are not found."""
+_VERSION = [FORMAT, hasten.__version__]
 _PAIRED = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
 
 
@@ -25,8 +27,11 @@ def cache_dir(config: CacheConfig) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hasten"
 
 
-def files_identity(cases: tuple[Case, ...]) -> list[list[object]]:
-    """Id, paths, sizes and modification times of every case. Raises ValueError for a file that is not there."""
+def files_identity(cases: tuple[Case, ...], *, content: bool = False) -> list[list[object]]:
+    """Id, paths, sizes and modification times of every case, and the SHA-256 of the files' bytes on request.
+
+    Raises ValueError for a file that is not there.
+    """
     rows: list[list[object]] = []
     for case in cases:
         row: list[object] = [case.id, len(case.image)]
@@ -38,7 +43,7 @@ def files_identity(cases: tuple[Case, ...]) -> list[list[object]]:
                     raise ValueError(
                         f"{path}: can't be found ({error.strerror}); restore it, or remove case {case.id} from the list"
                     ) from error
-                row += [str(path.resolve()), status.st_size, status.st_mtime_ns]
+                row += [str(path.resolve()), status.st_size, status.st_mtime_ns, *([sha256(path)] if content else [])]
         rows.append(row)
     return rows
 
@@ -57,25 +62,32 @@ def _parts(path: Path) -> list[Path]:
     return [path]
 
 
+def sha256(path: Path) -> str:
+    """Of a file's bytes, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def digest(content: object) -> str:
     """16 hexadecimal digits of SHA-256 over the JSON form of `content`."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def arena_key(case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> str:
+def arena_key(case_set: CaseSet, prepare: PrepareConfig, max_points: int, *, hash_content: bool = False) -> str:
     """Key of the arena of these cases prepared so. The number of threads changes no voxel and is left out."""
     parameters = {name: value for name, value in dataclasses.asdict(prepare).items() if name != "num_threads"}
     for name in ("spacing", "window"):
         if parameters[name] is not None:
             parameters[name] = [float(value) for value in parameters[name]]  # 1 and 1.0 prepare alike
-    return digest([FORMAT, "arena", parameters, max_points, _shared(case_set), files_identity(case_set.cases)])
+    files = files_identity(case_set.cases, content=hash_content)
+    return digest([_VERSION, "arena", parameters, max_points, _shared(case_set), files])
 
 
 def fingerprint_key(case_set: CaseSet) -> str:
     """Key of the fingerprint of these cases."""
     own = [case_set.name, case_set.modality, case_set.spatial_dims]
-    return digest([FORMAT, "fingerprint", own, _shared(case_set), files_identity(case_set.cases)])
+    return digest([_VERSION, "fingerprint", own, _shared(case_set), files_identity(case_set.cases)])
 
 
 def entry_name(name: str, key: str) -> str:

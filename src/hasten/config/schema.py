@@ -77,6 +77,8 @@ class CacheConfig:
     """With home `auto`: memory of the GPU for prepared cases, such as 8GiB; `auto` takes half of what is free."""
     ram: str = "auto"
     """With home `auto`: host memory for prepared cases, such as 64GiB; `auto` takes half of what is free."""
+    hash_content: bool = False
+    """Tell files by the SHA-256 of their bytes too, for file systems whose times do not change with a file."""
     max_points: int = 4096
     """Foreground voxels remembered per case and class, to centre crops on."""
 
