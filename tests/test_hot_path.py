@@ -16,6 +16,9 @@ ALLOWED: set[tuple[str, str]] = {
     # The CPU's own renderer: what it reads lies in host memory, and reading it is how it skips what was not drawn.
     ("sample/host.py", "render_on_host"),
     ("sample/host.py", "_augment"),
+    # Only where cases lie on the disk, and the host draws and makes their samples: the tensors are its own.
+    ("sample/ahead.py", "read_ahead"),
+    ("sample/mixed.py", "MixedProgram.host_batches"),
 }
 """(file below src/hasten, qualified function): work that is done once, outside the step. Say why beside each."""
 

@@ -102,3 +102,14 @@ def test_the_command_line(three: Path) -> None:
     found = CliRunner().invoke(app, ["cache", "ls", "--dir", str(three / "nowhere")])
     assert found.exit_code == 2
     assert "is no folder" in found.output
+
+
+def test_copies_of_remote_files_are_listed_and_pruned_by_server(tmp_path: Path) -> None:
+    for name in ("s3/bucket/set/a.nii", "s3/bucket/set/.a.nii.fetched", "https/host/b.nii"):
+        (tmp_path / "remote" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "remote" / name).write_bytes(bytes(100))
+    os.utime(tmp_path / "remote/https/host/b.nii", (1e9, 1e9))
+    found = {entry.source: entry for entry in list_entries(tmp_path)}
+    assert {source: entry.num_bytes for source, entry in found.items()} == {"s3://bucket": 200, "https://host": 100}
+    assert [entry.source for entry in prune(tmp_path, unused_days=30)] == ["https://host"]
+    assert [entry.source for entry in list_entries(tmp_path)] == ["s3://bucket"]

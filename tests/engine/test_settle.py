@@ -251,7 +251,7 @@ class Programs:
         self.spec: Any = None
         self.cases: Any = None
 
-    def __call__(self, spec: Any, tables: Any, cases: Any, seed: int, *, compile: bool) -> Any:
+    def __call__(self, spec: Any, tables: Any, cases: Any, seed: int, *, compile: bool, pages: Any = None) -> Any:
         self.made.append(compile)
         self.spec, self.cases = spec, cases
 
@@ -273,7 +273,7 @@ class _Callable:
         self.call(step)
 
 
-ARENA: Any = SimpleNamespace(num_channels=2, tables=None, index=lambda ids: ids)
+ARENA: Any = SimpleNamespace(num_channels=2, tables=None, part=None, pages=None, index=lambda ids: ids)
 
 
 @pytest.fixture

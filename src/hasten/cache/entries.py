@@ -19,7 +19,8 @@ class Entry:
 
     path: Path
     kind: str
-    """`arena` (prepared cases), `unfinished` (a build that was stopped) or `small` (fingerprints and measurements)."""
+    """`arena` (prepared cases), `unfinished` (a build that was stopped), `remote` (copies of a server's files) or
+    `small` (fingerprints and measurements)."""
     num_bytes: int
     source: str
     """Where the cases came from; empty where the entry does not say."""
@@ -31,6 +32,8 @@ class Entry:
 def list_entries(folder: Path) -> list[Entry]:
     """The entries of a cache folder, the one used last first. A folder that does not exist has none."""
     found = [_arena(path) for path in _folders(folder / "arena")]
+    servers = [server for protocol in _folders(folder / "remote") for server in _folders(protocol)]
+    found += [_copies(server, folder / "remote") for server in servers]
     for name in ("fingerprint", "measured"):
         files = [path for path in _children(folder / name) if path.is_file()]
         if files:
@@ -57,7 +60,7 @@ def verify(folder: Path) -> Iterator[tuple[Entry, str]]:
 def prune(
     folder: Path, *, unused_days: float | None = None, max_bytes: int | None = None, damaged: bool = False
 ) -> list[Entry]:
-    """Remove arenas and return what was removed.
+    """Remove arenas and copies of remote files, and return what was removed.
 
     unused_days: those not used for that long. max_bytes: those used longest ago, until the rest takes no more.
     damaged: those that fail `verify`. Builds that were stopped are removed in any case. An arena that a process has
@@ -91,6 +94,18 @@ def _children(folder: Path) -> list[Path]:
 def _folders(folder: Path) -> list[Path]:
     hidden = [path for path in _children(folder) if path.name.startswith(".") and path.name.endswith(".partial")]
     return [path for path in _children(folder) if path.is_dir() and (not path.name.startswith(".") or path in hidden)]
+
+
+def _copies(server: Path, remote: Path) -> Entry:
+    stats = [file.stat() for file in server.rglob("*") if file.is_file()]
+    return Entry(
+        path=server,
+        kind="remote",
+        num_bytes=sum(stat.st_size for stat in stats),
+        source=server.relative_to(remote).as_posix().replace("/", "://", 1),
+        num_cases=sum(stat.st_size > 0 for stat in stats),
+        used=max((max(stat.st_atime, stat.st_mtime) for stat in stats), default=server.stat().st_mtime),
+    )
 
 
 def _arena(path: Path) -> Entry:

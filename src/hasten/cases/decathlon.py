@@ -6,23 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from hasten.cases.labels import parse_labels
-from hasten.cases.listing import Listing, case_from_entry, load_json
+from hasten.cases.listing import Listing, case_from_entry, join_entries, load_json
 from hasten.cases.pairs import pair_files
+from hasten.cases.place import Place
 
 
-def read_decathlon(path: Path) -> Listing:
-    """The cases of a dataset.json; a `test` list is ignored. Raises ValueError."""
+def read_decathlon(path: Path, place: Place) -> Listing:
+    """The cases of a dataset.json, whose names start at `place`; a `test` list is ignored. Raises ValueError."""
     content = load_json(path)
     if not isinstance(content, dict):
         raise ValueError(f'{path}: must be a JSON object with "training" and "labels".')
-    folder = path.parent
+    folder = place.folder
     if "training" in content:
         entries = content["training"]
         if not isinstance(entries, list):
             raise ValueError(f'{path}: "training" must be a list of {{"image": ..., "label": ...}}.')
-        cases = tuple(case_from_entry(e, folder, f"{path}: training[{i}]") for i, e in enumerate(entries))
+        made = join_entries(case_from_entry(e, place, f"{path}: training[{i}]") for i, e in enumerate(entries))
     elif "file_ending" in content and (folder / "imagesTr").is_dir() and (folder / "labelsTr").is_dir():
-        cases = pair_files(folder / "imagesTr", folder / "labelsTr")
+        made = {"cases": pair_files(folder / "imagesTr", folder / "labelsTr")}
     else:
         raise ValueError(f'{path}: has no "training" list of {{"image": ..., "label": ...}}; add it.')
     if "labels" not in content:
@@ -31,10 +32,10 @@ def read_decathlon(path: Path) -> Listing:
     return Listing(
         name=str(content.get("name") or folder.name),
         source=path,
-        cases=cases,
         labels=parse_labels(content["labels"], str(path)),
         channels=channels,
         modality=channels[0] if channels else "",
+        **made,
     )
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from hasten.cases.dicom import is_series, read_series, read_series_header
+from hasten.cases.itk import ITK_ENDINGS, read_itk, read_itk_header
 from hasten.cases.nifti import NIFTI_ENDINGS, read_nifti, read_nifti_header
 from hasten.cases.picture import PICTURE_ENDINGS, read_picture, read_picture_header
+from hasten.cases.tiff import is_stack, read_stack, read_stack_header
 from hasten.cases.types import Volume
 
-ENDINGS = (*NIFTI_ENDINGS, *PICTURE_ENDINGS)
+Kind = Literal["nifti", "itk", "series", "stack", "picture"]
+ENDINGS = (*NIFTI_ENDINGS, *ITK_ENDINGS, *PICTURE_ENDINGS)
 
 
 def ending(path: Path) -> str:
@@ -20,33 +25,82 @@ def ending(path: Path) -> str:
 
 
 def stem(path: Path) -> str:
-    """The file name without its known ending (`a.b.nii.gz` gives `a.b`)."""
+    """The file name without its known ending (`a.b.nii.gz` gives `a.b`); the name of a folder."""
+    if path.is_dir():
+        return path.name
     known = ending(path)
     return path.name[: len(path.name) - len(known)] if known else path.stem
 
 
 def is_picture(path: Path) -> bool:
+    """Whether a file is a 2-D picture, which lies nowhere in space. A TIFF of several pages is none."""
+    return ending(path) in PICTURE_ENDINGS and not is_stack(path)
+
+
+def may_lie_nowhere(path: Path) -> bool:
+    """Whether files of this kind need not say where they lie: pictures and TIFF stacks, whose affine then is identity.
+
+    Going by the name, so that a label isn't opened for it.
+    """
     return ending(path) in PICTURE_ENDINGS
 
 
+def is_nifti(path: Path) -> bool:
+    return not path.is_dir() and ending(path) in NIFTI_ENDINGS
+
+
 def list_files(folder: Path) -> list[Path]:
-    """The image files of a folder by name; hidden files are left out, and a .hdr/.img pair is named by its .img."""
+    """The images of a folder by name: files, and folders of a DICOM series.
+
+    Hidden ones are left out, and a .hdr/.img pair is named by its .img.
+    """
     kinds = tuple(known for known in ENDINGS if not known.startswith(".hdr"))
-    return sorted(p for p in folder.iterdir() if ending(p) in kinds and not p.name.startswith(".") and p.is_file())
+    shown = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    return [path for path in shown if (path.is_file() and ending(path) in kinds) or is_series(path)]
 
 
 def read_file(path: Path, *, label: bool = False) -> Volume:
-    """Read one file as (C, D, H, W); `label` reads a colour-mapped picture as its indices. Raises ValueError."""
-    _check_known(path)
-    return read_picture(path, indices=label) if is_picture(path) else read_nifti(path)
+    """Read one file, or the DICOM series of a folder, as (C, D, H, W). Raises ValueError.
+
+    `label` reads a colour-mapped picture as its indices.
+    """
+    match kind_of(path):
+        case "nifti":
+            return read_nifti(path)
+        case "itk":
+            return read_itk(path)
+        case "series":
+            return read_series(path)
+        case "stack":
+            return read_stack(path, indices=label)
+        case _:
+            return read_picture(path, indices=label)
 
 
 def read_file_header(path: Path) -> tuple[tuple[int, int, int], int, np.ndarray]:
     """Shape (D, H, W), number of channels and affine (4, 4) of one file. Raises ValueError."""
-    _check_known(path)
-    return read_picture_header(path) if is_picture(path) else read_nifti_header(path)
+    match kind_of(path):
+        case "nifti":
+            return read_nifti_header(path)
+        case "itk":
+            return read_itk_header(path)
+        case "series":
+            return read_series_header(path)
+        case "stack":
+            return read_stack_header(path)
+        case _:
+            return read_picture_header(path)
 
 
-def _check_known(path: Path) -> None:
-    if not ending(path):
+def kind_of(path: Path) -> Kind:
+    """Which reader a path asks for. Raises ValueError for a name of no known kind."""
+    if path.is_dir():
+        return "series"
+    known = ending(path)
+    if not known:
         raise ValueError(f"{path}: is of no known kind ({', '.join(ENDINGS)}); convert it to .nii.gz or .png.")
+    if known in NIFTI_ENDINGS:
+        return "nifti"
+    if known in ITK_ENDINGS:
+        return "itk"
+    return "stack" if is_stack(path) else "picture"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hasten.cases.formats import stem
+from hasten.cases.place import Place, Remote
 from hasten.cases.types import Case
+from hasten.config.url import shown
+
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +27,16 @@ class Listing:
     labels: dict[int, str] | None = None
     channels: tuple[str, ...] | None = None
     modality: str = ""
+    remote: tuple[Remote, ...] = ()
+    """Files of the cases that are elsewhere; their paths are those of local copies, which may be still to come."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A case of a list, and which of its files are to be fetched."""
+
+    case: Case
+    remote: tuple[Remote, ...] = ()
 
 
 def load_json(path: Path) -> Any:
@@ -36,21 +51,51 @@ def load_json(path: Path) -> Any:
         raise ValueError(f"{path}: cannot be read ({error}); check the path and that it is UTF-8 text.") from error
 
 
-def case_from_entry(entry: object, folder: Path, where: str) -> Case:
-    """A case from `{"id", "image": str | list, "label"}`; relative paths start at `folder`. Raises ValueError."""
+def case_from_entry(entry: object, place: Place, where: str) -> Entry:
+    """A case from `{"id", "image": str | list, "label", "sha256"}`; relative names start at `place`.
+
+    `sha256`, `{"image": str | list, "label": str}`, is what the content of remote files must have. Raises ValueError.
+    """
     if not isinstance(entry, dict):
-        raise ValueError(f'{where}: must be {{"image": ..., "label": ...}}, not {entry!r}.')
+        raise ValueError(f'{where}: must be {{"image": ..., "label": ...}}, not {shown(repr(entry))}.')
     image, label = entry.get("image"), entry.get("label")
     names = [image] if isinstance(image, str) else image
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f'{where}: "image" must name a file or a list of files, not {image!r}.')
+        raise ValueError(f'{where}: "image" must name a file or a list of files, not {shown(repr(image))}.')
     if not isinstance(label, str) or not label:
-        raise ValueError(f'{where}: "label" must name the label map of {names[0]}, not {label!r}.')
-    paths = tuple(folder / name for name in names)
+        raise ValueError(f'{where}: "label" must name the label map of {shown(names[0])}, not {label!r}.')
+    hashes = _hashes(entry.get("sha256"), len(names), where)
+    found = [place.find(name, where, sha256) for name, sha256 in zip([*names, label], hashes, strict=True)]
+    *paths, label_path = [each.path if isinstance(each, Remote) else each for each in found]
     case_id = str(stem(paths[0]) if entry.get("id") in (None, "") else entry["id"])
     if "/" in case_id or "\\" in case_id:
         raise ValueError(f'{where}: the id "{case_id}" holds a slash, but ids become file names; rename it.')
-    return Case(id=case_id, image=paths, label=folder / label)
+    case = Case(id=case_id, image=tuple(paths), label=label_path)
+    return Entry(case=case, remote=tuple(each for each in found if isinstance(each, Remote)))
+
+
+def _hashes(given: object, num_images: int, where: str) -> list[str | None]:
+    """The SHA-256 of every image file, then of the label; None where none is given."""
+    fields = given or {}
+    if isinstance(fields, dict) and set(fields) <= {"image", "label"}:
+        image = fields.get("image") or [None] * num_images
+        hashes = [each or None for each in [*(image if isinstance(image, list) else [image]), fields.get("label")]]
+        sound = all(each is None or (isinstance(each, str) and _SHA256.fullmatch(each)) for each in hashes)
+        if sound and len(hashes) == num_images + 1:
+            return hashes
+    raise ValueError(
+        f'{where}: "sha256" must be {{"image": ..., "label": ...}} with 64 hexadecimal digits for every file, '
+        f"not {given!r}."
+    )
+
+
+def join_entries(entries: Iterable[Entry]) -> dict[str, Any]:
+    """The fields of a Listing that its entries make up."""
+    known = tuple(entries)
+    return {
+        "cases": tuple(entry.case for entry in known),
+        "remote": tuple(remote for entry in known for remote in entry.remote),
+    }
 
 
 def first_few(names: Iterable[object], limit: int = 3) -> str:

@@ -1,4 +1,4 @@
-"""JSON and CSV lists of cases. Relative paths start at the folder of the list."""
+"""JSON and CSV lists of cases. Relative names start at the folder of the list, here or where it came from."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from pathlib import Path
 
 from hasten.cases.decathlon import read_decathlon
 from hasten.cases.labels import parse_labels
-from hasten.cases.listing import Listing, case_from_entry, load_json
+from hasten.cases.listing import Listing, case_from_entry, join_entries, load_json
 from hasten.cases.pairs import declared_labels
+from hasten.cases.place import Place
 
 
-def read_json_list(path: Path) -> Listing:
-    """`[{"id", "image", "label"}, ...]` or `{"labels": {...}, "cases": [...]}`, or a dataset.json.
+def read_json_list(path: Path, place: Place) -> Listing:
+    """`[{"id", "image", "label", "sha256"}, ...]` or `{"labels": {...}, "cases": [...]}`, or a dataset.json.
 
     Raises ValueError.
     """
     content = load_json(path)
     if isinstance(content, dict) and ("training" in content or "file_ending" in content):
-        return read_decathlon(path)
+        return read_decathlon(path, place)
     declared = content if isinstance(content, dict) else {"cases": content}
     entries = declared.get("cases")
     if not isinstance(entries, list):
@@ -26,14 +27,16 @@ def read_json_list(path: Path) -> Listing:
             f'{path}: must be a list of {{"image": ..., "label": ...}}, an object with such a list in "cases", '
             'or a Decathlon dataset.json with "training".'
         )
-    cases = tuple(case_from_entry(e, path.parent, f"{path}: cases[{i}]") for i, e in enumerate(entries))
-    labels = parse_labels(declared["labels"], str(path)) if "labels" in declared else declared_labels(path.parent)
-    return Listing(name=str(declared.get("name") or path.stem), source=path, cases=cases, labels=labels)
+    found = (case_from_entry(e, place, f"{path}: cases[{i}]") for i, e in enumerate(entries))
+    labels = parse_labels(declared["labels"], str(path)) if "labels" in declared else declared_labels(place.folder)
+    name = str(declared.get("name") or path.stem)
+    return Listing(name=name, source=path, labels=labels, **join_entries(found))
 
 
-def read_csv_list(path: Path) -> Listing:
+def read_csv_list(path: Path, place: Place) -> Listing:
     """A CSV table with the columns image, label and optionally id; `;` parts the files of several channels.
 
+    The columns image_sha256 and label_sha256 may say what remote files must hold.
     Raises ValueError.
     """
     try:
@@ -48,7 +51,7 @@ def read_csv_list(path: Path) -> Listing:
                 f'{path}: has no column "{column}" (its first line names {columns}); '
                 "name the columns image,label[,id] in the first line."
             )
-    cases = []
+    entries = []
     for fields in reader:
         if not any(field.strip() for field in fields):
             continue
@@ -57,5 +60,8 @@ def read_csv_list(path: Path) -> Listing:
             raise ValueError(f"{where}: has {len(fields)} fields, but the first line names {len(columns)} columns.")
         row = dict(zip(columns, (field.strip() for field in fields), strict=True))
         names = [name.strip() for name in row["image"].split(";")]
-        cases.append(case_from_entry({"id": row.get("id"), "image": names, "label": row["label"]}, path.parent, where))
-    return Listing(name=path.stem, source=path, cases=tuple(cases), labels=declared_labels(path.parent))
+        hashes = [each.strip() for each in row.get("image_sha256", "").split(";")]
+        sha256 = {"image": hashes if any(hashes) else None, "label": row.get("label_sha256")}
+        entry = {"id": row.get("id"), "image": names, "label": row["label"], "sha256": sha256}
+        entries.append(case_from_entry(entry, place, where))
+    return Listing(name=path.stem, source=path, labels=declared_labels(place.folder), **join_entries(entries))

@@ -32,6 +32,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _BROKEN_GZIP: Any = (OSError, EOFError, zlib.error, GzipError)
 _HEADER_BYTES = 540  # of NIfTI-2; NIfTI-1 takes 348
 Shape = tuple[int, int, int]
+_Mapped = tuple[np.ndarray, float, float, np.ndarray]
 
 
 def read_nifti(path: str | Path) -> Volume:
@@ -49,14 +50,26 @@ def read_nifti(path: str | Path) -> Volume:
     shape, num_channels, affine = _describe(header, path)
     dtype = _checked_dtype(header, path)
     count, offset = num_channels * math.prod(shape), int(header.get_data_offset())
-    if len(data) < offset + count * dtype.itemsize:
-        raise ValueError(
-            f"{path}: the header says {num_channels} x {shape} voxels of {dtype.name}, which end at byte "
-            f"{offset + count * dtype.itemsize}, but the file holds {len(data)} bytes; copy or export the file again."
-        )
+    _check_length(len(data), (num_channels, *shape), dtype, offset, path)
     flat = np.frombuffer(data, dtype, count, offset)
     slope, inter = _slope_inter(header, path)
     return Volume(_scaled(flat, slope, inter).reshape(num_channels, *shape), affine)
+
+
+def read_nifti_region(path: str | Path, start: Shape, size: Shape) -> Volume:
+    """A region (start, size) of a NIfTI file, each (D, H, W) and inside the volume, with the whole volume's affine.
+
+    The file is mapped, so that only the pages of memory that hold the region are read. A compressed one is inflated
+    whole. Raises what `read_nifti` raises.
+    """
+    path = Path(path)
+    part = (slice(None), *(slice(at, at + length) for at, length in zip(start, size, strict=True)))
+    mapped = _map_pair(path) if _is_pair(path) else _map(path)
+    if mapped is None:
+        whole = read_nifti(path)
+        return Volume(whole.array[part].copy(), whole.affine)
+    values, slope, inter, affine = mapped
+    return Volume(_scaled(np.array(values[part]), slope, inter), affine)
 
 
 def read_nifti_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
@@ -114,6 +127,53 @@ def _decompressed(path: Path) -> bytes:
         raise ValueError(
             f"{path}: is a damaged or truncated gzip file ({error}); copy or download it again."
         ) from error
+
+
+def _map(path: Path) -> _Mapped | None:
+    """The voxels (C, D, H, W) as stored, slope, intercept and affine; None if the file is compressed."""
+    if _is_gzip(path):
+        return None
+    header = _read_header(path)
+    shape, num_channels, affine = _describe(header, path)
+    offset = int(header.get_data_offset())
+    values = _map_voxels(path, (num_channels, *shape), _checked_dtype(header, path), offset)
+    return values, *_slope_inter(header, path), affine
+
+
+def _map_pair(path: Path) -> _Mapped | None:
+    image = _load_pair(path)
+    voxels = Path(image.file_map["image"].filename)
+    if _is_gzip(voxels):
+        return None
+    shape, num_channels, affine = _describe(image.header, path, image.affine)
+    proxy = image.dataobj
+    values = _map_voxels(voxels, (num_channels, *shape), _checked_dtype(image.header, path), int(proxy.offset))
+    return values, float(proxy.slope), float(proxy.inter), affine
+
+
+def _map_voxels(path: Path, shape: tuple[int, ...], dtype: np.dtype, offset: int) -> np.ndarray:
+    try:
+        _check_length(path.stat().st_size, shape, dtype, offset, path)
+        return np.memmap(path, dtype, "r", offset, shape)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions.") from error
+
+
+def _check_length(num_bytes: int, shape: tuple[int, ...], dtype: np.dtype, offset: int, path: Path) -> None:
+    end = offset + math.prod(shape) * dtype.itemsize
+    if num_bytes < end:
+        raise ValueError(
+            f"{path}: the header says {shape[0]} x {shape[1:]} voxels of {dtype.name}, which end at byte {end}, but "
+            f"the file holds {num_bytes} bytes; copy or export the file again."
+        )
+
+
+def _is_gzip(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == _GZIP_MAGIC
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions.") from error
 
 
 def _read_header(path: Path) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,9 @@ from hasten.cases.types import Volume
 
 PICTURE_ENDINGS = (".png", ".tif", ".tiff", ".jpg", ".jpeg", ".bmp")
 _GRAY = {"1", "L", "I", "I;16", "I;16L", "I;16B", "I;16N", "F"}
-_UNREADABLE = (OSError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError)
+_DAMAGED = (TypeError, KeyError, EOFError, struct.error)  # what Pillow trips over in a damaged TIFF
+_UNREADABLE = (OSError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError, *_DAMAGED)
+_SIGNED = 2
 Shape = tuple[int, int, int]
 
 
@@ -19,36 +24,54 @@ def read_picture(path: str | Path, *, indices: bool = False) -> Volume:
     """Read a picture as (C, 1, H, W), affine identity: gray C = 1, colour C = 3, alpha dropped, 16-bit gray kept.
 
     `indices` takes the palette index instead of its colour, which is how label maps are stored as colour-mapped PNG.
-    Raises ValueError for a file that is no picture, has several pages or would lose bits.
+    Raises ValueError for a file that is no picture, has several pages (`hasten.cases.tiff` reads those) or would lose
+    bits.
     """
     path = Path(path)
-    try:
-        with Image.open(path) as picture:
-            _check(picture, path)
-            mode = _mode(picture, indices=indices)
-            array = np.asarray(picture if picture.mode == mode else picture.convert(mode))
-            if mode == "I" and picture.format == "PNG":  # older Pillow widens 16-bit gray PNG
-                array = array.astype(np.uint16)
-    except _UNREADABLE as error:
-        raise _unreadable(path, error) from error
-    if array.dtype == bool:
-        array = array.astype(np.uint8)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    channels = array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)
-    return Volume(channels[:, None], np.eye(4))
+    with opened(path) as picture:
+        _check_one_page(picture, path)
+        return Volume(page_pixels(picture, path, indices=indices)[:, None], np.eye(4))
 
 
 def read_picture_header(path: str | Path, *, indices: bool = False) -> tuple[Shape, int, np.ndarray]:
     """Shape (1, H, W), number of channels and identity affine, without decoding the pixels. Raises ValueError."""
     path = Path(path)
+    with opened(path) as picture:
+        _check_one_page(picture, path)
+        num_channels = page_channels(picture, path, indices=indices)
+        return (1, picture.height, picture.width), num_channels, np.eye(4)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """The picture, opened by Pillow; what Pillow raises meanwhile is a ValueError that names the file."""
     try:
         with Image.open(path) as picture:
-            _check(picture, path)
-            num_channels = 3 if _mode(picture, indices=indices) == "RGB" else 1
-            return (1, picture.height, picture.width), num_channels, np.eye(4)
+            yield picture
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
+
+
+def page_pixels(picture: Image.Image, path: Path, *, indices: bool) -> np.ndarray:
+    """The pixels of the page that `picture` is at, (C, H, W), in the file's type. Raises ValueError."""
+    _check_bits(picture, path)
+    mode = _mode(picture, indices=indices)
+    array = np.asarray(picture if picture.mode == mode else picture.convert(mode))
+    if mode == "I" and picture.format == "PNG":  # older Pillow widens 16-bit gray PNG
+        array = array.astype(np.uint16)
+    if array.dtype == bool:
+        array = array.astype(np.uint8)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if picture.format == "TIFF" and array.ndim == 2:
+        array = _with_sign(array, *_sample(picture))
+    return array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)
+
+
+def page_channels(picture: Image.Image, path: Path, *, indices: bool) -> int:
+    """The C of `page_pixels`, without decoding the pixels. Raises ValueError."""
+    _check_bits(picture, path)
+    return 3 if _mode(picture, indices=indices) == "RGB" else 1
 
 
 def write_label_picture(path: Path, label: np.ndarray) -> Path:
@@ -71,18 +94,46 @@ def _mode(picture: Image.Image, *, indices: bool) -> str:
     return "L" if picture.mode in ("LA", "La") else "RGB"
 
 
-def _check(picture: Image.Image, path: Path) -> None:
+def _check_one_page(picture: Image.Image, path: Path) -> None:
     num_pages = getattr(picture, "n_frames", 1)
     if num_pages > 1:
         raise ValueError(
-            f"{path}: holds {num_pages} pages; save each page as a picture of its own, or the stack as .nii.gz."
+            f"{path}: holds {num_pages} pages; save each page as a picture of its own, or the stack as .tif or .nii.gz."
         )
+
+
+def _check_bits(picture: Image.Image, path: Path) -> None:
+    """Refuse what Pillow decodes to other values without a word."""
     if picture.format == "PNG":
         with path.open("rb") as file:
             start = file.read(26)
-        # Pillow cuts these to 8 bits without a word.
         if len(start) == 26 and start[24] == 16 and start[25] in (2, 4, 6):
             raise ValueError(f"{path}: is 16-bit with colour or alpha; save one 16-bit gray file per channel.")
+    if picture.format == "TIFF":
+        bits, kind = _sample(picture)
+        if bits > 8 and len(picture.getbands()) > 1:
+            raise ValueError(f"{path}: is {bits}-bit with colour or alpha; save one {bits}-bit gray file per channel.")
+        compressed = picture.info.get("compression", "raw") != "raw"
+        if compressed and picture.tag_v2.prefix == b"MM" and (bits > 16 or (bits, kind) == (16, _SIGNED)):  # type: ignore[attr-defined]
+            raise ValueError(
+                f"{path}: is a big-endian, compressed TIFF of {bits}-bit voxels, whose bytes Pillow mixes up; "
+                "save it without compression, or as .nii.gz."
+            )
+
+
+def _sample(picture: Image.Image) -> tuple[int, int]:
+    """Bits of a sample and their meaning (1 unsigned, 2 signed, 3 floating point) of a TIFF page."""
+    tags = picture.tag_v2  # type: ignore[attr-defined]
+    return int(np.max(tags.get(258, 1))), int(np.max(tags.get(339, 1)))
+
+
+def _with_sign(array: np.ndarray, bits: int, kind: int) -> np.ndarray:
+    """What Pillow widens, or takes for signed or unsigned, in the type that the file states."""
+    if kind == _SIGNED and bits == 8 and array.dtype == np.uint8:
+        return array.view(np.int8)
+    if kind == _SIGNED and bits == 16 and array.dtype == np.int32:
+        return array.astype(np.int16)
+    return array.view(np.uint32) if kind == 1 and bits == 32 and array.dtype == np.int32 else array
 
 
 def _unreadable(path: Path, error: Exception) -> ValueError:

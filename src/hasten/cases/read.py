@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.cases.formats import is_picture, read_file, read_file_header
+from hasten.cases.formats import may_lie_nowhere, read_file, read_file_header
 from hasten.cases.labels import to_class_index
 from hasten.cases.types import Case, Volume
 
@@ -51,8 +51,7 @@ def read_label(case: Case, labels: dict[int, str], image: Volume) -> np.ndarray:
             f"{case.label}: its shape {volume.array.shape[1:]} differs from {image.array.shape[1:]} of {case.image[0]} "
             "(D, H, W); resample the label onto the image's grid, or correct the pairing of the files."
         )
-    if not is_picture(case.label):  # a picture lies nowhere in space, so there is nothing to compare
-        _check_affine(volume, case.label, image, case.image[0])
+    _check_affine(volume, case.label, image, case.image[0])
     return to_class_index(volume.array[0], labels, case.label)
 
 
@@ -63,6 +62,9 @@ def read_shape(case: Case) -> tuple[tuple[int, int, int], np.ndarray]:
 
 
 def _check_affine(volume: Volume, path: Path, reference: Volume, reference_path: Path) -> None:
+    for each, file in ((volume, path), (reference, reference_path)):
+        if may_lie_nowhere(file) and np.array_equal(each.affine, np.eye(4)):
+            return  # there is nothing to compare
     difference = float(np.abs(volume.affine - reference.affine).max())
     if not difference <= _AFFINE_TOLERANCE * min(reference.spacing):
         raise ValueError(

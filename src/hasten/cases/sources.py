@@ -6,25 +6,38 @@ from collections import Counter
 from pathlib import Path
 
 from hasten.cases.decathlon import read_decathlon
+from hasten.cases.dicom import is_series
+from hasten.cases.fetch import Patience
 from hasten.cases.formats import is_picture, read_file_header
 from hasten.cases.labels import find_labels
 from hasten.cases.listing import Listing, first_few
 from hasten.cases.lists import read_csv_list, read_json_list
 from hasten.cases.pairs import read_pairs
+from hasten.cases.place import Place
+from hasten.cases.remote import companions, copying, fetch_all, mirror
 from hasten.cases.types import Case, CaseSet
+from hasten.config.url import is_url, shown
 
 
-def load_case_set(source: str | Path, spatial_dims: int | None = None) -> CaseSet:
+def load_case_set(
+    source: str | Path,
+    spatial_dims: int | None = None,
+    *,
+    remote_dir: Path | None = None,
+    patience: Patience | None = None,
+) -> CaseSet:
     """The cases, classes and channels of a source.
 
     A source is a Decathlon folder or its dataset.json, a folder with images/ and labels/ (or imagesTr/ and labelsTr/),
-    or a JSON or CSV list. `spatial_dims` (2 or 3) is checked against the first image, which decides it if None.
-    Labels that are declared nowhere are read from the label maps. Raises ValueError, naming the file and the remedy.
+    or a JSON or CSV list; or a URL of any of them. Remote files are first copied below `remote_dir`, once; `patience`
+    says when a server counts as gone. `spatial_dims` (2 or 3) is checked against the first image, which decides it if
+    None. Labels that are declared nowhere are read from the label maps.
+
+    Raises ValueError, naming the file and the remedy.
     """
     if not str(source):
         raise ValueError("data.source is empty: name a data set folder, its dataset.json, or a JSON or CSV list.")
-    path = Path(source).expanduser().absolute()
-    listing = _read_listing(path)
+    listing = _find_listing(str(source), remote_dir, patience)
     _check_cases(listing)
     first = listing.cases[0]
     headers = [read_file_header(p) for p in first.image]
@@ -43,16 +56,35 @@ def load_case_set(source: str | Path, spatial_dims: int | None = None) -> CaseSe
     )
 
 
-def _read_listing(path: Path) -> Listing:
+def _find_listing(source: str, remote_dir: Path | None, patience: Patience | None) -> Listing:
+    """The listing of a source whose files are all here."""
+    into = copying(remote_dir.expanduser().absolute(), patience) if remote_dir is not None else None
+    if is_url(source):
+        if into is None:
+            raise ValueError(f"{shown(source)}: is remote; say where its copy goes (remote_dir=).")
+        path, place = mirror(source, into)
+    else:
+        path = Path(source).expanduser().absolute()
+        place = Place(folder=path if path.is_dir() else path.parent, remote_dir=into.folder if into else None)
+    listing = _read_listing(path, place)
+    if listing.remote:
+        assert into is not None
+        fetch_all(listing.remote, into)
+        fetch_all(companions(listing.remote), into)
+    return listing
+
+
+def _read_listing(path: Path, place: Place) -> Listing:
     if path.is_dir():
-        return read_decathlon(path / "dataset.json") if (path / "dataset.json").is_file() else read_pairs(path)
+        listed = path / "dataset.json"
+        return read_decathlon(listed, place) if listed.is_file() else read_pairs(path)
     if not path.exists():
         raise ValueError(f"{path}: does not exist; name a data set folder, its dataset.json, or a JSON or CSV list.")
     match path.suffix.lower():
         case ".json":
-            return read_json_list(path)
+            return read_json_list(path, place)
         case ".csv":
-            return read_csv_list(path)
+            return read_csv_list(path, place)
     raise ValueError(f"{path}: is no source of cases; name a data set folder, its dataset.json, or a JSON or CSV list.")
 
 
@@ -66,7 +98,7 @@ def _check_cases(listing: Listing) -> None:
             'remove the repeats, or give each case an "id" of its own.'
         )
     for kind in ("image", "label"):
-        missing = [p for case in listing.cases for p in _files(case, kind) if not p.is_file()]
+        missing = [p for case in listing.cases for p in _files(case, kind) if not (p.is_file() or is_series(p))]
         if missing:
             raise ValueError(
                 f"{listing.source}: {len(missing)} {kind} files do not exist: {first_few(missing)}; "

@@ -42,7 +42,8 @@ def ls(folder: Folder = None) -> None:
     typer.echo(f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'} in {place}")
     for entry in entries:
         days = max(0.0, time.time() - entry.used) / 86400
-        what = f"{entry.num_cases} files" if entry.kind == "small" else f"{entry.num_cases} cases {entry.source}"
+        kind = "files" if entry.kind in ("small", "remote") else "cases"
+        what = f"{entry.num_cases} {kind} {entry.source}"
         typer.echo(f"{_size(entry.num_bytes):>9}  {days:5.1f} days  {entry.kind:10}  {entry.path.name}  {what}")
 
 

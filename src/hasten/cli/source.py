@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
 
-SOURCE_HELP = "A data set (folder, dataset.json, .json or .csv list) or a run's YAML."
+SOURCE_HELP = "A data set (folder, dataset.json, .json or .csv list, or a URL of one) or a run's YAML."
 OVERRIDES_HELP = "Settings as section.field=value, with the value in YAML; they win over the YAML file."
 
 
@@ -21,20 +21,24 @@ def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
         ValueError: no such file, no data set named, or mistakes in the settings (all of them in one message).
     """
     from hasten.config.load import load_run
+    from hasten.config.url import is_url, shown
 
     path = Path(source).expanduser()
-    if path.suffix.lower() in (".yaml", ".yml"):
+    if is_url(source) and shown(source).lower().endswith((".yaml", ".yml")):
+        raise ValueError(f"{shown(source)}: a run's YAML must be a local file; download it first")
+    if path.suffix.lower() in (".yaml", ".yml") and not is_url(source):
         config = load_run(path, overrides)
         if not config.data.source:
             raise ValueError(
                 f"{path}: names no data set; add `data: {{source: FOLDER}}` or the override data.source=FOLDER"
             )
         return config
-    if not path.exists() and "=" in source:
+    if not is_url(source) and not path.exists() and "=" in source:
         raise ValueError(f"{source}: a data set or a run's YAML must come before the overrides")
-    if not path.exists():
+    if not is_url(source) and not path.exists():
         raise ValueError(f"{path}: no such file or folder; name a data set or a run's YAML")
     if any(text.partition("=")[0].strip() == "data.source" for text in overrides):
         raise ValueError(f"data.source is given twice: as {source} and as an override; leave out the override")
     config = load_run(None, overrides)
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=str(path.absolute())))
+    named = source if is_url(source) else str(path.absolute())
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))

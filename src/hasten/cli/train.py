@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,9 +55,11 @@ def _new(source: str | None, overrides: list[str]) -> RunConfig:
 
 def _resumed(out: Path, source: str | None, overrides: list[str]) -> RunConfig:
     """The settings that the run was started with, and overrides on top; a SOURCE that is named must be the same one."""
+    from hasten.cases.place import local_name
     from hasten.config.load import load_run
+    from hasten.config.url import is_url, shown
 
-    if source is not None and "=" in source and not Path(source).exists():
+    if source is not None and "=" in source and not is_url(source) and not Path(source).exists():
         overrides = [source, *overrides]
         source = None
     settings = out / RUN_YAML
@@ -65,9 +68,13 @@ def _resumed(out: Path, source: str | None, overrides: list[str]) -> RunConfig:
     config = load_run(settings, overrides)
     if source is not None:
         named = config_from(source, []).data.source
+        if is_url(named) and is_url(config.data.source) and local_name(named) == local_name(config.data.source):
+            # Signed again, perhaps.
+            return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
         if Path(named).resolve() != Path(config.data.source).resolve():
             raise ValueError(
-                f"{source}: the run in {out} was trained on {config.data.source}; leave SOURCE out to resume it"
+                f"{shown(source)}: the run in {out} was trained on {shown(config.data.source)}; "
+                "leave SOURCE out to resume it"
             )
     return config
 

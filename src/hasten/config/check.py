@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hasten.config.schema import (
+    CacheConfig,
     DataConfig,
     InferConfig,
     NetworkConfig,
@@ -16,6 +17,8 @@ from hasten.config.schema import (
     SampleConfig,
     TrainConfig,
 )
+from hasten.config.size import parse_size
+from hasten.config.url import is_url, shown
 
 
 def check_run(config: RunConfig) -> list[str]:
@@ -23,7 +26,7 @@ def check_run(config: RunConfig) -> list[str]:
     return [
         *_data(config.data),
         *_prepare(config.prepare),
-        *_at_least(1, config.cache, "cache", "max_points"),
+        *_cache(config.cache),
         *_sample(config.sample),
         *_network(config.network),
         *_train(config.train),
@@ -63,6 +66,22 @@ def _prepare(prepare: PrepareConfig) -> Iterator[str]:
     if prepare.window is not None and not -math.inf < prepare.window[0] < prepare.window[1] < math.inf:
         yield _wrong("prepare.window", "must be [low, high] with low < high", prepare.window)
     yield from _at_least(1, prepare, "prepare", "num_threads")
+
+
+def _cache(cache: CacheConfig) -> Iterator[str]:
+    if cache.dir and is_url(cache.dir):
+        yield _wrong("cache.dir", "must be a local folder", shown(cache.dir))
+    for name in ("device", "ram"):
+        budget = getattr(cache, name)
+        if budget == "auto":
+            continue
+        try:
+            parse_size(budget)
+        except ValueError:
+            yield _wrong(f"cache.{name}", "must be a size such as 8GiB or 500MB, or auto", budget)
+        if cache.home != "auto":
+            yield f"cache.{name}: is used only with cache.home: auto (given: {cache.home}); leave one of them out"
+    yield from _at_least(1, cache, "cache", "max_points")
 
 
 def _sample(sample: SampleConfig) -> Iterator[str]:

@@ -17,6 +17,7 @@ import yaml
 from hasten.config.check import check_run
 from hasten.config.places import Key, read_document
 from hasten.config.schema import RunConfig
+from hasten.config.url import is_url
 
 
 def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -93,7 +94,9 @@ def _plain(value: Any) -> Any:
 
 
 def _absolute(text: str | None, folder: Path) -> str | None:
-    return str(Path.cwd() / folder / Path(text).expanduser()) if text else text
+    if not text or is_url(text):
+        return text
+    return str(Path.cwd() / folder / Path(text).expanduser())
 
 
 def _sections(cls: type, at: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hasten.cases.dicom import is_series
 from hasten.cases.formats import is_picture, list_files, read_file_header, stem
 from hasten.cases.types import Case
 
@@ -59,7 +60,7 @@ def listing(problems: Sequence[str], heading: str) -> str:
 def _listed(path: Path) -> list[Path]:
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder; name an image, or a folder of images")
-    files = list_files(path) if path.is_dir() else [path]
+    files = list_files(path) if path.is_dir() and not is_series(path) else [path]
     if not files:
         raise ValueError(f"{path}: holds no image files; name an image, or a folder of images")
     return files

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from hasten.cache.fingerprint import get_fingerprint
+from hasten.cache.key import cache_dir
 from hasten.cases.sources import load_case_set
 from hasten.cases.split import split_cases
 from hasten.cases.types import Case, CaseSet
@@ -52,11 +53,12 @@ def plan_run(config: RunConfig, plan: Path | None = None) -> Planned:
     Raises ValueError for anything wrong with the source, the split or the plan.
     """
     if not config.data.source:
-        raise ValueError("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list)")
+        raise ValueError("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
     if plan is not None:
         config = with_plan(config, plan)
     _raise(check_run(config))
-    case_set = load_case_set(config.data.source, config.data.spatial_dims)
+    remote_dir = cache_dir(config.cache) / "remote"
+    case_set = load_case_set(config.data.source, config.data.spatial_dims, remote_dir=remote_dir)
     train, validation = split_cases(case_set, config.data.split)
     device = pick_device(config.train.device)
     fingerprint = get_fingerprint(case_set, config.cache)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hasten.cases.formats import is_picture
+from hasten.cases.formats import is_nifti, is_picture
 from hasten.cases.nifti import write_label_nifti
 from hasten.cases.picture import write_label_picture
 from hasten.cases.read import read_image
@@ -177,7 +177,8 @@ def _write(target: Path, label: Any, volume: Volume, case: Case) -> None:
         if is_picture(target):
             write_label_picture(target, label)
         else:
-            write_label_nifti(target, label, volume.affine, like=case.image[0])
+            source = case.image[0]
+            write_label_nifti(target, label, volume.affine, like=source if is_nifti(source) else None)
     except OSError as error:
         raise ValueError(
             f"{target}: cannot be written ({error.strerror}); free some space or choose another --out"

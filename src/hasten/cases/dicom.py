@@ -1,0 +1,177 @@
+"""Folders that hold one DICOM series: which files are its slices, in which order, and where they lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hasten.cases.itk import TO_RAS, Shape, channels_first, explained, import_itk, open_itk, physical_affine
+from hasten.cases.types import Volume
+
+_SERIES, _POSITION, _ORIENTATION = "0020|000e", "0020|0032", "0020|0037"
+_ROUNDING = 0.11
+"""mm: positions are often rounded to 0.1 mm, so that steps differ by as much."""
+_OTHER_ENDINGS = (".nii", ".gz", ".hdr", ".png", ".tif", ".tiff", ".jpg", ".jpeg", ".bmp", ".nrrd", ".nhdr", ".mha",
+                  ".mhd", ".raw", ".txt", ".md", ".csv", ".json", ".xml", ".yaml", ".pdf")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    path: Path
+    series: str
+    shape: Shape
+    num_channels: int
+    kind: int
+    """SimpleITK's number of the voxel type after rescaling."""
+    position: np.ndarray | None
+    orientation: np.ndarray | None
+    affine: np.ndarray
+
+
+def is_series(path: Path) -> bool:
+    """Whether a folder holds DICOM files, hidden ones aside; files of other known kinds are passed over unopened."""
+    return path.is_dir() and any(_is_slice(file) for file in path.iterdir())
+
+
+def read_series(folder: str | Path, part: slice = slice(None)) -> Volume:
+    """Read the one DICOM series of a folder as (C, D, H, W), or a part of its slices (D), and only their files.
+
+    Slices are sorted by their position along the normal, and rescale slope and intercept are applied. The array has
+    the type that holds the rescaled values: integers where slope and intercept are integers, else float32, also where
+    slices differ. The affine is that of the whole series. Raises ValueError for a folder without a series, several
+    series, slices of different size or direction, missing and repeated slices, and without SimpleITK.
+    """
+    folder = Path(folder)
+    import_itk(folder)
+    slices = explained(folder, _slices)
+    image = explained(folder, lambda _: _read(slices, part))
+    array = channels_first(image, folder)
+    return Volume(array if len(slices) > 1 else array[:, part], _affine(slices))
+
+
+def read_series_header(folder: str | Path) -> tuple[Shape, int, np.ndarray]:
+    """Shape (D, H, W), number of channels and (4, 4) affine, from headers. Raises what `read_series` raises."""
+    folder = Path(folder)
+    import_itk(folder)
+    slices = explained(folder, _slices)
+    depth, height, width = slices[0].shape
+    return (len(slices) if len(slices) > 1 else depth, height, width), slices[0].num_channels, _affine(slices)
+
+
+def _is_slice(file: Path) -> bool:
+    name = file.name.lower()
+    if name.startswith(".") or name == "dicomdir" or name.endswith(_OTHER_ENDINGS) or not file.is_file():
+        return False
+    if name.endswith(".dcm"):
+        return True
+    with file.open("rb") as stream:
+        return stream.read(132)[128:] == b"DICM"
+
+
+def _read(slices: list[_Slice], part: slice) -> Any:
+    import SimpleITK as sitk
+
+    if len(slices) == 1:
+        return sitk.ReadImage(str(slices[0].path))
+    wanted = [str(each.path) for each in slices[part]]
+    reader: Any = sitk.ImageSeriesReader()
+    if len(wanted) == 1:
+        reader = sitk.ImageFileReader()
+        reader.SetFileName(wanted[0])
+    else:
+        reader.SetFileNames(wanted)
+    if len({each.kind for each in slices}) > 1:
+        # The type of the first slice would cut the values of the others.
+        reader.SetOutputPixelType(sitk.sitkFloat32)
+    return reader.Execute()
+
+
+def _slices(folder: Path) -> list[_Slice]:
+    """The files of the folder's one series, sorted by position along its normal. Raises ValueError."""
+    found = [_look(file) for file in sorted(folder.iterdir()) if _is_slice(file)]
+    if not found:
+        raise ValueError(f"{folder}: holds no DICOM series; name the folder of its slices.")
+    series: dict[str, list[_Slice]] = {}
+    for each in found:
+        series.setdefault(each.series, []).append(each)
+    if len(series) > 1:
+        told = "; ".join(f"{name} ({len(own)} files, {own[0].path.name} ...)" for name, own in series.items())
+        raise ValueError(f"{folder}: holds {len(series)} DICOM series, so which is meant? Give each a folder: {told}")
+    return found if len(found) == 1 else _sorted(found, folder)
+
+
+def _look(file: Path) -> _Slice:
+    reader = explained(file, open_itk)
+    width, height, depth = (*reader.GetSize(), 1)[:3]
+    return _Slice(
+        path=file,
+        series=reader.GetMetaData(_SERIES).strip() if reader.HasMetaDataKey(_SERIES) else "unnamed",
+        shape=(depth, height, width),
+        num_channels=reader.GetNumberOfComponents(),
+        kind=reader.GetPixelIDValue(),
+        position=_numbers(reader, _POSITION, 3),
+        orientation=_numbers(reader, _ORIENTATION, 6),
+        affine=physical_affine(reader, file),
+    )
+
+
+def _numbers(reader: Any, tag: str, count: int) -> np.ndarray | None:
+    if not reader.HasMetaDataKey(tag):
+        return None
+    try:
+        values = np.array([float(part) for part in reader.GetMetaData(tag).split("\\")])
+    except ValueError:
+        return None
+    return values if len(values) == count and np.isfinite(values).all() else None
+
+
+def _sorted(slices: list[_Slice], folder: Path) -> list[_Slice]:
+    first = slices[0]
+    for each in slices:
+        if each.position is None or each.orientation is None:
+            tag = _POSITION if each.position is None else _ORIENTATION
+            raise ValueError(f"{each.path}: doesn't say where it lies (tag {tag}); export the series again.")
+        if each.shape[0] > 1:
+            raise ValueError(f"{each.path}: holds {each.shape[0]} frames beside other files; give it its own folder.")
+        if (each.shape, each.num_channels) != (first.shape, first.num_channels):
+            raise ValueError(
+                f"{folder}: its slices differ in size: {first.path.name} has {first.shape[1:]} (H, W) and "
+                f"{first.num_channels} channels, {each.path.name} {each.shape[1:]} and {each.num_channels}; "
+                "move those of another acquisition away."
+            )
+        plane, own = first.affine[:3, :2], each.affine[:3, :2]
+        if np.abs(own - plane).max() > 1e-3 * np.abs(plane).max():
+            raise ValueError(
+                f"{folder}: {first.path.name} and {each.path.name} differ in direction or pixel spacing; "
+                "move those of another acquisition (a localizer?) away."
+            )
+    assert first.orientation is not None
+    normal = np.cross(first.orientation[:3], first.orientation[3:])
+    ordered = sorted(slices, key=lambda each: float(normal @ each.position))
+    _check_steps(ordered, folder)
+    return ordered
+
+
+def _check_steps(slices: list[_Slice], folder: Path) -> None:
+    ways = np.diff(np.array([each.position for each in slices]), axis=0)
+    usual = np.median(ways, axis=0)
+    step = float(np.linalg.norm(usual))
+    odd = np.flatnonzero(np.linalg.norm(ways - usual, axis=1) > min(_ROUNDING, 0.4 * step))
+    if odd.size or step == 0:
+        at = int(odd[0]) if odd.size else 0
+        raise ValueError(
+            f"{folder}: its slices are {step:.4g} mm apart, but {slices[at].path.name} and {slices[at + 1].path.name} "
+            f"are {np.linalg.norm(ways[at]):.4g} mm; restore the missing slices or remove repeats."
+        )
+
+
+def _affine(slices: list[_Slice]) -> np.ndarray:
+    affine = slices[0].affine.copy()
+    if len(slices) > 1:
+        # The way from slice to slice need not be the normal: a tilted gantry shears the volume.
+        way = (np.asarray(slices[-1].position) - np.asarray(slices[0].position)) / (len(slices) - 1)
+        affine[:3, 2] = TO_RAS[:3, :3] @ way
+    return affine

@@ -1,0 +1,308 @@
+"""One remote file into the local copy: retried, gone on with where it broke off, checked, and never half there."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import BinaryIO, Literal
+
+from hasten.cases.place import Remote, local_name, server_of
+from hasten.cases.record import Record, complete_copy, record_path, write_record
+from hasten.cases.transport import Stat, Stopped, Stores, Trouble, chunk_of
+from hasten.config.url import shown
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patience:
+    """When a server counts as stalled or gone, and how much is read at once."""
+
+    stall_s: float = 60.0
+    """Seconds without a byte that count as a failure."""
+    waits_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
+    """Pause after each failure; one more attempt than pauses is made."""
+    chunk: int = 16 << 20
+    """Bytes at most in one piece."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """A local copy, and how it came to be: `new` from the server, `kept` as it was, or `stale`: kept, unasked."""
+
+    path: Path
+    how: Literal["new", "kept", "stale"]
+    size: int
+
+
+class Missing(ValueError):
+    """The server says that there is no such file."""
+
+
+class Unreachable(ValueError):
+    """The server can't be reached, and there is no complete copy."""
+
+
+def fetch(
+    url: str,
+    folder: Path,
+    *,
+    sha256: str | None = None,
+    verify: bool = False,
+    patience: Patience | None = None,
+    stores: Stores | None = None,
+) -> Fetched:
+    """A complete local copy of `url`, at `folder / local_name(url)`.
+
+    A copy that is complete and, as far as the server says, still the same is kept; `verify` compares its hash too, not
+    only its size. If the server can't be reached, a complete copy is taken with a warning. A copy whose hash is the
+    `sha256` that is asked for is taken without asking the server.
+
+    Raises ValueError: no such file (Missing), no access, another hash than `sha256`, a full disk; a server that fails
+    more often than `patience` has it (Unreachable): a later call goes on where this one stopped.
+    """
+    patience = patience or Patience()
+    stores = stores or Stores(patience.stall_s)
+    target = folder / local_name(url)
+    remote = Remote(url=url, path=target, sha256=sha256.lower() if sha256 else None)
+    try:
+        copy = complete_copy(target, verify=verify)
+        if copy is not None and copy.sha256 == remote.sha256:
+            return Fetched(path=target, how="kept", size=copy.size)
+        if copy is not None and remote.sha256 is None and server_of(url) in stores.gone:
+            return Fetched(path=target, how="stale", size=copy.size)
+        return _retried(remote, copy, stores, patience)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ValueError(
+                f"{target}: the disk is full ({error.strerror}), so {shown(url)} can't be copied; free some space or "
+                "set cache.dir (or $HASTEN_CACHE) to a folder on a larger disk. What was written of it is removed."
+            ) from error
+        raise ValueError(
+            f"{target}: can't be written ({error.strerror or error}); set cache.dir (or $HASTEN_CACHE) to a folder "
+            "where it can."
+        ) from error
+
+
+def _retried(remote: Remote, copy: Record | None, stores: Stores, patience: Patience) -> Fetched:
+    url, attempts = shown(remote.url), len(patience.waits_s) + 1
+    for attempt in range(attempts):
+        try:
+            return _attempt(remote, copy, stores, chunk_of(patience.chunk, attempt))
+        except Trouble as trouble:
+            if trouble.kind == "missing":
+                raise Missing(f"{url}: is not there ({trouble}); correct the URL or what names it.") from None
+            if trouble.kind == "refused":
+                raise ValueError(
+                    f"{url}: access is refused ({trouble}); give credentials as the service reads them (for S3: "
+                    "AWS_PROFILE or AWS_ACCESS_KEY_ID, or FSSPEC_S3_ANON=true for public data)."
+                ) from None
+            if trouble.kind == "wrong":
+                raise ValueError(f"{url}: can't be fetched ({trouble}); check the URL.") from None
+            last = trouble
+        if attempt < len(patience.waits_s):
+            wait = patience.waits_s[attempt]
+            log.info("%s: %s; attempt %d of %d in %g s", url, last, attempt + 2, attempts, wait)
+            if stores.stop.wait(wait):
+                raise Stopped
+    if copy is not None and remote.sha256 is None:
+        if server_of(url) not in stores.gone:
+            stores.gone.add(server_of(url))
+            log.warning("%s: can't be reached (%s); the copy from before is used, unasked: %s", url, last, remote.path)
+        return Fetched(path=remote.path, how="stale", size=copy.size)
+    raise Unreachable(
+        f"{url}: can't be fetched after {attempts} attempts ({last}); check the network and the server, then run "
+        "again: what has come is kept and gone on with."
+    )
+
+
+def _attempt(remote: Remote, copy: Record | None, stores: Stores, chunk: int) -> Fetched:
+    """Raises Trouble, Stopped, OSError of the local disk, ValueError for a wrong hash."""
+    stat = stores.stat(remote.url)
+    if copy is not None and copy.is_of(stat):
+        _check_hash(remote, copy.sha256)
+        return Fetched(path=remote.path, how="kept", size=copy.size)
+    remote.path.parent.mkdir(parents=True, exist_ok=True)
+    resumable = bool(stat.validator) and stat.size is not None
+    with _turn(remote.path, _version(stat), resumable, stores) as partial:
+        # Whoever had the turn before may have fetched it.
+        there = complete_copy(remote.path)
+        if there is not None and there.is_of(stat):
+            _check_hash(remote, there.sha256)
+            return Fetched(path=remote.path, how="kept", size=there.size)
+        with partial.open("r+b") as file:
+            sha256 = _transfer(remote, stat, stores, file, chunk, resumable)
+            size = file.tell()
+            os.fsync(file.fileno())
+        if stores.stat(remote.url) != stat:
+            partial.unlink()
+            raise Trouble("passing", "it changed while it was fetched")
+        try:
+            _check_hash(remote, sha256)
+        except ValueError:
+            partial.unlink()
+            raise
+        record = Record(url=shown(remote.url), size=size, sha256=sha256, validator=stat.validator, mtime_ns=0)
+        _publish(partial, remote.path, record, there)
+        if there is not None:
+            log.info("%s: had changed, and was fetched anew", record.url)
+    return Fetched(path=remote.path, how="new", size=size)
+
+
+def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, chunk: int, resumable: bool) -> str:
+    """Fill `file` to the end, from what it holds on; its SHA-256. Leaves it at its end."""
+    digest = hashlib.sha256()
+    if not resumable:
+        file.truncate(0)
+    while block := file.read(1 << 20):
+        digest.update(block)
+    at = file.tell()
+    if stat.size is not None and at > stat.size:
+        _empty(file)
+        at, digest = 0, hashlib.sha256()
+    if at:
+        log.info("%s: goes on at byte %d", shown(remote.url), at)
+    pieces = stores.read(remote.url, at, stat, chunk) if at != stat.size else iter(())
+    for start, data in pieces:
+        if start != at:
+            assert start == 0
+            _empty(file)
+            at, digest = 0, hashlib.sha256()
+        file.write(data)
+        digest.update(data)
+        at += len(data)
+        if stat.size is not None and at > stat.size:
+            _empty(file)
+            raise Trouble("passing", f"more than its {stat.size} bytes came")
+    file.flush()
+    if stat.size is not None and at != stat.size:
+        raise Trouble("passing", f"it ended after {at} of {stat.size} bytes")
+    return digest.hexdigest()
+
+
+def _empty(file: BinaryIO) -> None:
+    file.seek(0)
+    file.truncate(0)
+
+
+def _check_hash(remote: Remote, sha256: str) -> None:
+    if remote.sha256 is not None and remote.sha256 != sha256:
+        raise ValueError(
+            f"{shown(remote.url)}: has the SHA-256 {sha256}, but {remote.sha256} is asked for; correct the hash in the "
+            "list, or find out who changed the file."
+        )
+
+
+def _publish(partial: Path, target: Path, record: Record, there: Record | None) -> None:
+    """Make the partial file the copy. A copy with the same bytes stays: what was prepared from it is found again."""
+    if there is not None and (there.size, there.sha256) == (record.size, record.sha256):
+        partial.unlink()
+    else:
+        # Without its record a file is no copy; so a new file never lies beside the record of an old one.
+        record_path(target).unlink(missing_ok=True)
+        partial.replace(target)
+    write_record(target, replace(record, mtime_ns=target.stat().st_mtime_ns))
+    _sweep(target)
+    _sync(target.parent)
+
+
+def _sweep(target: Path) -> None:
+    """Remove partial files of other versions that nobody is filling."""
+    names = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{12}}\.partial")
+    for path in target.parent.iterdir():
+        if names.fullmatch(path.name):
+            with suppress(OSError):
+                handle = os.open(path, os.O_RDWR)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                finally:
+                    os.close(handle)
+
+
+def _version(stat: Stat) -> str:
+    """Names a partial file, so that only what belongs together is put together.
+
+    The machine's start is part of it: after a crash, what lies on the disk may have holes.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = token_hex(8)
+    return hashlib.sha256(f"{stat.size} {stat.validator} {boot}".encode()).hexdigest()[:12]
+
+
+@contextmanager
+def _turn(target: Path, version: str, resumable: bool, stores: Stores) -> Iterator[Path]:
+    """The partial file, locked. It stays for the next attempt where that can go on with it, unless the disk failed."""
+    partial = target.with_name(f".{target.name}.{version}.partial")
+    try:
+        handle = _locked(partial, stores)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS):
+            raise
+        # A file system without locks: each process fetches into a file of its own, and the last one's stays.
+        partial.unlink(missing_ok=True)
+        partial = target.with_name(f".{target.name}.{token_hex(6)}.partial")
+        handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        resumable = False
+    try:
+        yield partial
+    except OSError:
+        resumable = False
+        raise
+    finally:
+        # Only while the name still means the file that is locked: after a rename another process may have taken it.
+        if _same(handle, partial) and not (resumable and os.fstat(handle).st_size):
+            partial.unlink()
+        os.close(handle)
+
+
+def _locked(partial: Path, stores: Stores) -> int:
+    told = False
+    while True:
+        handle = os.open(partial, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who held the lock has published or removed that file, and the name may mean another by now.
+            if _same(handle, partial):
+                return handle
+        except BlockingIOError:
+            if not told:
+                log.info("%s: another process fetches it; waiting", partial)
+            told = True
+            if stores.stop.wait(0.1):
+                os.close(handle)
+                raise Stopped from None
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _same(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable, where its file system can."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)

@@ -1,0 +1,101 @@
+"""NRRD and MetaImage files by SimpleITK, which knows their many variants (extra `itk`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hasten.cases.types import Volume
+
+ITK_ENDINGS = (".nrrd", ".nhdr", ".mha", ".mhd")
+TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+"""ITK and DICOM count mm to the left and back; NIfTI, and Hasten, to the right and front."""
+Shape = tuple[int, int, int]
+
+
+def read_itk(path: str | Path, region: tuple[Shape, Shape] | None = None) -> Volume:
+    """Read a NRRD or MetaImage file, or a `region` (start, size) of it, each (D, H, W), as (C, D, H, W).
+
+    The components of a voxel are channels. The array is in the file's dtype, float64 as float32; the affine is that of
+    the whole file. Raises ValueError for what is no such file or has more than three axes, and without SimpleITK.
+    """
+    import_itk(path)
+    path = Path(path)
+    reader = explained(path, open_itk)
+    if region is not None:
+        dims = reader.GetDimension()
+        start, size = region
+        reader.SetExtractIndex(start[::-1][:dims])
+        reader.SetExtractSize(size[::-1][:dims])
+    affine = physical_affine(reader, path)
+    return Volume(channels_first(explained(path, lambda _: reader.Execute()), path), affine)
+
+
+def read_itk_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
+    """Shape (D, H, W), number of channels and (4, 4) affine, without the voxels. Raises what `read_itk` raises."""
+    import_itk(path)
+    path = Path(path)
+    reader = explained(path, open_itk)
+    width, height, depth = (*reader.GetSize(), 1)[:3]
+    return (depth, height, width), reader.GetNumberOfComponents(), physical_affine(reader, path)
+
+
+def import_itk(path: str | Path) -> None:
+    """Raise ValueError naming the file if SimpleITK is not there."""
+    try:
+        import SimpleITK  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"{path}: is read by SimpleITK; install it (pip install 'hasten[itk]').") from error
+
+
+def explained(path: Path, read: Callable[[Path], Any]) -> Any:
+    """`read(path)`, with what SimpleITK raises as a ValueError that names the file."""
+    try:
+        return read(path)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = lines[-1] if lines else "no reason given"
+        raise ValueError(f"{path}: can't be read ({said}); check it, or export it again.") from error
+
+
+def open_itk(path: Path) -> Any:
+    """SimpleITK's reader of a file of at most three axes, its header read."""
+    import SimpleITK as sitk
+
+    if not path.exists():
+        raise ValueError(f"{path}: does not exist; check the path.")
+    reader = sitk.ImageFileReader()
+    reader.SetFileName(str(path))
+    reader.ReadImageInformation()
+    if reader.GetDimension() > 3:
+        sizes = " x ".join(map(str, reader.GetSize()))
+        raise ValueError(f"{path}: has {reader.GetDimension()} axes ({sizes}); save each volume as a file of its own.")
+    return reader
+
+
+def channels_first(image: Any, path: Path) -> np.ndarray:
+    """The voxels of a SimpleITK image as (C, D, H, W), float64 as float32. Raises ValueError for complex voxels."""
+    import SimpleITK as sitk
+
+    array = sitk.GetArrayFromImage(image)
+    if image.GetDimension() == 2:
+        array = array[None]
+    channels = np.moveaxis(array, -1, 0) if image.GetNumberOfComponentsPerPixel() > 1 else array[None]
+    if channels.dtype.kind not in "iuf":
+        raise ValueError(f"{path}: stores voxels of type {channels.dtype}; export it as float32.")
+    return channels.astype(np.float32) if channels.dtype == np.float64 else channels
+
+
+def physical_affine(image: Any, path: Path) -> np.ndarray:
+    """(4, 4) voxel index (x, y, z) to mm to the right, front and head, of a SimpleITK image or reader."""
+    dims = image.GetDimension()
+    spacing, origin = np.array(image.GetSpacing()), np.array(image.GetOrigin())
+    affine = np.eye(4)
+    affine[:dims, :dims] = np.array(image.GetDirection()).reshape(dims, dims) * spacing
+    affine[:dims, 3] = origin
+    if not np.isfinite(affine).all() or np.linalg.matrix_rank(affine) < 4:
+        raise ValueError(f"{path}: its directions {affine[:3, :3].tolist()} span no volume; export it again.")
+    return TO_RAS @ affine

@@ -1,0 +1,153 @@
+"""Where the names in a list of cases lead: beside the list, or to a URL and its place in the local copy."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from hasten.config.url import is_url, shown
+
+_LONGEST = 180
+"""Bytes of a file name in the local copy; the names of partial files and records are made longer."""
+_SIGNATURES = frozenset(["x-amz-signature", "x-goog-signature", "signature", "sig"])
+_SIGNED_WITH = (
+    "x-amz-",
+    "x-goog-",
+    "signature",
+    "expires",
+    "awsaccesskeyid",
+    "googleaccessid",
+    "key-pair-id",
+    "policy",
+)
+_AZURE = frozenset(["sv", "se", "sp", "sr", "sig", "st", "spr", "skoid", "sktid", "skt", "ske", "sks", "skv"])
+_TOKENS = frozenset(["token", "access_token"])
+_LOCAL = ("file", "local")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remote:
+    """A remote file and where its local copy lies."""
+
+    url: str
+    path: Path
+    sha256: str | None = None
+    """What its content must be, where the source says."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where the relative names of a list start."""
+
+    folder: Path
+    url: str = ""
+    """The URL of that folder if it is a local copy."""
+    remote_dir: Path | None = None
+    """Where the local copies of URLs go."""
+
+    def find(self, name: str, where: str, sha256: str | None = None) -> Path | Remote:
+        """What a name in the list means; `where` is its place in errors.
+
+        Raises ValueError for a name that leads out of a remote source, or a URL where copies have no place.
+        """
+        if not self.url and not is_url(name):
+            return self.folder / name
+        url = name
+        if self.url:
+            url = _checked(name, where, self.url) if is_url(name) else join(self.url, name, where)
+        if self.remote_dir is None:
+            raise ValueError(f"{where}: {shown(name)} is remote; say where its copy goes (remote_dir=).")
+        return Remote(url=url, path=self.remote_dir / local_name(url), sha256=sha256)
+
+
+def join(url: str, name: str, where: str) -> str:
+    """The URL of a file below a folder's URL. Raises ValueError for a name that leads out of the folder."""
+    parts = PurePosixPath(name).parts
+    if "\\" in name or "\0" in name or ".." in parts or not parts or parts[0].startswith("/"):
+        raise ValueError(f"{where}: {name!r} leads out of {shown(url)}; name a file below it, or a full URL.")
+    path = "/".join(parts)
+    if not _is_http(url):
+        return f"{url.rstrip('/')}/{path}"
+    return f"{url.partition('?')[0].rstrip('/')}/{quote(path)}"
+
+
+def parent(url: str) -> str:
+    """The URL of the folder that a file lies in; a query is left out."""
+    return url.partition("?")[0].rpartition("/")[0]
+
+
+def server_of(url: str) -> str:
+    """Protocol and server, or bucket, of a URL; without a login."""
+    return "/".join(shown(url).split("/", 3)[:3])
+
+
+def suffix(url: str) -> str:
+    """The ending of a URL's file name, lower case."""
+    return PurePosixPath(url.partition("?")[0]).suffix.lower()
+
+
+def local_name(url: str) -> Path:
+    """The relative path of a URL's local copy: protocol, server and path; the same for each signature of a URL.
+
+    A query that is more than a signature becomes a folder of its own; logins are left out. Raises ValueError for a path
+    that leads out of the copy.
+    """
+    if "::" in url:
+        first = next((part for part in shown(url).split("::") if "://" in part), url)
+        inner = first.rstrip("/").rpartition("/")[2] or "file"
+        return Path("chained", _digest(shown(url)), _safe(inner, url))
+    if not _is_http(url):
+        scheme, _, path = url.partition("?")[0].partition("://")
+        query = url.partition("?")[2]
+        names = [part for part in path.split("/") if part]
+    else:
+        split = urlsplit(url)
+        scheme, query = split.scheme, split.query
+        names = [split.netloc.rpartition("@")[2], *(_unquoted(part) for part in split.path.split("/") if part)]
+    if not names:
+        raise ValueError(f"{shown(url)}: names no file; write the whole URL.")
+    *folders, name = (_safe(part, url) for part in names)
+    kept = _unsigned(parse_qsl(query, keep_blank_values=True))
+    if kept:
+        folders.append(f"query-{_digest(urlencode(kept))}")
+    return Path(scheme.lower(), *folders, name)
+
+
+def _is_http(url: str) -> bool:
+    return url.lower().startswith(("http://", "https://"))
+
+
+def _checked(url: str, where: str, base: str) -> str:
+    """A remote list must not make this machine read its own files, unless it is one of them."""
+    schemes = {part.partition(":")[0].lower() for part in url.split("::")}
+    if base.partition(":")[0].lower() not in _LOCAL and ("::" in url or schemes & set(_LOCAL)):
+        raise ValueError(f"{where}: {shown(url)} can't be named by a remote list; name a file beside it or a full URL.")
+    return url
+
+
+def _unquoted(part: str) -> str:
+    plain = unquote(part)
+    return part if "/" in plain or "\0" in plain else plain
+
+
+def _safe(part: str, url: str) -> str:
+    if part in (".", "..") or "\0" in part:
+        raise ValueError(f"{shown(url)}: holds {part!r}, which leads elsewhere; write the URL without it.")
+    if part.startswith("."):
+        part = "_" + part  # hidden names are those of records and partial files
+    if len(part.encode()) <= _LONGEST:
+        return part
+    return f"{_digest(part)}-{part.encode()[-_LONGEST + 20 :].decode(errors='ignore')}"
+
+
+def _unsigned(query: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """A query without what signs it, which is another one each time."""
+    keys = {key.lower() for key, _ in query}
+    signing = {key for key in keys if key.startswith(_SIGNED_WITH) or key in _AZURE} if keys & _SIGNATURES else set()
+    return [(key, value) for key, value in query if key.lower() not in signing | _TOKENS]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,113 @@
+"""What is known of a local copy of a remote file, kept beside it and checked on the way back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from hasten.cases.transport import Stat
+
+log = logging.getLogger(__name__)
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """What was fetched: the size in bytes, the SHA-256 in hexadecimal digits, and what the server said."""
+
+    url: str
+    """Without login and query."""
+    size: int
+    sha256: str
+    validator: str
+    mtime_ns: int
+    """Of the local file, so that a changed one is noticed without reading it."""
+
+    def is_of(self, stat: Stat) -> bool:
+        """Whether the server still has what was fetched, as far as it says; without any word of it, it may not."""
+        if stat.size is None and not stat.validator:
+            return False
+        return stat.size in (None, self.size) and stat.validator == self.validator
+
+
+def record_path(target: Path) -> Path:
+    return target.with_name(f".{target.name}.fetched")
+
+
+def write_record(target: Path, record: Record) -> None:
+    write_json(record_path(target), asdict(record))
+
+
+def write_json(path: Path, body: Any) -> None:
+    """Write plain JSON values with their checksum; a reader sees the old file or the new one. Raises OSError."""
+    text = json.dumps({"format": _FORMAT, "body": body, "sha256": _digest(body)})
+    temporary = path.with_name(f"{path.name}.{token_hex(4)}.partial")
+    try:
+        with temporary.open("w", encoding="ascii") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote, or None if there is none or it is damaged; the latter with a warning."""
+    try:
+        content = json.loads(path.read_bytes())
+        if content["format"] == _FORMAT and content["sha256"] == _digest(content["body"]):
+            return content["body"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    log.warning("%s: is damaged; what it tells of is fetched anew", path)
+    return None
+
+
+def complete_copy(target: Path, *, verify: bool = False) -> Record | None:
+    """The record of a local copy that is whole, or None; a damaged copy with a warning.
+
+    The size is compared always, the hash with `verify` or where the file was touched since.
+    """
+    try:
+        status = target.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    body = read_json(record_path(target))
+    if body is None:
+        return None
+    record = Record(**body)
+    damage = ""
+    if status.st_size != record.size:
+        damage = f"has {status.st_size} bytes, not {record.size}"
+    elif (verify or status.st_mtime_ns != record.mtime_ns) and hash_file(target) != record.sha256:
+        damage = "is not what was fetched (its SHA-256 differs)"
+    if damage:
+        log.warning("%s: %s; it is fetched anew", target, damage)
+        record_path(target).unlink(missing_ok=True)
+        return None
+    if status.st_mtime_ns != record.mtime_ns:
+        with suppress(OSError):  # a copy that only others can write is as good
+            write_record(target, replace(record, mtime_ns=status.st_mtime_ns))
+    return record
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(body: Any) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,241 @@
+"""A remote source into a local copy that the ordinary readers read."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from hasten.cases.fetch import Fetched, Missing, Patience, Unreachable, fetch
+from hasten.cases.formats import ENDINGS, ending
+from hasten.cases.listing import load_json
+from hasten.cases.pairs import PAIR_FOLDERS
+from hasten.cases.place import Place, Remote, join, local_name, parent, suffix
+from hasten.cases.record import read_json, record_path, write_json
+from hasten.cases.transport import Stores, Trouble
+from hasten.config.url import shown
+
+log = logging.getLogger(__name__)
+
+_THREADS = 8
+_SAY_EVERY_S = 10.0
+_LISTING = ".listing.fetched"
+_HALVES = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
+_DATA_KEYS = {".mhd": ("elementdatafile", "="), ".nhdr": ("data file", ":")}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copying:
+    """Where local copies go, and how patiently they are fetched."""
+
+    folder: Path
+    stores: Stores
+    patience: Patience
+
+    def one(self, url: str) -> Path:
+        """The local copy of one file. Raises ValueError as `fetch`."""
+        return fetch(url, self.folder, patience=self.patience, stores=self.stores).path
+
+    def one_if_there(self, url: str) -> Path | None:
+        """The local copy of a file that need not be there; a copy of one that is gone is removed."""
+        try:
+            return self.one(url)
+        except Missing:
+            gone = self.folder / local_name(url)
+            for path in (record_path(gone), gone):
+                path.unlink(missing_ok=True)
+            return None
+
+
+def copying(remote_dir: Path, patience: Patience | None = None) -> Copying:
+    patience = patience or Patience()
+    return Copying(folder=remote_dir, stores=Stores(patience.stall_s), patience=patience)
+
+
+def mirror(url: str, into: Copying) -> tuple[Path, Place]:
+    """The list of a remote source as a local file, or its local folder, and where its names start.
+
+    Of the files that a list names none is fetched yet; those of a folder without one are. Raises ValueError.
+    """
+    url = url.rstrip("/") if "?" not in url else url
+    if suffix(url) not in (".json", ".csv"):
+        return _mirror_folder(url, into)
+    path = into.one(url)
+    place = _place(parent(url), into)
+    if suffix(url) == ".csv" or _wants_labels(path):
+        into.one_if_there(join(place.url, "labels.json", shown(url)))
+    return path, place
+
+
+def _place(url: str, into: Copying) -> Place:
+    return Place(folder=into.folder / local_name(url), url=url, remote_dir=into.folder)
+
+
+def _wants_labels(path: Path) -> bool:
+    content = load_json(path)
+    return not (isinstance(content, dict) and "labels" in content)
+
+
+def _mirror_folder(url: str, into: Copying) -> tuple[Path, Place]:
+    place = _place(url, into)
+    try:
+        listed = into.one_if_there(join(url, "dataset.json", shown(url)))
+    except Unreachable:
+        if not (place.folder / _LISTING).exists():
+            raise
+        listed = None
+    if listed is not None:
+        content = load_json(listed)
+        if isinstance(content, dict) and "training" not in content and "file_ending" in content:
+            _mirror_pairs(place, into)
+        return listed, place
+    _mirror_pairs(place, into)
+    return place.folder, place
+
+
+def _mirror_pairs(place: Place, into: Copying) -> None:
+    """Fetch the images and labels of a folder without a list of cases, and remove copies of what is gone."""
+    where = shown(place.url)
+    if place.url.lower().startswith(("http://", "https://")):
+        raise ValueError(
+            f"{where}: has no dataset.json that lists its cases, and https can't list folders; name a dataset.json "
+            'with "training", or a JSON or CSV list.'
+        )
+    record = place.folder / _LISTING
+    try:
+        names = _list_pairs(place.url, into)
+        extra = into.one_if_there(join(place.url, "labels.json", where))
+        log.debug("%s: labels.json %s", where, "found" if extra else "not there")
+    except Unreachable as error:
+        names = read_json(record)
+        if names is None:
+            raise
+        log.warning("%s; the copy from before is used, unasked: %s", error, place.folder)
+    if not names:
+        raise ValueError(
+            f"{where}: has no known layout: a dataset.json, images/ with labels/, or imagesTr/ with labelsTr/; "
+            "name a dataset.json, or a JSON or CSV list."
+        )
+    urls = [join(place.url, f"{folder}/{name}", where) for folder, inside in names.items() for name in inside]
+    fetch_all([Remote(url=url, path=into.folder / local_name(url)) for url in urls], into)
+    for pair in PAIR_FOLDERS:
+        for folder in pair:
+            _remove_gone(place.folder / folder, names.get(folder))
+    write_json(record, names)
+
+
+def _list_pairs(url: str, into: Copying) -> dict[str, list[str]]:
+    for pair in PAIR_FOLDERS:
+        inside = {folder: _list(f"{url}/{folder}", into) for folder in pair}
+        if all(names is not None for names in inside.values()):
+            return {folder: names for folder, names in inside.items() if names is not None}
+    return {}
+
+
+def _list(url: str, into: Copying) -> list[str] | None:
+    waits = into.patience.waits_s
+    for attempt in range(len(waits) + 1):
+        try:
+            names = into.stores.list(url)
+        except Trouble as trouble:
+            if trouble.kind != "passing" or attempt == len(waits):
+                kind = Unreachable if trouble.kind == "passing" else ValueError
+                raise kind(f"{shown(url)}: can't be listed ({trouble}); check the URL, network and access.") from None
+            time.sleep(waits[attempt])
+        else:
+            return None if names is None else [name for name in names if _is_of_use(name)]
+    raise AssertionError
+
+
+def _is_of_use(name: str) -> bool:
+    """An image, or the voxels that one keeps in a file of their own."""
+    return not name.startswith(".") and (ending(Path(name)) in ENDINGS or "raw" in name.lower().partition(".")[2])
+
+
+def _remove_gone(folder: Path, names: list[str] | None) -> None:
+    if names is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    kept = {*names, *(record_path(folder / name).name for name in names)}
+    for path in folder.iterdir():
+        if path.name not in kept and not path.name.endswith(".partial"):
+            path.unlink(missing_ok=True)
+
+
+def fetch_all(files: Iterable[Remote], into: Copying) -> None:
+    """Local copies of all files, on several threads, with a line of progress now and then. Raises ValueError.
+
+    The first error ends the others. Once a server is found gone, what is complete is taken without asking it again.
+    """
+    wanted = _distinct(files)
+    if not wanted:
+        return
+    started = time.monotonic()
+    log.info("%d remote files: checking and fetching into %s", len(wanted), into.folder)
+
+    def one(remote: Remote) -> Fetched:
+        return fetch(remote.url, into.folder, sha256=remote.sha256, patience=into.patience, stores=into.stores)
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="hasten-fetch") as pool:
+        futures = [pool.submit(one, remote) for remote in wanted]
+        todo = set(futures)
+        try:
+            while todo:
+                ended, todo = wait(todo, timeout=_SAY_EVERY_S, return_when=FIRST_EXCEPTION)
+                for future in ended:
+                    future.result()
+                if todo:
+                    log.info("%d of %d remote files are here", len(wanted) - len(todo), len(wanted))
+        except BaseException:
+            into.stores.stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    _say(len(wanted), [future.result() for future in futures], time.monotonic() - started)
+
+
+def _say(total: int, made: list[Fetched], seconds: float) -> None:
+    new = [each for each in made if each.how == "new"]
+    stale = sum(each.how == "stale" for each in made)
+    mib = sum(each.size for each in new) / 2**20
+    log.info("%d of %d remote files were fetched (%.1f MiB in %.1f s)", len(new), total, mib, seconds)
+    if stale:
+        log.warning("%d of %d remote files could not be compared with the server; their copies are used", stale, total)
+
+
+def _distinct(files: Iterable[Remote]) -> list[Remote]:
+    by_path: dict[Path, Remote] = {}
+    for remote in files:
+        known = by_path.get(remote.path)
+        if known is not None and known.sha256 and remote.sha256 and known.sha256 != remote.sha256:
+            raise ValueError(f"{shown(remote.url)}: is listed with two different SHA-256; correct the list.")
+        if known is None or remote.sha256:
+            by_path[remote.path] = remote
+    return list(by_path.values())
+
+
+def companions(files: Iterable[Remote]) -> list[Remote]:
+    """Files that fetched ones can't be read without: the other half of a .hdr/.img pair, the voxels of a .mhd."""
+    found = []
+    for remote in files:
+        name = remote.path.name
+        half = next((name.removesuffix(one) + other for one, other in _HALVES.items() if name.endswith(one)), None)
+        beside = half or _data_file(remote.path)
+        if beside is not None and "::" not in remote.url:
+            url = join(parent(remote.url), beside, shown(remote.url))
+            found.append(Remote(url=url, path=remote.path.parent / beside))
+    return found
+
+
+def _data_file(header: Path) -> str | None:
+    key, sign = _DATA_KEYS.get(header.suffix.lower(), ("", ""))
+    if not key:
+        return None
+    for line in header.read_bytes()[: 1 << 16].decode("latin-1").splitlines():
+        name, _, value = (part.strip() for part in line.partition(sign))
+        if name.lower() == key and value and value.split()[0].lower() not in ("local", "internal", "list"):
+            return value
+    return None

@@ -1,0 +1,130 @@
+"""TIFF files of several pages: volumes, a page a slice, by Pillow."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from hasten.cases.picture import opened, page_channels, page_pixels
+from hasten.cases.tiff_tags import Layout, layout_of, promised_pages
+from hasten.cases.types import Volume
+
+TIFF_ENDINGS = (".tif", ".tiff")
+Shape = tuple[int, int, int]
+
+
+def is_stack(path: Path) -> bool:
+    """Whether a file is a TIFF of several pages, or of so many that it ends amid them; False if it is no TIFF."""
+    if not path.name.lower().endswith(TIFF_ENDINGS):
+        return False
+    try:
+        if count_pages(path) > 1:
+            return True
+    except ValueError:
+        return True  # its reader explains
+    except OSError:
+        return False
+    try:
+        with opened(path) as picture:
+            return promised_pages(_description(picture)) > 1
+    except ValueError:
+        return False
+
+
+def count_pages(path: Path) -> int:
+    """Number of pages that a TIFF lists; 1 for a file of another kind.
+
+    Pillow counts them too, but takes the end of a file that was cut for the end of the list. Raises ValueError for a
+    list that leaves the file or runs in circles, and OSError.
+    """
+    with path.open("rb") as file:
+        start = file.read(16)
+        order = {b"II": "<", b"MM": ">"}.get(start[:2], "")
+        known = {b"*\0": (4, "H", 12, "I"), b"+\0": (8, "Q", 20, "Q")}  # TIFF and BigTIFF
+        variant = known.get(start[2:4] if order == "<" else start[3:1:-1])
+        if not order or variant is None:
+            return 1
+        first, counter, entry, pointer = variant
+        width, length = struct.calcsize(counter), struct.calcsize(pointer)
+        size = file.seek(0, 2)
+        (at,) = struct.unpack_from(order + pointer, start.ljust(16, b"\0"), first)
+        seen: set[int] = set()
+        while at:
+            file.seek(min(at, size))
+            head = file.read(width)
+            after = at + width + entry * struct.unpack(order + counter, head)[0] if len(head) == width else size
+            if at in seen or after + length > size:
+                raise ValueError(f"{path}: ends inside its list of pages; copy or export it again.")
+            seen.add(at)
+            file.seek(after)
+            (at,) = struct.unpack(order + pointer, file.read(length))
+    return max(1, len(seen))
+
+
+def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(None)) -> Volume:
+    """Read a TIFF stack as (C, D, H, W), or a part of its slices (D), and then only their pages.
+
+    Pages are slices in their order, colour is channels, and what an ImageJ hyperstack or OME-TIFF calls channels are
+    channels. Their voxel sizes, where they state units, make the affine (in mm, no rotation, no origin); it is the
+    identity otherwise, and always that of the whole stack. `indices` reads a colour-mapped page as its indices.
+    Raises ValueError for pages of different size or type, named by their number from 1, and for time series.
+    """
+    path = Path(path)
+    with opened(path) as picture:
+        layout = _layout(picture, path, indices)
+        depths = range(layout.depth)[part]
+        places = {layout.page(group, z): (group, i) for i, z in enumerate(depths) for group in range(layout.groups)}
+        array: np.ndarray = np.empty(0)
+        told = ""
+        for page in sorted(places):  # in the order of the file, as going back walks its chain of pages from the start
+            picture.seek(page)
+            pixels = page_pixels(picture, path, indices=indices)
+            if not told:
+                told = f"page {page + 1} is {_told(pixels)}"
+                array = np.empty((layout.groups, len(pixels), len(depths), *pixels.shape[1:]), pixels.dtype)
+            if (pixels.shape, pixels.dtype) != ((array.shape[1], *array.shape[3:]), array.dtype):
+                raise ValueError(
+                    f"{path}: page {page + 1} is {_told(pixels)}, but {told}; a volume needs pages of one size and "
+                    "type: save the odd ones apart."
+                )
+            group, z = places[page]
+            array[group, :, z] = pixels
+    return Volume(array.reshape(-1, *array.shape[2:]), layout.affine)
+
+
+def read_stack_header(path: str | Path, *, indices: bool = False) -> tuple[Shape, int, np.ndarray]:
+    """Shape (D, H, W), number of channels and (4, 4) affine, without decoding pixels. Raises ValueError.
+
+    Only the first page's size is looked at; `read_stack` finds the page that differs.
+    """
+    path = Path(path)
+    with opened(path) as picture:
+        layout = _layout(picture, path, indices)
+        num_channels = layout.groups * page_channels(picture, path, indices=indices)
+        return (layout.depth, picture.height, picture.width), num_channels, layout.affine
+
+
+def _layout(picture: Image.Image, path: Path, indices: bool) -> Layout:
+    tags = picture.tag_v2  # type: ignore[attr-defined]
+    per_mm = tuple(float(tags.get(tag, 0) or 0) for tag in (282, 283))
+    samples = page_channels(picture, path, indices=indices)
+    return layout_of(_description(picture), count_pages(path), samples, (per_mm[0], per_mm[1]), path)
+
+
+def _description(picture: Image.Image) -> str:
+    tags = getattr(picture, "tag_v2", {})
+    text = tags.get(270, "")
+    if not isinstance(text, str):
+        return ""
+    raw = text.encode("latin-1", "replace")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return text
+
+
+def _told(pixels: np.ndarray) -> str:
+    return f"{pixels.shape[1:]} (H, W), {len(pixels)} x {pixels.dtype}"

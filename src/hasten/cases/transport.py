@@ -1,0 +1,265 @@
+"""Reading a remote file through fsspec: what the server says about it, its bytes from an offset on, and its troubles.
+
+Nothing here touches the local disk. Retrying is the caller's: the retries of the libraries below are turned off, so
+that the number of attempts and the waits are known.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from hasten.config.url import shown
+
+T = TypeVar("T")
+Kind = Literal["passing", "missing", "refused", "wrong"]
+
+_HTTP = ("http", "https")
+_VALIDATORS = ("ETag", "etag", "e_tag", "Content-MD5", "content_md5", "md5Hash", "crc32c", "Last-Modified")
+_PASSING_STATUS = (408, 425, 429)
+_SMALLEST_CHUNK = 1 << 18
+_LOOK_EVERY_S = 0.2
+
+
+class Trouble(Exception):
+    """What went wrong at the server or on the way; `passing` is worth another attempt. Holds no secrets."""
+
+    def __init__(self, kind: Kind, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stat:
+    """What the server says about a file before it is read."""
+
+    size: int | None
+    """In bytes; None where it doesn't say."""
+    validator: str
+    """Changes when the content does (an ETag, a time); empty where the server gives none."""
+
+
+class Stopped(Exception):
+    """Whoever uses the stores has set their `stop`."""
+
+
+class Stores:
+    """The file systems behind the URLs of one source: opened once, shared by its threads.
+
+    stall_s: how long a server may send nothing before that counts as a failure. Once `stop` is set, every call that
+    waits for a server raises Stopped.
+    """
+
+    def __init__(self, stall_s: float) -> None:
+        self.stall_s = stall_s
+        self.stop = threading.Event()
+        self.gone: set[str] = set()
+        """Servers that could not be reached; what is here from them is taken without asking again."""
+        self._lock = threading.Lock()
+        self._open: dict[str, Any] = {}
+
+    def find(self, url: str) -> tuple[Any, str]:
+        """The file system of a URL and its name of the file. Raises ValueError if what reads it is not installed."""
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError:
+            raise ValueError(
+                f"{shown(url)}: is remote; install what reads it (pip install 'hasten[remote]')."
+            ) from None
+        scheme = url.partition("://")[0].lower()
+        try:
+            if "::" in url:
+                return url_to_fs(url)
+            with self._lock:
+                if scheme not in self._open:
+                    options = {"use_listings_cache": False, **_options(scheme, self)}
+                    self._open[scheme] = url_to_fs(url, **options)[0]
+                    if scheme in ("s3", "s3a"):
+                        self._open[scheme].retries = 1
+                fs = self._open[scheme]
+            return fs, fs._strip_protocol(url)
+        except ImportError as error:
+            raise ValueError(
+                f"{shown(url)}: {scheme}:// needs another package ({error}); for s3 and https it is "
+                "pip install 'hasten[remote]'."
+            ) from None
+        except (ValueError, TypeError, OSError) as error:
+            raise ValueError(f"{shown(url)}: can't be opened ({shown(str(error))}); check the URL.") from None
+
+    def stat(self, url: str) -> Stat:
+        """Raises Trouble; ValueError as `find`."""
+        fs, path = self.find(url)
+        info = self._asked(lambda: fs.info(path))
+        if info.get("type") == "directory":
+            raise Trouble("missing", "it is a folder, not a file")
+        size = info.get("size")
+        given = next((f"{key}: {info[key]}" for key in _VALIDATORS if info.get(key)), "")
+        if not given and not _is_http(fs):
+            given = f"ukey: {self._asked(lambda: fs.ukey(path))}"
+        return Stat(size=None if size is None else int(size), validator=given)
+
+    def list(self, url: str) -> list[str] | None:
+        """Names of the files in a folder, sorted; None if there is no such folder. Raises Trouble; ValueError."""
+        fs, path = self.find(url)
+        try:
+            rows = self._asked(lambda: fs.ls(path, detail=True))
+        except Trouble as trouble:
+            if trouble.kind == "missing":
+                return None
+            raise
+        files = [row["name"].rstrip("/") for row in rows if row["type"] == "file"]
+        return sorted(name.rpartition("/")[2] for name in files if name != path.rstrip("/"))
+
+    def read(self, url: str, start: int, stat: Stat, chunk: int) -> Iterator[tuple[int, bytes]]:
+        """Pieces of a file as (offset, bytes), from `start` on, or from 0 where the server can't or won't go on.
+
+        A server that ends early may just end: compare with the size. Raises Trouble; ValueError as `find`.
+        """
+        fs, path = self.find(url)
+        if _is_http(fs):
+            yield from self._stream(fs, path, start, stat, chunk)
+        elif getattr(fs, "async_impl", False) and stat.size is not None:
+            yield from self._ranges(fs, path, start, stat.size, max(chunk, 1))
+        else:
+            yield from self._file(fs, path, start, chunk)
+
+    def _stream(self, fs: Any, path: str, start: int, stat: Stat, chunk: int) -> Iterator[tuple[int, bytes]]:
+        headers = {**fs.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
+        if start:
+            # If-Range: where the file has changed, the whole new one is sent instead of the rest of it.
+            headers |= {"Range": f"bytes={start}-", "If-Range": stat.validator.partition(": ")[2]}
+        # Any size but 0 or None: those would have the file system ask the server once more.
+        stream = self._asked(lambda: fs.open(path, "rb", block_size=0, size=stat.size or 1, headers=headers))
+        try:
+            at = start if start and _goes_on(stream.r, start) else 0
+            while data := self._asked(lambda: stream.read(chunk)):
+                yield at, data
+                at += len(data)
+        finally:
+            stream.close()
+
+    def _ranges(self, fs: Any, path: str, start: int, size: int, chunk: int) -> Iterator[tuple[int, bytes]]:
+        for at in range(start, size, chunk):
+            end = min(at + chunk, size)
+            data = self._asked(lambda at=at, end=end: fs.cat_file(path, start=at, end=end))  # type: ignore[misc]
+            if len(data) != end - at:
+                raise Trouble("passing", f"bytes {at} to {end} were asked for, and {len(data)} came")
+            yield at, data
+
+    def _file(self, fs: Any, path: str, start: int, chunk: int) -> Iterator[tuple[int, bytes]]:
+        file = self._asked(lambda: fs.open(path, "rb"))
+        try:
+            self._asked(lambda: file.seek(start))
+            at = start
+            while data := self._asked(lambda: file.read(chunk)):
+                yield at, data
+                at += len(data)
+        finally:
+            file.close()
+
+    def _asked(self, action: Callable[[], T]) -> T:
+        """The result of a blocking call, which is left behind on its own thread once it takes too long.
+
+        Raises Trouble, Stopped.
+        """
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                results.append(action())
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work, name="hasten-remote", daemon=True)
+        thread.start()
+        deadline = time.monotonic() + self.stall_s
+        while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+            if self.stop.is_set():
+                raise Stopped
+            thread.join(min(left, _LOOK_EVERY_S))
+        if results:
+            return results[0]
+        if errors:
+            raise _trouble(errors[0], self.stall_s) from None
+        raise Trouble("passing", f"nothing came for {self.stall_s:g} s")
+
+
+def chunk_of(largest: int, attempt: int) -> int:
+    """Smaller after every failure, for a slow line must bring a whole chunk before it counts as stalled."""
+    return max(largest >> 2 * attempt, min(largest, _SMALLEST_CHUNK))
+
+
+def _options(scheme: str, stores: Stores) -> dict[str, Any]:
+    """Timeouts for what is below fsspec, so that a stalled request ends there too. The user's own settings win."""
+    from fsspec.config import conf
+
+    own = conf.get(scheme, {})
+    if scheme in _HTTP:
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=stores.stall_s, sock_read=stores.stall_s)
+        # Unpacking is off for a .nii.gz that a server declares as gzip-encoded: its own bytes are wanted. trust_env is
+        # for proxies and ~/.netrc.
+        settings = {"timeout": timeout, "auto_decompress": False, "trust_env": True}
+        return {"client_kwargs": {**settings, **own.get("client_kwargs", {})}}
+    if scheme in ("s3", "s3a"):
+        waits = {"connect_timeout": stores.stall_s, "read_timeout": stores.stall_s}
+        settings = {**waits, "retries": {"total_max_attempts": 1}}
+        # One of our own, with the credentials of now. fsspec keeps and shares the others, which is better for HTTP: the
+        # garbage collector may end an HTTP session while a lock is held that the threads of fsspec need.
+        return {"skip_instance_cache": True, "config_kwargs": {**settings, **own.get("config_kwargs", {})}}
+    return {}
+
+
+def _is_http(fs: Any) -> bool:
+    return "http" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
+
+
+def _goes_on(response: Any, start: int) -> bool:
+    return response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+
+
+def _trouble(error: BaseException, seconds: float) -> Trouble:
+    # fsspec's HTTP turns whatever failed into a FileNotFoundError with the true reason behind it.
+    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    status = _status(error)
+    if status is not None and status < 600:
+        text = f"the server answers {status}"
+        if status in (404, 410):
+            return Trouble("missing", text)
+        if status in (401, 403, 407):
+            return Trouble("refused", text)
+        if status == 416 or status in _PASSING_STATUS or status >= 500:
+            return Trouble("passing", text)
+        return Trouble("wrong", text)
+    kind = type(error).__name__
+    said = shown(str(error)).strip()
+    text = f"{kind}: {said}" if said else kind
+    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return Trouble("missing", "there is no such file")
+    if isinstance(error, PermissionError) or "Credentials" in kind:
+        return Trouble("refused", text)
+    if kind in ("ClientPayloadError", "IncompleteRead"):
+        return Trouble("passing", "the connection ended early")
+    if "Timeout" in kind:
+        return Trouble("passing", f"nothing came for {seconds:g} s")
+    if isinstance(error, ValueError | TypeError | NotImplementedError | ImportError):
+        return Trouble("wrong", text)
+    return Trouble("passing", text)
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status of an aiohttp error, or of a botocore error, as it is or behind what s3fs makes of it."""
+    for each in (error, error.__cause__):
+        status = getattr(each, "status", None)
+        response = getattr(each, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if isinstance(status, int) and status >= 400:
+            return status
+    return None

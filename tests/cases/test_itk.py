@@ -1,0 +1,168 @@
+"""NRRD and MetaImage: the voxels, spacing and affine that SimpleITK and nibabel see."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hasten.cases.formats import read_file, read_file_header
+from hasten.cases.itk import channels_first
+from hasten.cases.read import read_image, read_label
+from hasten.cases.types import Case
+from tests.cases.itk_images import DTYPES, Grid, affine_of, grids, image_of, sitk, voxels
+
+ENDINGS = [".nrrd", ".nhdr", ".mha", ".mhd"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    grid=grids(),
+    ending=st.sampled_from(ENDINGS),
+    dtype=st.sampled_from(DTYPES),
+    shape=st.tuples(*[st.integers(1, 5)] * 3),
+    compressed=st.booleans(),
+)
+def test_array_spacing_and_affine_agree(
+    grid: Grid, ending: str, dtype: str, shape: tuple[int, int, int], compressed: bool
+) -> None:
+    image = image_of(voxels(dtype, shape), grid)
+    with tempfile.TemporaryDirectory() as folder:
+        path, nifti = Path(folder, f"case{ending}"), Path(folder, "case.nii.gz")
+        sitk.WriteImage(image, str(path), compressed)
+        sitk.WriteImage(image, str(nifti))
+        found, header = read_file(path), read_file_header(path)
+        by_sitk, by_nibabel, ours = sitk.ReadImage(str(path)), nib.load(nifti), read_file(nifti)
+        assert found.array.dtype == dtype
+        assert np.array_equal(found.array[0], sitk.GetArrayFromImage(by_sitk))
+        assert np.array_equal(found.array[0], np.asarray(by_nibabel.dataobj).T)
+    assert np.array_equal(found.array, ours.array)
+    assert found.spacing == pytest.approx(by_sitk.GetSpacing()[::-1], rel=1e-5)
+    assert np.allclose(found.affine, affine_of(by_sitk), atol=1e-6)
+    for nifti_affine in (by_nibabel.affine, ours.affine):  # NIfTI keeps float32 and a quaternion
+        assert np.allclose(found.affine, nifti_affine, atol=2e-4)
+    assert header[:2] == (shape, 1)
+    assert np.array_equal(header[2], found.affine)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_components_are_channels(tmp_path: Path, ending: str) -> None:
+    array = voxels("float32", (4, 5, 6, 3))
+    path = tmp_path / f"case{ending}"
+    sitk.WriteImage(image_of(array, vector=True), str(path))
+    found = read_file(path)
+    assert np.array_equal(found.array, np.moveaxis(array, -1, 0))
+    assert read_file_header(path)[:2] == ((4, 5, 6), 3)
+
+
+@pytest.mark.parametrize("ending", [".nrrd", ".mha"])
+def test_a_fourth_axis_is_refused_with_its_sizes(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"case{ending}"
+    sitk.WriteImage(sitk.GetImageFromArray(voxels(shape=(2, 4, 5, 6)), isVector=False), str(path))
+    for read in (read_file, read_file_header):
+        with pytest.raises(ValueError, match=rf"case{ending}: has 4 axes \(6 x 5 x 4 x 2\); save each volume"):
+            read(path)
+
+
+def test_float64_is_read_as_float32(tmp_path: Path) -> None:
+    array = voxels("float64") / 7
+    sitk.WriteImage(image_of(array), str(tmp_path / "case.mha"))
+    found = read_file(tmp_path / "case.mha").array
+    assert found.dtype == np.float32
+    assert np.array_equal(found[0], array.astype(np.float32))
+
+
+def test_complex_voxels_are_refused(tmp_path: Path) -> None:
+    sitk.WriteImage(sitk.RealAndImaginaryToComplex(*[image_of(voxels("float32"))] * 2), str(tmp_path / "case.nii"))
+    image = sitk.ReadImage(str(tmp_path / "case.nii"))
+    with pytest.raises(ValueError, match="complex64; export it as float32"):
+        channels_first(image, tmp_path / "case.nii")
+
+
+def test_a_2d_image_has_depth_1(tmp_path: Path) -> None:
+    image = sitk.GetImageFromArray(voxels("uint8", (5, 6)))
+    image.SetSpacing((0.5, 0.25))
+    sitk.WriteImage(image, str(tmp_path / "case.mha"))
+    found = read_file(tmp_path / "case.mha")
+    assert found.array.shape == (1, 1, 5, 6)
+    assert found.spacing == (1.0, 0.25, 0.5)
+    assert read_file_header(tmp_path / "case.mha")[0] == (1, 5, 6)
+
+
+HEADER = """NRRD0004
+type: short
+dimension: 3
+space: {space}
+sizes: 3 2 2
+space directions: (2,0,0) (0,3,0) (0,0,4)
+kinds: domain domain domain
+endian: little
+encoding: raw
+space origin: (10,20,30)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("space", "signs"),
+    [("right-anterior-superior", (1, 1, 1)), ("left-posterior-superior", (-1, -1, 1)), ("LAS", (-1, 1, 1))],
+)
+def test_the_space_of_a_nrrd_counts(tmp_path: Path, space: str, signs: tuple[int, int, int]) -> None:
+    """By the NRRD specification, not by what wrote the file."""
+    values = np.arange(12, dtype="<i2")
+    (tmp_path / "case.nrrd").write_bytes(HEADER.format(space=space).encode() + values.tobytes())
+    found = read_file(tmp_path / "case.nrrd")
+    assert np.array_equal(found.array, values.reshape(1, 2, 2, 3))
+    wanted = np.diag([*signs, 1]) @ np.array([[2, 0, 0, 10], [0, 3, 0, 20], [0, 0, 4, 30], [0, 0, 0, 1]])
+    assert np.allclose(found.affine, wanted)
+
+
+def test_labels_are_read_on_the_grid_of_an_image_of_another_format(tmp_path: Path) -> None:
+    label = (voxels("uint8") > 60).astype(np.uint8) * 4
+    sitk.WriteImage(image_of(voxels("float32")), str(tmp_path / "image.nii.gz"))
+    sitk.WriteImage(image_of(label), str(tmp_path / "label.nrrd"))
+    case = Case(id="one", image=(tmp_path / "image.nii.gz",), label=tmp_path / "label.nrrd")
+    found = read_label(case, {0: "background", 4: "organ"}, read_image(case))
+    assert np.array_equal(found, label // 4)
+
+
+def test_a_label_elsewhere_in_space_is_refused(tmp_path: Path) -> None:
+    grid = ((0.7, 0.8, 2.5), (10.0, -20.0, 31.0), np.eye(3))
+    sitk.WriteImage(image_of(voxels()), str(tmp_path / "image.mha"))
+    sitk.WriteImage(image_of(voxels("uint8"), grid), str(tmp_path / "label.nrrd"))
+    case = Case(id="one", image=(tmp_path / "image.mha",), label=tmp_path / "label.nrrd")
+    with pytest.raises(ValueError, match=r"label\.nrrd: its affine differs"):
+        read_label(case, {0: "background"}, read_image(case))
+
+
+@pytest.mark.parametrize("name", ["case.nrrd", "case.mha", "case.mhd"])
+def test_what_is_no_image_is_explained(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("some text")
+    for read in (read_file, read_file_header):
+        with pytest.raises(ValueError, match=rf"{name}: can't be read"):
+            read(tmp_path / name)
+        with pytest.raises(ValueError, match=r"gone.*: does not exist"):
+            read(tmp_path / f"gone{name}")
+
+
+def test_a_header_without_its_voxels_is_explained(tmp_path: Path) -> None:
+    sitk.WriteImage(image_of(voxels()), str(tmp_path / "case.mhd"))
+    (tmp_path / "case.raw").unlink()
+    with pytest.raises(ValueError, match=r"case\.mhd: can't be read"):
+        read_file(tmp_path / "case.mhd")
+
+
+def test_without_simpleitk_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sitk.WriteImage(image_of(voxels()), str(tmp_path / "case.mha"))
+    (tmp_path / "series").mkdir()
+    monkeypatch.setitem(sys.modules, "SimpleITK", None)
+    for path in (tmp_path / "case.mha", tmp_path / "series"):
+        for read in (read_file, read_file_header):
+            with pytest.raises(ValueError, match=r"pip install 'hasten\[itk\]'"):
+                read(path)

@@ -1,0 +1,316 @@
+"""TIFF stacks: the voxels that tifffile wrote, and the voxel sizes that ImageJ and OME state."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from hasten.cases.formats import is_picture, read_file, read_file_header
+from hasten.cases.picture import read_picture
+from hasten.cases.read import read_image, read_label
+from hasten.cases.sources import load_case_set
+from hasten.cases.tiff import is_stack
+from hasten.cases.types import Case
+from hasten.engine.inputs import find_cases
+
+tifffile = pytest.importorskip("tifffile")
+
+
+def write(path: Path, array: np.ndarray, **options: Any) -> None:
+    """By tifffile, which takes three or four pages for colours unless told."""
+    tifffile.imwrite(path, array, **{"photometric": "minisblack", **options})
+
+
+def voxels(dtype: str = "uint16", shape: tuple[int, ...] = (3, 4, 5)) -> np.ndarray:
+    values = np.random.default_rng(0).integers(0, 2**32, shape)
+    return values.astype(np.float32) / 7 if dtype == "float32" else values.astype(dtype)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+@settings(max_examples=60, deadline=None)
+@given(
+    dtype=st.sampled_from(["uint8", "int8", "uint16", "int16", "uint32", "int32", "float32"]),
+    shape=st.tuples(st.integers(2, 5), st.integers(2, 6), st.integers(2, 6)),
+    byteorder=st.sampled_from("<>"),
+    compression=st.sampled_from([None, "zlib"]),
+    bigtiff=st.booleans(),
+)
+def test_pages_are_slices_or_the_file_is_refused(
+    dtype: str, shape: tuple[int, int, int], byteorder: str, compression: str | None, bigtiff: bool
+) -> None:
+    """Pillow knows not all that TIFF can hold; whatever it can't decode must not come out as other values."""
+    array = voxels(dtype, shape)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "case.tif")
+        options: dict[str, Any] = {"byteorder": byteorder, "compression": compression, "bigtiff": bigtiff}
+        write(path, array, **options)
+        mixed_up = compression and dtype in ("int16", "int32", "float32")
+        if byteorder == ">" and (bigtiff or dtype == "uint32" or mixed_up):
+            with pytest.raises(ValueError, match=r"case\.tif: (cannot be read|is a big-endian, compressed)"):
+                read_file(path)
+            return
+        found = read_file(path)
+        assert is_stack(path)
+        assert not is_picture(path)
+        header = read_file_header(path)
+    assert found.array.dtype == dtype
+    assert np.array_equal(found.array, array[None])
+    assert np.array_equal(found.affine, np.eye(4))
+    assert header[:2] == (shape, 1)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int32", "float32"])
+def test_what_pillow_mixes_up_is_refused_in_a_single_page_too(tmp_path: Path, dtype: str) -> None:
+    write(tmp_path / "a.tif", voxels(dtype, (4, 5)), byteorder=">", compression="zlib")
+    with pytest.raises(ValueError, match=r"big-endian, compressed TIFF .* save it without compression"):
+        read_file(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_deflate", "raw", "packbits"])
+def test_stacks_that_pillow_writes(tmp_path: Path, compression: str) -> None:
+    array = voxels("uint16")
+    first, *others = (Image.fromarray(page) for page in array)
+    first.save(tmp_path / "case.tiff", save_all=True, append_images=others, compression=compression)
+    assert np.array_equal(read_file(tmp_path / "case.tiff").array, array[None])
+
+
+@pytest.mark.parametrize("planar", ["contig", "separate"])
+def test_colour_is_channels(tmp_path: Path, planar: str) -> None:
+    array = voxels("uint8", (3, 4, 5, 3))
+    pages = array if planar == "contig" else np.moveaxis(array, -1, 1)
+    write(tmp_path / "case.tif", pages, photometric="rgb", planarconfig=planar)
+    found = read_file(tmp_path / "case.tif")
+    assert np.array_equal(found.array, np.moveaxis(array, -1, 0))
+    assert read_file_header(tmp_path / "case.tif")[:2] == ((3, 4, 5), 3)
+
+
+def test_deep_colour_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "case.tif", voxels("uint16", (3, 4, 5, 3)), photometric="rgb")
+    write(tmp_path / "one.tif", voxels("uint16", (4, 5, 3)), photometric="rgb")
+    for name in ("case.tif", "one.tif"):
+        for read in (read_file, read_file_header):
+            with pytest.raises(ValueError, match="16-bit with colour or alpha"):
+                read(tmp_path / name)
+
+
+def test_a_palette_is_indices_in_a_label(tmp_path: Path) -> None:
+    pages = [Image.fromarray(np.full((4, 5), value, np.uint8), "P") for value in (0, 1, 2)]
+    for page in pages:
+        page.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
+    pages[0].save(tmp_path / "label.tif", save_all=True, append_images=pages[1:])
+    assert read_file(tmp_path / "label.tif", label=True).array[0, :, 0, 0].tolist() == [0, 1, 2]
+    assert read_file(tmp_path / "label.tif").array[:, 1, 0, 0].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("unit", "mm"), [("um", 1e-3), ("micron", 1e-3), ("\\u00B5m", 1e-3), ("nm", 1e-6), ("mm", 1), ("cm", 10)]
+)
+@pytest.mark.parametrize("byteorder", "<>")
+def test_voxel_sizes_of_imagej(tmp_path: Path, unit: str, mm: float, byteorder: str) -> None:
+    array = voxels()
+    about = {"spacing": 2.0, "unit": unit, "axes": "ZYX"}
+    path = tmp_path / "case.tif"
+    write(path, array, imagej=True, resolution=(4, 2), metadata=about, byteorder=byteorder)
+    found = read_file(path)
+    assert np.array_equal(found.array, array[None])
+    assert found.spacing == pytest.approx((2.0 * mm, 0.5 * mm, 0.25 * mm))
+    assert np.allclose(found.affine, np.diag([0.25 * mm, 0.5 * mm, 2 * mm, 1]))
+    assert np.array_equal(read_file_header(path)[2], found.affine)
+
+
+@pytest.mark.parametrize("about", [{"spacing": 2.0}, {"spacing": 2.0, "unit": "pixel"}, {"unit": "furlong"}, {}])
+def test_sizes_without_a_known_unit_are_none(tmp_path: Path, about: dict[str, Any]) -> None:
+    write(tmp_path / "case.tif", voxels(), imagej=True, resolution=(4, 2), metadata={**about, "axes": "ZYX"})
+    assert np.array_equal(read_file(tmp_path / "case.tif").affine, np.eye(4))
+
+
+def test_the_resolution_of_a_printer_is_no_voxel_size(tmp_path: Path) -> None:
+    write(tmp_path / "case.tif", voxels(), resolution=(300, 300), resolutionunit="INCH")
+    assert np.array_equal(read_file(tmp_path / "case.tif").affine, np.eye(4))
+
+
+def test_channels_of_an_imagej_hyperstack(tmp_path: Path) -> None:
+    array = voxels(shape=(3, 2, 4, 5))
+    path = tmp_path / "case.tif"
+    write(path, array, imagej=True, metadata={"axes": "ZCYX"})
+    assert np.array_equal(read_file(path).array, array.swapaxes(0, 1))
+    assert read_file_header(path)[:2] == ((3, 4, 5), 2)
+
+
+OME_SIZES = {"PhysicalSizeX": 0.25, "PhysicalSizeY": 500.0, "PhysicalSizeYUnit": "nm", "PhysicalSizeZ": 0.002,
+             "PhysicalSizeZUnit": "mm"}  # fmt: skip
+
+
+@pytest.mark.parametrize("axes", ["CZYX", "ZCYX"])
+def test_channels_and_voxel_sizes_of_ome(tmp_path: Path, axes: str) -> None:
+    array = voxels(shape=(3, 2, 4, 5) if axes == "ZCYX" else (2, 3, 4, 5))
+    path = tmp_path / "case.ome.tif"
+    write(path, array, metadata={"axes": axes, "PhysicalSizeXUnit": "µm", **OME_SIZES})
+    found = read_file(path)
+    assert np.array_equal(found.array, array.swapaxes(0, 1) if axes == "ZCYX" else array)
+    assert found.spacing == pytest.approx((2e-3, 0.5e-3, 0.25e-3))
+    assert read_file_header(path)[:2] == ((3, 4, 5), 2)
+
+
+def test_colour_in_ome(tmp_path: Path) -> None:
+    array = voxels("uint8", (3, 4, 5, 3))
+    write(tmp_path / "case.ome.tif", array, photometric="rgb", metadata={"axes": "ZYXS"})
+    assert np.array_equal(read_file(tmp_path / "case.ome.tif").array, np.moveaxis(array, -1, 0))
+
+
+def test_time_series_are_refused(tmp_path: Path) -> None:
+    array = voxels(shape=(2, 3, 4, 5))
+    write(tmp_path / "ij.tif", array, imagej=True, metadata={"axes": "TZYX"})
+    write(tmp_path / "a.ome.tif", array, metadata={"axes": "TZYX"})
+    for name in ("ij.tif", "a.ome.tif"):
+        for read in (read_file, read_file_header):
+            with pytest.raises(ValueError, match=rf"{name}: is a time series of 2 frames; save each frame"):
+                read(tmp_path / name)
+
+
+OME = '<OME xmlns="x"><Image><Pixels DimensionOrder="XYZCT" SizeX="5" SizeY="4" SizeZ="{z}" SizeC="1" SizeT="1">{more}'
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("ImageJ=1.54\nimages=8\nslices=8\n", "8 images that lists 3 pages"),
+        ("ImageJ=1.54\nimages=3\nslices=2\nchannels=2\n", "2 slices x 2 channels, but it holds 3 pages"),
+        (OME.format(z=9, more="") + "</Pixels></Image></OME>", "9 slices x 1 channels, but it holds 3 pages"),
+        (OME.format(z=3, more='<TiffData IFD="2" FirstZ="0"/>') + "</Pixels></Image></OME>", "out of order"),
+        (OME.format(z=3, more=""), "can't be parsed"),
+        ("<OME></OME>", "describes 0 images"),
+    ],
+)
+def test_descriptions_that_do_not_fit(tmp_path: Path, text: str, what: str) -> None:
+    write(tmp_path / "case.tif", voxels(), description=text, metadata=None)
+    for read in (read_file, read_file_header):
+        with pytest.raises(ValueError, match=rf"case\.tif: .*{what}"):
+            read(tmp_path / "case.tif")
+
+
+def test_an_imagej_stack_beyond_4_gb_is_not_taken_for_its_first_page(tmp_path: Path) -> None:
+    """ImageJ lists one page and puts the others behind it."""
+    about = "ImageJ=1.54\nimages=3\nslices=3\n"
+    write(tmp_path / "case.tif", voxels()[0], description=about, metadata=None)
+    with pytest.raises(ValueError, match="3 images that lists 1 pages, as ImageJ writes beyond 4 GB"):
+        read_file(tmp_path / "case.tif")
+
+
+@pytest.mark.parametrize("odd", [voxels(shape=(4, 6)), voxels("uint8", (4, 5)), voxels("uint8", (4, 5, 3))])
+def test_the_page_that_differs_is_named(tmp_path: Path, odd: np.ndarray) -> None:
+    with tifffile.TiffWriter(tmp_path / "case.tif") as writer:
+        for page in (voxels()[0], voxels()[1], odd):
+            writer.write(page, metadata=None, photometric="rgb" if page.ndim == 3 else "minisblack")
+    with pytest.raises(ValueError, match=r"case\.tif: page 3 is .*, but page 1 is \(4, 5\) \(H, W\), 1 x uint16"):
+        read_file(tmp_path / "case.tif")
+
+
+def test_what_is_no_tiff_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "text.tif").write_text("no picture")
+    for name in ("text.tif", "gone.tif"):
+        with pytest.raises(ValueError, match=name):
+            read_file(tmp_path / name)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF", "ignore:Truncated File Read")
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("shape", [(3, 4, 5), (3, 4, 5, 3)])
+def test_a_stack_cut_anywhere_is_refused_unless_its_voxels_are_there(
+    tmp_path: Path, compression: str | None, shape: tuple[int, ...]
+) -> None:
+    path = tmp_path / "cut.tif"
+    write(path, voxels("uint8", shape), compression=compression, photometric="rgb" if len(shape) > 3 else "minisblack")
+    data, whole, refused = path.read_bytes(), read_file(path).array, 0
+    lengths = range(0, len(data), 3)
+    for length in lengths:
+        path.write_bytes(data[:length])
+        try:
+            found = read_file(path).array
+        except ValueError as error:
+            refused += "cut.tif: " in str(error)
+        else:
+            refused += np.array_equal(found, whole)
+    assert refused == len(lengths)
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match=r"cut\.tif: "):
+        read_file(path)
+
+
+def test_pages_in_a_circle_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "case.tif"
+    write(path, voxels(), metadata=None)
+    with tifffile.TiffFile(path) as file:
+        last, first = file.pages[-1], file.pages[0].offset
+        at = last.offset + 2 + 12 * len(last.tags)
+    data = bytearray(path.read_bytes())
+    data[at : at + 4] = first.to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="ends inside its list of pages"):
+        read_file(path)
+
+
+def _write_pair(folder: Path, image: dict[str, Any], label: dict[str, Any]) -> Case:
+    write(folder / "image.tif", voxels(), **image)
+    write(folder / "label.tif", (voxels("uint8") > 100).astype(np.uint8), **label)
+    return Case(id="one", image=(folder / "image.tif",), label=folder / "label.tif")
+
+
+def _in_um(z: float) -> dict[str, Any]:
+    return {"imagej": True, "resolution": (4, 4), "metadata": {"spacing": z, "unit": "um", "axes": "ZYX"}}
+
+
+def test_a_label_that_states_no_voxel_size_fits(tmp_path: Path) -> None:
+    for image, label in ((_in_um(2), {}), ({}, _in_um(2)), (_in_um(2), _in_um(2))):
+        case = _write_pair(tmp_path, image, label)
+        assert read_label(case, {0: "background", 1: "cell"}, read_image(case)).shape == (3, 4, 5)
+
+
+def test_a_label_that_states_another_voxel_size_is_refused(tmp_path: Path) -> None:
+    case = _write_pair(tmp_path, _in_um(2), _in_um(3))
+    with pytest.raises(ValueError, match=r"label\.tif: its affine differs"):
+        read_label(case, {0: "background", 1: "cell"}, read_image(case))
+
+
+def _source(folder: Path, *, deep: list[bool]) -> Path:
+    for name in ("images", "labels"):
+        (folder / name).mkdir()
+        for number, each in enumerate(deep):
+            array = (voxels("uint8") > 100).astype(np.uint8)
+            write(folder / name / f"{number}.tif", array if each else array[0])
+    return folder
+
+
+def test_stacks_are_a_3d_source_and_single_pages_a_2d_one(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "flat").mkdir()
+    assert load_case_set(_source(tmp_path / "deep", deep=[True, True])).spatial_dims == 3
+    assert load_case_set(_source(tmp_path / "flat", deep=[False, False])).spatial_dims == 2
+
+
+@pytest.mark.parametrize(("deep", "what"), [([True, False], "a 2-D picture"), ([False, True], "a 3-D image")])
+def test_stacks_and_single_pages_do_not_mix(tmp_path: Path, deep: list[bool], what: str) -> None:
+    with pytest.raises(ValueError, match=rf"images/1\.tif: is {what}"):
+        load_case_set(_source(tmp_path, deep=deep))
+
+
+def test_inputs_of_a_prediction_are_told_apart(tmp_path: Path) -> None:
+    images = _source(tmp_path, deep=[True, False]) / "images"
+    assert [case.id for case in find_cases([images / "0.tif"], ["image"], 3)] == ["0"]
+    with pytest.raises(ValueError, match=r"0\.tif: a 3-D image of shape \(3, 4, 5\)"):
+        find_cases([images], ["image"], 2)
+    with pytest.raises(ValueError, match=r"1\.tif: a 2-D picture"):
+        find_cases([images], ["image"], 3)
+
+
+def test_a_stack_read_as_a_picture_names_its_pages(tmp_path: Path) -> None:
+    write(tmp_path / "a.tif", voxels())
+    with pytest.raises(ValueError, match="holds 3 pages"):
+        read_picture(tmp_path / "a.tif")
