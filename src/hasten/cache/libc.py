@@ -6,7 +6,8 @@ import ctypes
 import mmap
 import os
 import weakref
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 _FAILED = ctypes.c_void_p(-1).value
@@ -19,16 +20,35 @@ def private_map(handle: int, size: int, offset: int = 0) -> memoryview:
     Not by the module `mmap`, each of whose mappings keeps a file handle open: an epoch's items held at once would use
     up all that a process may have. Raises OSError.
     """
+    address = map_pages(handle, size, offset)
+    return view_of(address, size, partial(unmap, address, size))
+
+
+def map_pages(handle: int, size: int, offset: int) -> int:
+    """Address of a private mapping. Raises OSError."""
     assert size > 0
-    libc = _libc()
     protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE
-    address = libc.mmap(None, size, protection, flags, handle, offset)
+    address = _libc().mmap(None, size, protection, flags, handle, offset)
     if address == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+    return int(address)
+
+
+def unmap(address: int, size: int) -> None:
+    _libc().munmap(address, size)
+
+
+def drop_changes(address: int, size: int) -> None:
+    """Give a private mapping the content of its file again."""
+    _libc().madvise(address, size, mmap.MADV_DONTNEED)
+
+
+def view_of(address: int, size: int, last: Callable[[], None]) -> memoryview:
+    """A mapping's bytes; `last` is called when nothing refers to them any more."""
     block = (ctypes.c_ubyte * size).from_address(address)
     # Not at exit: daemon threads may still read then, and the kernel takes everything back anyway.
-    weakref.finalize(block, libc.munmap, ctypes.c_void_p(address), ctypes.c_size_t(size)).atexit = False
+    weakref.finalize(block, last).atexit = False
     return memoryview(block).cast("B")
 
 
@@ -46,4 +66,5 @@ def _libc() -> Any:
         ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
     ]  # fmt: skip
     libc.munmap.argtypes = libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return libc

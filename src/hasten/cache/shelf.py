@@ -9,7 +9,7 @@ import threading
 from multiprocessing.reduction import DupFd
 from typing import Any
 
-from hasten.cache.libc import private_map
+from hasten.cache.again import Mappings
 from hasten.cache.model import Model
 from hasten.cache.record import encode
 
@@ -62,16 +62,25 @@ class Kept:
     def __init__(self, shelf: Shelf, start: int, size: int, model: Model) -> None:
         self.shelf, self.start, self.size = shelf, start, size
         self.model: Model | None = model
+        self.mappings = Mappings(shelf.handle, size, start)
 
     def item(self) -> Any:
         """The item, free to be changed: nothing that is done to it is seen by anybody else."""
-        mapped = private_map(self.shelf.handle, self.size, self.start)
+        mapped = self.mappings.take()
         if self.model is None:
             self.model = Model(mapped, verify=False)
         return self.model.item(mapped)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "model": None}  # each process reads it for itself
+        return {"shelf": self.shelf, "start": self.start, "size": self.size}  # each process reads it for itself
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, model=None, mappings=Mappings(state["shelf"].handle, state["size"], state["start"]))
+
+    def __del__(self) -> None:
+        mappings = self.__dict__.get("mappings")
+        if mappings is not None:
+            mappings.close()
 
 
 def _nameless() -> int:

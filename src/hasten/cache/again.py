@@ -1,0 +1,69 @@
+"""Private mappings that are used again: a page that was mapped once need not be mapped for every epoch anew.
+
+On a virtual machine mapping the pages of an item takes longer than reading them. So a mapping that nobody refers to any
+more is kept, and handed out again once what was changed in it has been dropped; the kernel's page map tells whether any
+page was.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import deque
+
+import numpy as np
+
+from hasten.cache.libc import drop_changes, map_pages, unmap, view_of
+
+_PRESENT_OR_SWAPPED, _OF_FILE = np.uint64(3 << 62), np.uint64(1 << 61)
+
+
+class Mappings:
+    """Of one range of one file."""
+
+    def __init__(self, handle: int, size: int, offset: int) -> None:
+        self.handle, self.size, self.offset = handle, size, offset
+        self.free: deque[int] = deque()
+        self.open = True
+
+    def take(self) -> memoryview:
+        """The range's bytes, to read and to change for oneself. Raises OSError."""
+        try:
+            address = self.free.pop()
+        except IndexError:
+            address = map_pages(self.handle, self.size, self.offset)
+        else:
+            if changed(address, self.size):
+                drop_changes(address, self.size)
+        return view_of(address, self.size, lambda: self.give_back(address))
+
+    def give_back(self, address: int) -> None:
+        # Two at most: one item is in use and the next one is being made.
+        if len(self.free) < 2:
+            self.free.append(address)
+        else:
+            unmap(address, self.size)
+        if not self.open:
+            self.close()
+
+    def close(self) -> None:
+        """Unmap what is not in use now, and the rest when it is no longer."""
+        self.open = False
+        while self.free:
+            unmap(self.free.pop(), self.size)
+
+
+def changed(address: int, size: int) -> bool:
+    """Whether any page of a private mapping differs from its file, or the system does not tell."""
+    first, last = address // mmap.PAGESIZE, -(-(address + size) // mmap.PAGESIZE)
+    try:
+        # Not through a handle that stays: it would tell about the parent after a fork.
+        handle = os.open("/proc/self/pagemap", os.O_RDONLY)
+        try:
+            entries = np.frombuffer(os.pread(handle, 8 * (last - first), 8 * first), np.uint64)
+        finally:
+            os.close(handle)
+    except OSError:
+        return True
+    own = ((entries & _PRESENT_OR_SWAPPED) != 0) & ((entries & _OF_FILE) == 0)
+    return len(entries) < last - first or bool(own.any())
