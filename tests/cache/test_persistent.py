@@ -19,6 +19,7 @@ from monai.transforms import Compose, Flipd, Lambdad, ScaleIntensityd
 from hasten.cache.chain import split_chain
 from hasten.cache.identity import chain_identity, describe, item_identity
 from hasten.cache.persistent import PersistentDataset
+from hasten.cache.publish import temporary_for
 from hasten.cases.nifti import write_nifti
 from hasten.config.schema import PrepareConfig
 from hasten.prepare.transform import Prepare
@@ -145,6 +146,19 @@ def test_what_cannot_be_kept_is_said_and_leaves_nothing(rows: list[dict[str, Any
     with pytest.raises(ValueError, match=r"item\['id'\]: a builtins\.object can't be cached without pickle"):
         dataset[0]
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_what_a_killed_process_was_writing_is_removed(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    own = temporary_for(folder / "a.rec")
+    dead = own.with_name(own.name.replace(f".{os.getpid()}.", ".999999999."))
+    hidden = folder / ".notes.2020.1.txt"
+    for path in (own, dead, hidden):
+        path.write_text("half")
+        os.utime(path, (0, 0))
+    PersistentDataset(rows, chain(), folder)
+    assert sorted(folder.iterdir()) == sorted([own, hidden])
 
 
 def test_a_folder_that_vanishes_is_explained(rows: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_what_a_killed_fill_finished_is_gone_on_with(tmp_path: Path) -> None:
         running.kill()
         running.wait()
     assert not busy(leftover)
+    (leftover / ".arena.json.elsewhere-1.1.0011aabb").write_text("{")  # as a kill while it was written leaves it
     ticks: list[tuple[int, int]] = []
     cache = CacheConfig(dir=str(tmp_path / "cache"), home="ram")
     arena = get_arena(case_set, SPEC, cache, tick=lambda done, total: ticks.append((done, total)))
@@ -107,7 +108,7 @@ def test_what_a_killed_fill_finished_is_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_folders_of_other_machines_are_kept_until_they_are_old(tmp_path: Path) -> None:
-    elsewhere, foreign = tmp_path / ".entry.elsewhere-1.999999999.00ff", tmp_path / ".something"
+    elsewhere, foreign = tmp_path / ".entry.elsewhere-1.999999999.0011aabb", tmp_path / ".something"
     elsewhere.mkdir()
     foreign.mkdir()
     (elsewhere / "image.bin").write_text("")

@@ -104,7 +104,8 @@ def build_arena(
                 return
             if not (partial / INDEX).exists():
                 _fill(case_set, prepare, partial, max_points, tick)
-            (partial / JOURNAL).unlink(missing_ok=True)
+            for name in {path.name for path in partial.iterdir()} - {IMAGE, LABEL, POINTS, INDEX}:
+                (partial / name).unlink()  # the journal, and what a kill left half written
 
 
 def _fill(case_set: CaseSet, prepare: PrepareConfig, folder: Path, max_points: int, tick: Tick | None) -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import zlib
 from pathlib import Path
-from secrets import token_hex
+
+from hasten.cache.publish import temporary_for
 
 
 class DamagedEntry(Exception):
@@ -16,7 +17,7 @@ class DamagedEntry(Exception):
 def write_checked(path: Path, body: dict) -> None:
     """Write `body`, plain JSON values, with its checksum. Keys that are not text become text, as JSON has it."""
     text = json.dumps(body)
-    temporary = path.with_name(f".{path.name}.{token_hex(4)}.tmp")
+    temporary = temporary_for(path)
     try:
         with temporary.open("w", encoding="ascii") as file:
             file.write(f'{{"crc": {_crc(json.loads(text))}, "body": {text}}}\n')

@@ -58,8 +58,9 @@ def open_arena(folder: Path, *, home: str, held: Sequence[int] | None = None, ve
 
     home: `file` reads nothing ahead; `ram` compares with the checksums, which reads everything, and keeps it in memory
     where the system lets this process. held: do that for these cases (positions) only; the others are read ahead of
-    use. verified: cases to compare with their checksums besides. Tensors are read-only: writing to one ends the
-    process. Raises FileNotFoundError if there is no entry, DamagedEntry if a size or checksum does not hold.
+    use. verified: cases to compare with their checksums besides, which are about to be copied elsewhere. Tensors are
+    read-only: writing to one ends the process. Raises FileNotFoundError if there is no entry, DamagedEntry if a size or
+    checksum does not hold.
     """
     arena, entries = _open_entry(folder, home)
     everything = range(len(entries))
@@ -69,7 +70,7 @@ def open_arena(folder: Path, *, home: str, held: Sequence[int] | None = None, ve
         log.info(
             "%s: can't be locked in memory (ulimit -l); the system may drop pages of it and read them again", folder
         )
-    left = sorted(set(everything) - set(kept))
+    left = sorted(set(everything) - {*kept, *verified})
     if not left:
         return arena
     pages = Pages(

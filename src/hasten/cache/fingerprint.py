@@ -6,6 +6,7 @@ import logging
 
 from hasten.cache.checked import DamagedEntry, read_checked, write_checked
 from hasten.cache.key import cache_dir, entry_name, fingerprint_key
+from hasten.cache.publish import sweep
 from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import CacheConfig
@@ -30,6 +31,7 @@ def get_fingerprint(case_set: CaseSet, cache: CacheConfig) -> Fingerprint:
     fingerprint = take_fingerprint(case_set)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent)
         write_checked(path, fingerprint_to_dict(fingerprint))
     except OSError as error:
         log.warning(

@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 from hasten.cache.chain import Transform
@@ -15,7 +14,7 @@ from hasten.cache.dataset import ChainDataset
 from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.libc import private_map
 from hasten.cache.model import Models
-from hasten.cache.publish import explained
+from hasten.cache.publish import explained, sweep, temporary_for
 from hasten.cache.record import encode
 
 log = logging.getLogger(__name__)
@@ -47,6 +46,7 @@ class PersistentDataset(ChainDataset):
         self.models = Models()
         with explained(self.cache_dir):
             self.cache_dir.mkdir(parents=True, exist_ok=True)
+            sweep(self.cache_dir)
 
     def set_data(self, data: Sequence[Any]) -> None:
         """Take other data. What is kept of earlier ones stays on the disk."""
@@ -80,7 +80,7 @@ class PersistentDataset(ChainDataset):
 
 def write_whole(path: Path, pieces: list[bytes | memoryview]) -> None:
     """Write a file by way of a temporary one and a rename, flushed to the disk."""
-    temporary = path.with_name(f".{path.name}.{token_hex(4)}.tmp")
+    temporary = temporary_for(path)
     try:
         with temporary.open("wb") as file:
             file.writelines(pieces)

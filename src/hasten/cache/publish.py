@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ import psutil
 
 _ABANDONED_SECONDS = 7 * 24 * 3600.0
 """How long a folder from another machine or container, whose processes can't be seen from here, lies untouched."""
+_OWN_NAME = re.compile(r"\..+\.(?P<place>[\w-]+)\.(?P<pid>[0-9]+)\.[0-9a-f]{8}")
+"""What `temporary_for` makes."""
 
 
 @contextmanager
@@ -26,7 +29,7 @@ def published(folder: Path) -> Iterator[Path]:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep(folder.parent)
-    temporary = _temporary(folder)
+    temporary = temporary_for(folder)
     try:
         temporary.mkdir()
         yield temporary
@@ -44,7 +47,7 @@ def become(temporary: Path, folder: Path) -> None:
 
 def discard(folder: Path) -> None:
     """Remove a published folder, or do nothing if there is none. Who has its files open or mapped keeps them."""
-    aside = _temporary(folder)
+    aside = temporary_for(folder)
     with suppress(FileNotFoundError):
         folder.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
@@ -75,8 +78,9 @@ def _rename(temporary: Path, folder: Path) -> None:
             raise
 
 
-def _temporary(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.{_place()}.{os.getpid()}.{token_hex(4)}")
+def temporary_for(path: Path) -> Path:
+    """A name of this process's own beside `path`, which `sweep` knows."""
+    return path.with_name(f".{path.name}.{_place()}.{os.getpid()}.{token_hex(4)}")
 
 
 def _place() -> str:
@@ -89,20 +93,23 @@ def _place() -> str:
 
 
 def sweep(parent: Path) -> None:
-    """Remove what killed processes left behind in folders of their own."""
+    """Remove what killed processes left behind under names of their own."""
     here = _place()
     for leftover in parent.glob(".*"):
-        parts = leftover.name.rsplit(".", 3)
-        if len(parts) < 4 or not parts[2].isdigit():
+        found = _OWN_NAME.fullmatch(leftover.name)
+        if not found:
             continue
-        gone = not psutil.pid_exists(int(parts[2])) if parts[1] == here else _is_abandoned(leftover)
-        if gone:
+        gone = not psutil.pid_exists(int(found["pid"])) if found["place"] == here else _is_abandoned(leftover)
+        if gone and leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
+        elif gone:
+            leftover.unlink(missing_ok=True)
 
 
-def _is_abandoned(folder: Path) -> bool:
+def _is_abandoned(path: Path) -> bool:
     try:
-        touched = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+        inside = path.iterdir() if path.is_dir() else ()
+        touched = max(each.stat().st_mtime for each in (path, *inside))
     except OSError:
         return False  # it is being removed
     return time.time() - touched > _ABANDONED_SECONDS
