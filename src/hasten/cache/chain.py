@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 Transform = Callable[[Any], Any]
-_BULKY = 2**18
+BULKY = 2**18
+"""Bytes from which mapping costs less than copying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def fresh(value: Any) -> Any:
 
 def bulky(value: Any) -> bool:
     """Whether an item's arrays take so much that copying them costs more than mapping them."""
-    return _num_bytes(value) >= _BULKY
+    return _num_bytes(value) >= BULKY
 
 
 def _num_bytes(value: Any) -> int:

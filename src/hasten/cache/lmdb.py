@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import logging
+import mmap
 import os
 import threading
 from collections.abc import Sequence
@@ -12,7 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hasten.cache.chain import Transform
+import numpy as np
+
+from hasten.cache.again import Mappings
+from hasten.cache.chain import BULKY, Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset
 from hasten.cache.identity import chain_identity, item_identity
@@ -118,9 +122,14 @@ class Reader:
         self.path = path
         self.environment: Any = None
         self.lock = threading.Lock()
+        self.handle = -1
+        self.base: int | None = None
+        """Address of LMDB's own mapping of the file, where the system tells it."""
+        self.mappings: dict[bytes, tuple[Mappings, int]] = {}
 
-    def get(self, key: bytes) -> bytearray | None:
-        """A copy of a record, or None where there is none or no file yet."""
+    def get(self, key: bytes) -> memoryview | bytearray | None:
+        """A record, free to be changed, or None where there is none or no file yet. Large ones are mapped, not copied:
+        LMDB never writes to the pages of a record that is there."""
         import lmdb
 
         with self.lock:
@@ -128,16 +137,54 @@ class Reader:
                 if not Path(self.path).exists():
                     return None
                 self.environment = lmdb.open(self.path, subdir=False, readonly=True, lock=False, readahead=False)
-            with self.environment.begin(buffers=True) as view:
-                found = view.get(key)
-                return None if found is None else bytearray(found)
+                self.handle = os.open(self.path, os.O_RDONLY)
+                self.base = start_of_mapping(self.path)
+            known = self.mappings.get(key)
+            if known is None:
+                with self.environment.begin(buffers=True) as view:
+                    found = view.get(key)
+                    if found is None:
+                        return None
+                    known = self._place(found)
+                    if known is None:
+                        return bytearray(found)
+                self.mappings[key] = known
+            mapping, skip = known
+            return mapping.take()[skip:]
+
+    def _place(self, record: memoryview) -> tuple[Mappings, int] | None:
+        """Where a large record lies in the file, and how far into its first page."""
+        if len(record) < BULKY or self.base is None:
+            return None
+        start = np.frombuffer(record, np.uint8).ctypes.data - self.base
+        skip = start % mmap.PAGESIZE
+        return Mappings(self.handle, len(record) + skip, start - skip), skip
 
     def close(self) -> None:
         """Close the file; the next `get` opens it again and sees what was written since."""
         with self.lock:
+            for mapping, _ in self.mappings.values():
+                mapping.close()
+            self.mappings = {}
             if self.environment is not None:
                 self.environment.close()
+                os.close(self.handle)
             self.environment = None
+
+
+def start_of_mapping(path: str) -> int | None:
+    """Address at which this process has a file mapped from its beginning; None where it has not or can't be told."""
+    try:
+        status = Path(path).stat()
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        span, _, offset, device, inode = line.split(maxsplit=5)[:5]
+        major, minor = (int(part, 16) for part in device.split(":"))
+        if int(inode) == status.st_ino and os.makedev(major, minor) == status.st_dev and int(offset, 16) == 0:
+            return int(span.split("-")[0], 16)
+    return None
 
 
 def reader(path: Path) -> Reader:

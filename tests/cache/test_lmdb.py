@@ -1,0 +1,71 @@
+"""Large records of an LMDB file are mapped, not copied, and nothing that is done to them is seen again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hasten.cache.chain import BULKY
+from hasten.cache.lmdb import LMDBDataset, reader, start_of_mapping
+
+pytest.importorskip("lmdb")
+
+
+class Made:
+    """Deterministic: an item of the given side, filled with its number."""
+
+    deterministic = True
+
+    def __call__(self, item: dict[str, int]) -> dict[str, torch.Tensor]:
+        side = item["side"]
+        return {"image": torch.full((side, side), float(item["number"])), "label": torch.arange(side)}
+
+
+def dataset(folder: Path, side: int) -> LMDBDataset:
+    return LMDBDataset([{"number": number, "side": side} for number in range(5)], [Made()], folder)
+
+
+@pytest.mark.parametrize("side", [8, 512])
+def test_what_is_done_to_an_item_is_not_seen_again(tmp_path: Path, side: int) -> None:
+    items = dataset(tmp_path, side)
+    for _ in range(4):
+        for number in range(5):
+            item = items[number]
+            assert torch.equal(item["image"], torch.full((side, side), float(number)))
+            assert torch.equal(item["label"], torch.arange(side))
+            item["image"] += 7
+            item["label"].zero_()
+
+
+def test_large_records_are_views_of_the_file(tmp_path: Path) -> None:
+    items = dataset(tmp_path, 512)
+    stored = reader(items.path)
+    record = stored.get(items.keys[3])
+    assert isinstance(record, memoryview)
+    assert len(record) >= BULKY
+    assert len(stored.mappings) == 1
+    kept = items[3]["image"]
+    stored.close()
+    assert torch.equal(kept, torch.full((512, 512), 3.0))
+    assert torch.equal(items[3]["image"], kept)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="as Linux tells")
+def test_where_a_file_is_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    np.arange(10000, dtype=np.uint8).tofile(path)
+    assert start_of_mapping(str(path)) is None
+    mapped = np.memmap(path, np.uint8, "r")
+    assert start_of_mapping(str(path)) == mapped.ctypes.data
+    assert start_of_mapping(str(tmp_path / "absent")) is None
+
+
+def test_without_that_large_records_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hasten.cache.lmdb.start_of_mapping", lambda path: None)
+    items = dataset(tmp_path, 512)
+    assert torch.equal(items[2]["image"], torch.full((512, 512), 2.0))
+    assert not reader(items.path).mappings
