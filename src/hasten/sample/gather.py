@@ -21,15 +21,32 @@ def gather_image(
 ) -> Tensor:
     """(B, C, D, H, W) float32, trilinear (bilinear in 2-D).
 
-    start: (B, 3) whole voxels of the case; coordinates: three (B, D, H, W) float32 in voxels from there. A coordinate
-    that is a whole number gives the stored voxel bit for bit. Indices within a case are int32: a case holds fewer than
-    2**31 voxels; only the place of the case in the arena needs 64 bits.
+    start: (B, 3) whole voxels of the case; coordinates: three (B, D, H, W) float32 in voxels from there.
     """
-    extent, origin = _columns(tables.shape[case]), _columns(start)
+    return gather_flat(
+        tables.image, tables.shape[case], tables.offset[case], start, coordinates, num_channels, spatial_dims
+    )
+
+
+def gather_flat(
+    values: Tensor,
+    shape: Tensor,
+    offset: Tensor,
+    start: Tensor,
+    coordinates: Coordinates,
+    num_channels: int,
+    spatial_dims: int,
+) -> Tensor:
+    """As `gather_image`, from any flat tensor of cases (C, D, H, W). shape: (B, 3), offset: (B,) voxels of each case.
+
+    A coordinate that is a whole number gives the stored voxel bit for bit. Indices within a case are int32: a case
+    holds fewer than 2**31 voxels; only its place among all cases needs 64 bits.
+    """
+    extent, origin = _columns(shape), _columns(start)
     along_d, along_h, along_w = map(_neighbours, coordinates, origin, extent)
     if spatial_dims == 2:
         along_d = along_d[:1]
-    base = tables.offset[case].view(-1, 1, 1, 1) * num_channels
+    base = offset.view(-1, 1, 1, 1) * num_channels
     volume = extent[0].to(torch.int64) * extent[1] * extent[2]
     totals: list[Tensor | None] = [None] * num_channels
     for weight_d, place_d in along_d:
@@ -38,7 +55,7 @@ def gather_image(
             for weight_w, place_w in along_w:
                 weight, index = weight_dh * weight_w, base + (place_dh + place_w)
                 for channel in range(num_channels):
-                    value = tables.image[index + channel * volume].to(torch.float32) * weight
+                    value = values[index + channel * volume].to(torch.float32) * weight
                     total = totals[channel]
                     totals[channel] = value if total is None else total + value
     return torch.stack([total for total in totals if total is not None], dim=1)
@@ -46,14 +63,24 @@ def gather_image(
 
 def gather_label(tables: Tables, case: Tensor, start: Tensor, coordinates: Coordinates) -> Tensor:
     """(B, 1, D, H, W) uint8 class index of the nearest voxel (halves round up)."""
-    extent, origin = _columns(tables.shape[case]), _columns(start)
+    return nearest_flat(tables.label, tables.shape[case], tables.offset[case], start, coordinates, 1)
+
+
+def nearest_flat(
+    values: Tensor, shape: Tensor, offset: Tensor, start: Tensor, coordinates: Coordinates, num_channels: int
+) -> Tensor:
+    """(B, C, D, H, W) as stored: the nearest voxel (halves round up), 0 outside. Arguments as in `gather_flat`."""
+    extent, origin = _columns(shape), _columns(start)
     inside, places = [], []
     for axis, first, size in zip(coordinates, origin, extent, strict=True):
         place = torch.floor(axis + 0.5).to(torch.int32) + first
         inside.append((place >= 0) & (place < size))
         places.append(torch.minimum(place.clamp(min=0), size - 1))
-    index = tables.offset[case].view(-1, 1, 1, 1) + (places[0] * extent[1] + places[1]) * extent[2] + places[2]
-    return torch.where(inside[0] & inside[1] & inside[2], tables.label[index], 0).to(torch.uint8)[:, None]
+    index = offset.view(-1, 1, 1, 1) * num_channels + (places[0] * extent[1] + places[1]) * extent[2] + places[2]
+    volume = extent[0].to(torch.int64) * extent[1] * extent[2]
+    within = inside[0] & inside[1] & inside[2]
+    found = [torch.where(within, values[index + channel * volume], 0) for channel in range(num_channels)]
+    return torch.stack(found, dim=1).to(values.dtype)
 
 
 def _columns(triples: Tensor) -> list[Tensor]:

@@ -27,7 +27,7 @@ def affine_matrix(key: Tensor, config: SampleConfig, spacing: tuple[float, float
     angle = (uniform(key, _ROTATE, 3) * 2 - 1) * constant(limit, key.device)
     zoom = uniform_in(key, _SCALE, *config.scale_range)[:, :, None]
     shear = (uniform(key, _SHEAR, 6) * 2 - 1) * config.shear
-    matrix = _multiply(_rotation(angle), _shear(shear, spatial_dims)) / zoom
+    matrix = multiply(rotation(angle), _shear(shear, spatial_dims)) / zoom
     identity = torch.eye(3, device=key.device).expand_as(matrix)
     if spatial_dims == 2:
         matrix = torch.cat([identity[:, :1], matrix[:, 1:]], dim=1)
@@ -39,7 +39,7 @@ def affine_matrix(key: Tensor, config: SampleConfig, spacing: tuple[float, float
     return matrix * sign[:, None, :]
 
 
-def _rotation(angle: Tensor) -> Tensor:
+def rotation(angle: Tensor) -> Tensor:
     """(B, 3, 3) rotation about D, then H, then W. angle: (B, 3) radians."""
     cos, sin = torch.cos(angle), torch.sin(angle)
     one, zero = torch.ones_like(cos[:, 0]), torch.zeros_like(cos[:, 0])
@@ -50,7 +50,7 @@ def _rotation(angle: Tensor) -> Tensor:
     about_d = matrix(one, zero, zero, zero, cos[:, 0], -sin[:, 0], zero, sin[:, 0], cos[:, 0])
     about_h = matrix(cos[:, 1], zero, sin[:, 1], zero, one, zero, -sin[:, 1], zero, cos[:, 1])
     about_w = matrix(cos[:, 2], -sin[:, 2], zero, sin[:, 2], cos[:, 2], zero, zero, zero, one)
-    return _multiply(_multiply(about_d, about_h), about_w)
+    return multiply(multiply(about_d, about_h), about_w)
 
 
 def _shear(shear: Tensor, spatial_dims: int) -> Tensor:
@@ -62,7 +62,7 @@ def _shear(shear: Tensor, spatial_dims: int) -> Tensor:
     return torch.stack([one, a, b, c, one, d, e, f, one], dim=1).view(-1, 3, 3)
 
 
-def _multiply(left: Tensor, right: Tensor) -> Tensor:
+def multiply(left: Tensor, right: Tensor) -> Tensor:
     """(B, 3, 3) product as a fixed-order sum: a matrix-product library may add in another order on another device."""
     terms = (left[:, :, :, None] * right[:, None, :, :]).unbind(2)
     return terms[0] + terms[1] + terms[2]

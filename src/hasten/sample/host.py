@@ -40,12 +40,12 @@ def render_on_host(spec: BatchSpec, tables: Tables, drawn: Draw) -> tuple[Tensor
         if signs is not None:
             backward = [axis + 1 for axis in range(3) if signs[axis] < 0]
             for target, source in ((image[number], volume), (label[number], classes)):
-                target.copy_(torch.flip(_cut(source, starts[number], patch), backward))
+                target.copy_(torch.flip(cut(source, starts[number], patch), backward))
             continue
         coordinates = source_coordinates(drawn.matrix[number : number + 1], patch)
         flat = tuple(axis.reshape(-1) for axis in coordinates)
-        _interpolate(volume, starts[number], flat, spec.spatial_dims, out=image[number])
-        _nearest(classes, starts[number], flat, out=label[number])
+        interpolate(volume, starts[number], flat, spec.spatial_dims, out=image[number])
+        nearest(classes, starts[number], flat, out=label[number])
     return _augment(image, drawn, spec), label
 
 
@@ -56,7 +56,7 @@ def _signs(matrix: list[list[float]]) -> list[float] | None:
     return None if others or any(abs(entry) != 1.0 for entry in diagonal) else diagonal
 
 
-def _cut(volume: Tensor, start: list[int], size: Triple | list[int]) -> Tensor:
+def cut(volume: Tensor, start: list[int], size: Triple | list[int]) -> Tensor:
     """(C, *size) from `start`, zeros outside the volume; a view where nothing lies outside."""
     shape = volume.shape[1:]
     low = [max(0, at) for at in start]
@@ -73,10 +73,10 @@ def _cut(volume: Tensor, start: list[int], size: Triple | list[int]) -> Tensor:
 def _box(volume: Tensor, start: list[int], lows: list[int], highs: list[int]) -> Tensor:
     """The part of a case between two offsets from `start`, both included."""
     first = [at + low for at, low in zip(start, lows, strict=True)]
-    return _cut(volume, first, [high - low + 1 for low, high in zip(lows, highs, strict=True)])
+    return cut(volume, first, [high - low + 1 for low, high in zip(lows, highs, strict=True)])
 
 
-def _interpolate(
+def interpolate(
     volume: Tensor, start: list[int], coordinates: tuple[Tensor, ...], spatial_dims: int, *, out: Tensor
 ) -> None:
     """Trilinear (bilinear in 2-D) values of every channel at (M,) coordinates counted from `start`."""
@@ -101,15 +101,16 @@ def _interpolate(
         out[channel] = value.view(out.shape[1:])
 
 
-def _nearest(classes: Tensor, start: list[int], coordinates: tuple[Tensor, ...], *, out: Tensor) -> None:
-    """Class index of the nearest voxel (halves round up) at (M,) coordinates counted from `start`."""
+def nearest(classes: Tensor, start: list[int], coordinates: tuple[Tensor, ...], *, out: Tensor) -> None:
+    """The nearest voxel of every channel (halves round up) at (M,) coordinates counted from `start`."""
     places = [torch.floor(axis + 0.5) for axis in coordinates]
     ranges = [[int(bound) for bound in torch.aminmax(place)] for place in places]
     lows = [low for low, _ in ranges]
     box = _box(classes, start, lows, [high for _, high in ranges]).contiguous()
     whole = [(place - low).to(torch.int32) for place, low in zip(places, lows, strict=True)]
     index = (whole[0] * box.shape[2] + whole[1]) * box.shape[3] + whole[2]
-    out.copy_(box.reshape(-1).index_select(0, index).view(out.shape))
+    for channel in range(box.shape[0]):
+        out[channel] = box[channel].reshape(-1).index_select(0, index).view(out.shape[1:])
 
 
 def _augment(image: Tensor, drawn: Draw, spec: BatchSpec) -> Tensor:

@@ -1,0 +1,215 @@
+"""Rotation, zoom, shear and translation, with the definitions of MONAI's transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hasten.augment.maps import Map, columns, compose, moving, scaling, triple
+from hasten.augment.op import Drawn, check_prob, check_range
+from hasten.config.schema import Triple
+from hasten.sample.constant import constant
+from hasten.sample.geometry import multiply, rotation
+from hasten.sample.random import uniform
+
+Range = tuple[float, float]
+_ROTATE, _SHEAR, _TRANSLATE, _SCALE, _ZOOM = 1, 2, 3, 4, 5
+_SHEAR_PLACES = ((0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Affine:
+    """MONAI's RandAffine (shear as of its release 1.6): rotation, then shear, translation and scaling about the centre.
+
+    Each range is one (low, high) an axis, D first (2-D: H first; rotation: the first alone). `drawn`: rotate (B, 3)
+    radians, shear (B, 6), translate (B, 3) voxels, scale (B, 3) factors from output to input, so that above 1 makes
+    things smaller, as MONAI's does.
+    """
+
+    keys: tuple[str, ...] = ("image", "label")
+    prob: float = 0.1
+    rotate_range: tuple[Range, ...] = ()
+    shear_range: tuple[Range, ...] = ()
+    translate_range: tuple[Range, ...] = ()
+    scale_range: tuple[Range, ...] = ()
+    """Added to 1."""
+    mode: tuple[str, ...] = ("bilinear", "nearest")
+    padding_mode: str = "zeros"
+
+    def __post_init__(self) -> None:
+        check_prob("Affine", self.prob)
+        for field in ("rotate_range", "shear_range", "translate_range", "scale_range"):
+            for each in getattr(self, field):
+                check_range("Affine", field, each)
+        for low, _ in self.scale_range:
+            if low <= -1:
+                raise ValueError(f"Affine: scale_range={self.scale_range}; 1 is added to it, and must leave it above 0")
+
+    def out_size(self, size: Triple) -> Triple:
+        return size
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        rotate = self.rotate_range if spatial_dims == 3 else self.rotate_range[:1]
+        shear = (
+            self.shear_range
+            if spatial_dims == 3
+            else (*[(0.0, 0.0)] * 3, *self.shear_range[:1], (0.0, 0.0), *self.shear_range[1:2])
+        )
+        return {
+            "rotate": _between(key, _ROTATE, rotate, 3),
+            "shear": _between(key, _SHEAR, shear, 6),
+            "translate": _between(key, _TRANSLATE, _axes(self.translate_range, spatial_dims), 3),
+            "scale": 1.0 + _between(key, _SCALE, _axes(self.scale_range, spatial_dims), 3),
+        }
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        turned = Map(rotation(drawn["rotate"]), torch.zeros_like(drawn["translate"]))
+        sheared = Map(_sheared(drawn["shear"]), torch.zeros_like(drawn["translate"]))
+        return compose(compose(compose(turned, sheared), moving(drawn["translate"])), scaling(drawn["scale"]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rotate:
+    """MONAI's RandRotate with `keep_size`. Ranges in radians about D, H, W; a 2-D image is turned by `range_x`.
+
+    `drawn`: angle (B, 3) radians.
+    """
+
+    keys: tuple[str, ...] = ("image", "label")
+    prob: float = 0.1
+    range_x: Range = (0.0, 0.0)
+    range_y: Range = (0.0, 0.0)
+    range_z: Range = (0.0, 0.0)
+    mode: tuple[str, ...] = ("bilinear", "nearest")
+    padding_mode: str = "border"
+
+    def __post_init__(self) -> None:
+        check_prob("Rotate", self.prob)
+        for field in ("range_x", "range_y", "range_z"):
+            check_range("Rotate", field, getattr(self, field))
+
+    def out_size(self, size: Triple) -> Triple:
+        return size
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        ranges = (self.range_x, self.range_y, self.range_z)
+        return {"angle": _between(key, _ROTATE, ranges if spatial_dims == 3 else ranges[:1], 3)}
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        return Map(rotation(drawn["angle"]), torch.zeros_like(drawn["angle"]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Zoom:
+    """MONAI's RandZoom with `keep_size`: above 1 enlarges. `drawn`: zoom (B, 3).
+
+    min_zoom, max_zoom: one number for all axes, or one an axis (3-D with two: the first for D and H, as MONAI has it).
+    The zoomed size is a whole number of voxels, and what is cut away or padded lies half on each side, as in MONAI.
+    """
+
+    keys: tuple[str, ...] = ("image", "label")
+    prob: float = 0.1
+    min_zoom: tuple[float, ...] = (0.9,)
+    max_zoom: tuple[float, ...] = (1.1,)
+    mode: tuple[str, ...] = ("bilinear", "nearest")
+    padding_mode: str = "border"
+
+    def __post_init__(self) -> None:
+        check_prob("Zoom", self.prob)
+        if len(self.min_zoom) != len(self.max_zoom):
+            raise ValueError(f"Zoom: min_zoom={self.min_zoom} and max_zoom={self.max_zoom} differ in length")
+        for low, high in zip(self.min_zoom, self.max_zoom, strict=True):
+            check_range("Zoom", "(min_zoom, max_zoom)", (low, high))
+            if low <= 0:
+                raise ValueError(f"Zoom: min_zoom={self.min_zoom}; a zoom lies above 0")
+
+    def out_size(self, size: Triple) -> Triple:
+        return size
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        ranges = tuple(zip(self.min_zoom, self.max_zoom, strict=True))
+        if len(ranges) == 1:
+            one = _between(key, _ZOOM, ranges, 1)
+            zoom = one.expand(-1, 3) if spatial_dims == 3 else torch.cat([torch.ones_like(one), one, one], dim=1)
+            return {"zoom": zoom.contiguous()}
+        if spatial_dims == 3 and len(ranges) == 2:
+            two = _between(key, _ZOOM, ranges, 2)
+            return {"zoom": torch.cat([two[:, :1], two], dim=1)}
+        return {"zoom": _between(key, _ZOOM, _axes(ranges, spatial_dims, rest=(1.0, 1.0)), 3)}
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        sides = columns(size, drawn["zoom"].device)
+        zoomed = torch.floor(sides * drawn["zoom"] * (1 + 1e-6)).clamp(min=1.0)
+        # Cutting takes the middle voxel for the middle voxel, padding puts the smaller half in front.
+        difference = zoomed - sides
+        cut = torch.floor(zoomed / 2) - torch.floor(sides / 2)
+        start = torch.where(difference >= 0, cut, -torch.floor(-difference / 2))
+        return compose(scaling(sides / zoomed), moving(start - difference / 2))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spatial:
+    """nnU-Net's rotation and scaling: each happens or not by itself, scaling by one factor an axis or one for all.
+
+    rotate: (low, high) radians for each axis (2-D uses the first); scale: from U(scale), above 1 makes things smaller
+    (as batchgeneratorsv2 has it). `drawn`: rotate (B, 3), scale (B, 3).
+    """
+
+    keys: tuple[str, ...] = ("image", "label")
+    rotate_prob: float = 0.2
+    rotate: Range = (-0.5235987755982988, 0.5235987755982988)
+    scale_prob: float = 0.2
+    scale: Range = (0.7, 1.4)
+    mode: tuple[str, ...] = ("bilinear", "nearest")
+    padding_mode: str = "zeros"
+    prob: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in ("prob", "rotate_prob", "scale_prob"):
+            check_prob("Spatial", getattr(self, field), field)
+        check_range("Spatial", "rotate", self.rotate)
+        check_range("Spatial", "scale", self.scale)
+        if self.scale[0] <= 0:
+            raise ValueError(f"Spatial: scale={self.scale}; a factor lies above 0")
+
+    def out_size(self, size: Triple) -> Triple:
+        return size
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        turns = uniform(key, _SHEAR, 1) < self.rotate_prob
+        scales = uniform(key, _TRANSLATE, 1) < self.scale_prob
+        angle = _between(key, _ROTATE, (self.rotate,) * (3 if spatial_dims == 3 else 1), 3)
+        factor = _between(key, _SCALE, (self.scale,), 1)
+        flat = constant(triple((0.0,) * spatial_dims, spatial_dims, 1.0), key.device) > 0  # D of a 2-D image stays
+        scale = torch.where(scales & ~flat, factor, torch.ones_like(factor))
+        return {"rotate": torch.where(turns, angle, torch.zeros_like(angle)), "scale": scale}
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        return compose(Map(rotation(drawn["rotate"]), torch.zeros_like(drawn["rotate"])), scaling(drawn["scale"]))
+
+
+def _axes(ranges: tuple[Range, ...], spatial_dims: int, rest: Range = (0.0, 0.0)) -> tuple[Range, ...]:
+    return (rest, *ranges[:2]) if spatial_dims == 2 else ranges
+
+
+def _between(key: Tensor, stream: int, ranges: tuple[Range, ...], count: int) -> Tensor:
+    """(B, count) from the ranges in turn; 0 beyond them."""
+    padded = (*ranges[:count], *[(0.0, 0.0)] * (count - len(ranges)))
+    low = constant(tuple(float(each[0]) for each in padded), key.device)
+    width = constant(tuple(float(each[1] - each[0]) for each in padded), key.device)
+    return low + width * uniform(key, stream, count)
+
+
+def _sheared(coefficients: Tensor) -> Tensor:
+    """(B, 3, 3): one elementary shear after the other, the first applied first."""
+    found = torch.eye(3, device=coefficients.device).expand(coefficients.shape[0], 3, 3)
+    for number, (row, column) in enumerate(_SHEAR_PLACES):
+        place = (
+            torch.eye(3, device=coefficients.device)[row][:, None] * torch.eye(3, device=coefficients.device)[column]
+        )
+        one = torch.eye(3, device=coefficients.device) + coefficients[:, number, None, None] * place
+        found = multiply(one, found)
+    return found

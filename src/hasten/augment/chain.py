@@ -1,0 +1,187 @@
+"""A chain of operations and the stages it runs in: neighbouring maps become one, the first together with the crop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from hasten.augment.crop import CropOp
+from hasten.augment.maps import MapOp
+from hasten.augment.op import Drawn, ValueOp
+from hasten.config.schema import Triple
+
+Batch = dict[str, Tensor]
+"""(B, C, D, H, W), in 2-D (B, C, H, W), by key."""
+
+
+@runtime_checkable
+class BatchOp(Protocol):
+    """Mixes the samples of a batch with each other (MixUp), so that it depends on how samples are grouped."""
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+
+    @property
+    def prob(self) -> float: ...
+
+    def draw_batch(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        """key: (B, 2); shape: (C, *S)."""
+
+    def apply_batch(self, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
+        """The batch with its `keys` replaced. What `prob` leaves out is drawn by `draw_batch` itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fixed:
+    """A deterministic step after random ones, on a whole batch."""
+
+    name: str
+    apply: Callable[[Batch], Batch]
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PerSample:
+    """Transforms that are not lowered: they run on the host, sample by sample, as MONAI would run them."""
+
+    transforms: tuple[Any, ...]
+
+
+Op = MapOp | ValueOp | BatchOp | Fixed | PerSample
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placed:
+    """An operation and its place in the chain, which its random numbers are keyed by."""
+
+    position: int
+    op: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """How one key goes through a `Warp`."""
+
+    ops: tuple[Placed, ...]
+    mode: str
+    padding_mode: str
+    is_label: bool
+    """Kept in its stored type; all else becomes float32."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Warp:
+    """Maps that are read with one interpolation."""
+
+    readings: Mapping[str, Reading]
+    size: Triple
+    """Of the input."""
+    out: Triple
+
+
+Stage = Warp | Placed
+
+
+def stages_of(chain: Chain, size: Triple) -> tuple[Stage, ...]:
+    """Stages in order; the first one is a Warp, of no operation where the chain does not begin with a map.
+
+    size: (D, H, W) of what enters: the patch. Raises ValueError where an operation does not fit the size or the keys.
+    """
+    stages: list[Stage] = []
+    group: list[Placed] = []
+
+    def close(entering: Triple) -> Triple:
+        stages.append(_warp(group, chain, entering))
+        group.clear()
+        return stages[-1].out  # type: ignore[union-attr]
+
+    for position, op in enumerate(chain.ops):
+        _check_keys(op, chain.keys)
+        if getattr(op, "prob", 1.0) == 0:
+            continue
+        if isinstance(op, MapOp):
+            if group and not _agree(group, op):
+                size = close(size)
+            group.append(Placed(position=position, op=op))
+            continue
+        if group or not stages:
+            size = close(size)
+        stages.append(Placed(position=position, op=op))
+    if group or not stages:
+        close(size)
+    return tuple(stages)
+
+
+def _check_keys(op: Any, keys: Sequence[str]) -> None:
+    absent = [key for key in getattr(op, "keys", ()) if key not in keys]
+    if absent:
+        raise ValueError(f'{type(op).__name__}: keys: "{absent[0]}" is not among the keys of the batch {sorted(keys)}')
+
+
+def _how(op: MapOp, key: str) -> tuple[str, str] | None:
+    """Mode and padding of a key, None where the operation leaves both open or does not touch it."""
+    if key not in op.keys or not op.mode:
+        return None
+    modes = op.mode if len(op.mode) > 1 else op.mode * len(op.keys)
+    if len(modes) != len(op.keys):
+        raise ValueError(f"{type(op).__name__}: mode={op.mode} does not match keys={op.keys}; one mode a key is needed")
+    mode = modes[op.keys.index(key)]
+    if mode not in ("bilinear", "nearest"):
+        raise ValueError(f'{type(op).__name__}: mode="{mode}"; write "bilinear" or "nearest"')
+    if op.padding_mode not in ("zeros", "border", "reflection"):
+        raise ValueError(
+            f'{type(op).__name__}: padding_mode="{op.padding_mode}"; write "zeros", "border" or "reflection"'
+        )
+    return mode, op.padding_mode
+
+
+def _agree(group: Sequence[Placed], op: MapOp) -> bool:
+    """Whether the operation can share an interpolation with those before it."""
+    for key in op.keys:
+        ways = {way for way in (*(_how(each.op, key) for each in group), _how(op, key)) if way is not None}
+        if len(ways) > 1:
+            return False
+    return True
+
+
+def _warp(group: Sequence[Placed], chain: Chain, size: Triple) -> Warp:
+    keys = chain.keys
+    sizes = dict.fromkeys(keys, size)
+    for each in group:
+        for key in each.op.keys:
+            sizes[key] = each.op.out_size(sizes[key])
+    if len(set(sizes.values())) > 1:
+        raise ValueError(
+            f"{', '.join(type(each.op).__name__ for each in group)}: the keys would end with different sizes {sizes}; "
+            "resize all of them"
+        )
+    readings = {}
+    for key in keys:
+        mine = tuple(each for each in group if key in each.op.keys)
+        ways = [way for way in (_how(each.op, key) for each in mine) if way is not None]
+        mode, padding = ways[0] if ways else ("nearest", "zeros")
+        readings[key] = Reading(ops=mine, mode=mode, padding_mode=padding, is_label=key in chain.label_keys)
+    return Warp(readings=readings, size=size, out=next(iter(sizes.values())) if sizes else size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chain:
+    """What is done to every sample: a crop, then operations."""
+
+    crop: CropOp | None
+    ops: tuple[Any, ...]
+    keys: tuple[str, ...]
+    label_keys: tuple[str, ...] = ()
+    """Keys whose values are classes: they are never read between voxels."""
+
+    def __post_init__(self) -> None:
+        for op in self.ops:
+            for key in self.label_keys:
+                if isinstance(op, MapOp) and (way := _how(op, key)) and way[0] != "nearest":
+                    raise ValueError(
+                        f'{type(op).__name__}: mode: "{key}" holds classes and would be read with "{way[0]}"; '
+                        'give it "nearest"'
+                    )

@@ -1,0 +1,243 @@
+"""Where a patch is cut, with the definitions of MONAI's crops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasten.augment.points import PointSets, draw_point
+from hasten.config.schema import Triple
+from hasten.sample.constant import constant
+from hasten.sample.random import below, random_words
+
+_PLACE = 1
+_MAX_POINTS = 2**16
+"""Voxels that are remembered of each set and case: enough that no crop is seen to repeat, 256 KB at most."""
+
+
+@runtime_checkable
+class CropOp(Protocol):
+    """Cuts a patch of one size out of every case; `num_samples` in a row come from the same case."""
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+
+    @property
+    def size(self) -> Triple:
+        """(D, H, W) of the patch."""
+
+    @property
+    def num_samples(self) -> int: ...
+
+    @property
+    def pad(self) -> bool:
+        """Whether a case smaller than the patch lies in zeros; otherwise it is an error."""
+
+    @property
+    def centred_on(self) -> str:
+        """The key whose values decide where patches lie; "" for none."""
+
+    def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
+        """The point sets of a case, int32 linear indices. values: (C, D, H, W) of `centred_on`."""
+
+    def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
+        """(B, 3) int64 first voxel of each patch; negative where the case is smaller. shape: (B, 3) of each case."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CropByPosNegLabel:
+    """MONAI's RandCropByPosNegLabel: centred on foreground with pos / (pos + neg), else on background.
+
+    image_key, image_threshold: background counts only where this image lies above. Of each case up to 65536 foreground
+    and as many background voxels, drawn evenly, are remembered.
+    """
+
+    size: Triple
+    keys: tuple[str, ...] = ("image", "label")
+    label_key: str = "label"
+    pos: float = 1.0
+    neg: float = 1.0
+    num_samples: int = 1
+    image_key: str | None = None
+    image_threshold: float = 0.0
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        _check_size("CropByPosNegLabel", self.size, self.num_samples)
+        if self.pos < 0 or self.neg < 0 or self.pos + self.neg == 0:
+            raise ValueError(
+                f"CropByPosNegLabel: pos={self.pos}, neg={self.neg}; neither is negative and one is above 0"
+            )
+
+    @property
+    def centred_on(self) -> str:
+        return self.label_key
+
+    def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
+        foreground = np.asarray((values > 0).any(0))
+        background = ~foreground
+        if image is not None:
+            background &= (image > self.image_threshold).any(0)
+        return [_some(each, seed) for each in (foreground, background)]
+
+    def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
+        assert sets is not None
+        total = float(self.pos + self.neg)
+        return _around(sets, case, key, constant((self.pos / total, self.neg / total), key.device), shape, self.size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CropByLabelClasses:
+    """MONAI's RandCropByLabelClasses: centred on a voxel of a class drawn by `ratios` among those the case has."""
+
+    size: Triple
+    num_classes: int
+    keys: tuple[str, ...] = ("image", "label")
+    label_key: str = "label"
+    ratios: tuple[float, ...] | None = None
+    num_samples: int = 1
+    image_key: str | None = None
+    image_threshold: float = 0.0
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        _check_size("CropByLabelClasses", self.size, self.num_samples)
+        if self.ratios is not None and (
+            len(self.ratios) != self.num_classes or min(self.ratios) < 0 or sum(self.ratios) <= 0
+        ):
+            raise ValueError(
+                f"CropByLabelClasses: ratios={self.ratios}; one for each of the {self.num_classes} classes is needed, "
+                "none below 0 and not all 0"
+            )
+
+    @property
+    def centred_on(self) -> str:
+        return self.label_key
+
+    def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
+        allowed = np.ones(values.shape[1:], bool) if image is None else (image > self.image_threshold).any(0)
+        one_hot = len(values) == self.num_classes > 1
+        masks = [values[number] > 0 if one_hot else values[0] == number for number in range(self.num_classes)]
+        return [_some(mask & allowed, seed + number) for number, mask in enumerate(masks)]
+
+    def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
+        assert sets is not None
+        ratios = self.ratios or (1.0,) * self.num_classes
+        return _around(sets, case, key, constant(tuple(map(float, ratios)), key.device), shape, self.size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightedCrop:
+    """MONAI's RandWeightedCrop: centred on a voxel drawn by the weights of a map; negative weights count as 0.
+
+    65536 voxels are drawn by weight for each case and remembered; a crop takes one of them.
+    """
+
+    size: Triple
+    weight_key: str
+    keys: tuple[str, ...] = ("image", "label")
+    num_samples: int = 1
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        _check_size("WeightedCrop", self.size, self.num_samples)
+
+    @property
+    def centred_on(self) -> str:
+        return self.weight_key
+
+    def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
+        sums = np.cumsum(np.clip(values[0].ravel().astype(np.float64), 0, None))
+        if not sums[-1] > 0:
+            return [np.zeros(0, np.int32)]
+        wanted = np.random.default_rng(seed).random(_MAX_POINTS) * sums[-1]
+        return [np.searchsorted(sums, wanted, side="right").astype(np.int32)]
+
+    def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
+        assert sets is not None
+        return _around(sets, case, key, constant((1.0,), key.device), shape, self.size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpatialCrop:
+    """MONAI's RandSpatialCrop and RandSpatialCropSamples with `random_size=False`: every place is equally likely."""
+
+    size: Triple
+    keys: tuple[str, ...] = ("image", "label")
+    num_samples: int = 1
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        _check_size("SpatialCrop", self.size, self.num_samples)
+
+    @property
+    def centred_on(self) -> str:
+        return ""
+
+    def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
+        return []
+
+    def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
+        return _anywhere(key, shape, self.size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CentreCrop:
+    """MONAI's CenterSpatialCrop; with `pad`, its ResizeWithPadOrCrop with zeros."""
+
+    size: Triple
+    keys: tuple[str, ...] = ("image", "label")
+    num_samples: int = 1
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        _check_size("CentreCrop", self.size, self.num_samples)
+
+    @property
+    def centred_on(self) -> str:
+        return ""
+
+    def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
+        return []
+
+    def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
+        size = constant(self.size, key.device)
+        inside = shape // 2 - size // 2
+        return torch.where(shape >= size, inside, -((size - shape) // 2))
+
+
+def _check_size(name: str, size: Triple, num_samples: int) -> None:
+    if len(size) != 3 or min(size) < 1:
+        raise ValueError(f"{name}: size={size}; write (D, H, W), each at least 1 (2-D: D = 1)")
+    if num_samples < 1:
+        raise ValueError(f"{name}: num_samples={num_samples}; at least 1 is needed")
+
+
+def _some(mask: np.ndarray, seed: int) -> np.ndarray:
+    found = np.flatnonzero(mask)
+    if found.size > _MAX_POINTS:
+        found = np.random.default_rng(seed).choice(found, _MAX_POINTS, replace=False)
+    return found.astype(np.int32)
+
+
+def _anywhere(key: Tensor, shape: Tensor, patch: Triple) -> Tensor:
+    slack = shape - constant(patch, key.device)
+    low, high = slack.clamp(max=0), slack.clamp(min=0)
+    # A case smaller than the patch lies in its middle, half a voxel earlier where that is odd.
+    centre = -((-low) // 2)
+    return torch.where(slack < 0, centre, below(random_words(key, _PLACE, 3), high + 1))
+
+
+def _around(sets: PointSets, case: Tensor, key: Tensor, ratios: Tensor, shape: Tensor, patch: Triple) -> Tensor:
+    point, found = draw_point(sets, case, key, ratios)
+    plane = shape[:, 1] * shape[:, 2]
+    voxel = torch.stack([point // plane, point % plane // shape[:, 2], point % shape[:, 2]], dim=1)
+    size = constant(patch, key.device)
+    slack = shape - size
+    inside = torch.minimum((voxel - size // 2).clamp(min=0), slack.clamp(min=0))
+    centred = torch.where(slack < 0, -((-slack) // 2), inside)
+    return torch.where(found[:, None], centred, _anywhere(key, shape, patch))

@@ -1,0 +1,228 @@
+"""Operations that move whole voxels: flips, quarter turns, swapped axes; and resizing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hasten.augment.maps import Map, columns, scaling
+from hasten.augment.op import Drawn, check_prob
+from hasten.config.schema import Triple
+from hasten.sample.constant import constant
+from hasten.sample.random import below, random_words, uniform
+
+_FIRST, _SECOND = 1, 2
+
+
+def _axis(axis: int, spatial_dims: int) -> int:
+    """Position among D, H, W of a spatial axis as MONAI counts it: 0 is the first of the image, -1 its last."""
+    return axis % spatial_dims + 3 - spatial_dims
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flip:
+    """MONAI's RandFlip: all the axes together (None: every axis). `drawn` is empty."""
+
+    keys: tuple[str, ...] = ("image", "label")
+    prob: float = 0.1
+    spatial_axis: tuple[int, ...] | None = None
+    mode: tuple[str, ...] = ()
+    padding_mode: str = ""
+
+    def __post_init__(self) -> None:
+        check_prob("Flip", self.prob)
+
+    def out_size(self, size: Triple) -> Triple:
+        return size
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        return {"sign": _signs(key, self.spatial_axis, spatial_dims)}
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        return scaling(drawn["sign"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mirror:
+    """nnU-Net's mirroring: each of the axes by itself, with probability 0.5. `drawn`: sign (B, 3), 1 or -1."""
+
+    keys: tuple[str, ...] = ("image", "label")
+    prob: float = 1.0
+    spatial_axis: tuple[int, ...] = (0, 1, 2)
+    mode: tuple[str, ...] = ()
+    padding_mode: str = ""
+
+    def __post_init__(self) -> None:
+        check_prob("Mirror", self.prob)
+
+    def out_size(self, size: Triple) -> Triple:
+        return size
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        whole = _signs(key, tuple(axis for axis in self.spatial_axis if axis < spatial_dims), spatial_dims)
+        return {"sign": torch.where(uniform(key, _FIRST, 3) < 0.5, whole, torch.ones_like(whole))}
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        return scaling(drawn["sign"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AxisFlip:
+    """MONAI's RandAxisFlip: one axis, drawn evenly. `drawn`: axis (B,) int64 among the spatial axes."""
+
+    keys: tuple[str, ...] = ("image", "label")
+    prob: float = 0.1
+    mode: tuple[str, ...] = ()
+    padding_mode: str = ""
+
+    def __post_init__(self) -> None:
+        check_prob("AxisFlip", self.prob)
+
+    def out_size(self, size: Triple) -> Triple:
+        return size
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        return {"axis": below(random_words(key, _FIRST, 1)[:, 0], _count(spatial_dims, key))}
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        place = torch.arange(3, device=drawn["axis"].device)
+        return scaling(1.0 - 2.0 * (place == drawn["axis"][:, None] + 3 - spatial_dims).to(torch.float32))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rotate90:
+    """MONAI's RandRotate90: 1 to max_k quarter turns in the plane of two equally long axes. `drawn`: k (B,) int64."""
+
+    keys: tuple[str, ...] = ("image", "label")
+    prob: float = 0.1
+    max_k: int = 3
+    spatial_axes: tuple[int, int] = (0, 1)
+    mode: tuple[str, ...] = ()
+    padding_mode: str = ""
+    spatial_dims: int | None = None
+
+    def __post_init__(self) -> None:
+        check_prob("Rotate90", self.prob)
+        if self.max_k < 1:
+            raise ValueError(f"Rotate90: max_k={self.max_k}; at least one quarter turn is needed")
+
+    def out_size(self, size: Triple) -> Triple:
+        dims = 2 if size[0] == 1 and max(self.spatial_axes) < 2 else 3
+        first, second = (_axis(axis, dims) for axis in self.spatial_axes)
+        if size[first] != size[second]:
+            raise ValueError(
+                f"Rotate90: spatial_axes={self.spatial_axes} are {size[first]} and {size[second]} voxels long; a "
+                "quarter turn would change the shape of some samples and not of others; crop these axes to one length"
+            )
+        return size
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        bound = torch.full((), self.max_k, dtype=torch.int64, device=key.device)
+        return {"k": 1 + below(random_words(key, _FIRST, 1)[:, 0], bound)}
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        turns = drawn["k"] % 4
+        device = turns.device
+        cos = constant((1.0, 0.0, -1.0, 0.0), device)[turns]
+        sin = constant((0.0, 1.0, 0.0, -1.0), device)[turns]
+        first, second = (_axis(axis, spatial_dims) for axis in self.spatial_axes)
+        unit = torch.eye(3, device=device)
+        still = 3 - first - second
+
+        def place(row: int, column: int, value: Tensor) -> Tensor:
+            return value[:, None, None] * (unit[row][:, None] * unit[column])
+
+        one = torch.ones_like(cos)
+        linear = (
+            place(still, still, one) + place(first, first, cos) + place(second, second, cos)
+            + place(first, second, sin) - place(second, first, sin)
+        )  # fmt: skip
+        return Map(linear, torch.zeros(turns.shape[0], 3, device=device))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AxisSwap:
+    """Swaps two equally long axes, each pair equally likely (batchgenerators' TransposeAxes). `drawn`: pair (B,)."""
+
+    keys: tuple[str, ...] = ("image", "label")
+    prob: float = 0.1
+    spatial_axes: tuple[int, ...] = (0, 1, 2)
+    mode: tuple[str, ...] = ()
+    padding_mode: str = ""
+
+    def __post_init__(self) -> None:
+        check_prob("AxisSwap", self.prob)
+        if len(set(self.spatial_axes)) < 2:
+            raise ValueError(f"AxisSwap: spatial_axes={self.spatial_axes}; two different axes are needed")
+
+    def out_size(self, size: Triple) -> Triple:
+        dims = 2 if size[0] == 1 and max(self.spatial_axes) < 2 else 3
+        lengths = {size[_axis(axis, dims)] for axis in self.spatial_axes}
+        if len(lengths) > 1:
+            raise ValueError(
+                f"AxisSwap: spatial_axes={self.spatial_axes} are {sorted(lengths)} voxels long; swapping them would "
+                "change the shape of some samples and not of others; crop these axes to one length"
+            )
+        return size
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        bound = torch.full((), len(self._pairs()), dtype=torch.int64, device=key.device)
+        return {"pair": below(random_words(key, _FIRST, 1)[:, 0], bound)}
+
+    def _pairs(self) -> list[tuple[int, int]]:
+        axes = sorted(set(self.spatial_axes))
+        return [(one, other) for at, one in enumerate(axes) for other in axes[at + 1 :]]
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        device = drawn["pair"].device
+        unit = torch.eye(3, device=device)
+        swaps = []
+        for one, other in self._pairs():
+            order = [0, 1, 2]
+            first, second = _axis(one, spatial_dims), _axis(other, spatial_dims)
+            order[first], order[second] = second, first
+            swaps.append(torch.stack([unit[axis] for axis in order]))
+        return Map(torch.stack(swaps)[drawn["pair"]], torch.zeros(drawn["pair"].shape[0], 3, device=device))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resize:
+    """MONAI's Resize to a fixed size, without anti-aliasing. Always done; `drawn` is empty.
+
+    Half-pixel centres for images and labels: MONAI's `nearest` takes the voxel before (its `nearest-exact` agrees).
+    """
+
+    keys: tuple[str, ...] = ("image", "label")
+    spatial_size: tuple[int, ...] = ()
+    mode: tuple[str, ...] = ("bilinear", "nearest")
+    padding_mode: str = "border"
+    prob: float = 1.0
+
+    def __post_init__(self) -> None:
+        if len(self.spatial_size) not in (2, 3) or min(self.spatial_size) < 1:
+            raise ValueError(f"Resize: spatial_size={self.spatial_size}; write (H, W) or (D, H, W), each at least 1")
+
+    def out_size(self, size: Triple) -> Triple:
+        if len(self.spatial_size) == 2:
+            return (1, self.spatial_size[0], self.spatial_size[1])
+        return (self.spatial_size[0], self.spatial_size[1], self.spatial_size[2])
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        return {"factor": (columns(size, key.device) / columns(self.out_size(size), key.device)).expand(len(key), 3)}
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        return scaling(drawn["factor"])
+
+
+def _signs(key: Tensor, axes: tuple[int, ...] | None, spatial_dims: int) -> Tensor:
+    """(B, 3): -1 for the axes, 1 for the others."""
+    chosen = {_axis(axis, spatial_dims) for axis in (range(spatial_dims) if axes is None else axes)}
+    row = constant(tuple(-1.0 if axis in chosen else 1.0 for axis in range(3)), key.device)
+    return row.expand(key.shape[0], 3)
+
+
+def _count(spatial_dims: int, key: Tensor) -> Tensor:
+    return torch.full((), spatial_dims, dtype=torch.int64, device=key.device)

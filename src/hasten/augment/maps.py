@@ -1,0 +1,94 @@
+"""Where each output voxel lies in the input: maps that neighbouring operations compose into one.
+
+A map takes an offset from the centre of the output to an offset from the centre of the input, in voxels along D, H, W:
+`linear @ offset + shift`. About centres, a flip or a quarter turn is exact in float32 whatever the size. 2-D images
+have D = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from hasten.augment.op import Drawn
+from hasten.config.schema import Triple
+from hasten.sample.constant import constant
+from hasten.sample.geometry import multiply
+
+
+class Map(NamedTuple):
+    """Of B samples."""
+
+    linear: Tensor
+    """(B, 3, 3) float32."""
+    shift: Tensor
+    """(B, 3) float32, voxels of the input."""
+
+
+@runtime_checkable
+class MapOp(Protocol):
+    """Changes where values lie. What is drawn is the same for all `keys`."""
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+
+    @property
+    def prob(self) -> float: ...
+
+    @property
+    def mode(self) -> tuple[str, ...]:
+        """How each key is read between voxels, `bilinear` or `nearest`; () for an operation that never lies between."""
+
+    @property
+    def padding_mode(self) -> str:
+        """What lies outside: `zeros`, `border` or `reflection`; "" for an operation that never reads outside."""
+
+    def out_size(self, size: Triple) -> Triple:
+        """(D, H, W) of the output, the same for every sample. Raises ValueError where it can't be."""
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        """Numbers for B samples. key: (B, 2) int64 words; size: (D, H, W) of the input."""
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map: ...
+
+
+def identity(batch: int, device: torch.device) -> Map:
+    return Map(torch.eye(3, device=device).expand(batch, 3, 3), torch.zeros(batch, 3, device=device))
+
+
+def scaling(factor: Tensor) -> Map:
+    """input offset = factor * output offset. factor: (B, 3)."""
+    return Map(torch.diag_embed(factor), torch.zeros_like(factor))
+
+
+def moving(shift: Tensor) -> Map:
+    """input offset = output offset + shift. shift: (B, 3)."""
+    return Map(torch.eye(3, device=shift.device).expand(shift.shape[0], 3, 3), shift)
+
+
+def compose(first: Map, then: Map) -> Map:
+    """The map of an image that goes through `first` and then through `then`."""
+    moved = (first.linear * then.shift[:, None, :]).unbind(2)
+    return Map(multiply(first.linear, then.linear), moved[0] + moved[1] + moved[2] + first.shift)
+
+
+def where(use: Tensor, one: Map, other: Map) -> Map:
+    """`one` for the samples that `use` (B,) names, `other` for the rest."""
+    return Map(
+        torch.where(use[:, None, None], one.linear, other.linear), torch.where(use[:, None], one.shift, other.shift)
+    )
+
+
+def triple(values: tuple[float, ...], spatial_dims: int, rest: float) -> tuple[float, float, float]:
+    """One number an axis, with `rest` for D of a 2-D image and where there are too few."""
+    front = (rest,) if spatial_dims == 2 else ()
+    found = (*front, *values, rest, rest, rest)
+    return float(found[0]), float(found[1]), float(found[2])
+
+
+def columns(size: Triple, device: torch.device) -> Tensor:
+    """(3,) float32."""
+    return constant((float(size[0]), float(size[1]), float(size[2])), device)

@@ -1,0 +1,88 @@
+"""What an augmentation is: a frozen description, numbers drawn per sample, and tensor arithmetic that uses them.
+
+Two kinds. A `ValueOp` changes values where they are (intensity, noise, colour); a `MapOp` (`hasten.augment.maps`) says
+where each output voxel lies in its input, so that neighbouring ones become one interpolation. Whether a sample is
+changed at all is decided outside, from `prob`; an operation only says how.
+
+Rules for `draw`, `apply` and `map`, held by tests: no value is read on the host (no `.item()`, no `if` on a tensor, no
+boolean indexing, no `nonzero`), shapes are static, samples do not touch each other, inputs are not written to, and all
+randomness comes from `key` by way of `hasten.sample.random`, whose streams 1, 2, 3 ... an operation numbers for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from hasten.sample.random import hash32, uniform
+
+Drawn = dict[str, Tensor]
+"""The numbers of B samples by name, each (B, ...) on the device of the batch."""
+
+_MASK = 0xFFFFFFFF
+_USE = 0x7E
+"""Stream of the draw that decides whether a sample is changed."""
+
+
+@runtime_checkable
+class ValueOp(Protocol):
+    """Changes values: `apply` keeps the shape (B, C, *S), S being (D, H, W) or (H, W), and float32."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The entries of the batch that are changed, by the same drawn numbers."""
+
+    @property
+    def prob(self) -> float: ...
+
+    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        """Numbers for B samples. key: (B, 2) int64 words; shape: (C, *S) of the first entry that is changed."""
+
+    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
+        """image: (B, C, *S) float32. drawn: as `draw` gives it, or of one's own making."""
+
+
+def op_key(key: Tensor, position: int) -> Tensor:
+    """(B, 2) words of an operation's own, so that adding one to the end of a chain changes no other.
+
+    key: (B, 2) words of the samples; position: of the operation in the chain.
+    """
+    salt = (position * 0x3C6EF372 + 0x51ED270B) & _MASK
+    return torch.stack([hash32((key[:, 0] + salt) & _MASK), hash32(key[:, 1] ^ salt)], dim=1)
+
+
+def used(key: Tensor, prob: float) -> Tensor:
+    """(B,) bool: which samples an operation changes. key: (B, 2) of the operation."""
+    return uniform(key, _USE, 1)[:, 0] < prob
+
+
+def spread(value: Tensor, image: Tensor) -> Tensor:
+    """(B,) or (B, C) numbers as (B, 1 or C, 1, ...) beside an image (B, C, *S)."""
+    return value.reshape(*value.shape, *[1] * (image.ndim - value.ndim))
+
+
+def space(image: Tensor) -> tuple[int, ...]:
+    """The axes of an image (B, C, *S) that are space, for reductions."""
+    return tuple(range(2, image.ndim))
+
+
+def check_prob(name: str, value: float, field: str = "prob") -> None:
+    """Raises ValueError naming the transform and the argument unless 0 <= value <= 1."""
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name}: {field}={value}; a probability lies between 0 and 1")
+
+
+def check_range(
+    name: str, field: str, value: tuple[float, float], *, low: float | None = None, high: float | None = None
+) -> None:
+    """Raises ValueError naming the transform and the argument unless low <= value[0] <= value[1] <= high."""
+    first, last = value
+    if first > last:
+        raise ValueError(f"{name}: {field}={value}; the range is the wrong way round: write ({last}, {first})")
+    if low is not None and first < low:
+        raise ValueError(f"{name}: {field}={value}; it starts below {low}")
+    if high is not None and last > high:
+        raise ValueError(f"{name}: {field}={value}; it ends above {high}")

@@ -1,0 +1,58 @@
+"""Transforms that are not lowered, run as MONAI runs them: on the host, one sample after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasten.augment.chain import Batch, PerSample, Placed
+from hasten.augment.op import op_key
+
+
+def run_per_sample(stage: Placed, batch: Batch, key: Tensor) -> Batch:
+    """Each sample through the transforms, their random states seeded by its key. key: (B, 2).
+
+    Raises ValueError naming the transforms where samples come out with different shapes.
+    """
+    assert isinstance(stage.op, PerSample)
+    seeds = op_key(key, stage.position)[:, 0].tolist()
+    found = [
+        run_one(stage.op.transforms, {name: value[row].cpu() for name, value in batch.items()}, seed)
+        for row, seed in enumerate(seeds)
+    ]
+    device = next(iter(batch.values())).device
+    return {name: value.to(device) for name, value in stacked(stage.op.transforms, found).items()}
+
+
+def run_one(transforms: tuple[Any, ...], item: dict[str, Any], seed: int) -> Any:
+    """An item through the transforms; their random state is set from `seed`, a 32-bit word, and changed by it."""
+    for number, each in enumerate(transforms):
+        if hasattr(each, "set_random_state"):
+            each.set_random_state(state=np.random.RandomState((seed + 0x9E3779B1 * number) % 2**32))
+        item = each(item)
+    return item
+
+
+def stacked(transforms: tuple[Any, ...], items: list[Any]) -> Batch:
+    """The items' tensors one on the other; entries that are not numbers are left out."""
+    names = ", ".join(type(each).__name__ for each in transforms)
+    if any(not isinstance(item, dict) for item in items):
+        raise ValueError(
+            f"{names}: gives {type(items[0]).__name__} instead of one dict a sample; crops with several samples can't "
+            "stand after the first crop"
+        )
+    batch: Batch = {}
+    for name, first in items[0].items():
+        if not isinstance(first, torch.Tensor | np.ndarray):
+            continue
+        values = [torch.as_tensor(item[name]).as_subclass(Tensor) for item in items]
+        if len({value.shape for value in values}) > 1:
+            raise ValueError(
+                f'{names}: changes the shape of "{name}" from sample to sample ({tuple(values[0].shape)} and others), '
+                "so no batch can be made; crop or resize to one size after it"
+            )
+        batch[name] = torch.stack(values)
+    return batch

@@ -1,0 +1,45 @@
+"""Voxels that crops are centred on, remembered per case: foreground and background, a class each, or by weight."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hasten.sample.random import below, random_words, uniform
+
+_SET, _POINT = 0x61, 0x62
+
+
+class PointSets(NamedTuple):
+    """N cases, K sets, P points in all."""
+
+    points: Tensor
+    """(P,) int32: voxels as linear indices within their case."""
+    first: Tensor
+    """(N, K) int64: first point of each case and set."""
+    num: Tensor
+    """(N, K) int64: 0 where a case has no such voxel."""
+
+    def to(self, device: torch.device) -> PointSets:
+        return PointSets(*(each.to(device) for each in self))
+
+
+def draw_point(sets: PointSets, case: Tensor, key: Tensor, ratios: Tensor) -> tuple[Tensor, Tensor]:
+    """A voxel for each sample: (B,) int64 linear index within its case, and (B,) bool whether there was one to draw.
+
+    A set is drawn with the given ratios among those that the case has, then a point of it evenly. case: (B,) int64;
+    key: (B, 2); ratios: (K,) float32, not negative.
+    """
+    counts = sets.num[case]
+    weight = torch.where(counts > 0, ratios, torch.zeros_like(ratios))
+    reached = weight.cumsum(1)
+    total = reached[:, -1:]
+    chosen = (reached > uniform(key, _SET, 1) * total).to(torch.int64).argmax(1)
+    rows = torch.arange(case.shape[0], device=case.device)
+    count = counts[rows, chosen]
+    slot = sets.first[case, chosen] + below(random_words(key, _POINT, 1)[:, 0], count.clamp(min=1))
+    found = (total[:, 0] > 0) & (count > 0)
+    point = sets.points[slot.clamp(max=max(sets.points.shape[0] - 1, 0))] if sets.points.shape[0] else slot * 0
+    return point.to(torch.int64), found

@@ -1,0 +1,84 @@
+"""Reading flat cases at the places a map gives, for a whole batch at once: what a GPU and a compiler run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hasten.augment.maps import Map
+from hasten.config.schema import Triple
+from hasten.sample.gather import gather_flat, nearest_flat
+
+Coordinates = tuple[Tensor, Tensor, Tensor]
+
+
+class Cases(NamedTuple):
+    """One key of N cases, one behind the other."""
+
+    values: Tensor
+    """(V * C,) of any type."""
+    shape: Tensor
+    """(N, 3) int64."""
+    offset: Tensor
+    """(N,) int64 voxels before each case."""
+    channels: int
+
+
+def as_cases(image: Tensor) -> Cases:
+    """A batch (B, C, D, H, W) as B cases."""
+    batch, channels, *size = image.shape
+    voxels = size[0] * size[1] * size[2]
+    whole = torch.stack([torch.full((batch,), side, dtype=torch.int64, device=image.device) for side in size], dim=1)
+    return Cases(image.reshape(-1), whole, torch.arange(batch, device=image.device) * voxels, channels)
+
+
+def coordinates_of(found: Map, size: Triple, out: Triple) -> Coordinates:
+    """Where each voxel of an output of size `out` lies in an input of size `size`, each (B, D, H, W) float32 voxels."""
+    device = found.linear.device
+    axes = [torch.arange(side, device=device, dtype=torch.float32) - (side - 1) / 2 for side in out]
+    d, h, w = axes[0][:, None, None], axes[1][None, :, None], axes[2][None, None, :]
+    rows = []
+    for axis in range(3):
+        a, b, c = (found.linear[:, axis, column].reshape(-1, 1, 1, 1) for column in range(3))
+        start = found.shift[:, axis].reshape(-1, 1, 1, 1) + (size[axis] - 1) / 2
+        rows.append(a * d + b * h + c * w + start)
+    return rows[0], rows[1], rows[2]
+
+
+def read(
+    cases: Cases,
+    case: Tensor,
+    start: Tensor,
+    coordinates: Coordinates,
+    *,
+    mode: str,
+    padding_mode: str,
+    spatial_dims: int,
+) -> Tensor:
+    """(B, C, D, H, W): float32 for `bilinear`, as stored for `nearest`.
+
+    case: (B,) int64; start: (B, 3) int64 voxels of the case that coordinates are counted from.
+    """
+    extent = cases.shape[case]
+    d, h, w = (
+        bounded(axis, start[:, number], extent[:, number], padding_mode) for number, axis in enumerate(coordinates)
+    )
+    if mode == "nearest":
+        return nearest_flat(cases.values, extent, cases.offset[case], start, (d, h, w), cases.channels)
+    return gather_flat(cases.values, extent, cases.offset[case], start, (d, h, w), cases.channels, spatial_dims)
+
+
+def bounded(coordinate: Tensor, start: Tensor, extent: Tensor, padding_mode: str) -> Tensor:
+    """Coordinates (B, ...) from `start` (B,), led back into a case of length `extent` (B,) as the mode has it."""
+    if padding_mode in ("zeros", ""):
+        return coordinate
+    first = -start.to(torch.float32).reshape(-1, *[1] * (coordinate.ndim - 1))
+    length = extent.to(torch.float32).reshape(first.shape)
+    last = first + length - 1
+    if padding_mode == "reflection":
+        # About the outer faces of the first and last voxel, as grid_sample without align_corners.
+        beyond = torch.remainder((coordinate - (first - 0.5)).abs(), 2 * length)
+        coordinate = first - 0.5 + torch.minimum(beyond, 2 * length - beyond)
+    return torch.minimum(torch.maximum(coordinate, first), last)

@@ -1,0 +1,78 @@
+"""A batch from what was drawn, all samples at once: no value is read on the host and shapes are static."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from hasten.augment.chain import Batch, BatchOp, Fixed, Placed, Stage, Warp
+from hasten.augment.draw import Draws
+from hasten.augment.maps import Map
+from hasten.augment.op import spread
+from hasten.augment.read import Cases, as_cases, coordinates_of, read
+
+
+def render(stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int) -> Batch:
+    """(B, C, *S) by key: float32, but keys that are read with `nearest` and not changed stay as they are stored.
+
+    cases: of each key. stages: without PerSample ones; the first is a Warp.
+    """
+    first, numbers = stages[0], draws.stages[0]
+    assert isinstance(first, Warp)
+    batch = _warped(first, cases, cast("dict[str, Map]", numbers), draws.case, draws.start, spatial_dims)
+    return follow(stages[1:], _flat(batch, spatial_dims), draws.stages[1:], spatial_dims)
+
+
+def follow(stages: Sequence[Stage], batch: Batch, numbers: Sequence[Any], spatial_dims: int) -> Batch:
+    """The later stages, on a batch (B, C, *S) by key."""
+    for stage, drawn in zip(stages, numbers, strict=True):
+        if isinstance(stage, Warp):
+            full = {key: _full(value, spatial_dims) for key, value in batch.items()}
+            size, device = len(next(iter(full.values()))), next(iter(full.values())).device
+            case = torch.arange(size, device=device)
+            start = torch.zeros(size, 3, dtype=torch.int64, device=device)
+            cases = {key: as_cases(value) for key, value in full.items()}
+            batch = _flat(_warped(stage, cases, drawn, case, start, spatial_dims), spatial_dims)
+        else:
+            batch = changed(stage, batch, drawn)
+    return batch
+
+
+def changed(stage: Placed, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
+    """The batch after an operation on values."""
+    op = stage.op
+    if isinstance(op, Fixed):
+        return op.apply(batch)
+    if isinstance(op, BatchOp):
+        return op.apply_batch(batch, drawn)
+    found = dict(batch)
+    for key in op.keys:
+        image = batch[key].to(torch.float32)
+        new = op.apply(image, drawn)
+        found[key] = new if op.prob >= 1 else torch.where(spread(drawn["use"], image), new, image)
+    return found
+
+
+def _warped(
+    warp: Warp, cases: Mapping[str, Cases], maps: Mapping[str, Map], case: Tensor, start: Tensor, spatial_dims: int
+) -> Batch:
+    found = {}
+    for key, reading in warp.readings.items():
+        coordinates = coordinates_of(maps[key], warp.size, warp.out)
+        value = read(
+            cases[key], case, start, coordinates, mode=reading.mode, padding_mode=reading.padding_mode,
+            spatial_dims=spatial_dims,
+        )  # fmt: skip
+        found[key] = value if reading.is_label else value.to(torch.float32)
+    return found
+
+
+def _flat(batch: Batch, spatial_dims: int) -> Batch:
+    return {key: value[:, :, 0] if spatial_dims == 2 else value for key, value in batch.items()}
+
+
+def _full(value: Tensor, spatial_dims: int) -> Tensor:
+    return value[:, :, None] if spatial_dims == 2 else value

@@ -1,0 +1,215 @@
+"""Maps: what MONAI's transforms do with the same parameters, and that merging is doing one after the other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from monai.transforms import Affine as MonaiAffine
+from monai.transforms import Flip as MonaiFlip
+from monai.transforms import Resize as MonaiResize
+from monai.transforms import Rotate as MonaiRotate
+from monai.transforms import Rotate90 as MonaiRotate90
+from monai.transforms import Zoom as MonaiZoom
+from scipy.ndimage import gaussian_filter
+from torch import Tensor
+
+from hasten.augment.affine import Affine, Rotate, Spatial, Zoom
+from hasten.augment.grid import AxisFlip, AxisSwap, Flip, Mirror, Resize, Rotate90
+from hasten.augment.maps import Map, MapOp, compose
+from hasten.augment.read import as_cases, coordinates_of, read
+from hasten.sample.random import sample_key
+
+OPS: list[MapOp] = [
+    Affine(
+        prob=1, rotate_range=((-0.4, 0.4),) * 3, shear_range=((-0.1, 0.1),) * 6, translate_range=((-3, 3),) * 3,
+        scale_range=((-0.2, 0.2),) * 3,
+    ),
+    Rotate(prob=1, range_x=(-0.5, 0.5), range_y=(-0.3, 0.3), range_z=(-0.2, 0.2)),
+    Zoom(prob=1, min_zoom=(0.7,), max_zoom=(1.4,)),
+    Spatial(rotate_prob=1, scale_prob=1),
+    Flip(prob=1, spatial_axis=(0,)),
+    Mirror(spatial_axis=(0, 1)),
+    AxisFlip(prob=1),
+    Rotate90(prob=1, spatial_axes=(0, 1)),
+    AxisSwap(prob=1, spatial_axes=(0, 1)),
+    Resize(spatial_size=(9, 14)),
+]  # fmt: skip
+
+
+def keys(count: int, seed: int = 0) -> Tensor:
+    return sample_key(torch.tensor(seed), torch.arange(count))
+
+
+def smooth(shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    """A (C, *S) image without jumps."""
+    noise = np.random.default_rng(seed).normal(size=shape)
+    return torch.from_numpy(gaussian_filter(noise, (0, *[1.0] * (len(shape) - 1)))).float()
+
+
+def warped(
+    image: Tensor, found: Map, out: tuple[int, ...] | None = None, mode: str = "bilinear", padding: str = "zeros"
+) -> Tensor:
+    """One image (C, *S) through the map of one sample."""
+    dims = image.ndim - 1
+    full = image[None] if dims == 3 else image[None, :, None]
+    size = tuple(full.shape[2:])
+    coordinates = coordinates_of(found, size, out or size)
+    first = torch.zeros(1, 3, dtype=torch.int64)
+    value = read(
+        as_cases(full),
+        torch.zeros(1, dtype=torch.int64),
+        first,
+        coordinates,
+        mode=mode,
+        padding_mode=padding,
+        spatial_dims=dims,
+    )
+    return value[0] if dims == 3 else value[0, :, 0]
+
+
+def inner(image: Tensor, margin: int) -> Tensor:
+    return image[(slice(None), *[slice(margin, -margin)] * (image.ndim - 1))]
+
+
+def plain(value: Any) -> Tensor:
+    return torch.as_tensor(value).as_subclass(Tensor)
+
+
+@pytest.mark.parametrize("shape", [(2, 20, 17), (1, 14, 18, 13)], ids=str)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_affine_is_monais(shape: tuple[int, ...], seed: int, mode: str, padding: str) -> None:
+    image, dims = smooth(shape), len(shape) - 1
+    size = (1, *shape[1:]) if dims == 2 else shape[1:]
+    op = OPS[0]
+    drawn = op.draw(keys(1, seed), size, dims)
+    low = 3 - dims
+    shear = drawn["shear"][0].tolist() if dims == 3 else [drawn["shear"][0, 3].item(), drawn["shear"][0, 5].item()]
+    monai = MonaiAffine(
+        rotate_params=drawn["rotate"][0].tolist() if dims == 3 else drawn["rotate"][0, 0].item(), shear_params=shear,
+        translate_params=drawn["translate"][0, low:].tolist(), scale_params=drawn["scale"][0, low:].tolist(),
+        padding_mode=padding, mode=mode, image_only=True,
+    )  # fmt: skip
+    wanted = plain(monai(image))
+    found = warped(image, op.map(drawn, size, dims), mode=mode, padding=padding)
+    if mode == "nearest":
+        assert (found != wanted).float().mean() < 0.003  # a rounding either way at halves
+    else:
+        assert torch.allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 20, 17), (1, 14, 18, 13)], ids=str)
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_rotate_is_monais(shape: tuple[int, ...], padding: str) -> None:
+    image, dims = smooth(shape), len(shape) - 1
+    size = (1, *shape[1:]) if dims == 2 else shape[1:]
+    op = OPS[1]
+    drawn = op.draw(keys(1, 4), size, dims)
+    angle = drawn["angle"][0].tolist() if dims == 3 else drawn["angle"][0, 0].item()
+    wanted = plain(
+        MonaiRotate(angle, keep_size=True, padding_mode=padding, align_corners=False, dtype=torch.float32)(image)
+    )
+    assert torch.allclose(warped(image, op.map(drawn, size, dims), padding=padding), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 20, 17), (1, 14, 18, 13)], ids=str)
+@pytest.mark.parametrize("factor", [0.7, 0.93, 1.0, 1.13, 1.37])
+def test_zoom_is_monais_within(shape: tuple[int, ...], factor: float) -> None:
+    image, dims = smooth(shape), len(shape) - 1
+    size = (1, *shape[1:]) if dims == 2 else shape[1:]
+    zoom = torch.tensor([[factor if dims == 3 else 1.0, factor, factor]])
+    mode = "trilinear" if dims == 3 else "bilinear"
+    wanted = plain(MonaiZoom(factor, mode=mode, padding_mode="constant", align_corners=False)(image))
+    found = warped(image, Zoom(prob=1).map({"zoom": zoom}, size, dims), padding="border")
+    margin = 1 + math.ceil(max(0, 1 - factor) / 2 * max(shape))
+    assert torch.allclose(inner(found, margin), inner(wanted, margin), atol=1e-4)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("axes", [(0, 1), (1, 2), (0, 2)])
+def test_quarter_turns_are_monais_bit_for_bit(k: int, axes: tuple[int, int]) -> None:
+    image = smooth((2, 8, 8, 8))
+    op = Rotate90(prob=1, spatial_axes=axes)
+    found = warped(image, op.map({"k": torch.tensor([k])}, (8, 8, 8), 3))
+    assert torch.equal(found, plain(MonaiRotate90(k, axes)(image)))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_quarter_turns_in_two_dimensions(k: int) -> None:
+    image = smooth((2, 9, 9))
+    op = Rotate90(prob=1)
+    found = warped(image, op.map({"k": torch.tensor([k])}, (1, 9, 9), 2))
+    assert torch.equal(found, plain(MonaiRotate90(k)(image)))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, (0, 1), None])
+@pytest.mark.parametrize("shape", [(2, 7, 10), (1, 7, 10, 5)], ids=str)
+def test_flips_are_monais_bit_for_bit(axis: Any, shape: tuple[int, ...]) -> None:
+    image, dims = smooth(shape), len(shape) - 1
+    size = (1, *shape[1:]) if dims == 2 else shape[1:]
+    op = Flip(prob=1, spatial_axis=None if axis is None else axis if isinstance(axis, tuple) else (axis,))
+    found = warped(image, op.map(op.draw(keys(1), size, dims), size, dims))
+    assert torch.equal(found, plain(MonaiFlip(axis)(image)))
+
+
+@pytest.mark.parametrize(("shape", "out"), [((2, 20, 17), (13, 25)), ((1, 14, 18, 13), (10, 18, 20))])
+def test_resize_is_monais(shape: tuple[int, ...], out: tuple[int, ...]) -> None:
+    image, dims = smooth(shape), len(shape) - 1
+    size = (1, *shape[1:]) if dims == 2 else shape[1:]
+    op = Resize(spatial_size=out)
+    mapped = op.map(op.draw(keys(1), size, dims), size, dims)
+    mode = "trilinear" if dims == 3 else "bilinear"
+    wanted = plain(MonaiResize(out, mode=mode)(image))
+    assert torch.allclose(warped(image, mapped, op.out_size(size), padding="border"), wanted, atol=1e-4)
+    near = plain(MonaiResize(out, mode="nearest-exact")(image))
+    found = warped(image, mapped, op.out_size(size), mode="nearest", padding="border")
+    assert (found != near).float().mean() < 0.12  # halves
+
+
+def test_an_axis_swap_is_a_transposition() -> None:
+    image = smooth((2, 6, 6, 6))
+    op = AxisSwap(prob=1)
+    for pair, axes in enumerate([(1, 2), (1, 3), (2, 3)]):
+        found = warped(image, op.map({"pair": torch.tensor([pair])}, (6, 6, 6), 3))
+        assert torch.equal(found, image.transpose(*axes))
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_merged_maps_are_one_after_the_other(dims: int) -> None:
+    """On a linear function interpolation is exact, so that any difference is of the maps."""
+    side = (1, 16, 16) if dims == 2 else (16, 16, 16)
+    grid = torch.stack(torch.meshgrid(*[torch.arange(16.0)] * dims, indexing="ij"))
+    image = (grid * torch.tensor([0.3, -0.2, 0.5])[:dims].reshape(-1, *[1] * dims)).sum(0)[None]
+    small = Affine(prob=1, rotate_range=((-0.1, 0.1),) * 3, translate_range=((-1, 1),) * 3)
+    parts = [small, Flip(prob=1, spatial_axis=(1,)), Zoom(prob=1, min_zoom=(1.1,), max_zoom=(1.3,)), Rotate90(prob=1)]
+    one_by_one, merged = image, None
+    for number, op in enumerate(parts):
+        own = op.map(op.draw(keys(1, number), side, dims), side, dims)  # type: ignore[attr-defined]
+        one_by_one = warped(one_by_one, own, padding="border")
+        merged = own if merged is None else compose(merged, own)
+    assert merged is not None
+    margin = 5
+    assert torch.allclose(inner(warped(image, merged, padding="border"), margin), inner(one_by_one, margin), atol=1e-4)
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: type(op).__name__)
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_batch_is_its_samples_one_by_one(op: MapOp, dims: int) -> None:
+    size = (1, 12, 12) if dims == 2 else (12, 12, 12)
+    key = keys(5)
+    drawn = op.draw(key, size, dims)
+    found = op.map(drawn, size, dims)
+    assert found.linear.shape == (5, 3, 3)
+    assert found.shift.shape == (5, 3)
+    if dims == 2:
+        assert torch.equal(found.linear[:, 0], torch.tensor([1.0, 0, 0]).expand(5, 3))
+        assert torch.equal(found.shift[:, 0], torch.zeros(5))
+    for at in range(5):
+        alone = op.map(op.draw(key[at : at + 1], size, dims), size, dims)
+        assert torch.equal(alone.linear[0], found.linear[at])
+        assert torch.equal(alone.shift[0], found.shift[at])

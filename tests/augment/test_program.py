@@ -1,0 +1,303 @@
+"""A chain bound to data: one account on the device, one on the host, and what both promise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hasten.augment.affine import Affine, Rotate, Spatial, Zoom
+from hasten.augment.chain import Batch, Chain, Warp, stages_of
+from hasten.augment.crop import CentreCrop, CropByLabelClasses, CropByPosNegLabel, SpatialCrop, WeightedCrop
+from hasten.augment.draw import Draws
+from hasten.augment.grid import AxisFlip, Flip, Mirror, Resize, Rotate90
+from hasten.augment.noise import GaussianNoise
+from hasten.augment.program import ChainProgram, make_chain_program
+from hasten.augment.read import Cases
+from hasten.augment.render import render
+from hasten.augment.store import Store, store_of_items
+
+SIZES = {2: [(1, 20, 26), (1, 31, 18), (1, 17, 17)], 3: [(12, 20, 16), (9, 14, 22), (15, 13, 13)]}
+PATCH = {2: (1, 12, 12), 3: (8, 12, 12)}
+
+
+def store(dims: int, dtype: Any = np.float16, channels: int = 2) -> Store:
+    rng = np.random.default_rng(0)
+    items = []
+    for number, size in enumerate(SIZES[dims] * 2):
+        shape = size[3 - dims :]
+        label = (rng.random(shape) < 0.1).astype(np.uint8) * (1 + number % 2)
+        image = (rng.normal(size=(channels, *shape)) * 50 + 100).astype(dtype)
+        items.append(
+            (
+                f"item {number}",
+                {"image": image, "label": label[None], "weight": rng.random((1, *shape)).astype(np.float32)},
+            )
+        )
+    return store_of_items(items, ["image", "label", "weight"])
+
+
+def chain(dims: int, *ops: Any, crop: Any = None) -> Chain:
+    own = crop or CropByPosNegLabel(size=PATCH[dims])  # type: ignore[arg-type]
+    return Chain(crop=own, ops=ops, keys=("image", "label"), label_keys=("label",))
+
+
+ALL = [
+    Rotate(prob=0.5, range_x=(-0.5, 0.5), range_y=(-0.3, 0.3)),
+    Zoom(prob=0.5, min_zoom=(0.8,), max_zoom=(1.2,)),
+    Flip(prob=0.5, spatial_axis=(0,)),
+    GaussianNoise(prob=0.5),
+    Affine(prob=0.5, rotate_range=((-0.3, 0.3),) * 3, padding_mode="reflection"),
+    Rotate90(prob=0.5, spatial_axes=(-2, -1)),
+    GaussianNoise(prob=1),
+]
+CHAINS: dict[str, list[Any]] = {
+    "crop": [],
+    "flips": [Flip(prob=0.5, spatial_axis=(0,)), AxisFlip(prob=0.5), Mirror(spatial_axis=(0, 1))],
+    "spatial": [Spatial(), Mirror()],
+    "all": ALL,
+    "values": [GaussianNoise(prob=0.5), GaussianNoise(prob=0.5)],
+}
+
+
+def program(
+    dims: int, name: str, *, seed: int = 0, batch_size: int = 5, dtype: Any = np.float16, crop: Any = None
+) -> ChainProgram:
+    return make_chain_program(
+        chain(dims, *CHAINS[name], crop=crop), store(dims, dtype), batch_size=batch_size, seed=seed
+    )
+
+
+def on_device(own: ChainProgram, draws: Draws) -> Batch:
+    cases = {
+        key: Cases(own.store.values[key], own.store.shape, own.store.offset, own.store.channels[key])
+        for key in own.chain.keys
+    }
+    return render(own.stages, cases, draws, own.store.spatial_dims)
+
+
+def equal(one: Batch, other: Batch) -> bool:
+    assert one.keys() == other.keys()
+    return all(torch.equal(one[key], other[key]) for key in one)
+
+
+each_chain = pytest.mark.parametrize("name", CHAINS)
+each_dims = pytest.mark.parametrize("dims", [2, 3])
+
+
+@each_chain
+@each_dims
+@pytest.mark.parametrize("dtype", [np.float16, np.int16, np.uint8, np.float32], ids=lambda each: each.__name__)
+def test_the_two_renderers_agree(name: str, dims: int, dtype: Any) -> None:
+    own = program(dims, name, dtype=dtype)
+    for draws in own.draws(0, 3):
+        found, wanted = own.rendered(draws), on_device(own, draws)
+        assert found["image"].dtype == wanted["image"].dtype == torch.float32
+        assert found["label"].dtype == wanted["label"].dtype == torch.uint8
+        assert found["image"].shape == wanted["image"].shape == (5, 2, *PATCH[dims][3 - dims :])
+        assert torch.allclose(found["image"], wanted["image"], rtol=1e-5, atol=2e-3)
+        assert torch.equal(found["label"], wanted["label"])
+        assert set(found["label"].unique().tolist()) <= {0, 1, 2}
+
+
+@each_chain
+@each_dims
+def test_the_stream_depends_on_neither_batch_size_nor_start(name: str, dims: int) -> None:
+    one, other = program(dims, name, batch_size=2), program(dims, name, batch_size=6)
+    small = list(one.batches(0, 6))
+    large = list(other.batches(0, 2))
+    for key in ("image", "label"):
+        assert torch.equal(torch.cat([batch[key] for batch in small]), torch.cat([batch[key] for batch in large]))
+    assert equal(one(4), small[4])
+    assert equal(other(1), large[1])
+
+
+@each_chain
+@each_dims
+def test_seeds(name: str, dims: int) -> None:
+    assert equal(program(dims, name, seed=1)(0), program(dims, name, seed=1)(0))
+    assert not equal(program(dims, name, seed=1)(0), program(dims, name, seed=2)(0))
+
+
+@each_dims
+def test_probability_0_is_the_crop_alone_bit_for_bit(dims: int) -> None:
+    never = [replace(op, prob=0.0) for op in ALL]
+    bare, quiet = chain(dims), chain(dims, *never)
+    for crop in (None, SpatialCrop(size=PATCH[dims])):  # type: ignore[arg-type]
+        one = make_chain_program(replace(bare, crop=crop or bare.crop), store(dims), batch_size=5)
+        other = make_chain_program(replace(quiet, crop=crop or bare.crop), store(dims), batch_size=5)
+        assert equal(one(3), other(3))
+        draws = next(iter(other.draws(3, 4)))
+        assert equal(on_device(other, draws), one(3))
+
+
+@each_dims
+def test_a_crop_is_what_lies_in_the_case(dims: int) -> None:
+    own = program(dims, "crop", batch_size=40)
+    draws = next(iter(own.draws(0, 1)))
+    batch = own.rendered(draws)
+    data = store(dims)
+    for row in range(40):
+        case, start = int(draws.case[row]), draws.start[row].tolist()
+        depth, height, width = data.shape[case].tolist()
+        first = int(data.offset[case])
+        volume = data.values["image"][2 * first : 2 * (first + depth * height * width)].view(2, depth, height, width)
+        wanted = volume[:, start[0] : start[0] + PATCH[dims][0], start[1] : start[1] + 12, start[2] : start[2] + 12]
+        assert torch.equal(batch["image"][row], (wanted if dims == 3 else wanted[:, 0]).float())
+
+
+def test_adding_an_operation_at_the_end_changes_no_other() -> None:
+    one = make_chain_program(chain(3, ALL[0], ALL[3]), store(3), batch_size=8)
+    other = make_chain_program(chain(3, ALL[0], ALL[3], Flip(prob=1, spatial_axis=(2,))), store(3), batch_size=8)
+    assert torch.equal(one(0)["image"].flip(-1), other(0)["image"])
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 4])
+def test_samples_of_one_case_follow_each_other(repeats: int) -> None:
+    crop = CropByPosNegLabel(size=PATCH[3], num_samples=repeats)
+    own = program(3, "crop", batch_size=4, crop=crop)
+    cases = torch.cat([draws.case for draws in own.draws(0, 3 * repeats)]).view(-1, repeats)
+    assert (cases == cases[:, :1]).all()
+    assert sorted(cases[:6, 0].tolist()) == list(range(6))
+
+
+def centres(crop: Any) -> tuple[Tensor, Draws]:
+    """The labels of 3000 crops of one voxel."""
+    own = make_chain_program(chain(3, crop=crop), store(3), batch_size=3000)
+    draws = next(iter(own.draws(0, 1)))
+    return own.rendered(draws)["label"].view(-1), draws
+
+
+def test_posneg_crops_are_centred_with_their_ratio() -> None:
+    values = centres(CropByPosNegLabel(size=(1, 1, 1), pos=3, neg=1))[0]
+    assert abs((values > 0).float().mean().item() - 0.75) < 0.05
+
+
+def test_class_crops_are_centred_with_their_ratios() -> None:
+    crop = CropByLabelClasses(size=(1, 1, 1), num_classes=3, ratios=(1, 2, 1))
+    values, draws = centres(crop)
+    odd = draws.case % 2 == 1  # these hold classes 0 and 2, the others 0 and 1
+    assert abs((values[odd] == 2).float().mean().item() - 0.5) < 0.05
+    assert abs((values[~odd] == 1).float().mean().item() - 2 / 3) < 0.05
+
+
+def test_weighted_crops_follow_the_map() -> None:
+    data = store(3)
+    weight = data.values["weight"]
+    weight[:] = torch.where(torch.rand(weight.shape, generator=torch.Generator().manual_seed(0)) < 0.05, 1.0, 0.0)
+    own = make_chain_program(
+        Chain(crop=WeightedCrop(size=(1, 1, 1), weight_key="weight"), ops=(), keys=("image", "label", "weight")),
+        data,
+        batch_size=200,
+    )
+    assert (own(0)["weight"] == 1).all()
+
+
+@each_dims
+def test_every_place_of_a_spatial_crop_is_equally_likely(dims: int) -> None:
+    own = program(dims, "crop", batch_size=6000, crop=SpatialCrop(size=PATCH[dims]))  # type: ignore[arg-type]
+    draws = next(iter(own.draws(0, 1)))
+    for case in range(3):
+        starts = draws.start[draws.case == case]
+        slack = np.array(SIZES[dims][case]) - PATCH[dims]
+        for axis in range(3):
+            counts = np.bincount(starts[:, axis].numpy(), minlength=slack[axis] + 1)
+            assert len(counts) == slack[axis] + 1
+            assert (abs(counts / len(starts) - 1 / len(counts)) < 0.05).all()
+
+
+def test_a_centre_crop_is_monais() -> None:
+    from monai.transforms import CenterSpatialCrop, ResizeWithPadOrCrop
+
+    data = store(3)
+    for size in ((7, 10, 12), (8, 9, 13)):
+        own = make_chain_program(chain(3, crop=CentreCrop(size=size)), data, batch_size=6)
+        draws = next(iter(own.draws(0, 1)))
+        batch = own.rendered(draws)
+        for row in range(6):
+            assert torch.equal(
+                batch["image"][row], torch.as_tensor(CenterSpatialCrop(size)(image_of(data, int(draws.case[row]))))
+            )
+    size = (13, 16, 18)
+    own = make_chain_program(chain(3, crop=CentreCrop(size=size, pad=True)), data, batch_size=6)
+    draws = next(iter(own.draws(0, 1)))
+    for row in range(6):
+        wanted = torch.as_tensor(ResizeWithPadOrCrop(size)(image_of(data, int(draws.case[row]))))
+        assert torch.equal(own.rendered(draws)["image"][row], wanted)
+
+
+def image_of(data: Store, case: int) -> Tensor:
+    depth, height, width = data.shape[case].tolist()
+    first = int(data.offset[case])
+    return data.values["image"][2 * first : 2 * (first + depth * height * width)].view(2, depth, height, width).float()
+
+
+def test_cases_smaller_than_the_patch_lie_in_zeros() -> None:
+    crop = CropByPosNegLabel(size=(16, 24, 24), pad=True)
+    own = make_chain_program(chain(3, *ALL[:1], crop=crop), store(3), batch_size=6)
+    batch = own(0)
+    assert batch["image"].shape == (6, 2, 16, 24, 24)
+    assert torch.isfinite(batch["image"]).all()
+
+
+@pytest.mark.parametrize(
+    ("ops", "told"),
+    [
+        ([Rotate90(prob=0.5, spatial_axes=(0, 1))], r"Rotate90: spatial_axes=\(0, 1\) are 8 and 12"),
+        ([Flip(keys=("image", "mask"))], 'Flip: keys: "mask"'),
+        ([GaussianNoise(keys=("t1",))], 'GaussianNoise: keys: "t1"'),
+        ([Resize(keys=("image",), spatial_size=(4, 4, 4), mode=("bilinear",))], "Resize: the keys would end"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_it_is_built(ops: list[Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        make_chain_program(chain(3, *ops), store(3), batch_size=2)
+
+
+def test_labels_are_never_read_between_voxels() -> None:
+    with pytest.raises(ValueError, match='Rotate: mode: "label" holds classes'):
+        chain(3, Rotate(mode=("bilinear", "bilinear")))
+
+
+def test_a_patch_larger_than_the_cases_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"CropByPosNegLabel: the patch \(50, 50, 50\) does not fit: every case is"):
+        make_chain_program(chain(3, crop=CropByPosNegLabel(size=(50, 50, 50))), store(3), batch_size=2)
+    with pytest.raises(ValueError, match="2 of 6 cases are smaller, such as item 1"):
+        make_chain_program(chain(3, crop=SpatialCrop(size=(10, 13, 13))), store(3), batch_size=2)
+
+
+def test_a_crop_key_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match='CropByPosNegLabel: label_key or w_key="seg" is not among'):
+        make_chain_program(chain(3, crop=CropByPosNegLabel(size=PATCH[3], label_key="seg")), store(3), batch_size=2)
+
+
+def test_without_a_crop_items_must_be_alike() -> None:
+    bare = Chain(crop=None, ops=(), keys=("image", "label"))
+    with pytest.raises(ValueError, match=r"item 0 has .* add a crop"):
+        make_chain_program(bare, store(3), batch_size=2)
+
+
+def test_neighbouring_maps_share_one_interpolation() -> None:
+    own = chain(
+        3,
+        ALL[0],
+        Zoom(prob=0.2),
+        Flip(),
+        GaussianNoise(),
+        Flip(),
+        Affine(padding_mode="zeros"),
+        Rotate(padding_mode="border"),
+    )
+    stages = stages_of(
+        replace(
+            own,
+            ops=tuple(replace(op, padding_mode="border") if isinstance(op, Zoom | Rotate) else op for op in own.ops),
+        ),
+        PATCH[3],
+    )  # type: ignore[arg-type]
+    kinds = [len(stage.readings["image"].ops) if isinstance(stage, Warp) else "value" for stage in stages]
+    assert kinds == [3, "value", 2, 1]

@@ -1,0 +1,123 @@
+"""The contract of every operation that changes values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from hasten.augment.op import Drawn, ValueOp, op_key, used
+from hasten.sample.random import sample_key
+from tests.augment.examples import EXAMPLES
+
+SIZES = [(1, 12, 9), (3, 7, 16), (1, 6, 9, 8), (2, 5, 12, 7)]
+NUM_CHANNELS = {"ColorJitter": 3, "StainJitter": 3}
+
+
+def keys(count: int, seed: int = 0) -> Tensor:
+    return sample_key(torch.tensor(seed), torch.arange(count))
+
+
+def images(count: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.rand(count, *shape, generator=draw)
+
+
+def fitting(op: ValueOp, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (NUM_CHANNELS.get(type(op).__name__, shape[0]), *shape[1:])
+
+
+def one(drawn: Drawn, at: int) -> Drawn:
+    return {name: value[at : at + 1] for name, value in drawn.items()}
+
+
+def same(drawn: Drawn, other: Drawn) -> bool:
+    assert drawn.keys() == other.keys()
+    return all(torch.equal(value, other[name]) for name, value in drawn.items())
+
+
+each_op = pytest.mark.parametrize("op", EXAMPLES, ids=lambda op: repr(op)[:80])
+each_size = pytest.mark.parametrize("shape", SIZES, ids=str)
+
+
+@each_op
+@each_size
+def test_keeps_shape_and_type_and_inputs(op: ValueOp, shape: tuple[int, ...]) -> None:
+    shape = fitting(op, shape)
+    image = images(3, shape)
+    before = image.clone()
+    drawn = op.draw(keys(3), shape)
+    held = {name: value.clone() for name, value in drawn.items()}
+    found = op.apply(image, drawn)
+    assert found.shape == image.shape
+    assert found.dtype == torch.float32
+    assert torch.isfinite(found).all()
+    assert not torch.equal(found, image)
+    assert torch.equal(image, before)
+    assert same(drawn, held)
+    assert torch.equal(op.apply(image, drawn), found)
+
+
+@each_op
+@each_size
+def test_a_batch_is_its_samples_one_by_one(op: ValueOp, shape: tuple[int, ...]) -> None:
+    shape = fitting(op, shape)
+    image, key = images(4, shape), keys(4)
+    drawn = op.draw(key, shape)
+    found = op.apply(image, drawn)
+    for at in range(4):
+        assert same(op.draw(key[at : at + 1], shape), one(drawn, at))
+        alone = op.apply(image[at : at + 1], one(drawn, at))
+        assert torch.allclose(alone, found[at : at + 1], rtol=1e-5, atol=1e-6)
+
+
+@each_op
+def test_another_seed_draws_something_else(op: ValueOp) -> None:
+    shape = fitting(op, (1, 12, 9, 8))
+    image = images(3, shape)
+    drawn, other = op.draw(keys(3, 0), shape), op.draw(keys(3, 1), shape)
+    assert same(op.draw(keys(3, 0), shape), drawn)
+    found = op.apply(image, drawn)
+    if drawn:
+        assert not same(drawn, other)
+        assert not torch.equal(found, op.apply(image, other))
+
+
+@each_op
+@each_size
+def test_nothing_is_read_on_the_host(op: ValueOp, shape: tuple[int, ...]) -> None:
+    shape = fitting(op, shape)
+    with FakeTensorMode():
+        key = torch.empty(3, 2, dtype=torch.int64)
+        found = op.apply(torch.empty(3, *shape), op.draw(key, shape))
+        assert tuple(found.shape) == (3, *shape)
+
+
+@pytest.mark.slow
+@each_op
+def test_compiled_is_eager(op: ValueOp) -> None:
+    shape = fitting(op, (2, 5, 12, 8))
+    image, drawn = images(3, shape), op.draw(keys(3), shape)
+    torch._dynamo.reset()
+    compiled = torch.compile(op.apply, fullgraph=True, dynamic=False)
+    assert torch.allclose(compiled(image, drawn), op.apply(image, drawn), rtol=1e-5, atol=1e-5)
+
+
+@each_op
+def test_a_probability_out_of_range_is_refused(op: ValueOp) -> None:
+    with pytest.raises(ValueError, match=rf"{type(op).__name__}.*prob=1\.5"):
+        replace(cast("Any", op), prob=1.5)
+
+
+def test_use_is_drawn_with_its_probability_and_by_position() -> None:
+    key = keys(20000)
+    first, second = op_key(key, 0), op_key(key, 1)
+    for prob in (0.0, 0.1, 0.5, 1.0):
+        share = used(first, prob).float().mean()
+        assert abs(float(share) - prob) < 0.015
+    both = (used(first, 0.5) & used(second, 0.5)).float().mean()
+    assert abs(float(both) - 0.25) < 0.015
