@@ -14,6 +14,7 @@ from hasten.augment.affine import Affine, Rotate, Spatial, Zoom
 from hasten.augment.chain import Batch, Chain, Warp, stages_of
 from hasten.augment.crop import CentreCrop, CropByLabelClasses, CropByPosNegLabel, SpatialCrop, WeightedCrop
 from hasten.augment.draw import Draws
+from hasten.augment.elastic import Elastic
 from hasten.augment.grid import AxisFlip, Flip, Mirror, Resize, Rotate90
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.program import ChainProgram, make_chain_program
@@ -60,6 +61,7 @@ CHAINS: dict[str, list[Any]] = {
     "flips": [Flip(prob=0.5, spatial_axis=(0,)), AxisFlip(prob=0.5), Mirror(spatial_axis=(0, 1))],
     "spatial": [Spatial(), Mirror()],
     "all": ALL,
+    "elastic": [Rotate(prob=0.5, range_x=(-0.5, 0.5)), Elastic(prob=0.5, magnitude_range=(1, 3)), Flip(prob=0.5)],
     "values": [GaussianNoise(prob=0.5), GaussianNoise(prob=0.5)],
 }
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from hasten.augment.crop import CropOp
-from hasten.augment.maps import MapOp
+from hasten.augment.maps import DisplacingOp, MapOp
 from hasten.augment.op import Drawn, ValueOp
 from hasten.config.schema import Triple
 
@@ -68,6 +68,8 @@ class Reading:
     ops: tuple[Placed, ...]
     mode: str
     padding_mode: str
+    bends: DisplacingOp | None
+    """The last of `ops` where it displaces voxels one by one."""
     is_label: bool
     """Kept in its stored type; all else becomes float32."""
 
@@ -100,8 +102,8 @@ def stages_of(chain: Chain, size: Triple) -> tuple[Stage, ...]:
 
     for position, op in enumerate(chain.ops):
         _check_keys(op, chain.keys)
-        if getattr(op, "prob", 1.0) == 0:
-            continue
+        if getattr(op, "prob", 1.0) == 0 and not isinstance(op, BatchOp):
+            continue  # what mixes samples may also change what labels are
         if isinstance(op, MapOp):
             if group and not _agree(group, op):
                 size = close(size)
@@ -140,6 +142,8 @@ def _how(op: MapOp, key: str) -> tuple[str, str] | None:
 
 def _agree(group: Sequence[Placed], op: MapOp) -> bool:
     """Whether the operation can share an interpolation with those before it."""
+    if isinstance(group[-1].op, DisplacingOp):
+        return False
     for key in op.keys:
         ways = {way for way in (*(_how(each.op, key) for each in group), _how(op, key)) if way is not None}
         if len(ways) > 1:
@@ -163,7 +167,10 @@ def _warp(group: Sequence[Placed], chain: Chain, size: Triple) -> Warp:
         mine = tuple(each for each in group if key in each.op.keys)
         ways = [way for way in (_how(each.op, key) for each in mine) if way is not None]
         mode, padding = ways[0] if ways else ("nearest", "zeros")
-        readings[key] = Reading(ops=mine, mode=mode, padding_mode=padding, is_label=key in chain.label_keys)
+        bends = mine[-1].op if mine and isinstance(mine[-1].op, DisplacingOp) else None
+        readings[key] = Reading(
+            ops=mine, mode=mode, padding_mode=padding, bends=bends, is_label=key in chain.label_keys
+        )
     return Warp(readings=readings, size=size, out=next(iter(sizes.values())) if sizes else size)
 
 

@@ -15,6 +15,16 @@ from hasten.augment.op import Drawn, ValueOp, op_key, used
 from hasten.config.schema import Triple
 
 
+class Bent(NamedTuple):
+    """Where a Warp reads each key."""
+
+    maps: dict[str, Map]
+    numbers: dict[str, Drawn]
+    """Of the displacement, for keys that have one; all 0 for a sample that is not displaced."""
+    uses: dict[str, Tensor]
+    """(B,) bool: which samples are displaced."""
+
+
 class Draws(NamedTuple):
     """Of B samples."""
 
@@ -24,33 +34,39 @@ class Draws(NamedTuple):
     """(B, 3) int64 first voxel of the patch in its case."""
     key: Tensor
     """(B, 2) int64 words that all else is keyed by."""
-    stages: tuple[dict[str, Map] | Drawn, ...]
-    """Of each stage: the map of each key of a Warp; the numbers of an operation, with `use` (B,) bool."""
+    stages: tuple[Bent | Drawn, ...]
+    """Of each stage: where a Warp reads; the numbers of an operation, with `use` (B,) bool."""
 
 
 def draw_stages(
     stages: Sequence[Stage], key: Tensor, channels: Mapping[str, int], spatial_dims: int
-) -> tuple[dict[str, Map] | Drawn, ...]:
+) -> tuple[Bent | Drawn, ...]:
     """key: (B, 2) words of the samples; channels: of each key of the batch."""
-    found: list[dict[str, Map] | Drawn] = []
+    found: list[Bent | Drawn] = []
     size: Triple = (1, 1, 1)
     for stage in stages:
         if isinstance(stage, Warp):
-            found.append(_maps(stage, key, spatial_dims))
+            found.append(_bent(stage, key, spatial_dims))
             size = stage.out
         else:
             found.append(_numbers(stage, key, size, channels, spatial_dims))
     return tuple(found)
 
 
-def _maps(warp: Warp, key: Tensor, spatial_dims: int) -> dict[str, Map]:
+def _bent(warp: Warp, key: Tensor, spatial_dims: int) -> Bent:
     made: dict[tuple[int, ...], Map] = {}
-    found = {}
+    found = Bent({}, {}, {})
     for name, reading in warp.readings.items():
         positions = tuple(each.position for each in reading.ops)
         if positions not in made:
             made[positions] = _merged(reading, key, warp.size, spatial_dims)
-        found[name] = made[positions]
+        found.maps[name] = made[positions]
+        if reading.bends is not None:
+            own, op = op_key(key, positions[-1]), reading.bends
+            use = used(own, op.prob)
+            drawn = op.draw(own, warp.out, spatial_dims)
+            found.uses[name] = use
+            found.numbers[name] = {each: spread_use(use, value) * value for each, value in drawn.items()}
     return found
 
 
@@ -74,6 +90,10 @@ def _numbers(placed: Placed, key: Tensor, size: Triple, channels: Mapping[str, i
     if isinstance(op, ValueOp):
         return {**op.draw(own, (channels[op.keys[0]], *space)), "use": used(own, op.prob)}
     return {}
+
+
+def spread_use(use: Tensor, value: Tensor) -> Tensor:
+    return use.reshape(-1, *[1] * (value.ndim - 1))
 
 
 def part(draws: Draws, first: int, count: int) -> Draws:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from hasten.augment.chain import Batch, Placed, Reading, Stage, Warp
-from hasten.augment.draw import Draws
+from hasten.augment.draw import Bent, Draws
 from hasten.augment.maps import Map
-from hasten.augment.op import ValueOp
-from hasten.augment.read import Cases, as_cases, bounded, coordinates_of, read
+from hasten.augment.op import Drawn, ValueOp
+from hasten.augment.read import Cases, as_cases, bounded, coordinates_of
 from hasten.augment.render import changed
 from hasten.sample.host import cut, interpolate, nearest
 
@@ -47,9 +47,9 @@ def render_on_host(
     """(B, C, *S) by key, as `render` gives it."""
     first = stages[0]
     assert isinstance(first, Warp)
-    maps: Any = draws.stages[0]
+    bent: Any = draws.stages[0]
     whole = _Reader(stage=0, warp=first, kernels=kernels, spatial_dims=spatial_dims)
-    batch = {key: whole.read(key, cases[key], draws.case, draws.start, maps[key]) for key in first.readings}
+    batch = {key: whole.read(key, cases[key], draws.case, draws.start, bent) for key in first.readings}
     batch = {key: _flat(value, spatial_dims) for key, value in batch.items()}
     return follow_on_host(stages[1:], batch, draws.stages[1:], spatial_dims, kernels, first=1)
 
@@ -71,7 +71,7 @@ def follow_on_host(
             case, start = torch.arange(size), torch.zeros(size, 3, dtype=torch.int64)
             full = {key: value[:, :, None] if spatial_dims == 2 else value for key, value in batch.items()}
             batch = {
-                key: _flat(reader.read(key, as_cases(full[key]), case, start, drawn[key]), spatial_dims)
+                key: _flat(reader.read(key, as_cases(full[key]), case, start, drawn), spatial_dims)
                 for key in stage.readings
             }
         elif isinstance(stage.op, ValueOp):
@@ -101,8 +101,9 @@ class _Reader:
     kernels: Kernels
     spatial_dims: int
 
-    def read(self, key: str, cases: Cases, case: Tensor, start: Tensor, found: Map) -> Tensor:
+    def read(self, key: str, cases: Cases, case: Tensor, start: Tensor, bent: Bent) -> Tensor:
         """(B, C, D, H, W) of one key."""
+        found, uses = bent.maps[key], bent.uses[key].tolist() if key in bent.uses else [False] * case.shape[0]
         reading, size = self.warp.readings[key], case.shape[0]
         dtype = cases.values.dtype if reading.is_label else torch.float32
         out = torch.empty(size, cases.channels, *self.warp.out, dtype=dtype)
@@ -112,46 +113,47 @@ class _Reader:
             voxels, channels = shapes[row][0] * shapes[row][1] * shapes[row][2], cases.channels
             flat = cases.values[offsets[row] * channels : (offsets[row] + voxels) * channels]
             volume = flat.view(channels, *shapes[row])
-            copied = _copied(volume, starts[row], linears[row], shifts[row], self.warp, reading)
+            copied = None
+            if not uses[row]:
+                copied = _copied(volume, starts[row], linears[row], shifts[row], self.warp, reading)
             if copied is not None:
                 out[row].copy_(copied)
                 continue
             own = Map(found.linear[row : row + 1], found.shift[row : row + 1])
-            self._between(key, cases, case[row : row + 1], volume, start[row : row + 1], own, out[row])
+            numbers = (
+                {name: value[row : row + 1] for name, value in bent.numbers.get(key, {}).items()} if uses[row] else None
+            )
+            self._between(key, cases, case[row : row + 1], volume, start[row : row + 1], own, numbers, out[row])
         return out
 
     def _between(
-        self, key: str, cases: Cases, case: Tensor, volume: Tensor, start: Tensor, own: Map, out: Tensor
+        self,
+        key: str,
+        cases: Cases,
+        case: Tensor,
+        volume: Tensor,
+        start: Tensor,
+        own: Map,
+        numbers: Drawn | None,
+        out: Tensor,
     ) -> None:
         reading = self.warp.readings[key]
         kernel = self.kernels.read.get((self.stage, key))
-        if kernel is not None:
+        if kernel is not None and numbers is None:
             out.copy_(kernel(cases.values, cases.shape[case], cases.offset[case], start, own.linear, own.shift)[0])
             return
+        displaced = None
+        if numbers is not None and reading.bends is not None:
+            displaced = reading.bends.displacement(numbers, self.warp.out, self.spatial_dims)
         extent = torch.tensor([volume.shape[1:]])
         coordinates = tuple(
             bounded(axis, start[:, number], extent[:, number], reading.padding_mode).reshape(-1)
-            for number, axis in enumerate(coordinates_of(own, self.warp.size, self.warp.out))
+            for number, axis in enumerate(coordinates_of(own, self.warp.size, self.warp.out, displaced))
         )
         if reading.mode == "nearest":
             nearest(volume, start[0].tolist(), coordinates, out=out)
         else:
             interpolate(volume, start[0].tolist(), coordinates, self.spatial_dims, out=out)
-
-
-def reading_kernel(warp: Warp, key: str, channels: int, spatial_dims: int) -> Callable[..., Tensor]:
-    """What `Kernels.read` holds, before it is compiled: one sample of one key."""
-    reading = warp.readings[key]
-
-    def kernel(values: Tensor, shape: Tensor, offset: Tensor, start: Tensor, linear: Tensor, shift: Tensor) -> Tensor:
-        coordinates = coordinates_of(Map(linear, shift), warp.size, warp.out)
-        first = torch.zeros(1, dtype=torch.int64)
-        return read(
-            Cases(values, shape, offset, channels), first, start, coordinates, mode=reading.mode,
-            padding_mode=reading.padding_mode, spatial_dims=spatial_dims,
-        )  # fmt: skip
-
-    return kernel
 
 
 def _copied(

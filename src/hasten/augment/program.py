@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +19,7 @@ from hasten.augment.host import NOTHING_COMPILED, Kernels, follow_on_host, rende
 from hasten.augment.per_sample import run_per_sample
 from hasten.augment.read import Cases
 from hasten.augment.render import follow, render
+from hasten.augment.spans import name_of, span
 from hasten.augment.store import Store, check_fits, common_size, with_sets
 from hasten.sample.order import cases_of
 from hasten.sample.random import hash32, sample_key
@@ -42,12 +46,17 @@ class ChainProgram:
     batch_size: int
     kernels: Kernels = NOTHING_COMPILED
     renderer: Any = render
-    """On a GPU, compiled or not."""
+    follower: Any = follow
+    """On a GPU, compiled or not: of the stages up to the first that runs sample by sample, and of a later one."""
     compiled: bool = False
     why: str = "not asked for"
     compile_seconds: float = 0.0
     spans: bool = False
-    """Whether a profile shows each operation by its name; costs a little."""
+    """Whether stages run one by one under their names, for a profile: on a GPU that costs what fusing them gained."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.seed.device
 
     def __call__(self, step: int) -> Batch:
         """(B, C, *S) by key: samples step * B ... step * B + B - 1 of the stream."""
@@ -86,39 +95,42 @@ class ChainProgram:
 
     def rendered(self, draws: Draws) -> Batch:
         """The batch of what was drawn."""
-        store, split = self.store, _split(self.stages)
+        store, split = self.store, 1 if self.spans else _split(self.stages)
         cases = {
             key: Cases(store.values[key], store.shape, store.offset, store.channels[key]) for key in self.chain.keys
         }
-        on_host = self.seed.device.type != "cuda"
         with torch.no_grad():
-            if on_host:
-                batch = render_on_host(
-                    self.stages[:split], cases, _first(draws, split), store.spatial_dims, self.kernels
-                )
-            else:
-                batch = self.renderer(self.stages[:split], cases, _first(draws, split), store.spatial_dims)
+            with self._span(self.stages[:split]):
+                batch = self._read(cases, draws._replace(stages=draws.stages[:split]), split)
             for at in range(split, len(self.stages)):
-                batch = self._followed(at, batch, draws, on_host)
+                with self._span(self.stages[at : at + 1]):
+                    batch = self._followed(at, batch, draws)
         return batch
 
-    def _followed(self, at: int, batch: Batch, draws: Draws, on_host: bool) -> Batch:
+    def _read(self, cases: dict[str, Cases], draws: Draws, split: int) -> Batch:
+        stages, dims = self.stages[:split], self.store.spatial_dims
+        if self.seed.device.type != "cuda":
+            return render_on_host(stages, cases, draws, dims, self.kernels)
+        found: Batch = self.renderer(stages, cases, draws, dims)
+        return found
+
+    def _followed(self, at: int, batch: Batch, draws: Draws) -> Batch:
         stage, numbers, dims = self.stages[at], draws.stages[at : at + 1], self.store.spatial_dims
         if isinstance(stage, Placed) and isinstance(stage.op, PerSample):
             return run_per_sample(stage, batch, draws.key)
-        if on_host:
+        if self.seed.device.type != "cuda":
             return follow_on_host((stage,), batch, numbers, dims, self.kernels, first=at)
-        return follow((stage,), batch, numbers, dims)
+        found: Batch = self.follower((stage,), batch, numbers, dims)
+        return found
+
+    def _span(self, stages: Sequence[Stage]) -> AbstractContextManager[None]:
+        return span(" | ".join(name_of(stage) for stage in stages)) if self.spans else nullcontext()
 
 
 def _split(stages: Sequence[Stage]) -> int:
     """How many stages lie before the first that runs sample by sample."""
     kinds = [isinstance(stage, Placed) and isinstance(stage.op, PerSample) for stage in stages]
     return kinds.index(True) if True in kinds else len(stages)
-
-
-def _first(draws: Draws, count: int) -> Draws:
-    return draws._replace(stages=draws.stages[:count])
 
 
 def make_chain_program(
@@ -129,8 +141,15 @@ def make_chain_program(
     seed: int = 0,
     train_cases: Sequence[int] | None = None,
     device: torch.device | str = "cpu",
+    compile: bool = False,
+    cache_dir: Path | None = None,
+    spans: bool = False,
 ) -> ChainProgram:
-    """Bind a chain to data. store: on the host. Raises ValueError where the two do not fit, naming the operation."""
+    """Bind a chain to data. store: on the host. Raises ValueError where the two do not fit, naming the operation.
+
+    compile: the costly steps on the host, the whole program on a GPU; an absent or failing compiler leaves it eager,
+    and `why` says so. cache_dir: of compiled kernels, in place of $HASTEN_CACHE.
+    """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}; at least 1 is needed")
     if chain.crop is None:
@@ -140,8 +159,36 @@ def make_chain_program(
         store, size = with_sets(store, chain.crop), chain.crop.size
     moved = store.to(device)
     cases = range(len(store.ids)) if train_cases is None else train_cases
-    return ChainProgram(
-        chain=chain, stages=stages_of(chain, size), store=moved, batch_size=batch_size,
+    program = ChainProgram(
+        chain=chain, stages=stages_of(chain, size), store=moved, batch_size=batch_size, spans=spans,
         seed=torch.tensor(seed, dtype=torch.int64, device=moved.device),
         train_cases=torch.tensor(list(cases), device=moved.device),
     )  # fmt: skip
+    return _compiled(program, cache_dir) if compile else program
+
+
+def _compiled(program: ChainProgram, folder: Path | None) -> ChainProgram:
+    if program.seed.device.type != "cuda":
+        from hasten.augment.kernels import host_kernels
+
+        built = host_kernels(program.stages, program.store, folder)
+        return replace(
+            program, kernels=built.kernels, compiled=built.compiled, why=built.why, compile_seconds=built.seconds
+        )
+    begin = time.perf_counter()
+    for tensor in (*program.store.values.values(), program.store.shape, program.store.offset):
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)
+    options: dict[str, Any] = {"assert_indirect_indexing": False}
+    renderer, follower = (
+        torch.compile(each, fullgraph=True, dynamic=False, options=options) for each in (render, follow)
+    )
+    found = replace(program, renderer=renderer, follower=follower)
+    try:
+        with torch._dynamo.config.patch(recompile_limit=256):
+            found(0)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        log.warning("the augmentation runs uncompiled: %s", reason)
+        return replace(program, why=f"torch.compile failed: {reason}", compile_seconds=time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    return replace(found, compiled=True, why=f"compiled in {seconds:.1f} s", compile_seconds=seconds)

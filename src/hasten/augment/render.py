@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.chain import Batch, BatchOp, Fixed, Placed, Stage, Warp
-from hasten.augment.draw import Draws
-from hasten.augment.maps import Map
+from hasten.augment.draw import Bent, Draws
 from hasten.augment.op import spread
 from hasten.augment.read import Cases, as_cases, coordinates_of, read
 
@@ -22,7 +21,7 @@ def render(stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, sp
     """
     first, numbers = stages[0], draws.stages[0]
     assert isinstance(first, Warp)
-    batch = _warped(first, cases, cast("dict[str, Map]", numbers), draws.case, draws.start, spatial_dims)
+    batch = _warped(first, cases, cast("Bent", numbers), draws.case, draws.start, spatial_dims)
     return follow(stages[1:], _flat(batch, spatial_dims), draws.stages[1:], spatial_dims)
 
 
@@ -57,11 +56,14 @@ def changed(stage: Placed, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
 
 
 def _warped(
-    warp: Warp, cases: Mapping[str, Cases], maps: Mapping[str, Map], case: Tensor, start: Tensor, spatial_dims: int
+    warp: Warp, cases: Mapping[str, Cases], bent: Bent, case: Tensor, start: Tensor, spatial_dims: int
 ) -> Batch:
     found = {}
     for key, reading in warp.readings.items():
-        coordinates = coordinates_of(maps[key], warp.size, warp.out)
+        displaced = None
+        if reading.bends is not None:
+            displaced = reading.bends.displacement(bent.numbers[key], warp.out, spatial_dims)
+        coordinates = coordinates_of(bent.maps[key], warp.size, warp.out, displaced)
         value = read(
             cases[key], case, start, coordinates, mode=reading.mode, padding_mode=reading.padding_mode,
             spatial_dims=spatial_dims,

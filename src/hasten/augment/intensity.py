@@ -1,0 +1,283 @@
+"""Intensities shifted, scaled, clipped and normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hasten.augment.channels import check_halves, deviation, factors, grouped, not_zero, within
+from hasten.augment.op import Drawn, check_prob, check_range, spread
+from hasten.sample.constant import constant
+from hasten.sample.random import uniform_in
+
+_FACTOR = 1
+
+
+def _drawn(key: Tensor, value: tuple[float, float], shape: tuple[int, ...], channel_wise: bool) -> Tensor:
+    """(B,), or (B, C) where each channel has a number of its own."""
+    found = uniform_in(key, _FACTOR, *value, count=shape[0] if channel_wise else 1)
+    return found if channel_wise else found[:, 0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShiftIntensity:
+    """v + offset with offset from U(offsets). `drawn`: offset (B,), with `channel_wise` (B, C).
+
+    MONAI's RandShiftIntensity, without its `factor_key`.
+    """
+
+    keys: tuple[str, ...] = ("image",)
+    prob: float = 0.1
+    offsets: tuple[float, float]
+    channel_wise: bool = False
+
+    def __post_init__(self) -> None:
+        check_prob("ShiftIntensity", self.prob)
+        check_range("ShiftIntensity", "offsets", self.offsets)
+
+    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        return {"offset": _drawn(key, self.offsets, shape, self.channel_wise)}
+
+    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
+        return image + spread(drawn["offset"], image)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScaleIntensity:
+    """v * (1 + factor) with factor from U(factors). `drawn`: factor (B,), with `channel_wise` (B, C).
+
+    MONAI's RandScaleIntensity.
+    """
+
+    keys: tuple[str, ...] = ("image",)
+    prob: float = 0.1
+    factors: tuple[float, float]
+    channel_wise: bool = False
+
+    def __post_init__(self) -> None:
+        check_prob("ScaleIntensity", self.prob)
+        check_range("ScaleIntensity", "factors", self.factors)
+
+    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        return {"factor": _drawn(key, self.factors, shape, self.channel_wise)}
+
+    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
+        return image * spread(1 + drawn["factor"], image)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StdShiftIntensity:
+    """v + factor * std(v) with factor from U(factors), the deviation that of the sample or of each channel.
+
+    `drawn`: factor (B,), one for all channels. `nonzero`: zeros neither count nor change.
+    MONAI's RandStdShiftIntensity.
+    """
+
+    keys: tuple[str, ...] = ("image",)
+    prob: float = 0.1
+    factors: tuple[float, float]
+    nonzero: bool = False
+    channel_wise: bool = False
+
+    def __post_init__(self) -> None:
+        check_prob("StdShiftIntensity", self.prob)
+        check_range("StdShiftIntensity", "factors", self.factors)
+
+    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        return {"factor": _drawn(key, self.factors, shape, False)}
+
+    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
+        flat = grouped(image, self.channel_wise)
+        factor = drawn["factor"][:, None, None]
+        if not self.nonzero:
+            centred = flat - flat.mean(-1, keepdim=True)
+            return (flat + factor * deviation(centred, flat.shape[-1])).view(image.shape)
+        mask = not_zero(flat)
+        count = mask.sum(-1, keepdim=True).clamp(min=1)
+        centred = (flat - flat.sum(-1, keepdim=True) / count).mul_(mask)
+        return torch.addcmul(flat, mask, factor * deviation(centred, count)).view(image.shape)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScaleIntensityFixedMean:
+    """(v - mean) * (1 + factor) + mean with factor from U(factors), mean and range those of the sample.
+
+    `drawn`: factor (B,), with `channel_wise` (B, C), each channel then with a mean and range of its own.
+    `fixed_mean=False` leaves the mean out; `preserve_range` clips to the old range.
+    MONAI's RandScaleIntensityFixedMean.
+    """
+
+    keys: tuple[str, ...] = ("image",)
+    prob: float = 0.1
+    factors: tuple[float, float]
+    fixed_mean: bool = True
+    preserve_range: bool = False
+    channel_wise: bool = False
+
+    def __post_init__(self) -> None:
+        check_prob("ScaleIntensityFixedMean", self.prob)
+        check_range("ScaleIntensityFixedMean", "factors", self.factors)
+
+    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        return {"factor": _drawn(key, self.factors, shape, self.channel_wise)}
+
+    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
+        flat = grouped(image, self.channel_wise)
+        factor = drawn["factor"].reshape(image.shape[0], -1, 1)
+        found = flat * (1 + factor)
+        if self.fixed_mean:
+            found = found.sub_(factor * flat.mean(-1, keepdim=True))
+        return (within(found, flat) if self.preserve_range else found).view(image.shape)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Brightness:
+    """v * multiplier with one for each channel, from U(multiplier_range) below and above 1 by halves.
+
+    `drawn`: multiplier (B, C), 1 where a channel is left as it is.
+    batchgeneratorsv2's MultiplicativeBrightnessTransform: `around_one=True` is its `BGContrast(multiplier_range)`, as
+    nnU-Net has it, `False` its plain range.
+    """
+
+    keys: tuple[str, ...] = ("image",)
+    prob: float = 0.15
+    multiplier_range: tuple[float, float] = (0.75, 1.25)
+    synchronize_channels: bool = False
+    p_per_channel: float = 1.0
+    around_one: bool = True
+
+    def __post_init__(self) -> None:
+        check_prob("Brightness", self.prob)
+        check_prob("Brightness", self.p_per_channel, "p_per_channel")
+        check_range("Brightness", "multiplier_range", self.multiplier_range)
+        check_halves("Brightness", "multiplier_range", self.multiplier_range, self.around_one)
+
+    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        multiplier = factors(
+            key, _FACTOR, shape[0], self.multiplier_range, same=self.synchronize_channels, halves=self.around_one,
+            p_per_channel=self.p_per_channel,
+        )  # fmt: skip
+        return {"multiplier": multiplier}
+
+    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
+        return image * spread(drawn["multiplier"], image)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clip:
+    """v within [a_min, a_max], either of which may be None. `drawn` is empty. numpy's and torch's clip."""
+
+    keys: tuple[str, ...] = ("image",)
+    prob: float = 1.0
+    a_min: float | None = None
+    a_max: float | None = None
+
+    def __post_init__(self) -> None:
+        check_prob("Clip", self.prob)
+        if self.a_min is None and self.a_max is None:
+            raise ValueError("Clip: a_min and a_max are both None; give at least one of them")
+        if self.a_min is not None and self.a_max is not None and self.a_min > self.a_max:
+            raise ValueError(f"Clip: a_min={self.a_min} lies above a_max={self.a_max}")
+
+    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        return {}
+
+    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
+        return torch.clamp(image, self.a_min, self.a_max)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScaleIntensityRange:
+    """[a_min, a_max] taken to [b_min, b_max], or to [0, 1] where one of these is None, and clipped there on request.
+
+    `drawn` is empty. MONAI's ScaleIntensityRange, but a range without length is refused.
+    """
+
+    keys: tuple[str, ...] = ("image",)
+    prob: float = 1.0
+    a_min: float
+    a_max: float
+    b_min: float | None = None
+    b_max: float | None = None
+    clip: bool = False
+
+    def __post_init__(self) -> None:
+        check_prob("ScaleIntensityRange", self.prob)
+        if self.a_min == self.a_max:
+            raise ValueError(
+                f"ScaleIntensityRange: a_min and a_max are both {self.a_min}; a range with a length is needed"
+            )
+        if self.clip and self.b_min is None and self.b_max is None:
+            raise ValueError("ScaleIntensityRange: clip=True needs b_min or b_max")
+
+    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        return {}
+
+    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
+        found = image - self.a_min
+        if self.b_min is None or self.b_max is None:
+            found = found.mul_(1 / (self.a_max - self.a_min))
+        else:
+            found = found.mul_((self.b_max - self.b_min) / (self.a_max - self.a_min)).add_(self.b_min)
+        return torch.clamp(found, self.b_min, self.b_max) if self.clip else found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Normalize:
+    """(v - subtrahend) / divisor; what is None is the mean, or the standard deviation, of the sample or the channel.
+
+    `drawn` is empty. subtrahend, divisor: one number, or with `channel_wise` one for each channel. `nonzero`: zeros
+    neither count nor change. MONAI's NormalizeIntensity, which takes a deviation of 0 as 1; here within rounding.
+    """
+
+    keys: tuple[str, ...] = ("image",)
+    prob: float = 1.0
+    subtrahend: float | tuple[float, ...] | None = None
+    divisor: float | tuple[float, ...] | None = None
+    nonzero: bool = False
+    channel_wise: bool = False
+
+    def __post_init__(self) -> None:
+        check_prob("Normalize", self.prob)
+        for field in ("subtrahend", "divisor"):
+            value = getattr(self, field)
+            if isinstance(value, tuple) and not self.channel_wise:
+                raise ValueError(f"Normalize: {field}={value}; numbers for each channel need channel_wise=True")
+
+    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        return {}
+
+    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
+        flat = grouped(image, self.channel_wise)
+        mask = not_zero(flat) if self.nonzero else None
+        subtrahend, divisor = _given(self, "subtrahend", image), _given(self, "divisor", image)
+        count: Tensor | float = flat.shape[-1] if mask is None else mask.sum(-1, keepdim=True).clamp(min=1)
+        mean = flat.sum(-1, keepdim=True) / count if subtrahend is None or divisor is None else None
+        centred = _less(flat, mean if subtrahend is None else subtrahend, mask)
+        if divisor is None:
+            assert mean is not None
+            found = deviation(centred if subtrahend is None else _less(flat, mean, mask), count)
+            # Where all values are the same, the rounding of their mean is all the deviation there is.
+            divisor = torch.where(found <= 1e-6 * mean.abs(), 1.0, found)
+        return centred.div_(divisor).view(image.shape)
+
+
+def _less(flat: Tensor, value: Tensor | float | None, mask: Tensor | None) -> Tensor:
+    assert value is not None
+    return flat - value if mask is None else (flat - value).mul_(mask)
+
+
+def _given(op: Normalize, field: str, image: Tensor) -> Tensor | float | None:
+    """A number, numbers as (1, C, 1), or None. Raises ValueError where they are not one for each channel."""
+    value = getattr(op, field)
+    if not isinstance(value, tuple):
+        return 1.0 if field == "divisor" and value == 0 else value
+    if len(value) != image.shape[1]:
+        raise ValueError(
+            f"Normalize: {field}={value}; the image has {image.shape[1]} channels and needs as many numbers"
+        )
+    kept = tuple(1.0 if field == "divisor" and each == 0 else float(each) for each in value)
+    return constant(kept, image.device)[None, :, None]

@@ -1,0 +1,173 @@
+"""Compiled kernels for the host, one a costly step and sample size, built once and kept on disk as shared libraries.
+
+torch.compile keeps its work on disk too, but every process must import and trace again before it finds it (2 to 4
+seconds). A library that torch's ahead-of-time compiler made is opened in milliseconds and needs neither.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import hasten
+from hasten.augment import build_kernel, channels, maps, op, read
+from hasten.augment.build_kernel import Spec
+from hasten.augment.chain import Placed, Stage, Warp
+from hasten.augment.contrast import AdjustContrast, Gamma
+from hasten.augment.host import NOTHING_COMPILED, Kernels
+from hasten.augment.noise import GaussianNoise, RicianNoise
+from hasten.augment.store import Store
+from hasten.cache.key import cache_dir
+from hasten.cache.publish import sweep, temporary_for
+from hasten.config.schema import CacheConfig
+from hasten.observe.env import usable_cores
+from hasten.sample import constant, gather, random
+
+log = logging.getLogger(__name__)
+
+PAYS = (GaussianNoise, RicianNoise, AdjustContrast, Gamma)
+"""Operations that measure much faster compiled (`benchmarks/augments/kernels`); the others are bound by memory."""
+_SECONDS = 300
+"""A compiler that takes longer hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Kernels and what became of the wish for them."""
+
+    kernels: Kernels
+    compiled: bool
+    why: str
+    seconds: float
+
+
+def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = None) -> Built:
+    """Open the kernels of these stages, and build those that `folder` (the cache folder's) lacks.
+
+    Where there is no compiler, or it fails, nothing is compiled, and a warning says so once.
+    """
+    begin = time.perf_counter()
+    where = (folder or cache_dir(CacheConfig())) / "kernels"
+    wanted = list(_specs(stages, store))
+    paths = [where / f"{_digest(spec)}.pt2" for _, spec in wanted]
+    missing = [(spec, path) for (_, spec), path in zip(wanted, paths, strict=True) if not path.exists()]
+    try:
+        if missing:
+            where.mkdir(parents=True, exist_ok=True)
+            sweep(where)
+            with ThreadPoolExecutor(usable_cores()) as pool:
+                list(pool.map(lambda row: _build(*row), missing))
+        applied, reads = {}, {}
+        for (place, _), path in zip(wanted, paths, strict=True):
+            if isinstance(place, int):
+                applied[place] = _applied(opened(path))
+            else:
+                reads[place] = _read(opened(path))
+    except (OSError, RuntimeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        log.warning("the augmentation runs uncompiled: %s", reason)
+        return Built(NOTHING_COMPILED, False, f"compiling failed: {reason}", time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    told = f"{len(missing)} of {len(wanted)} kernels built" if missing else f"{len(wanted)} kernels from disk"
+    return Built(Kernels(apply=applied, read=reads), bool(wanted), f"{told} in {seconds:.1f} s", seconds)
+
+
+def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[int, str], Spec]]:
+    """Where each kernel is used, and what it is."""
+    dims = store.spatial_dims
+    size = (1, 1, 1)
+    dtypes = {key: value.dtype for key, value in store.values.items()}
+    for number, stage in enumerate(stages):
+        if isinstance(stage, Warp):
+            size = stage.out
+            for key, reading in stage.readings.items():
+                if any(each.op.mode for each in reading.ops):
+                    yield (
+                        (number, key),
+                        Spec(
+                            kind="read",
+                            what=(stage.size, stage.out, reading.mode, reading.padding_mode),
+                            shape=(store.channels[key],),
+                            spatial_dims=dims,
+                            dtype=str(dtypes[key]),
+                        ),
+                    )
+                dtypes[key] = dtypes[key] if reading.is_label else torch.float32
+        elif isinstance(stage, Placed) and isinstance(stage.op, PAYS):
+            bare = dataclasses.replace(stage.op, keys=(), prob=1.0)
+            shape = (store.channels[stage.op.keys[0]], *size[3 - dims :])
+            yield stage.position, Spec(kind="apply", what=bare, shape=shape, spatial_dims=dims, dtype="torch.float32")
+
+
+def _digest(spec: Spec) -> str:
+    """Of all that goes into a library: the work, the code, the compiler and the processor."""
+    modules: list[Any] = [build_kernel, constant, gather, maps, op, random, read]
+    if spec.kind == "apply":
+        modules.append(sys.modules[type(spec.what).__module__])
+        modules.append(channels)
+    known = (hasten.__version__, torch.__version__, torch.backends.cpu.get_cpu_capability(), spec)
+    digest = hashlib.sha256(repr(known).encode())
+    for module in modules:
+        digest.update(Path(module.__file__).read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _build(spec: Spec, path: Path) -> None:
+    """Raises RuntimeError with what the compiler said, OSError."""
+    temporary = temporary_for(path)
+    # The package's name must end so.
+    made = temporary.with_name(temporary.name + ".pt2")
+    command = [sys.executable, "-m", "hasten.augment.build_kernel", os.fsdecode(made)]
+    try:
+        done = subprocess.run(command, input=pickle.dumps(spec), capture_output=True, timeout=_SECONDS, check=False)
+        if done.returncode:
+            raise RuntimeError(
+                done.stderr.decode(errors="replace").strip() or f"{command[2]} ended with {done.returncode}"
+            )
+        made.replace(path)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"the compiler took more than {_SECONDS} s") from error
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def opened(path: Path) -> Callable[[list[Tensor]], Tensor]:
+    """A library as a function of its arguments."""
+    loader = getattr(getattr(torch._C, "_aoti", None), "AOTIModelPackageLoader", None)
+    if loader is None:
+        package = torch._inductor.aoti_load_package(str(path))
+        return lambda arguments: package(*arguments)
+    # What the public function returns wraps this one, behind an import of the whole compiler.
+    library = loader(str(path), "model", False, 1, -1)
+
+    def run(arguments: list[Tensor]) -> Tensor:
+        found: Tensor = library.boxed_run(arguments)[0]
+        return found
+
+    return run
+
+
+def _applied(run: Callable[[list[Tensor]], Tensor]) -> Callable[..., Tensor]:
+    def apply(image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
+        return run([image.contiguous(), *(drawn[name].contiguous() for name in sorted(drawn))])
+
+    return apply
+
+
+def _read(run: Callable[[list[Tensor]], Tensor]) -> Callable[..., Tensor]:
+    # The library takes layout for granted.
+    return lambda *arguments: run([each.contiguous() for each in arguments])

@@ -1,0 +1,139 @@
+"""Images as if they had been taken at a lower resolution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hasten.augment.op import Drawn, check_prob, check_range
+from hasten.sample.constant import constant
+from hasten.sample.random import uniform, uniform_in
+
+_ZOOM, _CHANNEL = 1, 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimulateLowResolution:
+    """Makes the image smaller, taking nearest voxels, and large again by linear interpolation.
+
+    nnU-Net's SimulateLowResolutionTransform (batchgeneratorsv2), and MONAI's RandSimulateLowResolution with its default
+    modes. `drawn`: zoom (B, C or 1, number of axes) from U(zoom_range), 1 where nothing changes; the small image has
+    round(side * zoom) voxels on an axis, at least 1. It is never made: its size differs from sample to sample, so each
+    voxel is computed straight from those of the image that it comes from.
+
+    half_pixel: True takes the voxel that lies nearest, as nnU-Net does. MONAI takes the one at or before the corner of
+    the small voxel, which moves the image by up to half a small voxel against its labels: False gives MONAI's result
+    exactly, and differs from the default on purpose.
+    """
+
+    keys: tuple[str, ...] = ("image",)
+    prob: float = 0.1
+    zoom_range: tuple[float, float] = (0.5, 1.0)
+    half_pixel: bool = True
+    synchronize_channels: bool = True
+    """One zoom for all channels, or one for each."""
+    synchronize_axes: bool = True
+    """One zoom for all axes, or one for each."""
+    ignore_axes: tuple[int, ...] = ()
+    """Axes that stay as they are: 0 is the first of the image, D in 3-D."""
+    allowed_channels: tuple[int, ...] | None = None
+    """The channels that may change; None: all."""
+    p_per_channel: float = 1.0
+    """With which probability each channel changes."""
+
+    def __post_init__(self) -> None:
+        check_prob("SimulateLowResolution", self.prob)
+        check_prob("SimulateLowResolution", self.p_per_channel, "p_per_channel")
+        check_range("SimulateLowResolution", "zoom_range", self.zoom_range)
+        if self.zoom_range[0] <= 0:
+            raise ValueError(f"SimulateLowResolution: zoom_range={self.zoom_range}; a zoom lies above 0")
+
+    def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
+        channels, dims = shape[0], len(shape) - 1
+        _check_among("ignore_axes", self.ignore_axes, dims)
+        _check_among("allowed_channels", self.allowed_channels or (), channels)
+        own, free = 1 if self.synchronize_channels else channels, 1 if self.synchronize_axes else dims
+        zoom = uniform_in(key, _ZOOM, *self.zoom_range, count=own * free).view(-1, own, free).expand(-1, own, dims)
+        if self.allowed_channels is not None or self.p_per_channel < 1:
+            changed = uniform(key, _CHANNEL, channels) < self.p_per_channel
+            if self.allowed_channels is not None:
+                changed = changed & _among(self.allowed_channels, channels, key.device)
+            zoom = torch.where(changed[..., None], zoom, torch.ones_like(zoom))
+        if self.ignore_axes:
+            zoom = torch.where(_among(self.ignore_axes, dims, key.device), torch.ones_like(zoom), zoom)
+        return {"zoom": zoom}
+
+    def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
+        *lead, last = [
+            _taps(drawn["zoom"][..., axis], side, self.half_pixel) for axis, side in enumerate(image.shape[2:])
+        ]
+        rows = _mixed_rows(image, lead)
+        shape = (*last.first.shape[:2], *[1] * len(lead), image.shape[-1])
+        found = rows.gather(-1, last.first.view(shape).expand(image.shape))
+        other = rows.gather(-1, last.second.view(shape).expand(image.shape))
+        return found.lerp_(other, last.weight.view(shape))
+
+
+def _check_among(field: str, values: tuple[int, ...], end: int) -> None:
+    if any(not -end <= each < end for each in values):
+        raise ValueError(f"SimulateLowResolution: {field}={values}; the image has {end}, counted from 0")
+
+
+def _among(values: tuple[int, ...], end: int, device: torch.device) -> Tensor:
+    """(end,) bool: which of 0 ... end - 1 are among the values, -1 being the last."""
+    chosen = {each % end for each in values}
+    return constant(tuple(int(each in chosen) for each in range(end)), device) > 0
+
+
+class _Taps(NamedTuple):
+    """Of each voxel of an axis, each (B, C or 1, side): out = (1 - weight) * at first + weight * at second."""
+
+    first: Tensor
+    second: Tensor
+    weight: Tensor
+
+
+def _taps(zoom: Tensor, side: int, half_pixel: bool) -> _Taps:
+    """zoom: (B, C or 1). Places are rounded as torch's `interpolate` rounds them on a CPU."""
+    # In float64, side * zoom is exact, so that halves are rounded as MONAI and nnU-Net round them.
+    whole = torch.round(zoom.to(torch.float64) * side).clamp(min=1.0)[..., None]
+    small = whole.to(torch.float32)
+    place = ((torch.arange(side, device=zoom.device) + 0.5) * (small / side) - 0.5).clamp(min=0.0)
+    before = torch.minimum(torch.floor(place), small - 1)
+    after = torch.minimum(before + 1, small - 1)
+    step = (side / whole).to(torch.float32)
+    first, second = (_nearest(at, step, half_pixel).clamp(max=side - 1) for at in (before, after))
+    return _Taps(first, second, place - before)
+
+
+def _nearest(at: Tensor, step: Tensor, half_pixel: bool) -> Tensor:
+    """(B, C or 1, side) int64: which voxel a small voxel is taken from. step: voxels from one small one to the next."""
+    # float32 products by way of float64: a fused or reciprocal one would take another voxel where two are as near.
+    place = ((at + (0.5 if half_pixel else 0.0)).to(torch.float64) * step).to(torch.float32)
+    return torch.floor(place - 0.5 + 0.5 if half_pixel else place).to(torch.int64)
+
+
+def _mixed_rows(image: Tensor, lead: list[_Taps]) -> Tensor:
+    """The image after the axes before the last: each row along the last axis is a weighted sum of 2 or 4 rows."""
+    batch, channels, *sides = image.shape
+    count = math.prod(sides[:-1])
+    row, weight = (torch.stack([lead[0].first, lead[0].second], dim=-1), _weights(lead[0]))
+    for taps, side in zip(lead[1:], sides[1:-1], strict=True):
+        next_row, next_weight = torch.stack([taps.first, taps.second], dim=-1), _weights(taps)
+        row = (row[:, :, :, None, :, None] * side + next_row[:, :, None, :, None, :]).flatten(4).flatten(2, 3)
+        weight = (weight[:, :, :, None, :, None] * next_weight[:, :, None, :, None, :]).flatten(4).flatten(2, 3)
+    start = (torch.arange(batch * channels, device=image.device) * count).view(batch, channels, 1, 1)
+    row = (row + start).flatten(0, 2)
+    weight = weight.expand(batch, channels, -1, -1).flatten(0, 2)
+    table = image.reshape(-1, sides[-1])
+    return functional.embedding_bag(row, table, mode="sum", per_sample_weights=weight).view(image.shape)
+
+
+def _weights(taps: _Taps) -> Tensor:
+    return torch.stack([1.0 - taps.weight, taps.weight], dim=-1)

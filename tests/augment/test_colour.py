@@ -1,0 +1,203 @@
+"""Colour jitter is torchvision's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import permutations
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from hasten.augment.colour import ColorJitter
+from hasten.augment.op import Drawn
+from hasten.sample.random import sample_key
+
+NAMES = ("brightness", "contrast", "saturation", "hue")
+SIZES = [(19, 12), (5, 11, 8)]
+
+
+def keys(count: int, seed: int = 0) -> Tensor:
+    return sample_key(torch.tensor(seed), torch.arange(count))
+
+
+def images(count: int, size: tuple[int, ...], seed: int = 0) -> Tensor:
+    """Half of them with few levels, so that channels are often alike, and with black and white in them."""
+    draw = torch.Generator().manual_seed(seed)
+    image = torch.rand(count, 3, *size, generator=draw)
+    image[::2] = torch.round(image[::2] * 3) / 3
+    image[:, :, 0] = image[:, :1, 0]
+    return image
+
+
+# torchvision.transforms.functional on a float image (3, *S), as it is published (0.29).
+
+
+def grey(image: Tensor) -> Tensor:
+    red, green, blue = image.unbind(0)
+    return (0.2989 * red + 0.587 * green + 0.114 * blue)[None]
+
+
+def blended(image: Tensor, other: Tensor, ratio: float) -> Tensor:
+    return (ratio * image + (1.0 - ratio) * other).clamp(0, 1)
+
+
+def hue_shifted(image: Tensor, shift: float) -> Tensor:
+    red, green, blue = image.unbind(0)
+    high, low = image.max(0).values, image.min(0).values
+    flat = high == low
+    chroma = high - low
+    ones = torch.ones_like(high)
+    saturation = chroma / torch.where(flat, ones, high)
+    divisor = torch.where(flat, ones, chroma)
+    from_red, from_green, from_blue = (high - red) / divisor, (high - green) / divisor, (high - blue) / divisor
+    hue = (high == red) * (from_blue - from_green)
+    hue = hue + ((high == green) & (high != red)) * (2.0 + from_red - from_blue)
+    hue = hue + ((high != green) & (high != red)) * (4.0 + from_green - from_red)
+    hue = (torch.fmod(hue / 6.0 + 1.0, 1.0) + shift) % 1.0
+    sector = torch.floor(hue * 6.0)
+    part = hue * 6.0 - sector
+    p = (high * (1.0 - saturation)).clamp(0, 1)
+    q = (high * (1.0 - saturation * part)).clamp(0, 1)
+    t = (high * (1.0 - saturation * (1.0 - part))).clamp(0, 1)
+    channels = [(high, q, p, p, t, high), (t, high, high, q, p, p), (p, p, t, high, high, q)]
+    chosen = (sector.long() % 6)[None]
+    return torch.stack([torch.stack(channel).gather(0, chosen)[0] for channel in channels])
+
+
+def one_change(image: Tensor, number: int, value: float) -> Tensor:
+    if number == 0:
+        return blended(image, torch.zeros_like(image), value)
+    if number == 1:
+        return blended(image, grey(image).mean(), value)
+    if number == 2:
+        return blended(image, grey(image), value)
+    return hue_shifted(image, value)
+
+
+def expected(image: Tensor, drawn: Mapping[str, Tensor], numbers: tuple[int, ...] = (0, 1, 2, 3)) -> Tensor:
+    found = []
+    for row, sample in enumerate(image):
+        for number in drawn["order"][row].tolist():
+            if number in numbers:
+                sample = one_change(sample, number, float(drawn[NAMES[number]][row]))
+        found.append(sample)
+    return torch.stack(found)
+
+
+def close(found: Tensor, wanted: Tensor) -> bool:
+    return torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def all_orders(seed: int = 0) -> Drawn:
+    draw = torch.Generator().manual_seed(seed)
+    factors = {name: torch.rand(24, generator=draw) * 2 for name in NAMES[:3]}
+    shift = torch.rand(24, generator=draw) - 0.5
+    return {**factors, "hue": shift, "order": torch.tensor(list(permutations(range(4))))}
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_order_is_torchvisions(size: tuple[int, ...], seed: int) -> None:
+    op = ColorJitter(brightness=1.0, contrast=1.0, saturation=1.0, hue=0.5)
+    image, drawn = images(24, size, seed), all_orders(seed)
+    found = op.apply(image, drawn)
+    assert close(found, expected(image, drawn))
+    assert found.min() >= 0
+    assert found.max() <= 1
+
+
+@pytest.mark.parametrize("numbers", [(0,), (1,), (2,), (3,), (0, 1), (1, 2), (0, 2, 3), (1, 3), (0, 1, 2)], ids=str)
+def test_what_is_left_at_0_is_not_done(numbers: tuple[int, ...]) -> None:
+    op = ColorJitter(**{NAMES[number]: 0.5 for number in numbers})  # type: ignore[arg-type]
+    image, drawn = images(24, (9, 13)), all_orders(1)
+    assert close(op.apply(image, drawn), expected(image, drawn, numbers))
+
+
+def test_nothing_asked_for_is_nothing_done() -> None:
+    image = images(24, (9, 13))
+    assert torch.equal(ColorJitter().apply(image, all_orders()), image)
+
+
+def test_images_of_0_to_255() -> None:
+    image, drawn = images(24, (9, 13)), all_orders()
+    options: dict[str, Any] = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.5}
+    found = ColorJitter(**options, value_range=255).apply(image * 255, drawn)
+    assert close(found / 255, expected(image, drawn))
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.25])
+def test_grey_images_have_no_hue(value: float) -> None:
+    image = torch.full((2, 3, 5, 6), value)
+    found = ColorJitter(hue=0.5).apply(image, {"hue": torch.tensor([0.3, -0.5])})
+    assert torch.equal(found, image)
+
+
+def test_no_shift_and_a_whole_turn_leave_the_colours() -> None:
+    image = images(2, (11, 7))
+    op = ColorJitter(hue=0.5)
+    assert torch.allclose(op.apply(image, {"hue": torch.zeros(2)}), image, atol=2e-6)
+    half = {"hue": torch.full((2,), 0.5)}
+    assert torch.allclose(op.apply(op.apply(image, half), half), image, atol=4e-6)
+
+
+def test_torchvision_itself() -> None:
+    try:
+        functional: Any = pytest.importorskip("torchvision.transforms.functional")
+    except RuntimeError as error:  # made for another build of torch
+        pytest.skip(str(error))
+    image, drawn = images(24, (17, 10)), all_orders()
+    changes = [getattr(functional, f"adjust_{name}") for name in NAMES]
+    found = []
+    for row, sample in enumerate(image):
+        for number in drawn["order"][row].tolist():
+            sample = changes[number](sample, float(drawn[NAMES[number]][row]))
+        found.append(sample)
+    op = ColorJitter(brightness=1.0, contrast=1.0, saturation=1.0, hue=0.5)
+    assert close(op.apply(image, drawn), torch.stack(found))
+
+
+def test_what_is_drawn() -> None:
+    op = ColorJitter(brightness=0.3, contrast=(0.5, 2.0), saturation=1.5, hue=0.1)
+    drawn = op.draw(keys(2000), (3, 8, 8))
+    limits = {"brightness": (0.7, 1.3), "contrast": (0.5, 2.0), "saturation": (0.0, 2.5), "hue": (-0.1, 0.1)}
+    for name, (low, high) in limits.items():
+        assert stats.kstest(drawn[name].numpy(), stats.uniform(low, high - low).cdf).pvalue > 1e-3, name
+    correlation = torch.corrcoef(torch.stack([drawn[name] for name in NAMES]))
+    assert float((correlation - torch.eye(4)).abs().max()) < 0.1
+
+
+def test_every_order_is_as_likely() -> None:
+    order = ColorJitter(hue=0.1).draw(keys(2400), (3, 8, 8))["order"]
+    assert order.dtype == torch.int64
+    counts = [int((order == torch.tensor(each)).all(1).sum()) for each in permutations(range(4))]
+    assert sum(counts) == 2400
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"brightness": -0.1}, "brightness=-0.1"),
+        ({"contrast": (1.2, 0.8)}, "contrast=.*wrong way round"),
+        ({"saturation": (-0.5, 1.0)}, "saturation=.*below 0"),
+        ({"saturation": (0.5, 1.0, 2.0)}, "saturation=.*a number or"),
+        ({"hue": 0.6}, "hue=.*below -0.5"),
+        ({"hue": (0.0, 0.7)}, "hue=.*above 0.5"),
+        ({"value_range": 0}, "value_range=0"),
+    ],
+    ids=str,
+)
+def test_arguments_out_of_range_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=f"ColorJitter: {told}"):
+        ColorJitter(**options)
+
+
+def test_images_without_three_channels_are_refused() -> None:
+    op = ColorJitter(hue=0.1)
+    with pytest.raises(ValueError, match=r"ColorJitter.* 1 channel"):
+        op.draw(keys(2), (1, 8, 8))
+    with pytest.raises(ValueError, match=r"ColorJitter.* 4 channel"):
+        op.apply(torch.rand(2, 4, 8, 8), op.draw(keys(2), (3, 8, 8)))

@@ -1,0 +1,211 @@
+"""Powers, stretching and curves against MONAI and batchgeneratorsv2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import monai.transforms as mt
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare, kstest
+from torch import Tensor
+
+from hasten.augment.contrast import AdjustContrast, Contrast, Gamma, HistogramShift
+from hasten.sample.random import sample_key
+
+SIZES = [(1, 9, 14), (3, 12, 7), (2, 6, 9, 11)]
+each_size = pytest.mark.parametrize("shape", SIZES, ids=str)
+
+
+def keys(count: int, first: int = 0) -> Tensor:
+    return sample_key(torch.tensor(0), torch.arange(first, first + count))
+
+
+def images(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Two samples of Hounsfield-like values whose channels differ."""
+    draw = torch.Generator().manual_seed(seed)
+    image = torch.randn(2, *shape, generator=draw) * 150 - 200
+    return image * torch.linspace(0.5, 2, shape[0]).view(-1, *[1] * (len(shape) - 1))
+
+
+def close(found: Tensor, wanted: list[Any]) -> None:
+    expected = torch.stack([torch.as_tensor(each).as_subclass(Tensor) for each in wanted])
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shape=st.sampled_from(SIZES), invert=st.booleans(), retain=st.booleans(), seed=st.integers(0, 1000),
+    scale=st.sampled_from([1e-3, 1.0, 30.0]),
+)  # fmt: skip
+def test_adjust_contrast_is_monais(shape: tuple[int, ...], invert: bool, retain: bool, seed: int, scale: float) -> None:
+    image = images(shape, seed) * scale
+    op = AdjustContrast(invert_image=invert, retain_stats=retain)
+    drawn = op.draw(keys(2, seed), shape)
+    theirs = mt.AdjustContrast(1.0, invert_image=invert, retain_stats=retain)
+    close(op.apply(image, drawn), [theirs(image[row], float(drawn["gamma"][row])) for row in range(2)])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shape=st.sampled_from(SIZES), seed=st.integers(0, 1000), p_retain=st.sampled_from([0.0, 0.5, 1.0]),
+    p_channel=st.sampled_from([0.5, 1.0]), same=st.booleans(),
+)  # fmt: skip
+def test_gamma_is_batchgenerators(
+    shape: tuple[int, ...], seed: int, p_retain: float, p_channel: float, same: bool
+) -> None:
+    gamma = pytest.importorskip("batchgeneratorsv2.transforms.intensity.gamma")
+    op = Gamma(
+        gamma=(0.5, 3.0),
+        p_invert_image=0.5,
+        p_retain_stats=p_retain,
+        p_per_channel=p_channel,
+        synchronize_channels=same,
+    )
+    theirs = gamma.GammaTransform(1.0, 0.5, same, p_channel, p_retain)
+    image, drawn, wanted = images(shape, seed), op.draw(keys(2, seed), shape), []
+    found = op.apply(image, drawn)
+    for row in range(2):
+        chosen = torch.where(drawn["gamma"][row] != 1)[0]
+        state = {
+            "apply_to_channel": chosen, "retain_stats": drawn["retain"][row][chosen],
+            "invert_image": drawn["invert"][row][chosen], "gamma": drawn["gamma"][row][chosen],
+        }  # fmt: skip
+        wanted.append(theirs._apply_to_image(image[row].clone(), **state))
+        left = drawn["gamma"][row] == 1
+        assert torch.equal(found[row][left], image[row][left])
+    close(found, wanted)
+
+
+@each_size
+@pytest.mark.parametrize("preserve_range", [False, True])
+@pytest.mark.parametrize("p_per_channel", [0.5, 1.0])
+def test_contrast_is_batchgenerators(shape: tuple[int, ...], preserve_range: bool, p_per_channel: float) -> None:
+    contrast = pytest.importorskip("batchgeneratorsv2.transforms.intensity.contrast")
+    op = Contrast(contrast_range=(0.3, 3.0), preserve_range=preserve_range, p_per_channel=p_per_channel)
+    theirs = contrast.ContrastTransform(1.0, preserve_range, False, p_per_channel)
+    for seed in range(4):
+        image, drawn, wanted = images(shape, seed), op.draw(keys(2, seed), shape), []
+        found = op.apply(image, drawn)
+        for row in range(2):
+            multiplier = drawn["multiplier"][row]
+            chosen = torch.where(multiplier != 1)[0]
+            wanted.append(
+                theirs._apply_to_image(image[row].clone(), apply_to_channel=chosen, multipliers=multiplier[chosen])
+            )
+            assert torch.equal(found[row][multiplier == 1], image[row][multiplier == 1])
+        close(found, wanted)
+
+
+@settings(max_examples=30, deadline=None)
+@given(shape=st.sampled_from(SIZES), seed=st.integers(0, 1000), least=st.integers(3, 9), more=st.integers(0, 9))
+def test_histogram_shift_is_monais_with_as_many_points(
+    shape: tuple[int, ...], seed: int, least: int, more: int
+) -> None:
+    image = images(shape, seed)
+    op = HistogramShift(num_control_points=(least, least + more))
+    drawn = op.draw(keys(2, seed), shape)
+    wanted = []
+    for row, number in enumerate(drawn["number"].tolist()):
+        theirs = mt.RandHistogramShift(number)
+        theirs._do_transform = True
+        theirs.reference_control_points = np.linspace(0, 1, number)
+        theirs.floating_control_points = drawn["floating"][row, :number].numpy()
+        assert (drawn["floating"][row, number - 1 :] == 1).all()
+        wanted.append(theirs(image[row], randomize=False))
+    close(op.apply(image, drawn), wanted)
+
+
+def test_values_that_are_all_the_same_stay() -> None:
+    image = torch.full((2, 2, 6, 7, 8), -1000.1)
+    for op in (
+        AdjustContrast(), AdjustContrast(retain_stats=True, invert_image=True), Gamma(p_invert_image=0.5),
+        Gamma(p_retain_stats=0.5), Contrast(), HistogramShift(),
+    ):  # fmt: skip
+        found = op.apply(image, op.draw(keys(2), (2, 6, 7, 8)))
+        assert torch.allclose(found, image, rtol=1e-5)
+
+
+def test_a_power_keeps_the_ends_and_the_statistics() -> None:
+    image = images((2, 24, 25, 26), 0) + 2000
+    drawn = {"gamma": torch.tensor([0.3, 4.5])}
+    found = AdjustContrast().apply(image, drawn)
+    assert torch.allclose(found.amin((1, 2, 3, 4)), image.amin((1, 2, 3, 4)))
+    assert torch.allclose(found.amax((1, 2, 3, 4)), image.amax((1, 2, 3, 4)), rtol=1e-5)
+    kept = AdjustContrast(retain_stats=True).apply(image, drawn)
+    assert torch.allclose(kept.double().std((1, 2, 3, 4)), image.double().std((1, 2, 3, 4)), rtol=1e-4)
+    assert torch.allclose(kept.double().mean((1, 2, 3, 4)), image.double().mean((1, 2, 3, 4)), rtol=1e-5)
+
+
+def test_a_histogram_with_values_that_are_not_numbers_does_not_end_the_run() -> None:
+    image = images((1, 6, 7), 0)
+    image[0, 0, 2, 3] = torch.nan
+    op = HistogramShift()
+    drawn = op.draw(keys(2), (1, 6, 7))
+    assert torch.isfinite(op.apply(image, drawn)[1]).all()
+
+
+def test_numbers_are_drawn_as_the_originals_draw_them() -> None:
+    key, shape = keys(2000), (2, 8, 8)
+    gamma = AdjustContrast().draw(key, shape)["gamma"].numpy()
+    assert kstest(gamma, "uniform", args=(0.5, 4.0)).pvalue > 0.01
+    plain = Gamma(gamma=(0.6, 0.9), around_one=False).draw(key, shape)["gamma"][:, 1].numpy()
+    assert kstest(plain, "uniform", args=(0.6, 0.3)).pvalue > 0.01
+    for drawn in (
+        Gamma(gamma=(0.7, 3.0)).draw(key, shape)["gamma"][:, 0],
+        Contrast(contrast_range=(0.7, 3.0)).draw(key, shape)["multiplier"][:, 1],
+    ):
+        below, above = drawn[drawn < 1], drawn[drawn >= 1]
+        assert abs(len(below) / 2000 - 0.5) < 0.04
+        assert kstest(below.numpy(), "uniform", args=(0.7, 0.3)).pvalue > 0.01
+        assert kstest(above.numpy(), "uniform", args=(1, 2)).pvalue > 0.01
+
+
+def test_channels_are_inverted_retained_and_chosen_by_their_probabilities() -> None:
+    op = Gamma(p_invert_image=0.2, p_retain_stats=0.6, p_per_channel=0.4, synchronize_channels=True)
+    drawn = op.draw(keys(2000), (3, 8, 8))
+    shares = [drawn["invert"].float().mean(0), drawn["retain"].float().mean(0), (drawn["gamma"] != 1).float().mean(0)]
+    for share, wanted in zip(shares, (0.2, 0.6, 0.4), strict=True):
+        assert (share - wanted).abs().max() < 0.04
+    chosen = (drawn["gamma"][:, 0] != 1) & (drawn["gamma"][:, 1] != 1)
+    assert torch.equal(drawn["gamma"][chosen, 0], drawn["gamma"][chosen, 1])
+    assert abs(float((drawn["invert"][:, 0] & drawn["invert"][:, 1]).float().mean()) - 0.04) < 0.02
+
+
+def test_control_points_are_drawn_as_monai_draws_them() -> None:
+    drawn = HistogramShift(num_control_points=(3, 6)).draw(keys(4000), (1, 8, 8))
+    number, floating = drawn["number"], drawn["floating"]
+    assert chisquare(torch.bincount(number - 3, minlength=4).numpy()).pvalue > 0.01
+    assert (floating[:, 0] == 0).all()
+    for many in range(3, 7):
+        chosen = floating[number == many]
+        before = chosen[:, 0]
+        for place in range(1, many - 1):
+            share = (chosen[:, place] - before) / ((place + 1) / (many - 1) - before)
+            assert kstest(share.numpy(), "uniform").pvalue > 0.005
+            before = chosen[:, place]
+
+
+@pytest.mark.parametrize(
+    ("op", "change", "message"),
+    [
+        (AdjustContrast(), {"gamma": (2.0, 1.0)}, "AdjustContrast: gamma="),
+        (AdjustContrast(), {"gamma": (0.0, 1.0)}, "AdjustContrast: gamma=.*above 0"),
+        (Gamma(), {"gamma": (-1.0, 1.0)}, "Gamma: gamma="),
+        (Gamma(), {"gamma": (0.5, 0.9)}, "Gamma: gamma=.*around_one=False"),
+        (Gamma(), {"p_invert_image": -0.1}, "Gamma: p_invert_image="),
+        (Gamma(), {"p_retain_stats": 1.1}, "Gamma: p_retain_stats="),
+        (Gamma(), {"p_per_channel": 1.1}, "Gamma: p_per_channel="),
+        (Contrast(), {"contrast_range": (2.0, 1.0)}, "Contrast: contrast_range="),
+        (Contrast(), {"p_per_channel": 1.1}, "Contrast: p_per_channel="),
+        (HistogramShift(), {"num_control_points": (2, 5)}, "HistogramShift: num_control_points="),
+        (HistogramShift(), {"num_control_points": (6, 5)}, "HistogramShift: num_control_points="),
+    ],
+)
+def test_arguments_are_checked(op: Any, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(op, **change)

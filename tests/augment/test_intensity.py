@@ -1,0 +1,257 @@
+"""Shifts, scales, clips and normalisation against MONAI and batchgeneratorsv2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import monai.transforms as mt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest
+from torch import Tensor
+
+from hasten.augment.intensity import (
+    Brightness,
+    Clip,
+    Normalize,
+    ScaleIntensity,
+    ScaleIntensityFixedMean,
+    ScaleIntensityRange,
+    ShiftIntensity,
+    StdShiftIntensity,
+)
+from hasten.sample.random import sample_key
+
+SIZES = [(1, 9, 14), (3, 12, 7), (2, 6, 9, 11)]
+each_size = pytest.mark.parametrize("shape", SIZES, ids=str)
+each_way = pytest.mark.parametrize("channel_wise", [False, True])
+
+
+def keys(count: int) -> Tensor:
+    return sample_key(torch.tensor(0), torch.arange(count))
+
+
+def images(shape: tuple[int, ...], seed: int, *, holes: bool = False) -> Tensor:
+    """Two samples of Hounsfield-like values whose channels differ, with zeros on request."""
+    draw = torch.Generator().manual_seed(seed)
+    image = torch.randn(2, *shape, generator=draw) * 150 - 200
+    image = image * torch.linspace(0.5, 2, shape[0]).view(-1, *[1] * (len(shape) - 1))
+    return image * (torch.rand(image.shape, generator=draw) < 0.4) if holes else image
+
+
+def close(found: Tensor, wanted: list[Any]) -> None:
+    expected = torch.stack([torch.as_tensor(each).as_subclass(Tensor) for each in wanted])
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+def random_of(op: Any, **state: Any) -> Any:
+    """A MONAI transform that is about to run with the given state."""
+    op._do_transform = True
+    for name, value in state.items():
+        setattr(op, name, value)
+    return lambda image: op(image.clone(), randomize=False)
+
+
+@settings(max_examples=15, deadline=None)
+@given(shape=st.sampled_from(SIZES), channel_wise=st.booleans(), seed=st.integers(0, 1000))
+def test_shift_and_scale_are_monais(shape: tuple[int, ...], channel_wise: bool, seed: int) -> None:
+    image = images(shape, seed)
+    shift = ShiftIntensity(offsets=(-50.0, 80.0), channel_wise=channel_wise)
+    scale = ScaleIntensity(factors=(-0.5, 0.7), channel_wise=channel_wise)
+    shifted, scaled = shift.draw(keys(2), shape), scale.draw(keys(2), shape)
+    assert shifted["offset"].shape == scaled["factor"].shape == ((2, shape[0]) if channel_wise else (2,))
+    theirs_shift = mt.RandShiftIntensity(80, channel_wise=channel_wise)
+    theirs_scale = mt.RandScaleIntensity(0.7, channel_wise=channel_wise)
+    close(
+        shift.apply(image, shifted),
+        [random_of(theirs_shift, _offset=shifted["offset"][row].tolist())(image[row]) for row in range(2)],
+    )
+    close(
+        scale.apply(image, scaled),
+        [random_of(theirs_scale, factor=scaled["factor"][row].tolist())(image[row]) for row in range(2)],
+    )
+
+
+@each_size
+@each_way
+@pytest.mark.parametrize("nonzero", [False, True])
+def test_std_shift_is_monais(shape: tuple[int, ...], channel_wise: bool, nonzero: bool) -> None:
+    op = StdShiftIntensity(factors=(-2.0, 2.0), nonzero=nonzero, channel_wise=channel_wise)
+    image = images(shape, 3, holes=nonzero)
+    image[0, -1] = 0
+    drawn = op.draw(keys(2), shape)
+    theirs = [
+        mt.StdShiftIntensity(float(drawn["factor"][row]), nonzero=nonzero, channel_wise=channel_wise)(
+            image[row].clone()
+        )
+        for row in range(2)
+    ]
+    close(op.apply(image, drawn), theirs)
+
+
+@each_size
+@each_way
+@pytest.mark.parametrize("fixed_mean", [False, True])
+@pytest.mark.parametrize("preserve_range", [False, True])
+def test_fixed_mean_is_monais(
+    shape: tuple[int, ...], channel_wise: bool, fixed_mean: bool, preserve_range: bool
+) -> None:
+    image = images(shape, 4)
+    op = ScaleIntensityFixedMean(
+        factors=(-0.5, 0.9), fixed_mean=fixed_mean, preserve_range=preserve_range, channel_wise=channel_wise
+    )
+    drawn = op.draw(keys(2), shape)
+    theirs = mt.RandScaleIntensityFixedMean(
+        factors=0.9, fixed_mean=fixed_mean, preserve_range=preserve_range, channel_wise=channel_wise
+    )
+    factor = [drawn["factor"][row].numpy() if channel_wise else float(drawn["factor"][row]) for row in range(2)]
+    close(op.apply(image, drawn), [random_of(theirs, factor=factor[row])(image[row]) for row in range(2)])
+
+
+@each_size
+@each_way
+@pytest.mark.parametrize("nonzero", [False, True])
+@pytest.mark.parametrize("given_one", ["", "subtrahend", "divisor", "both"])
+def test_normalize_is_monais(shape: tuple[int, ...], channel_wise: bool, nonzero: bool, given_one: str) -> None:
+    image = images(shape, 5, holes=nonzero)
+    many = tuple(float(10 * (number + 1)) for number in range(shape[0]))
+    value: Any = many if channel_wise else 20.0
+    fields = {name: value for name in ("subtrahend", "divisor") if given_one in (name, "both")}
+    op = Normalize(nonzero=nonzero, channel_wise=channel_wise, **fields)
+    theirs = mt.NormalizeIntensity(nonzero=nonzero, channel_wise=channel_wise, **fields)
+    close(op.apply(image, {}), [theirs(image[row].clone()) for row in range(2)])
+
+
+@each_way
+@pytest.mark.parametrize("nonzero", [False, True])
+def test_an_image_of_one_value_is_normalised_to_zero(channel_wise: bool, nonzero: bool) -> None:
+    image = torch.full((2, 2, 33, 37, 29), -1000.1)
+    image[1] = 0
+    found = Normalize(channel_wise=channel_wise, nonzero=nonzero).apply(image, {})
+    assert found.abs().max() < 1e-2
+    assert not found[1].any()
+
+
+def test_a_large_mean_does_not_spoil_the_deviation() -> None:
+    image = torch.randn(1, 1, 64, 64, 64, generator=torch.Generator().manual_seed(0)) + 3000
+    found = Normalize().apply(image, {}).double()
+    assert abs(float(found.std(correction=0)) - 1) < 1e-4
+    assert abs(float(found.mean())) < 1e-3
+
+
+def test_a_divisor_of_zero_is_one() -> None:
+    image = images((2, 5, 6), 0)
+    assert torch.equal(Normalize(subtrahend=0.0, divisor=0.0).apply(image, {}), image)
+    zeros = Normalize(subtrahend=(0.0, 0.0), divisor=(0.0, 2.0), channel_wise=True)
+    assert torch.equal(zeros.apply(image, {}), image / torch.tensor([1.0, 2.0]).view(2, 1, 1))
+
+
+@each_size
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"b_min": 0.0, "b_max": 1.0, "clip": True},
+        {"b_min": -1.0, "b_max": 2.0},
+        {"b_min": 0.0, "clip": True},
+        {"b_max": 0.5, "clip": True},
+        {},
+    ],
+    ids=str,
+)
+def test_range_is_monais(shape: tuple[int, ...], fields: Any) -> None:
+    image = images(shape, 6)
+    theirs = mt.ScaleIntensityRange(-300, 100, **fields)
+    close(
+        ScaleIntensityRange(a_min=-300, a_max=100, **fields).apply(image, {}), [theirs(image[row]) for row in range(2)]
+    )
+
+
+def test_clip_is_numpys() -> None:
+    image = images((1, 5, 6), 0)
+    for low, high in ((-300.0, -100.0), (None, -100.0), (-300.0, None)):
+        assert torch.equal(Clip(a_min=low, a_max=high).apply(image, {}), torch.as_tensor(image.numpy().clip(low, high)))
+
+
+def test_brightness_is_batchgenerators() -> None:
+    brightness = pytest.importorskip("batchgeneratorsv2.transforms.intensity.brightness")
+    theirs = brightness.MultiplicativeBrightnessTransform((0.5, 2), False, 0.5)
+    for shape in SIZES:
+        image, op = images(shape, 7), Brightness(p_per_channel=0.5)
+        drawn = op.draw(keys(2), shape)
+        wanted = []
+        for row in range(2):
+            chosen = torch.where(drawn["multiplier"][row] != 1)[0]
+            multipliers = drawn["multiplier"][row][chosen]
+            wanted.append(theirs._apply_to_image(image[row].clone(), apply_to_channel=chosen, multipliers=multipliers))
+        close(op.apply(image, drawn), wanted)
+
+
+def test_numbers_are_drawn_evenly_from_their_ranges() -> None:
+    key, shape = keys(2000), (2, 8, 8)
+    for drawn, low, high in (
+        (ShiftIntensity(offsets=(-3.0, 5.0)).draw(key, shape)["offset"], -3, 5),
+        (ShiftIntensity(offsets=(-3.0, 5.0), channel_wise=True).draw(key, shape)["offset"][:, 1], -3, 5),
+        (ScaleIntensity(factors=(0.1, 0.4)).draw(key, shape)["factor"], 0.1, 0.4),
+        (StdShiftIntensity(factors=(0.1, 0.4)).draw(key, shape)["factor"], 0.1, 0.4),
+        (ScaleIntensityFixedMean(factors=(0.1, 0.4), channel_wise=True).draw(key, shape)["factor"][:, 0], 0.1, 0.4),
+        (Brightness(multiplier_range=(0.5, 2), around_one=False).draw(key, shape)["multiplier"][:, 1], 0.5, 2),
+    ):
+        assert kstest(drawn.numpy(), "uniform", args=(low, high - low)).pvalue > 0.01
+
+
+def test_channels_of_their_own_are_drawn_independently() -> None:
+    offset = ShiftIntensity(offsets=(0.0, 1.0), channel_wise=True).draw(keys(2000), (2, 8, 8))["offset"]
+    assert abs(float(torch.corrcoef(offset.T)[0, 1])) < 0.06
+
+
+def test_brightness_lies_below_and_above_one_by_halves() -> None:
+    drawn = Brightness(multiplier_range=(0.8, 3.0)).draw(keys(2000), (2, 8, 8))["multiplier"][:, 0]
+    below, above = drawn[drawn < 1], drawn[drawn >= 1]
+    assert abs(len(below) / 2000 - 0.5) < 0.04
+    assert kstest(below.numpy(), "uniform", args=(0.8, 0.2)).pvalue > 0.01
+    assert kstest(above.numpy(), "uniform", args=(1, 2)).pvalue > 0.01
+    higher = Brightness(multiplier_range=(1.5, 3.0)).draw(keys(2000), (2, 8, 8))["multiplier"][:, 0]
+    assert kstest(higher.numpy(), "uniform", args=(1.5, 1.5)).pvalue > 0.01
+
+
+def test_channels_are_chosen_one_by_one_and_synchronised() -> None:
+    drawn = Brightness(p_per_channel=0.3, synchronize_channels=True).draw(keys(2000), (3, 8, 8))["multiplier"]
+    chosen = drawn != 1
+    assert (chosen.float().mean(0) - 0.3).abs().max() < 0.04
+    both = chosen[:, 0] & chosen[:, 2]
+    assert abs(float(both.float().mean()) - 0.09) < 0.03
+    assert torch.equal(drawn[both, 0], drawn[both, 2])
+    # Which channels are chosen says nothing of how they are scaled.
+    assert abs(float((drawn[chosen] < 1).float().mean()) - 0.5) < 0.04
+    apart = Brightness().draw(keys(2000), (3, 8, 8))["multiplier"]
+    assert (apart[:, 0] != apart[:, 1]).float().mean() > 0.99
+
+
+@pytest.mark.parametrize(
+    ("op", "change", "message"),
+    [
+        (ShiftIntensity(offsets=(0, 1)), {"offsets": (1, 0)}, "ShiftIntensity: offsets="),
+        (ScaleIntensity(factors=(0, 1)), {"factors": (1, 0)}, "ScaleIntensity: factors="),
+        (StdShiftIntensity(factors=(0, 1)), {"factors": (1, 0)}, "StdShiftIntensity: factors="),
+        (ScaleIntensityFixedMean(factors=(0, 1)), {"factors": (1, 0)}, "ScaleIntensityFixedMean: factors="),
+        (Brightness(), {"p_per_channel": 2.0}, "Brightness: p_per_channel="),
+        (Brightness(), {"multiplier_range": (0.5, 0.9)}, "Brightness: multiplier_range=.*around_one=False"),
+        (Clip(a_min=0), {"a_min": None}, "Clip: a_min and a_max"),
+        (Clip(a_min=0), {"a_max": -1.0}, "Clip: a_min=0"),
+        (ScaleIntensityRange(a_min=0, a_max=1), {"a_max": 0.0}, "ScaleIntensityRange: a_min and a_max"),
+        (ScaleIntensityRange(a_min=0, a_max=1), {"clip": True}, "ScaleIntensityRange: clip=True"),
+        (Normalize(), {"divisor": (1.0, 2.0)}, "Normalize: divisor=.*channel_wise=True"),
+    ],
+)
+def test_arguments_are_checked(op: Any, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(op, **change)
+
+
+def test_numbers_for_other_channels_are_refused() -> None:
+    op = Normalize(subtrahend=(1.0, 2.0), channel_wise=True)
+    with pytest.raises(ValueError, match=r"Normalize: subtrahend=.*3 channels"):
+        op.apply(images((3, 4, 5), 0), {})

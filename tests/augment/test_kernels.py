@@ -1,0 +1,134 @@
+"""Compiled kernels: the same numbers, built once, kept on disk, and never needed."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hasten.augment import kernels as module
+from hasten.augment.build_kernel import Spec, function_of
+from hasten.augment.chain import Chain
+from hasten.augment.contrast import Gamma
+from hasten.augment.grid import Flip
+from hasten.augment.kernels import host_kernels
+from hasten.augment.noise import GaussianNoise
+from hasten.augment.program import ChainProgram, make_chain_program
+from tests.augment.test_program import ALL, chain, store
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def made(own: Chain, folder: Path, batch_size: int) -> ChainProgram:
+    return make_chain_program(own, store(3), batch_size=batch_size, compile=True, cache_dir=folder)
+
+
+@needs_compiler
+def test_one_kernel_compiled_once_gives_the_eager_numbers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = chain(3, Flip(prob=0.5), GaussianNoise(prob=0.7))
+    eager, compiled = make_chain_program(own, store(3), batch_size=4), made(own, folder, batch_size=4)
+    assert compiled.compiled, compiled.why
+    assert "1 of 1 kernels built" in compiled.why
+    for step in range(3):
+        wanted, found = eager(step), compiled(step)
+        assert torch.allclose(found["image"], wanted["image"], rtol=1e-5, atol=1e-5)
+        assert torch.equal(found["label"], wanted["label"])
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("is compiled again")
+
+    monkeypatch.setattr(module.subprocess, "run", never)
+    assert "from disk" in made(own, folder, batch_size=9).why  # a kernel is for one sample
+    moved = chain(3, Flip(prob=0.5), Flip(prob=0.5), GaussianNoise(prob=0.1, keys=("image",)))
+    assert made(moved, folder, batch_size=4).compiled  # neither place nor probability is compiled in
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("dims", [2, 3])
+def test_all_kernels_give_the_eager_numbers(folder: Path, dims: int) -> None:
+    own = chain(dims, *ALL, Gamma(prob=0.5), Gamma(prob=0.5, p_invert_image=1.0, p_retain_stats=0.0))
+    eager = make_chain_program(own, store(dims), batch_size=6)
+    compiled = make_chain_program(own, store(dims), batch_size=6, compile=True, cache_dir=folder)
+    assert compiled.compiled, compiled.why
+    assert len(compiled.kernels.read) == 4
+    for step in range(4):
+        wanted, found = eager(step), compiled(step)
+        assert torch.allclose(found["image"], wanted["image"], rtol=1e-5, atol=1e-3)
+        assert torch.equal(found["label"], wanted["label"])
+
+
+def test_what_is_compiled_is_what_runs_as_written() -> None:
+    for what, shape in ((GaussianNoise(keys=(), prob=1.0), (2, 6, 7, 8)), (Gamma(keys=(), prob=1.0), (1, 9, 8))):
+        function, arguments, varies = function_of(
+            Spec(kind="apply", what=what, shape=shape, spatial_dims=len(shape) - 1, dtype="torch.float32")
+        )
+        assert function(*arguments).shape == (1, *shape)
+        assert not varies
+    what = ((8, 8, 8), (6, 7, 8), "bilinear", "border")
+    function, arguments, varies = function_of(
+        Spec(kind="read", what=what, shape=(2,), spatial_dims=3, dtype="torch.float16")
+    )
+    assert function(*arguments).shape == (1, 2, 6, 7, 8)
+    assert varies
+
+
+def test_another_patch_or_setting_is_another_kernel() -> None:
+    def digest(**changes: Any) -> str:
+        parts: dict[str, Any] = {
+            "kind": "apply",
+            "what": Gamma(keys=()),
+            "shape": (1, 8, 8),
+            "spatial_dims": 2,
+            "dtype": "torch.float32",
+        }
+        return module._digest(Spec(**{**parts, **changes}))
+
+    assert digest() == digest()
+    assert (
+        len(
+            {
+                digest(),
+                digest(shape=(1, 8, 9)),
+                digest(what=Gamma(keys=(), p_retain_stats=0.0)),
+                digest(what=GaussianNoise(keys=())),
+            }
+        )
+        == 4
+    )
+
+
+def test_without_a_compiler_it_runs_uncompiled_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    own = chain(3, GaussianNoise(prob=1))
+    eager = make_chain_program(own, store(3), batch_size=4)
+    with caplog.at_level(logging.WARNING):
+        found = made(own, tmp_path, batch_size=4)
+    assert not found.compiled
+    assert [record.message.split(":")[0] for record in caplog.records] == ["the augmentation runs uncompiled"]
+    assert torch.equal(found(0)["image"], eager(0)["image"])
+    assert not list((tmp_path / "kernels").glob("*.pt2"))
+
+
+@needs_compiler
+def test_a_damaged_library_does_not_stop_it(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    own = chain(3, GaussianNoise(prob=1))
+    made(own, folder, batch_size=4)
+    shutil.copytree(folder / "kernels", tmp_path / "kernels")
+    for path in (tmp_path / "kernels").glob("*.pt2"):
+        path.write_bytes(path.read_bytes()[:1000])
+    found = host_kernels(make_chain_program(own, store(3), batch_size=4).stages, store(3), tmp_path)
+    assert not found.compiled
+    assert "uncompiled" in caplog.text

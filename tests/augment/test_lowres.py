@@ -1,0 +1,133 @@
+"""Low resolution against MONAI's and nnU-Net's, which make the small image."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from monai.transforms import RandSimulateLowResolution
+from scipy.stats import kstest
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from hasten.augment.lowres import SimulateLowResolution
+from hasten.sample.random import sample_key
+
+SHAPES = [(1, 9, 12), (3, 1, 17), (1, 8, 11, 6), (2, 5, 12, 31)]
+
+
+def images(count: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+def keys(count: int, seed: int = 0) -> Tensor:
+    return sample_key(torch.tensor(seed), torch.arange(count))
+
+
+def by_interpolate(image: Tensor, zoom: Tensor) -> Tensor:
+    """image: (S,) of one channel; zoom: (number of axes,)."""
+    sides = image.shape
+    small = [max(1, round(side * float(each))) for side, each in zip(sides, zoom, strict=True)]
+    mode = "trilinear" if image.ndim == 3 else "bilinear"
+    return interpolate(interpolate(image[None, None], small, mode="nearest-exact"), sides, mode=mode)[0, 0]
+
+
+def monais(image: Tensor, zoom: float) -> Tensor:
+    peer = RandSimulateLowResolution(prob=1, upsample_mode="trilinear" if image.ndim == 4 else "bilinear")
+    peer._do_transform, peer.zoom_factor = True, zoom
+    return torch.as_tensor(peer(image, randomize=False)).as_subclass(Tensor)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_without_half_pixel_it_is_monais(shape: tuple[int, ...], seed: int) -> None:
+    op = SimulateLowResolution(prob=1, zoom_range=(0.1, 1.2), half_pixel=False)
+    image, drawn = images(4, shape, seed), op.draw(keys(4, seed), shape)
+    assert drawn["zoom"].shape == (4, 1, len(shape) - 1)
+    found = op.apply(image, drawn)
+    for row in range(4):
+        wanted = monais(image[row], float(drawn["zoom"][row, 0, 0]))
+        torch.testing.assert_close(found[row], wanted, rtol=1e-4, atol=1e-5)
+
+
+@given(side=st.integers(1, 70), zoom=st.floats(0.015625, 2.0, width=32))
+@settings(max_examples=150, deadline=None)
+def test_any_side_and_zoom_are_monais(side: int, zoom: float) -> None:
+    image = torch.arange(side, dtype=torch.float32).square().expand(1, 1, 1, side)
+    drawn = {"zoom": torch.full((1, 1, 2), zoom)}
+    found = SimulateLowResolution(prob=1, half_pixel=False).apply(image, drawn)
+    torch.testing.assert_close(found[0], monais(image[0], zoom), rtol=1e-4, atol=1e-3)
+    found = SimulateLowResolution(prob=1).apply(image, drawn)
+    torch.testing.assert_close(found[0, 0], by_interpolate(image[0, 0], drawn["zoom"][0, 0]), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_channel_and_axis_can_have_its_zoom(shape: tuple[int, ...]) -> None:
+    op = SimulateLowResolution(prob=1, zoom_range=(0.2, 1.0), synchronize_channels=False, synchronize_axes=False)
+    image, drawn = images(3, shape), op.draw(keys(3), shape)
+    assert drawn["zoom"].unique().numel() == 3 * shape[0] * (len(shape) - 1)
+    found = op.apply(image, drawn)
+    for row in range(3):
+        for channel in range(shape[0]):
+            wanted = by_interpolate(image[row, channel], drawn["zoom"][row, channel])
+            torch.testing.assert_close(found[row, channel], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 9, 12), (2, 8, 11, 14)], ids=str)
+def test_it_is_nnunets(shape: tuple[int, ...]) -> None:
+    peers = pytest.importorskip("batchgeneratorsv2.transforms.spatial.low_resolution")
+    peer = peers.SimulateLowResolutionTransform((0.5, 1), False, True, None)
+    op = SimulateLowResolution(
+        prob=1, synchronize_channels=False, synchronize_axes=False, ignore_axes=(0,), p_per_channel=0.5
+    )
+    image, drawn = images(4, shape), op.draw(keys(4), shape)
+    found = op.apply(image, drawn)
+    for row in range(4):
+        scales = drawn["zoom"][row]
+        wanted = peer._apply_to_image(image[row].clone(), apply_to_channel=range(shape[0]), scales=scales)
+        torch.testing.assert_close(found[row], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_chosen_stays_exactly() -> None:
+    shape = (4, 6, 9, 8)
+    op = SimulateLowResolution(
+        prob=1, synchronize_channels=False, allowed_channels=(1, -1), p_per_channel=0.6, ignore_axes=(-1,)
+    )
+    image, drawn = images(200, shape), op.draw(keys(200), shape)
+    found, zoom = op.apply(image, drawn), drawn["zoom"]
+    changed = (zoom != 1).any(2)
+    assert not changed[:, [0, 2]].any()
+    assert abs(float(changed[:, [1, 3]].float().mean()) - 0.6) < 0.1
+    assert (zoom[..., 2] == 1).all()
+    assert torch.equal(zoom[..., 0], zoom[..., 1])
+    assert torch.equal(found[~changed], image[~changed])
+
+
+def test_the_default_does_not_move_the_image() -> None:
+    ramp = torch.arange(60, dtype=torch.float32).expand(1, 1, 8, 60)
+    drawn = {"zoom": torch.full((1, 1, 2), 0.25)}
+    inner = slice(8, 52)
+    still = (SimulateLowResolution().apply(ramp, drawn) - ramp)[..., inner].mean()
+    moved = (SimulateLowResolution(half_pixel=False).apply(ramp, drawn) - ramp)[..., inner].mean()
+    assert abs(float(still)) <= 0.51  # nearest of four voxels: half a voxel at most
+    assert float(moved) == pytest.approx(-1.5, abs=0.1)
+
+
+def test_zooms_are_uniform() -> None:
+    zoom = SimulateLowResolution(prob=1, zoom_range=(0.3, 0.8)).draw(keys(2000), (2, 8, 8, 8))["zoom"]
+    assert kstest(zoom[:, 0, 0].numpy(), "uniform", args=(0.3, 0.5)).pvalue > 1e-3
+    assert torch.equal(zoom[..., 0], zoom[..., 2])
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"SimulateLowResolution: zoom_range=\(0\.0, 1\.0\)"):
+        SimulateLowResolution(zoom_range=(0.0, 1.0))
+    with pytest.raises(ValueError, match=r"SimulateLowResolution: zoom_range=\(1\.0, 0\.5\)"):
+        SimulateLowResolution(zoom_range=(1.0, 0.5))
+    with pytest.raises(ValueError, match=r"SimulateLowResolution: p_per_channel=-1"):
+        SimulateLowResolution(p_per_channel=-1)
+    with pytest.raises(ValueError, match=r"SimulateLowResolution: ignore_axes=\(2,\)"):
+        SimulateLowResolution(ignore_axes=(2,)).draw(keys(1), (1, 8, 8))
+    with pytest.raises(ValueError, match=r"SimulateLowResolution: allowed_channels=\(0, 3\)"):
+        SimulateLowResolution(allowed_channels=(0, 3)).draw(keys(1), (2, 8, 8))

@@ -1,0 +1,175 @@
+"""Gaussian filters against MONAI, batchgeneratorsv2 and scipy."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import monai.transforms as mt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.ndimage import gaussian_filter1d
+from scipy.stats import kstest
+from torch import Tensor
+
+from hasten.augment.smooth import Blur, GaussianSharpen, GaussianSmooth
+from hasten.sample.random import sample_key
+
+SIZES = [(1, 19, 14), (3, 12, 17), (2, 16, 9, 11)]
+
+
+def keys(count: int, first: int = 0) -> Tensor:
+    return sample_key(torch.tensor(0), torch.arange(first, first + count))
+
+
+def images(shape: tuple[int, ...], seed: int) -> Tensor:
+    return torch.rand(2, *shape, generator=torch.Generator().manual_seed(seed)) * 100 + 20
+
+
+def close(found: Tensor, wanted: list[Any]) -> None:
+    expected = torch.stack([torch.as_tensor(each).as_subclass(Tensor) for each in wanted])
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()))
+
+
+@settings(max_examples=12, deadline=None)
+@given(shape=st.sampled_from(SIZES), seed=st.integers(0, 1000), high=st.sampled_from([0.3, 1.5, 4.0]))
+def test_smooth_is_monais_cut_off_at_the_drawn_sigma(shape: tuple[int, ...], seed: int, high: float) -> None:
+    op = GaussianSmooth(sigma_x=(0.05, high), sigma_y=(0.1, 1.0), sigma_z=(0.2, high))
+    image, drawn = images(shape, seed), op.draw(keys(2, seed), shape)
+    assert drawn["sigma"].shape == (2, len(shape) - 1)
+    close(op.apply(image, drawn), [mt.GaussianSmooth(drawn["sigma"][row].tolist())(image[row]) for row in range(2)])
+
+
+@settings(max_examples=6, deadline=None)
+@given(shape=st.sampled_from(SIZES), seed=st.integers(0, 1000))
+def test_sharpen_is_monais(shape: tuple[int, ...], seed: int) -> None:
+    op = GaussianSharpen(sigma1_x=(0.5, 2.0), sigma2_y=(0.3, 2.5), sigma2_z=1.2)
+    image, drawn = images(shape, seed), op.draw(keys(2, seed), shape)
+    wanted = [
+        mt.GaussianSharpen(
+            drawn["sigma1"][row].tolist(), drawn["sigma2"][row].tolist(), alpha=float(drawn["alpha"][row])
+        )(image[row])
+        for row in range(2)
+    ]
+    found = op.apply(image, drawn)
+    # Differences of two filtered images times up to 30: rounding is of the image, not of what comes out.
+    assert torch.allclose(found, torch.stack([each.as_subclass(Tensor) for each in wanted]), rtol=1e-4, atol=3e-3)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    shape=st.sampled_from(SIZES), seed=st.integers(0, 1000), high=st.sampled_from([0.3, 1.0, 2.5]),
+    same=st.booleans(), p_channel=st.sampled_from([0.5, 1.0]),
+)  # fmt: skip
+def test_blur_is_batchgenerators(shape: tuple[int, ...], seed: int, high: float, same: bool, p_channel: float) -> None:
+    pytest.importorskip("batchgeneratorsv2")
+    module = _their_blur()
+    op = Blur(blur_sigma=(0.15, high), synchronize_channels=same, p_per_channel=p_channel)
+    theirs = module.GaussianBlurTransform(1.0, same, False, p_channel)
+    image, drawn, wanted = images(shape, seed), op.draw(keys(2, seed), shape), []
+    found = op.apply(image, drawn)
+    for row in range(2):
+        sigma = drawn["sigma"][row]
+        chosen = sigma[:, 0] > 0
+        sigmas = sigma[chosen].tolist()
+        state = {"apply_to_channel": chosen, "sigmas": sigmas[0] if same and sigmas else sigmas}
+        wanted.append(theirs._apply_to_image(image[row].clone(), **state) if sigmas else image[row])
+        assert torch.equal(found[row][~chosen], image[row][~chosen])
+    close(found, wanted)
+
+
+def _their_blur() -> Any:
+    """The module imports a picture for its own demonstration; a stand-in does where scikit-image is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        try:
+            import skimage.data  # type: ignore[import-not-found]  # noqa: F401
+        except ImportError:
+            data: Any = ModuleType("skimage.data")
+            data.camera = None
+            patch.setitem(sys.modules, "skimage", ModuleType("skimage"))
+            patch.setitem(sys.modules, "skimage.data", data)
+        return pytest.importorskip("batchgeneratorsv2.transforms.noise.gaussian_blur")
+
+
+def test_blur_is_scipys_with_mirrored_borders() -> None:
+    image, op = images((2, 13, 12, 11), 0), Blur(blur_sigma=(0.4, 1.7))
+    drawn = op.draw(keys(2), (2, 13, 12, 11))
+    wanted = image.clone().double().numpy()
+    for row in range(2):
+        for channel in range(2):
+            for axis in range(3):
+                sigma = float(drawn["sigma"][row, channel, axis])
+                wanted[row, channel] = gaussian_filter1d(
+                    wanted[row, channel], sigma, axis=axis, mode="mirror", radius=int(3 * sigma + 0.25)
+                )
+    assert torch.allclose(op.apply(image, drawn), torch.as_tensor(wanted).float(), rtol=1e-5)
+
+
+def test_an_axis_shorter_than_the_filter_takes_the_weights_that_fit() -> None:
+    image = images((1, 1, 3, 20), 0)
+    for op in (Blur(blur_sigma=(3.0, 4.0)), GaussianSharpen(), GaussianSmooth(sigma_x=(2.0, 3.0), sigma_y=(2.0, 3.0))):
+        assert torch.isfinite(op.apply(image, op.draw(keys(2), (1, 1, 3, 20)))).all()
+    smooth = GaussianSmooth(sigma_x=(2.0, 3.0), sigma_y=(2.0, 3.0))
+    drawn = smooth.draw(keys(2), (1, 1, 3, 20))
+    close(smooth.apply(image, drawn), [mt.GaussianSmooth(drawn["sigma"][row].tolist())(image[row]) for row in range(2)])
+    flat = torch.full((2, 1, 2, 3, 20), 7.0)
+    blurred = Blur(blur_sigma=(3.0, 4.0))
+    assert torch.allclose(blurred.apply(flat, blurred.draw(keys(2), (1, 2, 3, 20))), flat)
+
+
+def test_a_sigma_of_zero_changes_nothing() -> None:
+    image = images((2, 7, 8), 0)
+    assert torch.equal(Blur().apply(image, {"sigma": torch.zeros(2, 2, 2)}), image)
+    assert torch.equal(GaussianSmooth(sigma_x=(0, 1)).apply(image, {"sigma": torch.zeros(2, 2)}), image)
+
+
+def test_sigmas_are_drawn_evenly_from_the_range_of_their_axis() -> None:
+    key, shape = keys(2000), (2, 8, 8, 8)
+    smooth = GaussianSmooth(sigma_x=(0, 1), sigma_y=(1, 3), sigma_z=(0.5, 0.6)).draw(key, shape)["sigma"]
+    for axis, (low, high) in enumerate([(0, 1), (1, 3), (0.5, 0.6)]):
+        assert kstest(smooth[:, axis].numpy(), "uniform", args=(low, high - low)).pvalue > 0.01
+    assert (torch.corrcoef(smooth.T) - torch.eye(3)).abs().max() < 0.06
+    sharp = GaussianSharpen(sigma2_x=(0.2, 0.9), sigma2_y=0.1).draw(key, shape)
+    assert kstest(sharp["sigma2"][:, 0].numpy(), "uniform", args=(0.2, 0.7)).pvalue > 0.01
+    share = (sharp["sigma2"][:, 1] - 0.1) / (sharp["sigma1"][:, 1] - 0.1)
+    assert kstest(share.numpy(), "uniform").pvalue > 0.01
+    every = torch.stack([*sharp["sigma1"].T, sharp["sigma2"][:, 0], share, sharp["alpha"]])
+    assert (torch.corrcoef(every) - torch.eye(6)).abs().max() < 0.08
+    assert kstest(sharp["alpha"].numpy(), "uniform", args=(10, 20)).pvalue > 0.01
+    blur = Blur(blur_sigma=(0.5, 2.0)).draw(key, shape)["sigma"].reshape(2000, 6)
+    assert all(kstest(each.numpy(), "uniform", args=(0.5, 1.5)).pvalue > 0.01 for each in blur.T)
+    assert (torch.corrcoef(blur.T) - torch.eye(6)).abs().max() < 0.08
+
+
+def test_channels_and_axes_are_synchronised_and_chosen() -> None:
+    key, shape = keys(2000), (3, 8, 8)
+    channels = Blur(synchronize_channels=True).draw(key, shape)["sigma"]
+    assert torch.equal(channels[:, 0], channels[:, 2])
+    assert not torch.equal(channels[..., 0], channels[..., 1])
+    axes = Blur(synchronize_axes=True).draw(key, shape)["sigma"]
+    assert torch.equal(axes[..., 0], axes[..., 1])
+    assert not torch.equal(axes[:, 0], axes[:, 1])
+    chosen = Blur(p_per_channel=0.3).draw(key, shape)["sigma"] > 0
+    assert (chosen.float().mean(0) - 0.3).abs().max() < 0.04
+    assert abs(float((chosen[:, 0, 0] & chosen[:, 1, 0]).float().mean()) - 0.09) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("op", "change", "message"),
+    [
+        (GaussianSmooth(), {"sigma_y": (2.0, 1.0)}, "GaussianSmooth: sigma_y="),
+        (GaussianSmooth(), {"sigma_z": (-1.0, 1.0)}, "GaussianSmooth: sigma_z="),
+        (GaussianSharpen(), {"sigma1_x": (2.0, 1.0)}, "GaussianSharpen: sigma1_x="),
+        (GaussianSharpen(), {"sigma2_z": -1.0}, "GaussianSharpen: sigma2_z="),
+        (GaussianSharpen(), {"alpha": (2.0, 1.0)}, "GaussianSharpen: alpha="),
+        (Blur(), {"blur_sigma": (2.0, 1.0)}, "Blur: blur_sigma="),
+        (Blur(), {"p_per_channel": 1.5}, "Blur: p_per_channel="),
+    ],
+)
+def test_arguments_are_checked(op: Any, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(op, **change)

@@ -1,0 +1,96 @@
+"""Chains on the card: the host's batches, no wait for a value, capture in a CUDA graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hasten.augment.program import make_chain_program
+from hasten.feed.chained import ChainFeed
+from tests.augment.examples import EXAMPLES
+from tests.augment.test_program import CHAINS, chain, store
+from tests.augment.test_value_ops import fitting, images, keys
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("compile", [False, True])
+def test_the_card_makes_the_hosts_batches(name: str, dims: int, compile: bool) -> None:
+    own = chain(dims, *CHAINS[name])
+    host = make_chain_program(own, store(dims), batch_size=5)
+    card = make_chain_program(own, store(dims), batch_size=5, device="cuda", compile=compile)
+    assert card.compiled == compile, card.why
+    for step, batch in enumerate(ChainFeed(card, device="cuda", last=3)):
+        wanted = host(step)
+        assert batch["image"].is_cuda
+        assert torch.allclose(batch["image"].cpu(), wanted["image"], rtol=1e-4, atol=5e-3)
+        assert (batch["label"].cpu() != wanted["label"]).float().mean() < 1e-4
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_batch_waits_for_no_value(name: str) -> None:
+    own = make_chain_program(chain(3, *CHAINS[name]), store(3), batch_size=5, device="cuda")
+    own(0)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        own(1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("op", EXAMPLES, ids=lambda op: repr(op)[:80])
+def test_every_operation_waits_for_no_value_and_agrees_with_the_host(op: object) -> None:
+    shape = fitting(op, (2, 9, 12, 8))  # type: ignore[arg-type]
+    image, key = images(3, shape), keys(3)
+    wanted = op.apply(image, op.draw(key, shape))  # type: ignore[attr-defined]
+    on_card, key_there = image.cuda(), key.cuda()
+    op.apply(on_card, op.draw(key_there, shape))  # type: ignore[attr-defined]
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = op.apply(on_card, op.draw(key_there, shape))  # type: ignore[attr-defined]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.allclose(found.cpu(), wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_rendering_is_captured_in_a_graph(name: str) -> None:
+    own = make_chain_program(chain(3, *CHAINS[name]), store(3), batch_size=5, device="cuda")
+    step = torch.arange(5, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        own.rendered(own.drawn(step))
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        batch = own.rendered(own.drawn(step))
+    for number in range(3):
+        step.copy_(torch.arange(5, device="cuda") + 5 * number)
+        graph.replay()
+        wanted = own(number)
+        assert all(torch.equal(batch[key], wanted[key]) for key in wanted)
+
+
+def test_a_damaged_compiler_leaves_it_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> object:
+        def fail(*_: object) -> object:
+            raise RuntimeError("no ptxas")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", broken)
+    own = chain(3, *CHAINS["all"])
+    found = make_chain_program(own, store(3), batch_size=5, device="cuda", compile=True)
+    assert not found.compiled
+    assert "no ptxas" in found.why
+    assert replace(found, why="").store.device.type == "cuda"
