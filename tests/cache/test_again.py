@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import os
 import random
+from collections import deque
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import hasten.cache.again as again
-from hasten.cache.again import Mappings
+from hasten.cache.again import Mappings, room
 
 SIZE = 5 * 4096 + 100
 CONTENT = random.Random(0).randbytes(SIZE)
 
 
+class Range(NamedTuple):
+    mappings: Mappings
+    handle: int
+
+    def take(self) -> memoryview:
+        return self.mappings.take(self.handle)
+
+    @property
+    def free(self) -> deque[int]:
+        return self.mappings.free
+
+    def close(self) -> None:
+        self.mappings.close()
+
+
 @pytest.fixture
-def mappings(tmp_path: Path) -> Mappings:
+def mappings(tmp_path: Path) -> Range:
     (tmp_path / "file").write_bytes(b"x" * 4096 + CONTENT)
-    return Mappings(os.open(tmp_path / "file", os.O_RDONLY), SIZE, 4096)
+    return Range(Mappings(SIZE, 4096, room()), os.open(tmp_path / "file", os.O_RDONLY))
 
 
-def mapped(mappings: Mappings) -> int:
+def mapped(mappings: Range) -> int:
     name = os.readlink(f"/proc/self/fd/{mappings.handle}")  # noqa: PTH115
     return sum(line.endswith(name) for line in Path("/proc/self/maps").read_text().splitlines())
 
 
 @pytest.mark.parametrize("place", [None, 0, 4096, SIZE - 1])
-def test_a_mapping_is_used_again_without_its_changes(mappings: Mappings, place: int | None) -> None:
+def test_a_mapping_is_used_again_without_its_changes(mappings: Range, place: int | None) -> None:
     view = mappings.take()
     assert bytes(view) == CONTENT
     if place is not None:
@@ -41,7 +58,7 @@ def test_a_mapping_is_used_again_without_its_changes(mappings: Mappings, place: 
     assert mapped(mappings) == 1
 
 
-def test_who_does_not_learn_of_changes_drops_the_pages(mappings: Mappings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_learn_of_changes_drops_the_pages(mappings: Range, monkeypatch: pytest.MonkeyPatch) -> None:
     view = mappings.take()
     view[7] ^= 255
     del view
@@ -53,7 +70,7 @@ def test_who_does_not_learn_of_changes_drops_the_pages(mappings: Mappings, monke
     assert bytes(mappings.take()) == CONTENT
 
 
-def test_views_held_at_the_same_time_are_apart(mappings: Mappings) -> None:
+def test_views_held_at_the_same_time_are_apart(mappings: Range) -> None:
     one, other, third = mappings.take(), mappings.take(), mappings.take()
     one[0] ^= 255
     assert bytes(other) == CONTENT
@@ -64,7 +81,7 @@ def test_views_held_at_the_same_time_are_apart(mappings: Mappings) -> None:
     assert mapped(mappings) == 0
 
 
-def test_closing_leaves_what_is_in_use(mappings: Mappings) -> None:
+def test_closing_leaves_what_is_in_use(mappings: Range) -> None:
     view = mappings.take()
     mappings.close()
     assert bytes(view) == CONTENT
@@ -72,7 +89,7 @@ def test_closing_leaves_what_is_in_use(mappings: Mappings) -> None:
     assert mapped(mappings) == 0
 
 
-def test_after_a_fork_each_process_has_its_own(mappings: Mappings) -> None:
+def test_after_a_fork_each_process_has_its_own(mappings: Range) -> None:
     held = mappings.take()
     view = mappings.take()
     view[0] ^= 255
@@ -85,3 +102,16 @@ def test_after_a_fork_each_process_has_its_own(mappings: Mappings) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert bytes(held) == CONTENT
     assert bytes(mappings.take()) == CONTENT
+
+
+def test_no_more_wait_than_there_is_room_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(CONTENT)
+    handle, places = os.open(tmp_path / "file", os.O_RDONLY), room(3)
+    ranges = [Mappings(SIZE, 0, places) for _ in range(5)]
+    for _ in range(3):
+        for each in ranges:
+            assert bytes(each.take(handle)) == CONTENT
+        assert [len(each.free) for each in ranges] == [1, 1, 1, 0, 0]
+        assert len(places) == 0
+    del ranges[:2], each
+    assert len(places) == 2

@@ -18,39 +18,60 @@ from hasten.cache.libc import drop_changes, map_pages, unmap, view_of
 _PRESENT_OR_SWAPPED, _OF_FILE = np.uint64(3 << 62), np.uint64(1 << 61)
 
 
-class Mappings:
-    """Of one range of one file."""
+ROOM = 8192
+"""Mappings that wait to be used again: each is one of the 65530 that Linux lets a process have."""
 
-    def __init__(self, handle: int, size: int, offset: int) -> None:
-        self.handle, self.size, self.offset = handle, size, offset
+
+def room(number: int = ROOM) -> deque[None]:
+    """Places for mappings that wait. Taking and returning one is atomic, even where a finalizer interrupts it."""
+    return deque([None] * number)
+
+
+class Mappings:
+    """Of one range of one file. `places`: what `room` gave, shared by the ranges of a data set."""
+
+    def __init__(self, size: int, offset: int, places: deque[None]) -> None:
+        self.size, self.offset, self.places = size, offset, places
         self.free: deque[int] = deque()
         self.open = True
 
-    def take(self) -> memoryview:
-        """The range's bytes, to read and to change for oneself. Raises OSError."""
+    def take(self, handle: int) -> memoryview:
+        """The range's bytes, to read and to change for oneself. handle: of the file. Raises OSError."""
         try:
             address = self.free.pop()
         except IndexError:
-            address = map_pages(self.handle, self.size, self.offset)
+            address = map_pages(handle, self.size, self.offset)
         else:
+            self.places.append(None)
             if changed(address, self.size):
                 drop_changes(address, self.size)
         return view_of(address, self.size, lambda: self.give_back(address))
 
     def give_back(self, address: int) -> None:
         # Two at most: one item is in use and the next one is being made.
-        if len(self.free) < 2:
+        if len(self.free) < 2 and self._place():
             self.free.append(address)
         else:
             unmap(address, self.size)
         if not self.open:
             self.close()
 
+    def _place(self) -> bool:
+        try:
+            self.places.pop()
+        except IndexError:
+            return False
+        return True
+
     def close(self) -> None:
         """Unmap what is not in use now, and the rest when it is no longer."""
         self.open = False
         while self.free:
             unmap(self.free.pop(), self.size)
+            self.places.append(None)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def changed(address: int, size: int) -> bool:

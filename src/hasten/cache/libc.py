@@ -7,25 +7,19 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def private_map(handle: int, size: int, offset: int = 0) -> memoryview:
-    """`size` bytes of an open file from `offset`, a multiple of the page size: writable, and each page one's own from
-    its first change on. Unmapped when the last view is gone.
+def map_pages(handle: int, size: int, offset: int) -> int:
+    """Address of a private mapping of an open file from `offset`, a multiple of the page size: writable, and each page
+    one's own from its first change on.
 
     Not by the module `mmap`, each of whose mappings keeps a file handle open: an epoch's items held at once would use
     up all that a process may have. Raises OSError.
     """
-    address = map_pages(handle, size, offset)
-    return view_of(address, size, partial(unmap, address, size))
-
-
-def map_pages(handle: int, size: int, offset: int) -> int:
-    """Address of a private mapping. Raises OSError."""
     assert size > 0
     protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE
     address = _libc().mmap(None, size, protection, flags, handle, offset)

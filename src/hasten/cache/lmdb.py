@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hasten.cache.again import Mappings
+from hasten.cache.again import Mappings, room
 from hasten.cache.chain import BULKY, Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset
@@ -126,6 +126,7 @@ class Reader:
         self.base: int | None = None
         """Address of LMDB's own mapping of the file, where the system tells it."""
         self.mappings: dict[bytes, tuple[Mappings, int]] = {}
+        self.places = room()
 
     def get(self, key: bytes) -> memoryview | bytearray | None:
         """A record, free to be changed, or None where there is none or no file yet. Large ones are mapped, not copied:
@@ -150,7 +151,7 @@ class Reader:
                         return bytearray(found)
                 self.mappings[key] = known
             mapping, skip = known
-            return mapping.take()[skip:]
+            return mapping.take(self.handle)[skip:]
 
     def _place(self, record: memoryview) -> tuple[Mappings, int] | None:
         """Where a large record lies in the file, and how far into its first page."""
@@ -158,7 +159,7 @@ class Reader:
             return None
         start = np.frombuffer(record, np.uint8).ctypes.data - self.base
         skip = start % mmap.PAGESIZE
-        return Mappings(self.handle, len(record) + skip, start - skip), skip
+        return Mappings(len(record) + skip, start - skip, self.places), skip
 
     def close(self) -> None:
         """Close the file; the next `get` opens it again and sees what was written since."""

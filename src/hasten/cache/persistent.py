@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hasten.cache.again import Mappings, room
 from hasten.cache.chain import Transform
 from hasten.cache.checked import DamagedEntry
 from hasten.cache.dataset import ChainDataset
 from hasten.cache.identity import chain_identity, item_identity
-from hasten.cache.libc import private_map
 from hasten.cache.model import Models
 from hasten.cache.publish import explained, sweep, temporary_for
 from hasten.cache.record import encode
@@ -44,6 +44,8 @@ class PersistentDataset(ChainDataset):
         self.hash_content = hash_content
         self.identity = chain_identity(self.chain)
         self.models = Models()
+        self.mappings: dict[str, tuple[tuple[int, int, int], Mappings]] = {}
+        self.places = room()
         with explained(self.cache_dir):
             self.cache_dir.mkdir(parents=True, exist_ok=True)
             sweep(self.cache_dir)
@@ -72,10 +74,22 @@ class PersistentDataset(ChainDataset):
             status = os.fstat(handle)
             if not status.st_size:
                 raise DamagedEntry("is empty")
-            mapped = private_map(handle, status.st_size)
+            version = (status.st_ino, status.st_size, status.st_mtime_ns)
+            mapped = self._mappings(name, version).take(handle)
         finally:
             os.close(handle)
-        return self.models.item(name, (status.st_ino, status.st_size, status.st_mtime_ns), mapped)
+        return self.models.item(name, version, mapped)
+
+    def _mappings(self, name: str, version: tuple[int, int, int]) -> Mappings:
+        known = self.mappings.get(name)
+        if known is None or known[0] != version:
+            if known is not None:
+                known[1].close()
+            known = self.mappings[name] = (version, Mappings(version[1], 0, self.places))
+        return known[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "mappings": {}, "places": room()}  # each process maps for itself
 
 
 def write_whole(path: Path, pieces: list[bytes | memoryview]) -> None:

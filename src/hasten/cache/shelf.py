@@ -9,7 +9,7 @@ import threading
 from multiprocessing.reduction import DupFd
 from typing import Any
 
-from hasten.cache.again import Mappings
+from hasten.cache.again import Mappings, room
 from hasten.cache.model import Model
 from hasten.cache.record import encode
 
@@ -26,6 +26,7 @@ class Shelf:
         self.handle = _nameless()
         self.end = 0
         self.lock = threading.Lock()
+        self.places = room()
 
     def put(self, item: Any) -> Kept:
         """Lay an item down. Raises ValueError for one that `encode` refuses; OSError where memory is full."""
@@ -49,6 +50,7 @@ class Shelf:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.handle, self.end, self.lock = state["handle"].detach(), state["end"], threading.Lock()
+        self.places = room()
 
     def __del__(self) -> None:
         handle, self.handle = getattr(self, "handle", -1), -1
@@ -62,11 +64,11 @@ class Kept:
     def __init__(self, shelf: Shelf, start: int, size: int, model: Model) -> None:
         self.shelf, self.start, self.size = shelf, start, size
         self.model: Model | None = model
-        self.mappings = Mappings(shelf.handle, size, start)
+        self.mappings = Mappings(size, start, shelf.places)
 
     def item(self) -> Any:
         """The item, free to be changed: nothing that is done to it is seen by anybody else."""
-        mapped = self.mappings.take()
+        mapped = self.mappings.take(self.shelf.handle)
         if self.model is None:
             self.model = Model(mapped, verify=False)
         return self.model.item(mapped)
@@ -75,12 +77,8 @@ class Kept:
         return {"shelf": self.shelf, "start": self.start, "size": self.size}  # each process reads it for itself
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, model=None, mappings=Mappings(state["shelf"].handle, state["size"], state["start"]))
-
-    def __del__(self) -> None:
-        mappings = self.__dict__.get("mappings")
-        if mappings is not None:
-            mappings.close()
+        mappings = Mappings(state["size"], state["start"], state["shelf"].places)
+        self.__dict__.update(state, model=None, mappings=mappings)
 
 
 def _nameless() -> int:
