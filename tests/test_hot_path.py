@@ -24,7 +24,7 @@ ALLOWED: set[tuple[str, str]] = {
     ("sample/host.py", "render_on_host"),
     ("sample/host.py", "_augment"),
     ("augment/host.py", "_applied"),
-    ("augment/host.py", "_Reader.read"),
+    ("augment/host.py", "_Reader._group"),
     ("augment/host.py", "_Reader._between"),
     # Transforms that are not lowered run on the host, whatever the device.
     ("augment/per_sample.py", "run_per_sample"),

@@ -303,3 +303,12 @@ def test_neighbouring_maps_share_one_interpolation() -> None:
     )  # type: ignore[arg-type]
     kinds = [len(stage.readings["image"].ops) if isinstance(stage, Warp) else "value" for stage in stages]
     assert kinds == [3, "value", 2, 1]
+
+
+def test_the_background_channel_of_a_one_hot_label_is_no_foreground() -> None:
+    label = np.zeros((3, 4, 5, 6), np.uint8)
+    label[0] = 1
+    label[:, 1, 2, 3] = (0, 0, 1)
+    foreground, background = CropByPosNegLabel(size=(1, 1, 1)).sets(label, None, 0)
+    assert foreground.tolist() == [1 * 30 + 2 * 6 + 3]
+    assert len(background) == 4 * 5 * 6 - 1

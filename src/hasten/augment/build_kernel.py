@@ -20,6 +20,15 @@ from torch import Tensor
 from hasten.augment.maps import Map
 from hasten.augment.read import Cases, coordinates_of, read
 
+_OPTIONS: dict[str, Any] = {
+    "assert_indirect_indexing": False,  # indices are clamped by construction
+    "cpp.dynamic_threads": True,  # as many as the process has then, not those of now
+    "aot_inductor.compile_wrapper_opt_level": "O0",
+    "aot_inductor.precompile_headers": False,  # pays from the third kernel on
+}
+_QUICK: dict[str, Any] = {"cpp.vec_isa_ok": True}
+"""Saves compiling a probe for each instruction set."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spec:
@@ -27,16 +36,17 @@ class Spec:
 
     kind: Literal["apply", "read"]
     what: Any
-    """A ValueOp; or (size, out, mode, padding_mode) of a reading."""
+    """A ValueOp; or (size, out, padding_mode, ((mode, C, dtype), ...)) of keys that are read at the same places."""
     shape: tuple[int, ...]
-    """(C, *S) of what a ValueOp changes; (C,) of what is read."""
+    """(C, *S) of what a ValueOp changes."""
     spatial_dims: int
-    dtype: str
-    """Of the voxels that go in, as `torch.float16`."""
 
 
-def function_of(spec: Spec) -> tuple[Callable[..., Tensor], tuple[Tensor, ...], bool]:
-    """The function, example arguments, and whether the first one's length varies."""
+Function = Callable[..., Tensor | tuple[Tensor, ...]]
+
+
+def function_of(spec: Spec) -> tuple[Function, tuple[Tensor, ...], int]:
+    """The function, example arguments, and how many of them, from the first on, vary in length."""
     if spec.kind == "read":
         return _reading(spec)
     drawn = spec.what.draw(torch.zeros(1, 2, dtype=torch.int64), spec.shape)
@@ -46,45 +56,53 @@ def function_of(spec: Spec) -> tuple[Callable[..., Tensor], tuple[Tensor, ...], 
         found: Tensor = spec.what.apply(image, dict(zip(names, numbers, strict=True)))
         return found
 
-    return apply, (torch.zeros(1, *spec.shape), *(drawn[name].contiguous() for name in names)), False
+    return apply, (torch.zeros(1, *spec.shape), *(drawn[name].contiguous() for name in names)), 0
 
 
-def _reading(spec: Spec) -> tuple[Callable[..., Tensor], tuple[Tensor, ...], bool]:
-    size, out, mode, padding_mode = spec.what
-    channels, dtype = spec.shape[0], getattr(torch, spec.dtype.removeprefix("torch."))
+def _reading(spec: Spec) -> tuple[Function, tuple[Tensor, ...], int]:
+    size, out, padding_mode, keys = spec.what
 
-    def reading(values: Tensor, shape: Tensor, offset: Tensor, start: Tensor, linear: Tensor, shift: Tensor) -> Tensor:
-        return read(
-            Cases(values, shape, offset, channels), torch.zeros(1, dtype=torch.int64), start,
-            coordinates_of(Map(linear, shift), size, out), mode=mode, padding_mode=padding_mode,
-            spatial_dims=spec.spatial_dims,
+    def reading(*arguments: Tensor) -> tuple[Tensor, ...]:
+        shape, offset, start, linear, shift = arguments[len(keys) :]
+        coordinates = coordinates_of(Map(linear, shift), size, out)
+        first = torch.zeros(1, dtype=torch.int64)
+        return tuple(
+            read(
+                Cases(values, shape, offset, channels), first, start, coordinates, mode=mode,
+                padding_mode=padding_mode, spatial_dims=spec.spatial_dims,
+            )
+            for values, (mode, channels, _) in zip(arguments, keys, strict=False)
         )  # fmt: skip
 
     three = torch.zeros(1, 3, dtype=torch.int64)
-    arguments = (
-        torch.zeros(4096, dtype=dtype), three + 8, three[:, 0].clone(), three.clone(), torch.eye(3)[None],
-        torch.zeros(1, 3),
-    )  # fmt: skip
-    return reading, arguments, True
+    # Different lengths, so that none is taken to be the other's.
+    values = [
+        torch.zeros(4096 + 64 * number, dtype=getattr(torch, dtype.removeprefix("torch.")))
+        for number, (_, _, dtype) in enumerate(keys)
+    ]
+    place = (three + 8, three[:, 0].clone(), three.clone(), torch.eye(3)[None], torch.zeros(1, 3))
+    return reading, (*values, *place), len(keys)
 
 
 class _Module(torch.nn.Module):
-    def __init__(self, function: Callable[..., Tensor]) -> None:
+    def __init__(self, function: Function) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, *arguments: Tensor) -> Tensor:
+    def forward(self, *arguments: Tensor) -> Tensor | tuple[Tensor, ...]:
         return self.function(*arguments)
 
 
 def build(spec: Spec, path: Path) -> None:
     """Compile and write the library. Raises what the compiler raises."""
     function, arguments, varies = function_of(spec)
-    dynamic: Any = tuple({0: torch.export.Dim.DYNAMIC} if varies and not at else None for at in range(len(arguments)))
+    dynamic: Any = tuple({0: torch.export.Dim.DYNAMIC} if at < varies else None for at in range(len(arguments)))
     exported = torch.export.export(_Module(function), arguments, dynamic_shapes=(dynamic,))
-    # Indices are clamped by construction; and as many threads as the process has then, not those of now.
-    options = {"assert_indirect_indexing": False, "cpp.dynamic_threads": True}
-    torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
+    try:
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=_OPTIONS | _QUICK)
+    except Exception:
+        # An older compiler than the processor: let torch try what the compiler knows.
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=_OPTIONS)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,8 @@ class CropByPosNegLabel:
         return self.label_key
 
     def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        foreground = np.asarray((values > 0).any(0))
+        # The first of several channels is the background's, as MONAI has it.
+        foreground = np.asarray((values[1:] if len(values) > 1 else values).any(0))
         background = ~foreground
         if image is not None:
             background &= (image > self.image_threshold).any(0)

@@ -30,8 +30,8 @@ class Kernels:
 
     apply: Mapping[int, Callable[..., Tensor]]
     """By position in the chain."""
-    read: Mapping[tuple[int, str], Callable[..., Tensor]]
-    """By stage and key."""
+    read: Mapping[tuple[int, str], Callable[..., list[Tensor]]]
+    """By stage and first key of a group; each reads all keys of its group."""
 
 
 NOTHING_COMPILED = Kernels(apply={}, read={})
@@ -48,9 +48,8 @@ def render_on_host(
     first = stages[0]
     assert isinstance(first, Warp)
     bent: Any = draws.stages[0]
-    whole = _Reader(stage=0, warp=first, kernels=kernels, spatial_dims=spatial_dims)
-    batch = {key: whole.read(key, cases[key], draws.case, draws.start, bent) for key in first.readings}
-    batch = {key: _flat(value, spatial_dims) for key, value in batch.items()}
+    reader = _Reader(stage=0, warp=first, kernels=kernels, spatial_dims=spatial_dims)
+    batch = _flat(reader.read(cases, draws.case, draws.start, bent), spatial_dims)
     return follow_on_host(stages[1:], batch, draws.stages[1:], spatial_dims, kernels, first=1)
 
 
@@ -69,11 +68,8 @@ def follow_on_host(
             reader = _Reader(stage=number, warp=stage, kernels=kernels, spatial_dims=spatial_dims)
             size = len(next(iter(batch.values())))
             case, start = torch.arange(size), torch.zeros(size, 3, dtype=torch.int64)
-            full = {key: value[:, :, None] if spatial_dims == 2 else value for key, value in batch.items()}
-            batch = {
-                key: _flat(reader.read(key, as_cases(full[key]), case, start, drawn), spatial_dims)
-                for key in stage.readings
-            }
+            full = {key: as_cases(value[:, :, None] if spatial_dims == 2 else value) for key, value in batch.items()}
+            batch = _flat(reader.read(full, case, start, drawn), spatial_dims)
         elif isinstance(stage.op, ValueOp):
             batch = _applied(stage, batch, drawn, kernels)
         else:
@@ -94,6 +90,14 @@ def _applied(stage: Placed, batch: Batch, drawn: Mapping[str, Tensor], kernels: 
     return found
 
 
+def groups_of(warp: Warp) -> list[tuple[str, ...]]:
+    """The keys of a Warp that are read at the same places, together."""
+    found: dict[tuple[int, ...], list[str]] = {}
+    for key, reading in warp.readings.items():
+        found.setdefault(tuple(each.position for each in reading.ops), []).append(key)
+    return [tuple(keys) for keys in found.values()]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Reader:
     stage: int
@@ -101,65 +105,95 @@ class _Reader:
     kernels: Kernels
     spatial_dims: int
 
-    def read(self, key: str, cases: Cases, case: Tensor, start: Tensor, bent: Bent) -> Tensor:
-        """(B, C, D, H, W) of one key."""
-        found, uses = bent.maps[key], bent.uses[key].tolist() if key in bent.uses else [False] * case.shape[0]
-        reading, size = self.warp.readings[key], case.shape[0]
-        dtype = cases.values.dtype if reading.is_label else torch.float32
-        out = torch.empty(size, cases.channels, *self.warp.out, dtype=dtype)
-        shapes, offsets = cases.shape[case].tolist(), cases.offset[case].tolist()
+    def read(self, cases: Mapping[str, Cases], case: Tensor, start: Tensor, bent: Bent) -> Batch:
+        """(B, C, D, H, W) by key."""
+        batch = {}
+        for key, reading in self.warp.readings.items():
+            dtype = cases[key].values.dtype if reading.is_label else torch.float32
+            batch[key] = torch.empty(case.shape[0], cases[key].channels, *self.warp.out, dtype=dtype)
+        for keys in groups_of(self.warp):
+            self._group(keys, cases, case, start, bent, batch)
+        return batch
+
+    def _group(
+        self, keys: tuple[str, ...], cases: Mapping[str, Cases], case: Tensor, start: Tensor, bent: Bent, batch: Batch
+    ) -> None:
+        lead, reading = cases[keys[0]], self.warp.readings[keys[0]]
+        found, size = bent.maps[keys[0]], case.shape[0]
+        uses = bent.uses[keys[0]].tolist() if keys[0] in bent.uses else [False] * size
+        shapes, offsets = lead.shape[case].tolist(), lead.offset[case].tolist()
         linears, shifts, starts = found.linear.tolist(), found.shift.tolist(), start.tolist()
+        kernel = self.kernels.read.get((self.stage, keys[0]))
         for row in range(size):
-            voxels, channels = shapes[row][0] * shapes[row][1] * shapes[row][2], cases.channels
-            flat = cases.values[offsets[row] * channels : (offsets[row] + voxels) * channels]
-            volume = flat.view(channels, *shapes[row])
-            copied = None
+            volumes = [_volume(cases[key], offsets[row], shapes[row]) for key in keys]
+            out = [batch[key][row] for key in keys]
+            whole = None
             if not uses[row]:
-                copied = _copied(volume, starts[row], linears[row], shifts[row], self.warp, reading)
-            if copied is not None:
-                out[row].copy_(copied)
+                whole = _whole(shapes[row], starts[row], linears[row], shifts[row], self.warp, reading)
+            if whole is not None:
+                for volume, target in zip(volumes, out, strict=True):
+                    target.copy_(whole.of(volume))
                 continue
             own = Map(found.linear[row : row + 1], found.shift[row : row + 1])
-            numbers = (
-                {name: value[row : row + 1] for name, value in bent.numbers.get(key, {}).items()} if uses[row] else None
-            )
-            self._between(key, cases, case[row : row + 1], volume, start[row : row + 1], own, numbers, out[row])
-        return out
+            if kernel is not None and not uses[row]:
+                at = case[row : row + 1]
+                values = [cases[key].values for key in keys]
+                place = (lead.shape[at], lead.offset[at], start[row : row + 1])
+                for made, target in zip(kernel(*values, *place, own.linear, own.shift), out, strict=True):
+                    target.copy_(made[0])
+                continue
+            numbers = {name: value[row : row + 1] for name, value in bent.numbers.get(keys[0], {}).items()}
+            self._between(keys, volumes, start[row], own, numbers if uses[row] else None, out)
 
     def _between(
         self,
-        key: str,
-        cases: Cases,
-        case: Tensor,
-        volume: Tensor,
+        keys: tuple[str, ...],
+        volumes: list[Tensor],
         start: Tensor,
         own: Map,
         numbers: Drawn | None,
-        out: Tensor,
+        out: list[Tensor],
     ) -> None:
-        reading = self.warp.readings[key]
-        kernel = self.kernels.read.get((self.stage, key))
-        if kernel is not None and numbers is None:
-            out.copy_(kernel(cases.values, cases.shape[case], cases.offset[case], start, own.linear, own.shift)[0])
-            return
-        displaced = None
+        reading, displaced = self.warp.readings[keys[0]], None
         if numbers is not None and reading.bends is not None:
             displaced = reading.bends.displacement(numbers, self.warp.out, self.spatial_dims)
-        extent = torch.tensor([volume.shape[1:]])
+        extent = torch.tensor(volumes[0].shape[1:])
         coordinates = tuple(
-            bounded(axis, start[:, number], extent[:, number], reading.padding_mode).reshape(-1)
+            bounded(axis, start[number : number + 1], extent[number : number + 1], reading.padding_mode).reshape(-1)
             for number, axis in enumerate(coordinates_of(own, self.warp.size, self.warp.out, displaced))
         )
-        if reading.mode == "nearest":
-            nearest(volume, start[0].tolist(), coordinates, out=out)
-        else:
-            interpolate(volume, start[0].tolist(), coordinates, self.spatial_dims, out=out)
+        for key, volume, target in zip(keys, volumes, out, strict=True):
+            if self.warp.readings[key].mode == "nearest":
+                nearest(volume, start.tolist(), coordinates, out=target)
+            else:
+                interpolate(volume, start.tolist(), coordinates, self.spatial_dims, out=target)
 
 
-def _copied(
-    volume: Tensor, start: list[int], linear: list[list[float]], shift: list[float], warp: Warp, reading: Reading
-) -> Tensor | None:
-    """The patch as a view or copy of whole voxels, (C, *out); None where the map lies between voxels.
+def _volume(cases: Cases, offset: int, shape: list[int]) -> Tensor:
+    voxels = shape[0] * shape[1] * shape[2]
+    flat = cases.values[offset * cases.channels : (offset + voxels) * cases.channels]
+    return flat.view(cases.channels, *shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """Whole voxels of a case: a box, axes turned backward, and their order in the output."""
+
+    lows: list[int]
+    sides: list[int]
+    backward: list[int]
+    order: list[int]
+
+    def of(self, volume: Tensor) -> Tensor:
+        """(C, *out), a view where nothing lies outside and nothing is turned."""
+        box = cut(volume, self.lows, self.sides)
+        return (torch.flip(box, self.backward) if self.backward else box).permute(0, *self.order)
+
+
+def _whole(
+    shape: list[int], start: list[int], linear: list[list[float]], shift: list[float], warp: Warp, reading: Reading
+) -> _Whole | None:
+    """What a map copies; None where it lies between voxels, or reads outside and padding is not zeros.
 
     linear of a flip, a quarter turn or a swap has one 1 or -1 in each row; all else needs interpolation.
     """
@@ -180,17 +214,12 @@ def _copied(
             return None
         lows.append(start[axis] + round(low))
         sides.append(side)
-    outside = any(
-        low < 0 or low + side > extent for low, side, extent in zip(lows, sides, volume.shape[1:], strict=True)
-    )
+    outside = any(low < 0 or low + side > extent for low, side, extent in zip(lows, sides, shape, strict=True))
     if outside and reading.padding_mode != "zeros":
         return None
-    box = cut(volume, lows, sides)
     backward = [axis + 1 for axis in range(3) if signs[axis] < 0]
-    if backward:
-        box = torch.flip(box, backward)
-    return box.permute(0, *(order.index(axis) + 1 for axis in range(3)))
+    return _Whole(lows, sides, backward, [order.index(axis) + 1 for axis in range(3)])
 
 
-def _flat(value: Tensor, spatial_dims: int) -> Tensor:
-    return value[:, :, 0] if spatial_dims == 2 else value
+def _flat(batch: Batch, spatial_dims: int) -> Batch:
+    return {key: value[:, :, 0] if spatial_dims == 2 else value for key, value in batch.items()}

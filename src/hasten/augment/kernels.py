@@ -27,8 +27,8 @@ import hasten
 from hasten.augment import build_kernel, channels, maps, op, read
 from hasten.augment.build_kernel import Spec
 from hasten.augment.chain import Placed, Stage, Warp
-from hasten.augment.contrast import AdjustContrast, Gamma
-from hasten.augment.host import NOTHING_COMPILED, Kernels
+from hasten.augment.colour import ColorJitter
+from hasten.augment.host import NOTHING_COMPILED, Kernels, groups_of
 from hasten.augment.noise import GaussianNoise, RicianNoise
 from hasten.augment.store import Store
 from hasten.cache.key import cache_dir
@@ -39,8 +39,8 @@ from hasten.sample import constant, gather, random
 
 log = logging.getLogger(__name__)
 
-PAYS = (GaussianNoise, RicianNoise, AdjustContrast, Gamma)
-"""Operations that measure much faster compiled (`benchmarks/augments/kernels`); the others are bound by memory."""
+PAYS = (GaussianNoise, RicianNoise, ColorJitter)
+"""Operations that take several times less when compiled; for the others it does not pay for the 15 s of compiling."""
 _SECONDS = 300
 """A compiler that takes longer hangs."""
 
@@ -94,23 +94,26 @@ def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[
     for number, stage in enumerate(stages):
         if isinstance(stage, Warp):
             size = stage.out
-            for key, reading in stage.readings.items():
+            for keys in groups_of(stage):
+                reading = stage.readings[keys[0]]
                 if any(each.op.mode for each in reading.ops):
-                    yield (
-                        (number, key),
-                        Spec(
-                            kind="read",
-                            what=(stage.size, stage.out, reading.mode, reading.padding_mode),
-                            shape=(store.channels[key],),
-                            spatial_dims=dims,
-                            dtype=str(dtypes[key]),
-                        ),
-                    )
-                dtypes[key] = dtypes[key] if reading.is_label else torch.float32
+                    read_keys = tuple((stage.readings[key].mode, store.channels[key], str(dtypes[key])) for key in keys)
+                    what = (stage.size, stage.out, reading.padding_mode, read_keys)
+                    yield (number, keys[0]), Spec(kind="read", what=what, shape=(), spatial_dims=dims)
+            dtypes = {
+                key: dtypes[key] if reading.is_label else torch.float32 for key, reading in stage.readings.items()
+            }
         elif isinstance(stage, Placed) and isinstance(stage.op, PAYS):
-            bare = dataclasses.replace(stage.op, keys=(), prob=1.0)
             shape = (store.channels[stage.op.keys[0]], *size[3 - dims :])
-            yield stage.position, Spec(kind="apply", what=bare, shape=shape, spatial_dims=dims, dtype="torch.float32")
+            yield stage.position, Spec(kind="apply", what=_bare(stage.op), shape=shape, spatial_dims=dims)
+
+
+def _bare(op: Any) -> Any:
+    """The operation without what only decides whether, where and how strongly: that is not compiled in."""
+    own: dict[str, Any] = {"keys": (), "prob": 1.0}
+    if isinstance(op, GaussianNoise | RicianNoise):
+        own["std"] = (0.0, 1.0)
+    return dataclasses.replace(op, **own)
 
 
 def _digest(spec: Spec) -> str:
@@ -145,29 +148,34 @@ def _build(spec: Spec, path: Path) -> None:
         made.unlink(missing_ok=True)
 
 
-def opened(path: Path) -> Callable[[list[Tensor]], Tensor]:
+def opened(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
     """A library as a function of its arguments."""
     loader = getattr(getattr(torch._C, "_aoti", None), "AOTIModelPackageLoader", None)
     if loader is None:
         package = torch._inductor.aoti_load_package(str(path))
-        return lambda arguments: package(*arguments)
+
+        def call(arguments: list[Tensor]) -> list[Tensor]:
+            made = package(*arguments)
+            return [made] if isinstance(made, Tensor) else list(made)
+
+        return call
     # What the public function returns wraps this one, behind an import of the whole compiler.
     library = loader(str(path), "model", False, 1, -1)
 
-    def run(arguments: list[Tensor]) -> Tensor:
-        found: Tensor = library.boxed_run(arguments)[0]
+    def run(arguments: list[Tensor]) -> list[Tensor]:
+        found: list[Tensor] = library.boxed_run(arguments)
         return found
 
     return run
 
 
-def _applied(run: Callable[[list[Tensor]], Tensor]) -> Callable[..., Tensor]:
+def _applied(run: Callable[[list[Tensor]], list[Tensor]]) -> Callable[..., Tensor]:
     def apply(image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        return run([image.contiguous(), *(drawn[name].contiguous() for name in sorted(drawn))])
+        return run([image.contiguous(), *(drawn[name].contiguous() for name in sorted(drawn))])[0]
 
     return apply
 
 
-def _read(run: Callable[[list[Tensor]], Tensor]) -> Callable[..., Tensor]:
+def _read(run: Callable[[list[Tensor]], list[Tensor]]) -> Callable[..., list[Tensor]]:
     # The library takes layout for granted.
     return lambda *arguments: run([each.contiguous() for each in arguments])

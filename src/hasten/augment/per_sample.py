@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.chain import Batch, PerSample, Placed
+from hasten.augment.cucim import OnGpu
 from hasten.augment.op import op_key
 
 
@@ -19,21 +22,40 @@ def run_per_sample(stage: Placed, batch: Batch, key: Tensor) -> Batch:
     """
     assert isinstance(stage.op, PerSample)
     seeds = op_key(key, stage.position)[:, 0].tolist()
+    device = next(iter(batch.values())).device
+    stays = all(isinstance(each, OnGpu) for each in stage.op.transforms)
+    items = {name: value if stays else value.cpu() for name, value in batch.items()}
     found = [
-        run_one(stage.op.transforms, {name: value[row].cpu() for name, value in batch.items()}, seed)
+        run_one(stage.op.transforms, {name: value[row] for name, value in items.items()}, seed)
         for row, seed in enumerate(seeds)
     ]
-    device = next(iter(batch.values())).device
     return {name: value.to(device) for name, value in stacked(stage.op.transforms, found).items()}
 
 
 def run_one(transforms: tuple[Any, ...], item: dict[str, Any], seed: int) -> Any:
-    """An item through the transforms; their random state is set from `seed`, a 32-bit word, and changed by it."""
+    """An item through the transforms; their random state is set from `seed`, a 32-bit word, and changed by it.
+
+    So are torch's and numpy's own generators, which transforms from elsewhere draw from, while such a one runs.
+    """
     for number, each in enumerate(transforms):
+        own = (seed + 0x9E3779B1 * number) % 2**32
         if hasattr(each, "set_random_state"):
-            each.set_random_state(state=np.random.RandomState((seed + 0x9E3779B1 * number) % 2**32))
-        item = each(item)
+            each.set_random_state(state=np.random.RandomState(own))
+        with _seeded(own):
+            item = each(item)
     return item
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    before = np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            np.random.set_state(before)  # noqa: NPY002
 
 
 def stacked(transforms: tuple[Any, ...], items: list[Any]) -> Batch:

@@ -22,7 +22,12 @@ _LABEL = ("label",)
 
 
 def nnunet_chain(
-    patch: Triple, *, crop: CropOp | None = None, rotate_deg: float = 30.0, spatial_dims: int = 3
+    patch: Triple,
+    *,
+    num_channels: int = 1,
+    crop: CropOp | None = None,
+    rotate_deg: float = 30.0,
+    spatial_dims: int = 3,
 ) -> Chain:
     """The random transforms of nnU-Net 2.8's default trainer, on patches cut at random (or by `crop`).
 

@@ -50,7 +50,8 @@ class Store:
 def store_of_items(items: Iterable[tuple[str, Mapping[str, Any]]], keys: Sequence[str]) -> Store:
     """items: (name, item); the entries `keys` of each are (C, D, H, W) or (C, H, W) arrays or tensors.
 
-    float16, float32, int16 and uint8 are kept as they are, all else becomes float32. Raises ValueError naming the item.
+    float16, float32, int16 and uint8 are kept as they are, truth values become uint8, all else
+    float32. Raises ValueError naming the item.
     """
     names: list[str] = []
     shapes: list[tuple[int, ...]] = []
@@ -167,6 +168,8 @@ def _volume(name: str, item: Mapping[str, Any], key: str) -> Tensor:
             f'{name}: "{key}" has shape {tuple(value.shape)}; channels first and 2 or 3 axes of space are needed '
             "(MONAI: EnsureChannelFirstd)"
         )
+    if value.dtype == torch.bool:
+        return value.to(torch.uint8)
     return value if value.dtype in _KEPT else value.to(torch.float32)
 
 

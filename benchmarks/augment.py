@@ -1,0 +1,165 @@
+"""Augmentation: batches a second of whole chains against MONAI, TorchIO and batchgeneratorsv2 on the same two cores.
+
+Peers run per sample in two worker processes, as their users run them; Hasten makes the batch in the process that asks
+for it. All cut from the same volumes in memory, with the same probabilities and ranges; what could not be matched is
+said in each arm (`benchmarks/augments`). Seconds a batch in the steady state, arms in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.augments.memory import peak_bytes
+from benchmarks.augments.pace import seconds_a_batch
+from benchmarks.harness import ROOT, Claim, arguments, busy_machine, finish, interleave, median_ratio
+
+Arm = Callable[[], Iterator[Any]]
+Results = dict[str, list[float]]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = arguments(
+        str(__doc__).splitlines()[0], argv,
+        rounds={"type": int, "help": "rounds of every part; default 5, quick 2"},
+        parts={"nargs": "+", "choices": tuple(PARTS), "default": list(PARTS)},
+    )  # fmt: skip
+    rounds = given.rounds or (2 if given.quick else 5)
+    others = busy_machine()
+    results: Results = {}
+    claims: list[Claim] = []
+    details: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in given.parts:
+            found, own, told = PARTS[name](rounds, given.quick, Path(folder))
+            results.update(found)
+            claims.extend(own)
+            details[name] = told
+            print(f"{name}: done", flush=True)
+    bench = "augment" if set(given.parts) == set(PARTS) else f"augment_{'_'.join(given.parts)}"
+    settings = {"about": __doc__, "rounds": rounds, "parts": details}
+    finish(bench, claims, results, given.out, given.quick, settings=settings, others_before=others)
+
+
+def _compare(name: str, arms: dict[str, Arm], rounds: int, batches: dict[str, int]) -> tuple[Results, list[Claim]]:
+    timed = {f"{name}/{arm}_s": partial(seconds_a_batch, make, batches.get(arm, 6), 2) for arm, make in arms.items()}
+    results = interleave(timed, rounds)
+    peers = [arm for arm in results if "/hasten" not in arm]
+    fastest = min(peers, key=lambda arm: sorted(results[arm])[len(results[arm]) // 2])
+    who = fastest.split("/")[1].removesuffix("_s")
+    claims = [
+        Claim.at_least(
+            f"{name}: the fastest peer ({who}) takes this many times Hasten's seconds a batch, {kind}",
+            median_ratio(results[fastest], results[f"{name}/hasten_{kind}_s"]), goal,
+        )
+        for kind, goal in (("compiled", 10), ("eager", 2))
+        if f"{name}/hasten_{kind}_s" in results
+    ]  # fmt: skip
+    return results, claims
+
+
+def _nnunet(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim], Any]:
+    from benchmarks.augments import batchgenerators_arm, monai_arm, own_arm, torchio_arm
+    from benchmarks.augments.patches import Nnunet, volumes
+
+    work = Nnunet(side=32, batch=2) if quick else Nnunet()
+    cases = volumes(6, (work.source + 16,) * 3)
+    eager, compiled = (own_arm.nnunet(cases, work, compile=kind, cache=folder) for kind in (False, True))
+    arms: dict[str, Arm] = {
+        "batchgeneratorsv2": partial(batchgenerators_arm.nnunet, cases, work),
+        "monai": partial(monai_arm.nnunet, cases, work),
+        "torchio": partial(torchio_arm.nnunet, cases, work),
+        "hasten_eager": partial(own_arm.stream, eager),
+        "hasten_compiled": partial(own_arm.stream, compiled),
+    }
+    few = 2 if quick else 6
+    results, claims = _compare(
+        "nnunet", arms, rounds, {arm: 20 if "hasten" in arm and not quick else few for arm in arms}
+    )
+    whole = sum(value.nbytes for value in eager(0).values())
+    shares = [(peak_bytes(partial(eager, step)) - whole) / whole for step in range(8)]
+    results["nnunet/extra_memory_over_batch"] = shares
+    text = "nnunet: largest memory beside the batch, over the batch"
+    claims.append(Claim.at_most(text, max(shares), 3))
+    return results, claims, {"compiled": compiled.why, "work": str(work)}
+
+
+def _chains(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim], Any]:
+    from benchmarks.augments import monai_arm, own_arm
+    from benchmarks.augments.patches import Brats, Spleen, volumes
+
+    side = 32 if quick else 96
+    spleen, brats = Spleen(side=side), Brats(side=side)
+    results: Results = {}
+    claims: list[Claim] = []
+    for name, work, channels in (("spleen", spleen, 1), ("brats", brats, 4)):
+        cases = volumes(6, (side * 3 // 2,) * 3, channels)
+        maker = getattr(own_arm, name)
+        arms: dict[str, Arm] = {
+            "monai": partial(getattr(monai_arm, name), cases, work),
+            "monai_threads": partial(getattr(monai_arm, name), cases, work, loader="threads"),
+            "hasten_eager": partial(own_arm.stream, maker(cases, work, compile=False)),
+            "hasten_compiled": partial(own_arm.stream, maker(cases, work, compile=True, cache=folder)),
+        }
+        found, own = _compare(name, arms, rounds, dict.fromkeys(arms, 4 if quick else 20))
+        results |= found
+        claims += own
+    return results, claims, {"spleen": str(spleen), "brats": str(brats)}
+
+
+def _tiles(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim], Any]:
+    from benchmarks.augments import colour_arm, own_arm
+    from benchmarks.augments.patches import Tiles, tiles
+
+    work = Tiles(side=64, batch=8) if quick else Tiles()
+    images = tiles(2 * work.batch, work.side)
+    jitter = "torchvision" if colour_arm.has_torchvision() else "stand-in with torchvision's definition"
+    arms: dict[str, Arm] = {
+        "monai": partial(colour_arm.tiles, images, work),
+        "hasten_eager": partial(own_arm.stream, own_arm.tiles(images, work, compile=False)),
+        "hasten_compiled": partial(own_arm.stream, own_arm.tiles(images, work, compile=True, cache=folder)),
+    }
+    results, claims = _compare("tiles", arms, rounds, dict.fromkeys(arms, 2 if quick else 6))
+    return results, claims, {"work": str(work), "jitter": jitter}
+
+
+def _first(rounds: int, quick: bool, folder: Path) -> tuple[Results, list[Claim], Any]:
+    rows: dict[str, list[dict[str, Any]]] = {"cold": [], "warm": []}
+    for number in range(rounds):
+        cache = folder / f"first{number}"
+        for kind in ("cold", "warm"):
+            rows[kind].append(_child(cache))
+    results = {f"first/{kind}_s": [row["seconds"] for row in found] for kind, found in rows.items()}
+    results["first/import_s"] = [row["import_seconds"] for row in rows["warm"]]
+    median = {kind: sorted(values)[len(values) // 2] for kind, values in results.items()}
+    claims = [
+        Claim.at_most("first batch: seconds with compiled kernels on disk", median["first/warm_s"], 2),
+        Claim.at_most("first batch: seconds where they are compiled first", median["first/cold_s"], 20),
+    ]
+    return results, claims, {kind: found[-1]["why"] for kind, found in rows.items()}
+
+
+def _child(cache: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.augments.first", str(cache)],
+        cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"benchmarks.augments.first failed:\n{done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+PARTS: dict[str, Callable[[int, bool, Path], tuple[Results, list[Claim], Any]]] = {
+    "nnunet": _nnunet, "chains": _chains, "tiles": _tiles, "first": _first,
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Hasten's arm of `benchmarks.augment`: the ready chains, bound to the same cases in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.augments.patches import Brats, Case, Nnunet, Spleen, Tiles
+from hasten.augment.colour import ColorJitter
+from hasten.augment.crop import SpatialCrop
+from hasten.augment.grid import Flip
+from hasten.augment.program import ChainProgram, make_chain_program
+from hasten.augment.ready import brats_chain, nnunet_chain, pathology_chain, spleen_chain
+from hasten.augment.store import Store, store_of_items
+
+
+def nnunet(cases: Sequence[Case], work: Nnunet, *, compile: bool, cache: Path | None = None) -> ChainProgram:
+    crop = SpatialCrop(size=work.patch)
+    chain = nnunet_chain(work.patch, crop=crop, rotate_deg=work.rotate_deg)
+    return make_chain_program(chain, stored(cases), batch_size=work.batch, compile=compile, cache_dir=cache)
+
+
+def spleen(cases: Sequence[Case], work: Spleen, *, compile: bool, cache: Path | None = None) -> ChainProgram:
+    chain = spleen_chain(work.patch, num_samples=work.samples)
+    size = work.cases * work.samples
+    return make_chain_program(chain, stored(cases), batch_size=size, compile=compile, cache_dir=cache)
+
+
+def brats(cases: Sequence[Case], work: Brats, *, compile: bool, cache: Path | None = None) -> ChainProgram:
+    chain = brats_chain(work.patch)
+    return make_chain_program(chain, stored(cases), batch_size=work.batch, compile=compile, cache_dir=cache)
+
+
+def tiles(images: Sequence[torch.Tensor], work: Tiles, *, compile: bool, cache: Path | None = None) -> ChainProgram:
+    jitter = ColorJitter(
+        keys=("image",), brightness=work.brightness, contrast=work.contrast, saturation=work.saturation, hue=work.hue
+    )
+    first, _, *others = pathology_chain().ops
+    assert isinstance(first, ColorJitter)
+    flips = [Flip(keys=("image",), prob=work.flip_prob, spatial_axis=(axis,)) for axis in (0, 1)]
+    chain = replace(pathology_chain(), ops=(jitter, *flips, *others))
+    rows = [(f"tile {number}", {"image": image.numpy()}) for number, image in enumerate(images)]
+    store = store_of_items(rows, ["image"])
+    return make_chain_program(chain, store, batch_size=work.batch, compile=compile, cache_dir=cache)
+
+
+def stored(cases: Sequence[Case]) -> Store:
+    """Images in float16, as Hasten's arena keeps them."""
+    rows: list[tuple[str, dict[str, Any]]] = [
+        (f"case {number}", {"image": case.image.half().numpy(), "label": case.label.numpy()})
+        for number, case in enumerate(cases)
+    ]
+    return store_of_items(rows, ["image", "label"])
+
+
+def stream(program: ChainProgram) -> Iterator[dict[str, torch.Tensor]]:
+    """Batches without end."""
+    return program.batches(0, 10**9)

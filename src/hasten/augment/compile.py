@@ -1,0 +1,296 @@
+"""A MONAI chain of dictionary transforms, its random part lowered to Hasten's operations."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasten.augment.chain import Batch, Chain
+from hasten.augment.cucim import can_run
+from hasten.augment.explain import backends_table, explain_table
+from hasten.augment.lower import Context, name_of
+from hasten.augment.lower.cucim import is_cucim
+from hasten.augment.naming import batch_keys, check_label_keys, label_keys_of
+from hasten.augment.program import ChainProgram, make_chain_program
+from hasten.augment.source import Items, SampledProgram, Source, bare_program, size_of, through
+from hasten.augment.steps import PER_SAMPLE, Plan, plan_steps, size_setting
+from hasten.augment.store import Store, common_size, store_of_arena, store_of_items
+from hasten.cache.arena import Arena
+from hasten.cache.chain import Chain as CachedChain
+from hasten.cache.chain import split_chain
+from hasten.cache.dataset import CacheDataset, ChainDataset
+from hasten.cache.identity import chain_identity
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformProgram:
+    """A chain of transforms and what becomes of each; `bind` it to data, or call it on batches."""
+
+    cached: CachedChain
+    plan: Plan
+    context: Context
+    optional: tuple[str, ...] = ()
+    """Keys that batches hold only if items have them as images."""
+    strict: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The entries of a batch."""
+        return self.context.keys
+
+    @property
+    def label_keys(self) -> tuple[str, ...]:
+        """Those that hold classes."""
+        return self.context.label_keys
+
+    @property
+    def chain(self) -> Chain:
+        """Hasten's operations."""
+        return Chain(crop=self.plan.crop, ops=self.plan.ops, keys=self.context.keys, label_keys=self.context.label_keys)
+
+    def explain(self) -> str:
+        """A table: each transform, how it runs, why, what it is merged with, and Hasten's operation for it."""
+        return explain_table(self.plan, self.chain, self.context)
+
+    def backends(self) -> str:
+        """A table like MONAI's of transforms: what each can run on there and here."""
+        return backends_table(self.plan)
+
+    def bind(
+        self,
+        data: Any,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        compile: bool = False,
+        train_cases: Sequence[int] | None = None,
+        spans: bool = False,
+    ) -> ChainProgram | SampledProgram:
+        """Batches of this data: `program(step)` and `program.batches(first, last)` give (B, C, *S) by key on `device`.
+
+        data: one of Hasten's cached data sets made with the same chain; rows, which the deterministic part is run on
+        once; or an arena of prepared cases (keys image and label). train_cases: positions in it that are drawn from,
+        None for all. compile, spans: see `make_chain_program`. Raises ValueError where data and chain do not fit.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}; at least 1 is needed")
+        items, arena = _items_of(data, self.cached)
+        cases = tuple(range(items.count)) if train_cases is None else tuple(train_cases)
+        if not cases or min(cases) < 0 or max(cases) >= items.count:
+            raise ValueError(f"train_cases: there are {items.count} cases; name some of 0 to {items.count - 1}")
+        here = self._for_item(items.get(0), items.name(0), torch.device(device))
+        if not here.plan.source:
+            store = here._store(items, arena)
+            sized = here if here.plan.crop is not None else here._for_size(store)
+            if not sized.plan.source:
+                return make_chain_program(
+                    sized.chain, store, batch_size=batch_size, seed=seed, train_cases=cases, device=device,
+                    compile=compile, spans=spans,
+                )  # fmt: skip
+            here = sized
+        source = Source(transforms=here.plan.source, keys=here.context.keys, seed=seed, items=items, train_cases=cases)
+        return here._sampled(source, batch_size, device=device, compile=compile, spans=spans)
+
+    def __call__(self, batch: Mapping[str, Tensor], *, seed: int, first: int = 0) -> Batch:
+        """The random part on a batch (B, C, *S) by key that a loader gave: samples `first` ... `first` + B - 1.
+
+        Runs where the batch lies. Entries that the chain does not name stay as they are. Raises ValueError for a chain
+        with a crop, or one that must begin with whole cases.
+        """
+        own = {key: value for key, value in batch.items() if key in self.context.keys}
+        absent = [key for key in self.context.keys if key not in own and key not in self.optional]
+        if absent or not own:
+            raise ValueError(f"the batch has no {absent or list(self.context.keys)}, only {sorted(map(str, batch))}")
+        value = next(iter(own.values()))
+        context = replace(
+            self.context, keys=tuple(own), dims=value.ndim - 2, cucim=self._cucim(value.device),
+            label_keys=tuple(key for key in self.context.label_keys if key in own), bytes_keys=_bytes_keys(own),
+        )  # fmt: skip
+        plan = plan_steps(self.cached, context, size=size_of(own), whole=False)
+        if plan.source:
+            first_name = name_of(plan.source[-1])
+            raise ValueError(f"{first_name} must see whole cases, not batches; use bind(data, ...) for this chain")
+        here = replace(self, plan=_checked(plan, self.strict), context=context)
+        program = bare_program(here.chain, own, seed, value.device)
+        rest = {key: value for key, value in batch.items() if key not in own}
+        return {**rest, **through(program, own, first)}
+
+    def _for_item(self, item: Any, name: str, device: torch.device) -> TransformProgram:
+        """The chain lowered for items like this one."""
+        if not isinstance(item, Mapping):
+            raise ValueError(
+                f"{name}: is a {type(item).__name__}; items must be dictionaries, which the chain works on"
+            )
+        present = [key for key in self.context.keys if key not in self.optional or _is_image(item.get(key))]
+        label_keys = tuple(key for key in self.context.label_keys if key in present)
+        if not present:
+            raise ValueError(f"{name}: none of {list(self.context.keys)} is an image (C, *S); name the keys by keys")
+        value: Any = item.get(present[0])
+        dims = value.ndim - 1 if _is_image(value) else self.context.dims
+        context = replace(
+            self.context, keys=tuple(present), label_keys=label_keys, dims=dims, cucim=self._cucim(device),
+            bytes_keys=_bytes_keys({key: item[key] for key in present if key in item}),
+        )  # fmt: skip
+        plan = _checked(plan_steps(self.cached, context), self.strict)
+        return replace(self, plan=plan, context=context, optional=())
+
+    def _for_size(self, store: Store) -> TransformProgram:
+        """Of a chain without a crop: lowered for the size that all items have, or that a transform gives them."""
+        try:
+            size, least = common_size(store), 0
+        except ValueError:
+            size, least = None, size_setting(self.cached)
+            if not least:
+                raise
+        plan = plan_steps(self.cached, self.context, size=size, least=least)
+        return replace(self, plan=_checked(plan, self.strict))
+
+    def _store(self, items: Items, arena: Arena | None) -> Store:
+        if arena is not None:
+            return store_of_arena(arena, self.context.dims)
+        crop = self.plan.crop
+        extra = [] if crop is None else [crop.centred_on, getattr(crop, "image_key", None)]
+        keys = [*self.context.keys, *(key for key in extra if key and key not in self.context.keys)]
+        return store_of_items(((items.name(number), items.get(number)) for number in range(items.count)), keys)
+
+    def _sampled(self, source: Source, batch_size: int, **options: Any) -> SampledProgram:
+        """With the operations lowered for what the source gives."""
+        batch = {key: value[None] for key, value in source.sample(0).items()}
+        context = replace(self.context, dims=next(iter(batch.values())).ndim - 2)
+        plan = plan_steps(self.cached, context, size=size_of(batch), least=len(source.transforms))
+        if len(plan.source) > len(source.transforms):
+            return self._sampled(replace(source, transforms=plan.source), batch_size, **options)
+        here = replace(self, plan=_checked(plan, self.strict), context=context)
+        rest = bare_program(here.chain, batch, source.seed, **options)
+        return SampledProgram(source=source, rest=rest, batch_size=batch_size)
+
+    def _cucim(self, device: torch.device) -> bool:
+        return not self.strict and device.type == "cuda" and can_run()
+
+
+def compile_transforms(
+    chain: Any, *, strict: bool = False, label_keys: Sequence[str] | None = None, keys: Sequence[str] | None = None
+) -> TransformProgram:
+    """Lower the random part of a chain of MONAI's dictionary transforms to Hasten's operations.
+
+    chain: a MONAI `Compose`, or a sequence of transforms. What comes before the first random one is cached; of the
+    rest, each is fused into the operations on whole batches, or runs sample by sample as MONAI runs it, with a reason
+    (`explain`). strict: raise ValueError instead of running anything sample by sample. label_keys: the keys that hold
+    classes; None finds them by the crops' label_key, by modes and by name. keys: what batches hold; None takes what the
+    transforms name. Raises ValueError for arguments that can't be, naming the transform.
+    """
+    cached = split_chain(chain)
+    found, optional = batch_keys(cached, keys)
+    labels = label_keys_of(cached, found) if label_keys is None else check_label_keys(label_keys, found)
+    context = Context(
+        keys=found, label_keys=labels, named=() if label_keys is None else labels, cucim=not strict and can_run()
+    )
+    plan, context = _first_plan(cached, context)
+    _checked(plan, strict, final=False)
+    _warn_about_cucim(cached, context)
+    return TransformProgram(cached=cached, plan=plan, context=context, optional=optional, strict=strict)
+
+
+def _checked(plan: Plan, strict: bool, *, final: bool = True) -> Plan:
+    """Raises ValueError naming the first transform that runs sample by sample, if that is not wanted.
+
+    final: whether all is known that decides it.
+    """
+    kept = (step for step in plan.steps if step.how == PER_SAMPLE and (final or not step.undecided))
+    step = next(kept, None)
+    if strict and step is not None:
+        raise ValueError(f"{name_of(step.transform)} can't be lowered: it {step.why}; leave it out, or strict=False")
+    return plan
+
+
+def _first_plan(cached: CachedChain, context: Context) -> tuple[Plan, Context]:
+    """Before data tell how many axes they have: what the sizes in the chain tell, or what leaves least to MONAI."""
+    known = _dims(cached)
+    plans: list[tuple[Plan, Context]] = []
+    errors: list[ValueError] = []
+    for dims in (3, 2) if known is None else (known,):
+        here = replace(context, dims=dims)
+        try:
+            plans.append((plan_steps(cached, here), here))
+        except ValueError as error:
+            errors.append(error)
+    if not plans:
+        raise errors[0]
+    return min(plans, key=lambda each: sum(step.how == PER_SAMPLE for step in each[0].steps))
+
+
+def _dims(cached: CachedChain) -> int | None:
+    """Axes of space, as the sizes that transforms are given tell."""
+    for each in cached.compose.transforms:
+        own = [getattr(each, name, None) for name in ("cropper", "padder", "resizer", "rand_affine")]
+        inner = [getattr(one, name, None) for one in own for name in ("cropper", "padder")]
+        sizes = (getattr(one, name, None) for one in (*own, *inner) for name in ("spatial_size", "roi_size"))
+        found = next((len(size) for size in sizes if isinstance(size, Sequence) and len(size) in (2, 3)), None)
+        if found is not None:
+            return found
+    return None
+
+
+def _warn_about_cucim(cached: CachedChain, context: Context) -> None:
+    rest = cached.compose.transforms[cached.fixed :]
+    names = [each.name for each in rest if is_cucim(each)]
+    if names and not context.cucim:
+        log.warning("cuCIM can't run here: Hasten's operations take the place of its %s", ", ".join(names))
+    fixed: tuple[Any, ...] = cached.fixed_transforms
+    cached_names = [each.name for each in fixed if is_cucim(each)]
+    if cached_names and not can_run():
+        log.warning(
+            "cuCIM can't run here, but its %s must, to prepare cases: install cupy and cucim, or write MONAI's own "
+            "transforms for it", ", ".join(cached_names),
+        )  # fmt: skip
+
+
+def _items_of(data: Any, cached: CachedChain) -> tuple[Items, Arena | None]:
+    """Prepared items. Raises ValueError where a data set was made with another chain, or there is nothing in it."""
+    if isinstance(data, Arena):
+        return Items(
+            count=len(data.ids), get=lambda case: _arena_item(data, case), name=lambda case: data.ids[case]
+        ), data
+    if not isinstance(data, ChainDataset):
+        if isinstance(data, str | Mapping) or not isinstance(data, Sequence):
+            raise ValueError(
+                f"data is a {type(data).__name__}; give rows, one of Hasten's cached data sets, or an arena"
+            )
+        data = CacheDataset(data, cached.compose, progress=False)
+    elif not _same(data.chain, cached):
+        raise ValueError(
+            f"the {type(data).__name__} was made with another chain: its deterministic part differs from that of the "
+            "program; make both from the same Compose"
+        )
+    if not len(data):
+        raise ValueError("there are no items to make batches from; give the program a data set that is not empty")
+    return Items(count=len(data), get=data.prepared, name=lambda case: f"item {data.source(case)}"), None
+
+
+def _same(one: CachedChain, other: CachedChain) -> bool:
+    if one.fixed != other.fixed:
+        return False
+    pairs = zip(one.fixed_transforms, other.fixed_transforms, strict=True)
+    return all(mine is yours for mine, yours in pairs) or chain_identity(one) == chain_identity(other)
+
+
+def _arena_item(arena: Arena, case: int) -> dict[str, Tensor]:
+    image, label = arena.image(case), arena.label(case)[None]
+    flat = all(shape[0] == 1 for shape in arena.shapes)
+    return {"image": image[:, 0] if flat else image, "label": label[:, 0] if flat else label}
+
+
+def _is_image(value: Any) -> bool:
+    return getattr(value, "ndim", 0) in (3, 4)
+
+
+def _bytes_keys(values: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(key for key, value in values.items() if str(getattr(value, "dtype", "")).endswith("uint8"))

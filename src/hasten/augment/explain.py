@@ -1,0 +1,119 @@
+"""What became of a chain of transforms, as tables of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+from hasten.augment.chain import Chain, Fixed, PerSample, Warp, stages_of
+from hasten.augment.lower import Context, name_of
+from hasten.augment.lower.cucim import is_cucim
+from hasten.augment.maps import MapOp
+from hasten.augment.steps import CACHED, FUSED, Plan, Step
+from hasten.config.schema import Triple
+
+_LONG: Triple = (4096, 4096, 4096)
+"""A size that fits any operation, where the true one is known with the data only."""
+
+
+def explain_table(plan: Plan, chain: Chain, context: Context) -> str:
+    """One row a transform: number, name, how it runs, why; below it Hasten's operation, `=`."""
+    together = _together(plan, chain)
+    rows = [("", "transform", "runs", "why")]
+    below: dict[int, list[str]] = {}
+    for number, step in enumerate(plan.steps, 1):
+        why = "; ".join(part for part in (step.why, together.get(number, "")) if part)
+        rows.append((str(number), name_of(step.transform), step.how, why or "on whole batches"))
+        if step.how != CACHED:
+            below[number] = [f"= {described(op)}" for op in step.ops if not isinstance(op, PerSample)]
+    lines = _aligned(rows)
+    found = [lines[0]]
+    for number, line in enumerate(lines[1:], 1):
+        found += [line, *(f"     {each}" for each in below.get(number, []))]
+    labels = ", ".join(context.label_keys) or "none"
+    return "\n".join([*found, "", f"batch: {', '.join(context.keys)} (classes: {labels})"])
+
+
+def backends_table(plan: Plan) -> str:
+    """One row a transform: what MONAI runs it on, and what Hasten does."""
+    rows = [("", "transform", "MONAI", "Hasten")]
+    for number, step in enumerate(plan.steps, 1):
+        theirs = ", ".join(sorted(str(each) for each in getattr(step.transform, "backend", ())))
+        if is_cucim(step.transform):
+            theirs = "cupy"
+        rows.append((str(number), name_of(step.transform), theirs or "not said", _ours(step)))
+    return "\n".join(_aligned(rows))
+
+
+def described(op: Any) -> str:
+    """An operation with the arguments that are not the default."""
+    if isinstance(op, Fixed):
+        told = ", ".join(f'"{key}"' for key in op.keys)
+        return f"{op.name}({told})"
+    assert is_dataclass(op)
+    shown = []
+    for field in fields(op):
+        value = getattr(op, field.name)
+        if field.default is MISSING or value != field.default or field.name in ("keys", "prob"):
+            shown.append(f"{field.name}={_short(value)}")
+    return f"{type(op).__name__}({', '.join(shown)})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value + 0.0:.6g}"
+    if isinstance(value, tuple):
+        inner = ", ".join(_short(each) for each in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return repr(value)
+
+
+def _ours(step: Step) -> str:
+    if step.how == CACHED:
+        return "host, once (cached)"
+    if step.how == FUSED:
+        return "torch eager, torch compiled" if step.ops else "nothing to do"
+    if any(isinstance(op, PerSample) for op in step.ops):
+        return "cupy (cuCIM), sample by sample"
+    return "host, sample by sample"
+
+
+def _together(plan: Plan, chain: Chain) -> dict[int, str]:
+    """By number of the step: which others it shares its interpolation with."""
+    owner = {position: number for number, step in enumerate(plan.steps, 1) for position in step.positions}
+    crop = next(
+        (number for number, step in enumerate(plan.steps, 1) if step.how == FUSED and plan.crop in step.ops), None
+    ) if plan.crop is not None else None  # fmt: skip
+    size = plan.crop.size if plan.crop is not None else _LONG
+    try:
+        stages = stages_of(chain, size)
+    except ValueError:
+        return {}
+    found: dict[int, str] = {}
+    for at, stage in enumerate(stages):
+        if not isinstance(stage, Warp):
+            continue
+        positions = {placed.position for reading in stage.readings.values() for placed in reading.ops}
+        members = {owner[position] for position in positions} | ({crop} if crop and at == 0 else set())
+        for number in sorted(members):
+            others = sorted(members - {number})
+            if others:
+                found[number] = f"one reading with {_listed(plan, others)}"
+            elif any(isinstance(op, MapOp) for op in plan.steps[number - 1].ops):
+                found[number] = "a reading of its own"
+    return found
+
+
+def _listed(plan: Plan, numbers: Sequence[int]) -> str:
+    return ", ".join(f"{number} {name_of(plan.steps[number - 1].transform)}" for number in numbers)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines with columns one below the other: the first to the right, the last as long as it likes."""
+    first, *others = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    found = []
+    for row in rows:
+        middle = [cell.ljust(width) for cell, width in zip(row[1:-1], others, strict=True)]
+        found.append("  ".join([row[0].rjust(first), *middle, row[-1]]).rstrip())
+    return found

@@ -1,0 +1,71 @@
+"""A MONAI transform as Hasten's operations: one module a family, each with one `match` on MONAI's classes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hasten.augment.chain import Fixed
+from hasten.augment.lower.crops import is_random_crop, lower_crop
+from hasten.augment.lower.cucim import lower_cucim
+from hasten.augment.lower.geometry import lower_geometry
+from hasten.augment.lower.intensity import lower_intensity
+from hasten.augment.lower.suffix import lower_suffix
+from hasten.augment.lower.types import Context, Kept, Lowered, Undecided, keys_of, name_of
+
+__all__ = ["Context", "Kept", "Lowered", "Undecided", "is_random_crop", "keys_of", "lower", "name_of"]
+
+_FAMILIES = (lower_crop, lower_geometry, lower_intensity, lower_suffix, lower_cucim)
+
+
+def lower(transform: Any, context: Context) -> Lowered:
+    """Raises Kept saying why the transform can't be lowered, and ValueError for arguments that can't be."""
+    _check_class(transform)
+    if getattr(transform, "allow_missing_keys", False):
+        raise Kept("leaves out the keys that a case does not have (allow_missing_keys=True)")
+    made = next((key for key in keys_of(transform) if key in context.made), None)
+    for family in _FAMILIES:
+        found = family(transform, context)
+        if found is None:
+            continue
+        if made is not None and family is not lower_suffix:
+            raise Kept(f'works on "{made}", which the chain makes')
+        return _restricted(found, context)
+    raise Kept("has no counterpart in Hasten")
+
+
+def _check_class(transform: Any) -> None:
+    import monai.transforms as mt
+
+    kind = type(transform)
+    if isinstance(transform, mt.Compose):
+        raise Kept("decides by itself which of its transforms run, and in which order")
+    if not kind.__module__.startswith("monai.transforms."):
+        base = next((each for each in kind.__mro__ if each.__module__.startswith("monai.transforms.")), None)
+        made_from = (
+            f" made from MONAI's {base.__name__}" if base is not None and issubclass(base, mt.MapTransform) else ""
+        )
+        raise Kept(f"is code of your own{made_from}, which Hasten does not look into")
+    if not isinstance(transform, mt.MapTransform):
+        raise Kept(f"works on arrays; write {kind.__name__}d to say which keys of an item it changes")
+
+
+def _restricted(found: Lowered, context: Context) -> Lowered:
+    """Without the keys that are left out of the batch."""
+    ops = []
+    for op in found.ops:
+        keys = getattr(op, "keys", ())
+        rest = tuple(key for key in keys if key in context.keys)
+        if isinstance(op, Fixed):
+            # Its keys are checked against those that the chain starts with.
+            ops.append(op if rest == keys else replace(op, keys=()))
+            continue
+        if keys and not rest:
+            continue
+        if rest != keys:
+            modes = getattr(op, "mode", ())
+            if len(modes) > 1:
+                op = replace(op, mode=tuple(mode for key, mode in zip(keys, modes, strict=True) if key in rest))
+            op = replace(op, keys=rest)
+        ops.append(op)
+    return replace(found, ops=tuple(ops))

@@ -1,0 +1,179 @@
+"""MONAI's random crops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hasten.augment.crop import CentreCrop, CropByLabelClasses, CropByPosNegLabel, CropOp, SpatialCrop, WeightedCrop
+from hasten.augment.lower.types import Context, Kept, Lowered, build, check_all_keys, keys_of, triple_of
+from hasten.augment.reshape import Cut
+from hasten.config.schema import Triple
+
+_PADDED = "cases smaller than the patch lie in zeros, where MONAI gives a smaller patch"
+_LATE = "is not the first random transform, so that it crops what was changed already"
+
+
+def lower_crop(transform: Any, context: Context) -> Lowered | None:
+    """None for what is no crop. Raises Kept, and ValueError for arguments that can't be."""
+    import monai.transforms as mt
+
+    match transform:
+        case mt.RandCropByPosNegLabeld():
+            _check_opening(transform, context)
+            return _pos_neg(transform, context)
+        case mt.RandCropByLabelClassesd():
+            _check_opening(transform, context)
+            return _classes(transform, context)
+        case mt.RandWeightedCropd():
+            _check_opening(transform, context)
+            return _weighted(transform, context)
+        case mt.RandSpatialCropSamplesd():
+            _check_opening(transform, context)
+            return _spatial(transform, transform.cropper.cropper, transform.cropper.num_samples, context)
+        case mt.RandSpatialCropd():
+            return _spatial(transform, transform.cropper, 1, context)
+        case mt.RandScaleCropd():
+            raise Kept("takes its patch as a share of each case, so that patches differ in size")
+    return None
+
+
+def is_random_crop(transform: Any) -> bool:
+    """Whether whole cases go in and patches come out, one or several."""
+    import monai.transforms as mt
+
+    return isinstance(
+        transform,
+        mt.RandCropd | mt.RandCropByPosNegLabeld | mt.RandCropByLabelClassesd | mt.RandWeightedCropd
+        | mt.RandSpatialCropSamplesd | mt.RandGridPatchd,
+    )  # fmt: skip
+
+
+def _check_opening(transform: Any, context: Context) -> None:
+    if not context.opening:
+        raise Kept(_LATE)
+    check_all_keys(transform, context, "crops")
+
+
+def _pos_neg(transform: Any, context: Context) -> Lowered:
+    cropper = transform.cropper
+    image_key, threshold, from_indices = transform.image_key, cropper.image_threshold, ""
+    if transform.fg_indices_key is not None or transform.bg_indices_key is not None:
+        image_key, threshold = _indices(transform, context)
+        from_indices = "centres as FgBgToIndicesd finds them"
+    size = triple_of(transform, "spatial_size", cropper.spatial_size, context)
+    ratio = float(cropper.pos_ratio)
+    crop = build(
+        transform, CropByPosNegLabel, size=size, keys=keys_of(transform), label_key=transform.label_key, pos=ratio,
+        neg=1.0 - ratio, num_samples=cropper.num_samples, image_key=image_key, image_threshold=float(threshold),
+        pad=_pads(cropper.allow_smaller, size, context),
+    )  # fmt: skip
+    return _told(crop, from_indices, _PADDED if cropper.allow_smaller else "")
+
+
+def _indices(transform: Any, context: Context) -> tuple[str | None, float]:
+    """Image key and threshold of the cached transform that found foreground and background."""
+    import monai.transforms as mt
+
+    for each in context.fixed:
+        if isinstance(each, mt.FgBgToIndicesd) and transform.label_key in each.keys:
+            names = (transform.label_key + each.fg_postfix, transform.label_key + each.bg_postfix)
+            if names == (transform.fg_indices_key, transform.bg_indices_key) and each.converter.output_shape is None:
+                return each.image_key, each.converter.image_threshold
+    raise Kept(
+        f'takes its centres from "{transform.fg_indices_key}" and "{transform.bg_indices_key}", which no cached '
+        "FgBgToIndicesd of its label makes"
+    )
+
+
+def _classes(transform: Any, context: Context) -> Lowered:
+    import monai.transforms as mt
+
+    cropper = transform.cropper
+    image_key, threshold, number, from_indices = transform.image_key, cropper.image_threshold, cropper.num_classes, ""
+    if transform.indices_key is not None:
+        found = [
+            each for each in context.fixed
+            if isinstance(each, mt.ClassesToIndicesd) and transform.label_key in each.keys
+            and transform.label_key + each.indices_postfix == transform.indices_key
+            and each.converter.output_shape is None
+        ]  # fmt: skip
+        if not found:
+            raise Kept(f'takes its centres from "{transform.indices_key}", which no cached ClassesToIndicesd makes')
+        converter, from_indices = found[0].converter, "centres as ClassesToIndicesd finds them"
+        image_key, threshold, number = found[0].image_key, converter.image_threshold, converter.num_classes
+    ratios = None if cropper.ratios is None else tuple(float(each) for each in cropper.ratios)
+    number = number if number is not None or ratios is None else len(ratios)
+    if number is None:
+        raise Kept("has neither num_classes nor ratios; give num_classes")
+    size = triple_of(transform, "spatial_size", cropper.spatial_size, context)
+    crop = build(
+        transform, CropByLabelClasses, size=size, num_classes=int(number), keys=keys_of(transform),
+        label_key=transform.label_key, ratios=ratios, num_samples=cropper.num_samples, image_key=image_key,
+        image_threshold=float(threshold), pad=_pads(cropper.allow_smaller, size, context),
+    )  # fmt: skip
+    return _told(crop, from_indices, _PADDED if cropper.allow_smaller else "")
+
+
+def _weighted(transform: Any, context: Context) -> Lowered:
+    cropper = transform.cropper
+    size = triple_of(transform, "spatial_size", cropper.spatial_size, context)
+    crop = build(
+        transform, WeightedCrop, size=size, weight_key=transform.w_key, keys=keys_of(transform),
+        num_samples=cropper.num_samples, pad=_pads(False, size, context),
+    )  # fmt: skip
+    left_out = "" if transform.w_key in keys_of(transform) else f'"{transform.w_key}" is left out of the batch'
+    return _told(crop, left_out)
+
+
+def _spatial(transform: Any, cropper: Any, num_samples: int, context: Context) -> Lowered:
+    if cropper.random_size:
+        raise Kept("draws the size of its patch (random_size=True), so that patches differ in size")
+    size = triple_of(transform, "roi_size", cropper.roi_size, context)
+    check_all_keys(transform, context, "crops")
+    if not context.opening:
+        if not context.patches:
+            raise Kept(_LATE)
+        cut = build(transform, Cut, keys=keys_of(transform), size=size, random=cropper.random_center)
+        return Lowered(ops=(cut,), note="what it cuts away is never computed")
+    kind: Any = SpatialCrop if cropper.random_center else CentreCrop
+    crop: CropOp = build(
+        transform, kind, size=size, keys=keys_of(transform), num_samples=num_samples, pad=_pads(False, size, context)
+    )
+    return _told(crop)
+
+
+def _pads(allowed: bool, size: Triple, context: Context) -> bool:
+    """Whether smaller cases are to lie in zeros: the crop allows them, or the next transform pads what it gives."""
+    return allowed or (context.following is not None and makes_whole(context.following, size, context))
+
+
+def makes_whole(transform: Any, size: Triple, context: Context) -> bool:
+    """Whether it pads, with zeros on both sides, all keys to that size."""
+    import monai.transforms as mt
+
+    match transform:
+        case mt.ResizeWithPadOrCropd():
+            padder = transform.padder.padder
+        case mt.SpatialPadd():
+            padder = transform.padder
+        case _:
+            return False
+    if set(transform.keys) != set(context.keys) or not _with_zeros(transform, padder):
+        return False
+    try:
+        return triple_of(transform, "spatial_size", padder.spatial_size, context) == size
+    except Kept:
+        return False
+
+
+def _with_zeros(transform: Any, padder: Any) -> bool:
+    return (
+        all(str(mode) == "constant" for mode in transform.mode)
+        and str(padder.method) == "symmetric"
+        and all(not value for value in padder.kwargs.values())
+    )
+
+
+def _told(crop: CropOp, *notes: str) -> Lowered:
+    several = [f"{crop.num_samples} samples of a case follow each other"] if crop.num_samples > 1 else []
+    return Lowered(crop=crop, note="; ".join([*several, *[note for note in notes if note]]))

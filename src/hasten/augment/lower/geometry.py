@@ -1,0 +1,239 @@
+"""MONAI's transforms that move values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hasten.augment.affine import Affine, Rotate, Zoom
+from hasten.augment.grid import AxisFlip, Flip, Resize, Rotate90
+from hasten.augment.lower.crops import makes_whole
+from hasten.augment.lower.types import (
+    Context,
+    Kept,
+    Lowered,
+    Undecided,
+    build,
+    check_all_keys,
+    check_float,
+    keys_of,
+    modes_of,
+    padding_of,
+    pair,
+    triple_of,
+)
+from hasten.augment.reshape import AlignedZoom, Cut, Recentre, Reorder, quarter_turns
+from hasten.config.schema import Triple
+
+_GRID = {"zeros": "zeros", "border": "border", "reflection": "reflection"}
+_NUMPY = {"edge": "border", "replicate": "border", "constant": "zeros", "symmetric": "reflection"}
+_SHIFTED = '"nearest" takes the voxel whose centre is nearest, MONAI\'s resizing the one before'
+
+Ranges = tuple[tuple[float, float], ...]
+
+
+def lower_geometry(transform: Any, context: Context) -> Lowered | None:
+    """None for what moves no values. Raises Kept, and ValueError for arguments that can't be."""
+    return _random(transform, context) or _fixed(transform, context)
+
+
+def _random(transform: Any, context: Context) -> Lowered | None:
+    import monai.transforms as mt
+
+    keys = keys_of(transform)
+    match transform:
+        case mt.RandFlipd():
+            axes = _axes(transform.flipper.spatial_axis)
+            return Lowered(ops=(build(transform, Flip, keys=keys, prob=transform.prob, spatial_axis=axes),))
+        case mt.RandAxisFlipd():
+            return Lowered(ops=(build(transform, AxisFlip, keys=keys, prob=transform.prob),))
+        case mt.RandRotate90d():
+            axes = _two(transform.spatial_axes)
+            op = build(
+                transform, Rotate90, keys=keys, prob=transform.prob, max_k=transform.max_k, spatial_axes=axes,
+            )  # fmt: skip
+            return Lowered(ops=(op,))
+        case mt.RandRotated():
+            return _rotated(transform, context)
+        case mt.RandZoomd():
+            return _zoomed(transform, context)
+        case mt.RandAffined():
+            return _affine(transform, context)
+        case mt.Rand2DElasticd() | mt.Rand3DElasticd():
+            raise Kept("deforms by another definition than Hasten's B-spline `Elastic`, which is the fast one")
+    return None
+
+
+def _rotated(transform: Any, context: Context) -> Lowered:
+    own = transform.rand_rotate
+    if not own.keep_size:
+        raise Kept("gives patches of a size that depends on the angle (keep_size=False)")
+    if any(transform.align_corners):
+        raise Kept("has align_corners=True; Hasten turns voxels as squares, not as points")
+    check_float(transform, transform.dtype)
+    ranges = {field: pair(getattr(own, field), field) for field in ("range_x", "range_y", "range_z")}
+    op = build(
+        transform, Rotate, keys=keys_of(transform), prob=transform.prob, mode=modes_of(transform, context),
+        padding_mode=padding_of(transform, _GRID), **ranges,
+    )  # fmt: skip
+    return Lowered(ops=(op,))
+
+
+def _zoomed(transform: Any, context: Context) -> Lowered:
+    own = transform.rand_zoom
+    if not own.keep_size:
+        raise Kept("gives patches of a size that depends on the zoom (keep_size=False)")
+    if any(own.kwargs.values()):
+        raise Kept(f"has arguments for padding {own.kwargs}")
+    check_float(transform, transform.dtype)
+    modes = modes_of(transform, context)
+    linear = {bool(corners) for corners, mode in zip(transform.align_corners, modes, strict=True) if mode == "bilinear"}
+    if len(linear) > 1:
+        raise Kept("has align_corners both True and False; Hasten has one for all keys")
+    kind = AlignedZoom if True in linear else Zoom
+    op = build(
+        transform, kind, keys=keys_of(transform), prob=transform.prob,
+        min_zoom=tuple(float(each) for each in own.min_zoom), max_zoom=tuple(float(each) for each in own.max_zoom),
+        mode=modes, padding_mode=padding_of(transform, _NUMPY),
+    )  # fmt: skip
+    return Lowered(ops=(op,), note=_SHIFTED if "nearest" in modes else "")
+
+
+def _affine(transform: Any, context: Context) -> Lowered:
+    own, keys = transform.rand_affine, keys_of(transform)
+    grid = own.rand_affine_grid
+    modes, padding = modes_of(transform, context), padding_of(transform, _GRID)
+    op = build(
+        transform, Affine, keys=keys, prob=transform.prob, mode=modes, padding_mode=padding,
+        **{
+            field: _ranges(getattr(grid, field), field)
+            for field in ("rotate_range", "shear_range", "translate_range", "scale_range")
+        },
+    )  # fmt: skip
+    if own.spatial_size is None:
+        return Lowered(ops=(op,))
+    size = _resized(transform, own.spatial_size, context)
+    if size is None or size == context.size:
+        return Lowered(ops=(op,))
+    check_all_keys(transform, context, "gives another size")
+    centred = build(transform, Recentre, keys=keys, size=size, mode=modes, padding_mode=padding)
+    return Lowered(ops=(op, centred), note="what lies outside its spatial_size is never computed")
+
+
+def _resized(transform: Any, spatial_size: Any, context: Context) -> Triple | None:
+    """The size that it gives; None where it keeps the size of what comes in."""
+    sides = [spatial_size] if isinstance(spatial_size, int) else list(spatial_size)
+    if all(side is None or side <= 0 for side in sides):
+        return None
+    return triple_of(transform, "spatial_size", spatial_size, context)
+
+
+def _ranges(values: Any, field: str) -> Ranges:
+    """As RandAffineGrid reads them: a number r stands for (-r, r), None for nothing at all."""
+    found = []
+    for value in values:
+        if value is None:
+            continue
+        found.append((-abs(float(value)), abs(float(value))) if isinstance(value, int | float) else pair(value, field))
+    return tuple(found)
+
+
+def _fixed(transform: Any, context: Context) -> Lowered | None:
+    import monai.transforms as mt
+
+    keys = keys_of(transform)
+    match transform:
+        case mt.Flipd():
+            axes = _axes(transform.flipper.spatial_axis)
+            return Lowered(ops=(build(transform, Flip, keys=keys, prob=1.0, spatial_axis=axes),))
+        case mt.Rotate90d():
+            first, second = (axis % context.dims + 3 - context.dims for axis in _two(transform.rotator.spatial_axes))
+            order, backward = quarter_turns(transform.rotator.k % 4, first, second)
+            return _reordered(transform, order, backward, context)
+        case mt.Transposed():
+            return _transposed(transform, context)
+        case mt.Resized():
+            return _resize(transform, context)
+        case mt.CenterSpatialCropd():
+            check_all_keys(transform, context, "crops")
+            return _cut(transform, triple_of(transform, "roi_size", transform.cropper.roi_size, context), context)
+        case mt.ResizeWithPadOrCropd():
+            check_all_keys(transform, context, "changes the size")
+            size = triple_of(transform, "spatial_size", transform.padder.padder.spatial_size, context)
+            return _grown(transform, size, context) or _cut(transform, size, context)
+        case mt.SpatialPadd():
+            size = triple_of(transform, "spatial_size", transform.padder.spatial_size, context)
+            return _grown(transform, size, context) or Lowered(note="the patch is no smaller than that")
+        case mt.DivisiblePadd():
+            return _divisible(transform, context)
+    return None
+
+
+def _transposed(transform: Any, context: Context) -> Lowered:
+    indices = transform.transform.indices
+    if indices is None or len(indices) != context.dims + 1 or indices[0] != 0:
+        raise Kept(f"moves the channels (indices={indices})")
+    order = [each - 1 + 3 - context.dims for each in indices[1:]]
+    full = [*range(3 - context.dims), *order]
+    return _reordered(transform, (full[0], full[1], full[2]), (), context)
+
+
+def _reordered(transform: Any, order: Triple, backward: tuple[int, ...], context: Context) -> Lowered:
+    if order == (0, 1, 2) and not backward:
+        return Lowered(note="nothing to do")
+    if order != (0, 1, 2):
+        check_all_keys(transform, context, "swaps axes")
+    return Lowered(ops=(build(transform, Reorder, keys=keys_of(transform), order=order, backward=backward),))
+
+
+def _resize(transform: Any, context: Context) -> Lowered:
+    own = transform.resizer
+    if own.size_mode != "all":
+        raise Kept(f"has size_mode={own.size_mode}, so that sizes depend on the case")
+    if any(transform.align_corners) or any(transform.anti_aliasing):
+        raise Kept("has align_corners or anti_aliasing")
+    check_float(transform, transform.dtype)
+    check_all_keys(transform, context, "resizes")
+    size = triple_of(transform, "spatial_size", own.spatial_size, context)
+    if size == context.size:
+        return Lowered(note="the patch has that size")
+    modes = modes_of(transform, context)
+    op = build(transform, Resize, keys=keys_of(transform), spatial_size=size[3 - context.dims :], mode=modes)
+    return Lowered(ops=(op,), note=_SHIFTED if "nearest" in modes else "")
+
+
+def _cut(transform: Any, size: Triple, context: Context) -> Lowered:
+    if context.size is not None and all(own >= side for own, side in zip(size, context.size, strict=True)):
+        return Lowered(note="the patch is no larger than that")
+    op = build(transform, Cut, keys=keys_of(transform), size=size)
+    return Lowered(ops=(op,), note="what it cuts away is never computed")
+
+
+def _grown(transform: Any, size: Triple, context: Context) -> Lowered | None:
+    """What becomes of padding: None where nothing is padded. Raises Kept where something is, or may be."""
+    if context.size is None:
+        raise Undecided("pads, or does not, as the size of the items has it, which is known when data are bound")
+    if all(own <= side for own, side in zip(size, context.size, strict=True)):
+        whole = size == context.size and makes_whole(transform, size, context)
+        return Lowered(note="the patch is whole already") if whole else None
+    raise Kept(f"pads from {context.size[3 - context.dims :]} to {size[3 - context.dims :]}")
+
+
+def _divisible(transform: Any, context: Context) -> Lowered:
+    if context.size is None:
+        raise Undecided("pads, or does not, as the size of the items has it, which is known when data are bound")
+    factor = transform.padder.k
+    factors = (factor,) * context.dims if isinstance(factor, int) else tuple(factor)
+    if any(k > 0 and side % k for k, side in zip(factors, context.size[3 - context.dims :], strict=False)):
+        raise Kept(f"pads {context.size[3 - context.dims :]} to a multiple of {factor}")
+    return Lowered(note="the patch can be divided already")
+
+
+def _axes(value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    return (int(value),) if isinstance(value, int) else tuple(int(axis) for axis in value)
+
+
+def _two(value: Any) -> tuple[int, int]:
+    first, second = value
+    return int(first), int(second)

@@ -1,0 +1,281 @@
+"""MONAI's transforms that change values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hasten.augment.colour import ColorJitter
+from hasten.augment.contrast import AdjustContrast, HistogramShift
+from hasten.augment.field import BiasField
+from hasten.augment.fourier import GibbsNoise, KSpaceSpikeNoise
+from hasten.augment.holes import CoarseDropout, CoarseShuffle
+from hasten.augment.intensity import (
+    Normalize,
+    ScaleIntensity,
+    ScaleIntensityFixedMean,
+    ScaleIntensityRange,
+    ShiftIntensity,
+    StdShiftIntensity,
+)
+from hasten.augment.lower.types import Context, Kept, Lowered, build, check_float, keys_of, pair
+from hasten.augment.lowres import SimulateLowResolution
+from hasten.augment.mix import CutMix, MixUp
+from hasten.augment.noise import GaussianNoise, RicianNoise
+from hasten.augment.rescale import Rescale
+from hasten.augment.smooth import GaussianSharpen, GaussianSmooth
+
+
+def lower_intensity(transform: Any, context: Context) -> Lowered | None:
+    """None for what changes no values. Raises Kept, and ValueError for arguments that can't be."""
+    for family in (_noise, _scaled, _curves, _filters, _holes, _colours, _fixed):
+        found = family(transform, context)
+        if found is not None:
+            return found
+    return None
+
+
+def _one(transform: Any, kind: Any, note: Any = "", **fields: Any) -> Lowered:
+    fields.setdefault("prob", getattr(transform, "prob", 1.0))
+    return Lowered(ops=(build(transform, kind, keys=keys_of(transform), **fields),), note=note)
+
+
+def _noise(transform: Any, context: Context) -> Lowered | None:
+    import monai.transforms as mt
+
+    match transform:
+        case mt.RandGaussianNoised():
+            own = transform.rand_gaussian_noise
+            check_float(transform, [own.dtype])
+            _check_numbers(mean=own.mean, std=own.std)
+            std = (0.0 if own.sample_std else float(own.std), float(own.std))
+            return _one(transform, GaussianNoise, mean=float(own.mean), std=std)
+        case mt.RandRicianNoised():
+            own = transform.rand_rician_noise
+            check_float(transform, [own.dtype])
+            _check_one_key(transform)
+            if own.channel_wise or own.relative:
+                raise Kept("has channel_wise or relative noise; Hasten's is one for all channels")
+            _check_numbers(mean=own.mean, std=own.std)
+            std = (0.0 if own.sample_std else float(own.std), float(own.std))
+            return _one(transform, RicianNoise, mean=float(own.mean), std=std)
+        case mt.RandGibbsNoised():
+            return _one(transform, GibbsNoise, alpha=pair(transform.rand_gibbs_noise.alpha, "alpha"))
+        case mt.RandKSpaceSpikeNoised():
+            own = transform.rand_noise
+            _check_one_key(transform)
+            given = own.intensity_range
+            ranges = None if given is None else (
+                pair(given, "intensity_range") if isinstance(given[0], int | float)
+                else tuple(pair(each, "intensity_range") for each in given)
+            )  # fmt: skip
+            return _one(transform, KSpaceSpikeNoise, intensity_range=ranges, channel_wise=own.channel_wise)
+    return None
+
+
+def _scaled(transform: Any, context: Context) -> Lowered | None:
+    import monai.transforms as mt
+
+    match transform:
+        case mt.RandShiftIntensityd():
+            own = transform.shifter
+            if any(key is not None for key in transform.factor_key):
+                raise Kept("reads a factor from the metadata of the case (factor_key)")
+            return _one(transform, ShiftIntensity, offsets=pair(own.offsets, "offsets"), channel_wise=own.channel_wise)
+        case mt.RandScaleIntensityd():
+            own = transform.scaler
+            check_float(transform, [own.dtype])
+            return _one(transform, ScaleIntensity, factors=pair(own.factors, "factors"), channel_wise=own.channel_wise)
+        case mt.RandScaleIntensityFixedMeand():
+            own = transform.scaler
+            check_float(transform, [own.dtype])
+            return _one(
+                transform, ScaleIntensityFixedMean, factors=pair(own.factors, "factors"),
+                fixed_mean=own.fixed_mean, preserve_range=own.preserve_range, channel_wise=own.channel_wise,
+            )  # fmt: skip
+        case mt.RandStdShiftIntensityd():
+            own = transform.shifter
+            check_float(transform, [own.dtype])
+            return _one(
+                transform, StdShiftIntensity, factors=pair(own.factors, "factors"), nonzero=own.nonzero,
+                channel_wise=own.channel_wise,
+            )  # fmt: skip
+        case mt.RandBiasFieldd():
+            own = transform.rand_bias_field
+            check_float(transform, [own.dtype])
+            return _one(transform, BiasField, degree=own.degree, coeff_range=pair(own.coeff_range, "coeff_range"))
+    return None
+
+
+def _curves(transform: Any, context: Context) -> Lowered | None:
+    import monai.transforms as mt
+
+    match transform:
+        case mt.RandAdjustContrastd():
+            own = transform.adjuster
+            return _one(
+                transform, AdjustContrast, gamma=pair(own.gamma, "gamma"), invert_image=own.invert_image,
+                retain_stats=own.retain_stats,
+            )  # fmt: skip
+        case mt.RandHistogramShiftd():
+            low, high = transform.shifter.num_control_points
+            return _one(transform, HistogramShift, num_control_points=(int(low), int(high)))
+    return None
+
+
+def _filters(transform: Any, context: Context) -> Lowered | None:
+    import monai.transforms as mt
+
+    match transform:
+        case mt.RandGaussianSmoothd():
+            own = transform.rand_smooth
+            _check_approx(own)
+            return _one(
+                transform, GaussianSmooth, **{field: pair(getattr(own, field), field) for field in _fields("sigma")}
+            )
+        case mt.RandGaussianSharpend():
+            own = transform.rand_sharpen
+            _check_approx(own)
+            firsts = {field: pair(getattr(own, field), field) for field in _fields("sigma1")}
+            seconds = {
+                field: float(value) if isinstance(value := getattr(own, field), int | float) else pair(value, field)
+                for field in _fields("sigma2")
+            }
+            return _one(transform, GaussianSharpen, alpha=pair(own.alpha, "alpha"), **firsts, **seconds)
+        case mt.RandSimulateLowResolutiond():
+            return _low_resolution(transform, context)
+    return None
+
+
+def _low_resolution(transform: Any, context: Context) -> Lowered:
+    _check_one_key(transform)
+    down, up = str(transform.downsample_mode), str(transform.upsample_mode)
+    if down not in ("nearest", "nearest-exact"):
+        raise Kept(f"has downsample_mode={down}; Hasten takes the nearest voxel")
+    if up not in ("bilinear", "trilinear") or transform.align_corners:
+        raise Kept(f"has upsample_mode={up}, align_corners={transform.align_corners}; Hasten interpolates linearly")
+    zoom = pair(transform.zoom_range, "zoom_range")
+    return _one(transform, SimulateLowResolution, zoom_range=zoom, half_pixel=down == "nearest-exact")
+
+
+def _holes(transform: Any, context: Context) -> Lowered | None:
+    import monai.transforms as mt
+
+    match transform:
+        case mt.RandCoarseDropoutd():
+            own = transform.dropper
+            fill = tuple(own.fill_value) if isinstance(own.fill_value, list | tuple) else own.fill_value
+            return _one(
+                transform, CoarseDropout, _sizes_note(own), dropout_holes=own.dropout_holes, fill_value=fill,
+                **_hole_fields(own),
+            )  # fmt: skip
+        case mt.RandCoarseShuffled():
+            return _one(transform, CoarseShuffle, _sizes_note(transform.shuffle), **_hole_fields(transform.shuffle))
+    return None
+
+
+def _hole_fields(own: Any) -> dict[str, Any]:
+    return {
+        "holes": own.holes, "max_holes": own.max_holes, "spatial_size": _sides(own.spatial_size),
+        "max_spatial_size": None if own.max_spatial_size is None else _sides(own.max_spatial_size),
+    }  # fmt: skip
+
+
+def _sides(value: Any) -> int | tuple[int, ...]:
+    return int(value) if isinstance(value, int) else tuple(int(each) for each in value)
+
+
+def _sizes_note(own: Any) -> str:
+    return "" if own.max_spatial_size is None else "the size of each hole is drawn by itself"
+
+
+def _colours(transform: Any, context: Context) -> Lowered | None:
+    import monai.transforms as mt
+
+    match transform:
+        case mt.RandTorchVisiond():
+            if transform.name != "ColorJitter":
+                raise Kept(f"runs torchvision's {transform.name}; Hasten has its ColorJitter")
+            _check_one_key(transform)
+            own = transform.trans.trans
+            fields = {
+                name: _jitter(getattr(own, name), name) for name in ("brightness", "contrast", "saturation", "hue")
+            }
+            largest = 255.0 if keys_of(transform)[0] in context.bytes_keys else 1.0
+            return _one(transform, ColorJitter, f"values from 0 to {largest:g}", value_range=largest, **fields)
+        case mt.MixUpd():
+            return _one(transform, MixUp, _MIXED, prob=1.0, alpha=float(transform.mixup.alpha))
+        case mt.CutMixd():
+            if transform.label_keys:
+                raise Kept("mixes labels by the area of the box (label_keys); list them among keys to paste them too")
+            return _one(transform, CutMix, _MIXED, prob=1.0, alpha=float(transform.mixer.alpha))
+    return None
+
+
+_MIXED = "mixes the samples of a batch, whatever its size"
+
+
+def _jitter(value: Any, name: str) -> float | tuple[float, float]:
+    return 0.0 if value is None else pair(value, name)
+
+
+def _fixed(transform: Any, context: Context) -> Lowered | None:
+    import monai.transforms as mt
+
+    match transform:
+        case mt.NormalizeIntensityd():
+            own = transform.normalizer
+            check_float(transform, [own.dtype])
+            return _one(
+                transform, Normalize, subtrahend=_constants(own.subtrahend, "subtrahend", own.channel_wise),
+                divisor=_constants(own.divisor, "divisor", own.channel_wise), nonzero=own.nonzero,
+                channel_wise=own.channel_wise,
+            )  # fmt: skip
+        case mt.ScaleIntensityRanged():
+            own = transform.scaler
+            check_float(transform, [own.dtype])
+            return _one(
+                transform, ScaleIntensityRange, a_min=float(own.a_min), a_max=float(own.a_max), b_min=own.b_min,
+                b_max=own.b_max, clip=own.clip,
+            )  # fmt: skip
+        case mt.ScaleIntensityd():
+            own = transform.scaler
+            check_float(transform, [own.dtype])
+            if own.minv is None and own.maxv is None and own.factor is not None:
+                return _one(transform, ScaleIntensity, factors=(float(own.factor), float(own.factor)))
+            if own.minv is None or own.maxv is None:
+                raise Kept("has one of minv and maxv without the other")
+            return _one(transform, Rescale, minv=float(own.minv), maxv=float(own.maxv), channel_wise=own.channel_wise)
+    return None
+
+
+def _constants(value: Any, field: str, channel_wise: bool) -> float | tuple[float, ...] | None:
+    if value is None or isinstance(value, int | float):
+        if channel_wise and value is not None:
+            raise Kept(f"has one {field} for channel_wise=True, which needs one for each channel")
+        return value
+    import numpy as np
+
+    numbers = np.asarray(value)
+    if numbers.ndim != 1 or not channel_wise:
+        raise Kept(f"has a {field} for each voxel")
+    return tuple(float(each) for each in numbers)
+
+
+def _fields(name: str) -> tuple[str, ...]:
+    return f"{name}_x", f"{name}_y", f"{name}_z"
+
+
+def _check_approx(own: Any) -> None:
+    if own.approx != "erf":
+        raise Kept(f'has approx="{own.approx}"; Hasten\'s Gaussian is "erf"')
+
+
+def _check_one_key(transform: Any) -> None:
+    if len(keys_of(transform)) > 1:
+        raise Kept("draws other numbers for each of its keys; give each key a transform of its own")
+
+
+def _check_numbers(**values: Any) -> None:
+    for field, value in values.items():
+        if not isinstance(value, int | float):
+            raise Kept(f"has {field}={value}, which is no single number")

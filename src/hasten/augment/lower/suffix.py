@@ -1,0 +1,117 @@
+"""MONAI's deterministic transforms that end a chain."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from hasten.augment import suffix
+from hasten.augment.chain import Fixed
+from hasten.augment.lower.types import Context, Kept, Lowered, build, keys_of
+
+_TENSORS = "a batch is made of tensors"
+
+
+def lower_suffix(transform: Any, context: Context) -> Lowered | None:
+    """None for what is none of these. Raises Kept, and ValueError for arguments that can't be."""
+    return _types(transform, context) or _entries(transform, context) or _labels(transform, context)
+
+
+def _types(transform: Any, context: Context) -> Lowered | None:
+    import monai.transforms as mt
+
+    match transform:
+        case mt.CastToTyped():
+            return _cast(transform, transform.dtype, context)
+        case mt.EnsureTyped():
+            return _cast(transform, transform.dtype, context)
+        case mt.ToTensord():
+            return _cast(transform, [transform.converter.dtype] * len(keys_of(transform)), context)
+        case mt.ToNumpyd() | mt.ToCupyd():
+            return _cast(transform, [transform.converter.dtype] * len(keys_of(transform)), context)
+        case mt.ToDeviced():
+            return Lowered(note="batches lie on the device of the program")
+        case mt.Identityd():
+            return Lowered(note="nothing to do")
+    return None
+
+
+def _cast(transform: Any, dtypes: Any, context: Context) -> Lowered:
+    from monai.utils import get_equivalent_dtype
+
+    ops: list[Fixed] = []
+    for key, dtype in zip(keys_of(transform), dtypes, strict=True):
+        if dtype is None or key not in context.keys + context.made:
+            continue
+        wanted = get_equivalent_dtype(dtype, torch.Tensor)
+        # What is no label is float32 all along.
+        if key in context.label_keys or wanted != torch.float32:
+            ops.append(build(transform, suffix.cast, keys=key, dtype=wanted))
+    return Lowered(ops=tuple(ops), note="" if ops else _TENSORS)
+
+
+def _entries(transform: Any, context: Context) -> Lowered | None:
+    import monai.transforms as mt
+
+    match transform:
+        case mt.SelectItemsd():
+            present = context.keys + context.made
+            kept = tuple(key for key in keys_of(transform) if key in present)
+            if set(kept) == set(present):
+                return Lowered(note="the batch holds nothing else")
+            return Lowered(ops=(build(transform, suffix.select, keys=kept),))
+        case mt.DeleteItemsd():
+            gone = tuple(
+                key for key in context.keys + context.made
+                if any(_names(key, pattern, use) for pattern, use in zip(transform.keys, transform.use_re, strict=True))
+            )  # fmt: skip
+            if not gone:
+                return Lowered(note="the batch holds none of them")
+            return Lowered(ops=(build(transform, suffix.delete, keys=gone),))
+        case mt.ConcatItemsd():
+            if transform.dim != 0:
+                raise Kept(f"joins along axis {transform.dim}; Hasten joins channels")
+            return Lowered(ops=(build(transform, suffix.concat, keys=keys_of(transform), name=transform.name),))
+        case mt.RepeatChanneld():
+            repeats = transform.repeater.repeats
+            return Lowered(ops=(build(transform, suffix.repeat_channel, keys=keys_of(transform), repeats=repeats),))
+    return None
+
+
+def _names(key: str, pattern: str, use_re: bool) -> bool:
+    return bool(re.search(pattern, key)) if use_re else key == pattern
+
+
+def _labels(transform: Any, context: Context) -> Lowered | None:
+    import monai.transforms as mt
+
+    match transform:
+        case mt.AsDiscreted():
+            return _discrete(transform)
+        case mt.ConvertToMultiChannelBasedOnBratsClassesd():
+            keys, et_label = keys_of(transform), transform.converter.et_label
+            return Lowered(ops=(build(transform, suffix.convert_to_brats_classes, keys=keys, et_label=et_label),))
+        case mt.LabelToMaskd():
+            own = transform.converter
+            labels = tuple(int(each) for each in own.select_labels)
+            op = build(
+                transform, suffix.label_to_mask, keys=keys_of(transform), select_labels=labels,
+                merge_channels=own.merge_channels,
+            )  # fmt: skip
+            return Lowered(ops=(op,))
+    return None
+
+
+def _discrete(transform: Any) -> Lowered:
+    options = dict(transform.converter.kwargs)
+    dtype = options.pop("dtype", torch.float32)
+    if options.pop("dim", 0) != 0 or not options.pop("keepdim", True):
+        raise Kept("works along another axis than the channels")
+    ops = []
+    for number, key in enumerate(keys_of(transform)):
+        chosen = {field: getattr(transform, field)[number] for field in ("to_onehot", "threshold", "rounding")}
+        chosen["argmax"] = bool(transform.argmax[number])
+        ops.append(build(transform, suffix.as_discrete, keys=key, dtype=dtype, **chosen))
+    return Lowered(ops=tuple(ops))

@@ -1,0 +1,285 @@
+"""What becomes of each transform of a chain: cached, fused into operations, or run sample by sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from hasten.augment.chain import Batch, BatchOp, Fixed, PerSample
+from hasten.augment.crop import CropOp
+from hasten.augment.grid import Resize
+from hasten.augment.lower import Context, Kept, Lowered, Undecided, is_random_crop, lower, name_of
+from hasten.augment.lower.cucim import is_cucim
+from hasten.augment.maps import MapOp
+from hasten.augment.op import ValueOp
+from hasten.augment.reshape import Recentre
+from hasten.cache.chain import Chain as CachedChain
+from hasten.config.schema import Triple
+
+CACHED, FUSED, PER_SAMPLE = "cached", "fused", "per-sample"
+
+_RESHAPING = (
+    "Affine", "BorderPad", "CenterScaleCrop", "CenterSpatialCrop", "CropForeground", "Crop", "DivisiblePad",
+    "GridPatch", "GridSplit", "Orientation", "Pad", "Rand2DElastic", "Rand3DElastic", "RandAffine", "RandCrop",
+    "RandGridPatch", "RandRotate", "RandScaleCrop", "RandZoom", "ResampleToMatch", "ResizeWithPadOrCrop",
+    "Resize", "Rotate90", "Rotate", "Spacing", "SpatialCrop", "SpatialPad", "SpatialResample", "SqueezeDim",
+    "Transpose", "Zoom",
+)  # fmt: skip
+"""MONAI's transforms that may change the size of what they are given, besides random crops; without the d."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One transform of the user's chain."""
+
+    transform: Any
+    how: str
+    why: str = ""
+    ops: tuple[Any, ...] = ()
+    """Of Hasten, in place of it: its crop or its operations."""
+    positions: tuple[int, ...] = ()
+    """Of these in the chain of operations; none for a crop."""
+    undecided: bool = False
+    """Whether it may be lowered once the size of the items is known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a chain is lowered to."""
+
+    steps: tuple[Step, ...]
+    source: tuple[Any, ...]
+    """Transforms that run on whole cases, sample by sample, before any operation."""
+    crop: CropOp | None
+    ops: tuple[Any, ...]
+
+
+def plan_steps(
+    cached: CachedChain, context: Context, *, size: Triple | None = None, least: int = 0, whole: bool = True
+) -> Plan:
+    """size: (D, H, W) that operations start with where there is no crop among them, None while it is not known.
+
+    least: at least so many random transforms run on whole cases. whole: False for batches, which can't be cropped.
+    Raises ValueError for arguments that can't be, naming the transform.
+    """
+    transforms = cached.compose.transforms
+    done = tuple(Step(transform=each, how=CACHED, why=_cached_why(each)) for each in transforms[: cached.fixed])
+    rest = transforms[cached.fixed :]
+    context = replace(context, fixed=cached.fixed_transforms)
+    count = least
+    while True:
+        steps = [_source_step(each, context) for each in rest[:count]]
+        patches = not whole or any(is_random_crop(each) for each in rest[:count])
+        here = replace(context, size=size, opening=whole and count == 0, patches=patches)
+        steps += _walk(cached, rest, count, here)
+        needed = _needed(steps, count)
+        if needed <= count:
+            break
+        count = needed
+    numbered, crop, ops = _assembled(_explained(steps, count), count, context, size)
+    source = tuple(_alone_of(step) for step in steps[:count])
+    return Plan(steps=done + numbered, source=source, crop=crop, ops=ops)
+
+
+def size_setting(cached: CachedChain) -> int:
+    """How many random transforms there are up to the last that gives samples one size; 0 where none does."""
+    rest = cached.compose.transforms[cached.fixed :]
+    names = ("Resized", "ResizeWithPadOrCropd", "RandAffined", "CenterSpatialCropd", "SpatialPadd", "Rand3DElasticd")
+    setting = [
+        number + 1 for number, each in enumerate(rest)
+        if is_random_crop(each) or (type(each).__name__ in names and _reshapes(each))
+    ]  # fmt: skip
+    return max(setting, default=0)
+
+
+def made_by(transform: Any) -> tuple[str, ...]:
+    """Entries that the transform adds to an item."""
+    import monai.transforms as mt
+
+    match transform:
+        case mt.ConcatItemsd():
+            return (transform.name,)
+        case mt.CopyItemsd():
+            return tuple(transform.names)
+    return ()
+
+
+def _cached_why(transform: Any) -> str:
+    return "deterministic, and before anything random: done once for each case"
+
+
+def _source_step(transform: Any, context: Context) -> Step:
+    """A transform before the operations; why says what keeps it from being one, if it is the transform itself."""
+    if is_cucim(transform) and not context.cucim:
+        raise ValueError(
+            f"{name_of(transform)}: {transform.name} must run on whole cases here, before a crop or a transform that "
+            "is not lowered, and there is no cuCIM to run it; move it behind them, or write MONAI's own for it"
+        )
+    try:
+        found = lower(transform, replace(context, opening=is_random_crop(transform)))
+    except Kept as kept:
+        return Step(transform=transform, how=PER_SAMPLE, why=str(kept))
+    if is_cucim(transform):
+        return Step(transform=transform, how=PER_SAMPLE, ops=found.ops)
+    return Step(transform=transform, how=PER_SAMPLE, ops=() if found.crop is None else (found.crop,))
+
+
+def _walk(cached: CachedChain, rest: Sequence[Any], first: int, context: Context) -> list[Step]:
+    steps = []
+    for number in range(first, len(rest)):
+        transform = rest[number]
+        following = rest[number + 1] if number + 1 < len(rest) else None
+        opening = context.opening and number == first
+        here = replace(context, following=following, opening=opening)
+        if opening and is_random_crop(transform):
+            here = replace(here, size=None)
+        try:
+            _check_lazy(cached, transform)
+            found = lower(transform, here)
+        except Kept as kept:
+            undecided = isinstance(kept, Undecided)
+            steps.append(Step(transform=transform, how=PER_SAMPLE, why=str(kept), undecided=undecided))
+            size = None if _reshapes(transform) else context.size
+        else:
+            per_sample = any(isinstance(op, PerSample) for op in found.ops)
+            ops = found.ops if found.crop is None else (found.crop,)
+            steps.append(Step(transform=transform, how=PER_SAMPLE if per_sample else FUSED, why=found.note, ops=ops))
+            size = _size_after(transform, found, context.size)
+        patches = context.patches or is_random_crop(transform)
+        context = replace(context, size=size, patches=patches, made=context.made + made_by(transform))
+    return steps
+
+
+def _check_lazy(cached: CachedChain, transform: Any) -> None:
+    compose = cached.compose
+    lazily = compose.lazy is True or (compose.lazy is None and getattr(transform, "lazy", False))
+    if lazily and compose.overrides and hasattr(transform, "lazy"):
+        raise Kept(f"runs lazily with overrides {compose.overrides}")
+
+
+def _size_after(transform: Any, found: Lowered, size: Triple | None) -> Triple | None:
+    if found.crop is not None:
+        return found.crop.size
+    for op in found.ops:
+        if isinstance(op, MapOp) and (size is not None or isinstance(op, Resize | Recentre)):
+            try:
+                size = op.out_size(size or (1, 1, 1))
+            except ValueError as error:
+                raise ValueError(f"{name_of(transform)} can't be lowered: {error}") from None
+    return size
+
+
+def _reshapes(transform: Any) -> bool:
+    if is_random_crop(transform):
+        return True
+    if type(transform).__name__ in ("RandAffined", "Rand2DElasticd", "Rand3DElasticd"):
+        own = next(
+            getattr(transform, each) for each in ("rand_affine", "rand_2d_elastic", "rand_3d_elastic")
+            if hasattr(transform, each)
+        )  # fmt: skip
+        return own.spatial_size is not None
+    if type(transform).__name__ in ("RandRotated", "RandZoomd"):
+        own = transform.rand_rotate if hasattr(transform, "rand_rotate") else transform.rand_zoom
+        return not own.keep_size
+    return type(transform).__name__.removesuffix("d") in _RESHAPING
+
+
+def _needed(steps: Sequence[Step], count: int) -> int:
+    """How many transforms must run on whole cases, so that what follows knows the size of its input."""
+    needed = count
+    for number in range(count, len(steps)):
+        step = steps[number]
+        if step.how != PER_SAMPLE or step.ops:
+            continue
+        if is_random_crop(step.transform) or (_reshapes(step.transform) and _draws(steps[number + 1 :])):
+            needed = number + 1
+    return needed
+
+
+def _draws(steps: Sequence[Step]) -> bool:
+    return any(isinstance(op, MapOp | ValueOp | BatchOp) for step in steps if step.how == FUSED for op in step.ops)
+
+
+def _explained(steps: Sequence[Step], count: int) -> list[Step]:
+    """With a reason for each transform that runs on whole cases."""
+    if not count:
+        return list(steps)
+    last = name_of(steps[count - 1].transform)
+    blamed = next((name_of(step.transform) for step in steps[:count] if step.why), "")
+    found = []
+    for number, step in enumerate(steps):
+        if number >= count:
+            found.append(step)
+            continue
+        why = step.why
+        if not why and is_random_crop(step.transform) and number:
+            why = f"crops what {name_of(steps[0].transform)} has changed"
+        if not why:
+            why = f"stands before {last}" + (f", and {blamed} is not lowered" if blamed not in ("", last) else "")
+        found.append(replace(step, ops=(), why=f"{why}; on whole cases"))
+    return found
+
+
+def _assembled(
+    steps: Sequence[Step], count: int, context: Context, size: Triple | None
+) -> tuple[tuple[Step, ...], CropOp | None, tuple[Any, ...]]:
+    """Steps with the positions of their operations, the crop, and the operations."""
+    crop: CropOp | None = None
+    ops: list[Any] = []
+    found = list(steps[:count])
+    for number in range(count, len(steps)):
+        step = steps[number]
+        if step.how == FUSED and step.ops and isinstance(step.ops[0], CropOp):
+            crop = step.ops[0]
+            size = crop.size
+            found.append(step)
+            continue
+        own = step.ops if step.how == FUSED or step.ops else (PerSample(transforms=(_alone(step.transform),)),)
+        merged = bool(ops) and all(isinstance(op, PerSample) for op in (ops[-1], *own)) and len(own) > 0
+        if merged:
+            ops[-1] = PerSample(transforms=ops[-1].transforms + own[0].transforms)
+            found.append(replace(step, positions=(len(ops) - 1,)))
+            continue
+        if ops and isinstance(ops[-1], PerSample) and own and size is not None and _draws(steps[number:]):
+            ops.append(_same_size(ops[-1], size, context))
+        found.append(replace(step, positions=tuple(range(len(ops), len(ops) + len(own)))))
+        ops += own
+        for op in own:
+            if isinstance(op, MapOp) and size is not None:
+                size = op.out_size(size)
+    return tuple(found), crop, tuple(ops)
+
+
+def _alone_of(step: Step) -> Any:
+    """A transform that runs on whole cases."""
+    own = step.ops[0] if step.ops else None
+    return own.transforms[0] if isinstance(own, PerSample) else _alone(step.transform)
+
+
+def _alone(transform: Any) -> Any:
+    """The transform as it runs outside of its chain: at once, where it would leave resampling pending."""
+    import monai.transforms as mt
+
+    return mt.Compose([transform]) if getattr(transform, "lazy", False) is True else transform
+
+
+def _same_size(stage: PerSample, size: Triple, context: Context) -> Fixed:
+    names = ", ".join(name_of(each) for each in stage.transforms)
+    return Fixed(name="size", apply=partial(_checked, names=names, size=size[3 - context.dims :], keys=context.keys))
+
+
+def _checked(batch: Batch, names: str, size: tuple[int, ...], keys: tuple[str, ...]) -> Batch:
+    for key in keys:
+        if key in batch and tuple(batch[key].shape[2:]) != size:
+            raise ValueError(
+                f'{names}: changes "{key}" from {size} to {tuple(batch[key].shape[2:])} voxels, which the operations '
+                "after it do not expect; move it to the end of the chain or before the crop"
+            )
+    return batch
+
+
+def describe_ops(plan: Plan) -> Mapping[int, Step]:
+    """The step of each operation, by its position."""
+    return {position: step for step in plan.steps for position in step.positions}

@@ -1,0 +1,488 @@
+"""Whole chains: lowered, bound to data, and what is left to MONAI running in its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from monai.transforms import (
+    AsDiscreted,
+    CastToTyped,
+    Compose,
+    ConvertToMultiChannelBasedOnBratsClassesd,
+    CropForegroundd,
+    EnsureChannelFirstd,
+    EnsureTyped,
+    LoadImaged,
+    NormalizeIntensityd,
+    OneOf,
+    Orientationd,
+    RandAdjustContrastd,
+    RandAffined,
+    RandCropByPosNegLabeld,
+    RandFlip,
+    RandFlipd,
+    RandGaussianNoised,
+    RandGaussianSmoothd,
+    RandLambdad,
+    RandomOrder,
+    RandRotate90d,
+    RandRotated,
+    RandScaleIntensityd,
+    RandShiftIntensityd,
+    RandSimulateLowResolutiond,
+    RandSpatialCropd,
+    RandZoomd,
+    Resized,
+    ScaleIntensityRanged,
+    Spacingd,
+)
+from torch import Tensor
+
+import hasten
+from hasten.augment.compile import compile_transforms
+from hasten.augment.program import ChainProgram
+from hasten.augment.source import SampledProgram
+from hasten.augment.spans import Range
+from hasten.cache.dataset import CacheDataset
+from hasten.cache.gathered import gather
+from hasten.cache.persistent import PersistentDataset
+from hasten.cache.smart import SmartCacheDataset
+from tests.augment.lowering import KEYS, batch_of, both, error, inner, item, lowered, plain, why
+
+MODES = ("bilinear", "nearest")
+
+
+def rows(count: int = 3, dims: int = 3, **options: Any) -> list[dict[str, Tensor]]:
+    return [item(dims, seed=seed, **options) for seed in range(count)]
+
+
+def copied(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value.clone() for key, value in row.items()}
+
+
+def spleen(*, prob: float = 1.0, exact: bool = False) -> list[Any]:
+    """MONAI's tutorial on the spleen, from the crop on."""
+    angle = (np.pi / 15,) * 2 if exact else np.pi / 15
+    return [
+        RandCropByPosNegLabeld(
+            KEYS, label_key="label", spatial_size=(14, 14, 14), pos=1, neg=0 if exact else 1, num_samples=4,
+            image_key="image", image_threshold=0,
+        ),
+        RandAffined(
+            KEYS, mode=MODES, prob=prob, spatial_size=(14, 14, 14), rotate_range=((0, 0), (0, 0), angle),
+            scale_range=((0.1, 0.1),) * 3 if exact else (0.1, 0.1, 0.1),
+        ),
+    ]  # fmt: skip
+
+
+def brats(roi: int, *, prob: float = 0.5, exact: bool = False) -> list[Any]:
+    """MONAI's tutorial on BraTS, from the crop on."""
+    amount = (0.1, 0.1) if exact else 0.1
+    return [
+        RandSpatialCropd(KEYS, roi_size=[roi, roi, roi], random_size=False),
+        *[RandFlipd(KEYS, prob=prob, spatial_axis=axis) for axis in range(3)],
+        NormalizeIntensityd("image", nonzero=True, channel_wise=True),
+        RandScaleIntensityd("image", factors=amount, prob=1.0),
+        RandShiftIntensityd("image", offsets=amount, prob=1.0),
+    ]
+
+
+def nnunet(*, spatial: float = 0.2, value: float = 0.15, noise: float = 0.1) -> list[Any]:
+    """The augmentation of nnU-Net, in MONAI's transforms."""
+    return [
+        RandRotated(KEYS, range_x=0.5, range_y=0.5, range_z=0.5, prob=spatial, mode=MODES, padding_mode="zeros"),
+        RandZoomd(KEYS, min_zoom=0.7, max_zoom=1.4, prob=spatial, mode=MODES, padding_mode="constant"),
+        RandGaussianNoised("image", std=0.3, prob=noise),
+        RandGaussianSmoothd("image", sigma_x=(0.8, 0.8), sigma_y=(0.8, 0.8), sigma_z=(0.8, 0.8), prob=value),
+        RandScaleIntensityd("image", factors=(0.25, 0.25), prob=value),
+        RandSimulateLowResolutiond("image", prob=value, zoom_range=(0.6, 0.6)),
+        RandAdjustContrastd("image", gamma=(0.8, 0.8), prob=value, invert_image=True, retain_stats=True),
+        RandAdjustContrastd("image", gamma=(1.4, 1.4), prob=value, retain_stats=True),
+        *[RandFlipd(KEYS, prob=round(value), spatial_axis=axis) for axis in range(3)],
+        CastToTyped(KEYS, dtype=(np.float32, np.uint8)),
+    ]  # fmt: skip
+
+
+def pathology(prob: float = 0.5, max_k: int = 3) -> list[Any]:
+    """MONAI's tutorial on tumour detection in pathology, on the host, without torchvision's colours."""
+    return [
+        RandFlipd("image", prob=prob),
+        RandRotate90d("image", prob=prob, max_k=max_k, spatial_axes=(-2, -1)),
+        CastToTyped("image", dtype=np.float32),
+        RandZoomd("image", prob=0.0 if prob == 1 else prob, min_zoom=0.9, max_zoom=1.1, mode="bilinear"),
+        ScaleIntensityRanged("image", a_min=0.0, a_max=255.0, b_min=-1.0, b_max=1.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "chain", [spleen(), brats(8), nnunet(), pathology()], ids=["spleen", "brats", "nnunet", "pathology"]
+)
+def test_the_tutorials_are_lowered_whole(chain: list[Any]) -> None:
+    program = lowered(*chain)
+    assert all(step.how == "fused" for step in program.plan.steps)
+    assert not program.plan.source
+
+
+def test_the_spleen_is_monais() -> None:
+    """All cropped about the one voxel of foreground, and turned alike. Hasten reads what lies beside the patch, too."""
+    row = item(size=(24, 24, 24), channels=1)
+    row["label"] = torch.zeros_like(row["label"])
+    row["label"][0, 11, 12, 13] = 1
+    chain = spleen(exact=True)
+    found = lowered(*chain).bind([row], batch_size=4)(0)
+    for at, sample in enumerate(Compose(chain)(copied(row))):
+        wanted = plain(sample)
+        assert error(inner(found["image"][at][None], 3), inner(wanted["image"][None], 3)) < 2e-4
+        same = inner(found["label"][at][None], 3) == inner(wanted["label"][None], 3)
+        assert same.float().mean() > 0.995
+
+
+@pytest.mark.parametrize("prob", [0, 1])
+def test_brats_is_monais(prob: float) -> None:
+    row = item(size=(12, 12, 12), channels=4)
+    chain = brats(12, prob=prob, exact=True)
+    found = lowered(*chain).bind([row], batch_size=1)(0)
+    wanted = plain(Compose(chain)(copied(row)))
+    assert error(found["image"], wanted["image"][None]) < 2e-4
+    assert torch.equal(found["label"][0].float(), wanted["label"].float())
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_the_intensities_of_nnunet_are_monais(value: float) -> None:
+    found, wanted = both(*nnunet(spatial=0, value=value, noise=0))
+    assert error(found["image"], wanted["image"]) < 1e-3
+    assert torch.equal(found["label"], wanted["label"])
+    assert found["label"].dtype == torch.uint8
+
+
+@pytest.mark.parametrize("prob", [0, 1])
+def test_pathology_is_monais(prob: float) -> None:
+    image = (torch.rand(3, 18, 18) * 255).round()
+    chain = pathology(prob=prob, max_k=1)
+    found = lowered(*chain)({"image": image[None]}, seed=0)["image"]
+    wanted = torch.as_tensor(Compose(chain)({"image": image.clone()})["image"])
+    assert error(found, wanted[None]) < 1e-4
+
+
+def test_a_lazy_chain_reads_once_as_monais_does() -> None:
+    chain = [
+        RandRotated(KEYS, range_x=(0.2, 0.2), prob=1, mode=MODES, padding_mode="border", dtype=None),
+        RandAffined(KEYS, rotate_range=((0.1, 0.1),), prob=1, mode=MODES, padding_mode="border"),
+        RandFlipd(KEYS, prob=1, spatial_axis=0),
+    ]
+    program = compile_transforms(Compose(chain, lazy=True), strict=True)
+    row = item(size=(16, 16, 16))
+    found = program(batch_of(row), seed=0)
+    wanted = plain(Compose(chain, lazy=True)(copied(row)))
+    assert error(inner(found["image"], 3), inner(wanted["image"][None], 3)) < 2e-4
+
+
+def test_files_go_through_the_whole_chain(tmp_path: Path) -> None:
+    """Loading, orientation, spacing and cropping are cached; what is random is lowered; the rest follows."""
+    paths = []
+    for number, row in enumerate(rows(2, channels=1, size=(20, 22, 18))):
+        names = {}
+        for key in KEYS:
+            names[key] = str(tmp_path / f"{key}{number}.nii.gz")
+            nib.save(nib.Nifti1Image(row[key][0].numpy(), np.diag([1.0, 1.0, 1.5, 1.0])), names[key])
+        paths.append(names)
+    chain = Compose([
+        LoadImaged(KEYS), EnsureChannelFirstd(KEYS),
+        ScaleIntensityRanged("image", a_min=-5, a_max=5, b_min=0.0, b_max=1.0, clip=True),
+        CropForegroundd(KEYS, source_key="image"), Orientationd(KEYS, axcodes="RAS"),
+        Spacingd(KEYS, pixdim=(1.0, 1.0, 1.2), mode=MODES),
+        RandCropByPosNegLabeld(KEYS, label_key="label", spatial_size=(12, 12, 12), num_samples=2),
+        RandFlipd(KEYS, prob=0.5, spatial_axis=0), RandShiftIntensityd("image", offsets=0.1, prob=0.5),
+        AsDiscreted("label", to_onehot=3),
+    ])  # fmt: skip
+    program = hasten.compile_transforms(chain, strict=True)
+    assert [step.how for step in program.plan.steps] == ["cached"] * 6 + ["fused"] * 4
+    batch = program.bind(paths, batch_size=4)(0)
+    assert batch["image"].shape == (4, 1, 12, 12, 12)
+    assert batch["label"].shape == (4, 3, 12, 12, 12)
+    assert (batch["label"].sum(1) == 1).all()
+
+
+MIDDLE = [
+    RandSpatialCropd(KEYS, roi_size=(8, 8, 8)),
+    RandFlipd(KEYS, prob=0.5, spatial_axis=0),
+    RandZoomd(KEYS, prob=0.5, mode=("area", "nearest")),
+    RandGaussianNoised("image", prob=0.5),
+]
+BEFORE = [
+    RandLambdad("image", func=lambda image: image + 1, prob=0.5),
+    RandCropByPosNegLabeld(KEYS, label_key="label", spatial_size=(8, 8, 8), num_samples=3),
+    RandShiftIntensityd("image", offsets=0.3, prob=0.5),
+    RandZoomd(KEYS, prob=0.5, mode=("area", "nearest")),
+    RandGaussianNoised("image", prob=0.5),
+]
+FUSED = [*MIDDLE[:2], MIDDLE[3]]
+each_chain = pytest.mark.parametrize("chain", [FUSED, MIDDLE, BEFORE], ids=["fused", "middle", "before"])
+
+
+@each_chain
+def test_the_stream_depends_on_neither_batch_size_nor_start_nor_history(chain: list[Any]) -> None:
+    program = compile_transforms(Compose(chain))
+    data = rows()
+    small, large = program.bind(data, batch_size=2, seed=5), program.bind(data, batch_size=5, seed=5)
+    one, other = list(small.batches(0, 5)), list(large.batches(0, 2))
+    for key in KEYS:
+        assert torch.equal(torch.cat([batch[key] for batch in one]), torch.cat([batch[key] for batch in other]))
+        assert torch.equal(small(3)[key], one[3][key])
+    again = program.bind(data, batch_size=2, seed=6)(0)
+    assert not torch.equal(again["image"], one[0]["image"])
+
+
+@each_chain
+def test_every_case_comes_once_an_epoch(chain: list[Any]) -> None:
+    data = rows(4)
+    for number, row in enumerate(data):
+        row["image"] = torch.full_like(row["image"], 100.0 * number)
+    bound = compile_transforms(Compose(chain)).bind(data, batch_size=12, train_cases=[0, 2, 3])
+    cases = (bound(0)["image"].mean((1, 2, 3, 4)) / 100).round().tolist()
+    repeats = 3 if chain is BEFORE else 1
+    assert sorted(cases[: 3 * repeats]) == sorted([0, 2, 3] * repeats)
+    assert cases[:repeats] == cases[:1] * repeats
+
+
+def test_a_transform_in_the_middle_runs_as_monais_does() -> None:
+    """What it draws can't differ: it always zooms by the same factor."""
+    zoom = RandZoomd(KEYS, prob=1, min_zoom=1.3, max_zoom=1.3, mode=("area", "nearest"))
+    chain = [RandFlipd(KEYS, prob=1, spatial_axis=1), zoom, RandShiftIntensityd("image", offsets=(0.2, 0.2), prob=1)]
+    program = compile_transforms(Compose(chain))
+    assert [step.how for step in program.plan.steps] == ["fused", "per-sample", "fused"]
+    own = rows(2)
+    found = program(batch_of(*[copied(row) for row in own]), seed=0)
+    wanted = batch_of(*[plain(Compose(chain)(copied(row))) for row in own])
+    for key in KEYS:
+        assert torch.allclose(found[key].float(), wanted[key].float(), atol=1e-5)
+
+
+def test_a_lazy_transform_in_the_middle_leaves_nothing_pending() -> None:
+    zoom = RandZoomd(KEYS, prob=1, min_zoom=1.3, max_zoom=1.3, mode=("area", "nearest"), lazy=True)
+    chain = [RandFlipd(KEYS, prob=1, spatial_axis=1), zoom]
+    found = compile_transforms(Compose(chain))(batch_of(*rows(1)), seed=0)
+    wanted = plain(Compose(chain)(copied(rows(1)[0])))
+    assert torch.allclose(found["image"][0], wanted["image"], atol=1e-5)
+
+
+def test_transforms_before_the_crop_run_as_monais_do() -> None:
+    chain = [
+        RandLambdad("image", func=lambda image: image * 2, prob=1.0),
+        RandSpatialCropd(KEYS, roi_size=(8, 8, 8), random_center=False),
+        RandShiftIntensityd("image", offsets=(0.2, 0.2), prob=1),
+    ]
+    bound = compile_transforms(Compose(chain)).bind(rows(1), batch_size=2)
+    assert isinstance(bound, SampledProgram)
+    wanted = plain(Compose(chain)(copied(rows(1)[0])))
+    for key in KEYS:
+        assert torch.allclose(bound(0)[key][1].float(), wanted[key].float(), atol=1e-5)
+
+
+def test_a_batch_of_a_loader_is_augmented_by_sample_number() -> None:
+    program = compile_transforms(Compose(MIDDLE[1:]))
+    batch = {**batch_of(*rows(4)), "spacing": torch.ones(4, 3)}
+    whole = program(batch, seed=1, first=10)
+    for first in (0, 2):
+        half = {key: value[first : first + 2] for key, value in batch.items()}
+        part = program(half, seed=1, first=10 + first)
+        for key in KEYS:
+            assert torch.equal(part[key], whole[key][first : first + 2])
+    assert whole["spacing"] is batch["spacing"]
+    assert not torch.equal(program(batch, seed=2, first=10)["image"], whole["image"])
+
+
+def test_a_batch_of_a_loader_gets_what_bound_data_get() -> None:
+    """Which case a sample is of is another matter; its numbers follow from its number."""
+    program = compile_transforms(Compose(MIDDLE[1:]))
+    bound = program.bind(rows(1), batch_size=4, seed=3)(2)
+    found = program(batch_of(*rows(1) * 4), seed=3, first=8)
+    for key in KEYS:
+        assert torch.equal(found[key], bound[key])
+
+
+def test_a_batch_can_not_be_cropped_about_its_foreground() -> None:
+    batch = batch_of(*rows(2))
+    with pytest.raises(ValueError, match="RandCropByPosNegLabeld must see whole cases"):
+        compile_transforms(Compose(BEFORE[1:]))(batch, seed=0)
+    assert lowered(*FUSED)(batch, seed=0)["image"].shape == (2, 2, 8, 8, 8)
+    with pytest.raises(ValueError, match=r"the batch has no \['label'\]"):
+        lowered(*FUSED)({"image": batch["image"]}, seed=0)
+
+
+CHAIN = Compose([EnsureTyped(KEYS), ScaleIntensityRanged("image", a_min=0, a_max=2), *FUSED])
+
+
+def test_it_is_bound_to_rows_and_to_cached_data_sets_alike(tmp_path: Path) -> None:
+    data = rows()
+    program = lowered(*CHAIN.transforms)
+    wanted = program.bind(data, batch_size=4, seed=2)(1)
+    arrays = [{key: value.numpy() for key, value in row.items()} for row in data]
+    own = Compose(program.cached.compose.transforms)
+    for dataset in (
+        CacheDataset(data, own, progress=False),
+        CacheDataset(data, own, progress=False, cache_rate=0.4),
+        PersistentDataset(arrays, own, tmp_path),
+        SmartCacheDataset(data, own, replace_rate=0.5, cache_num=3, shuffle=False, progress=False),
+    ):
+        bound = program.bind(dataset, batch_size=4, seed=2)
+        assert isinstance(bound, ChainProgram)
+        found = bound(1)
+        for key in KEYS:
+            assert torch.equal(found[key], wanted[key])
+
+
+def test_it_is_bound_to_an_arena() -> None:
+    for dims in (2, 3):
+        data = rows(dims=dims, channels=1)
+        arena = gather(
+            [(f"case {at}", row["image"], row["label"]) for at, row in enumerate(data)],
+            spatial_dims=dims,
+            num_classes=3,
+        )
+        program = lowered(RandSpatialCropd(KEYS, roi_size=8), *FUSED[1:])
+        found, wanted = program.bind(arena, batch_size=4)(0), program.bind(data, batch_size=4)(0)
+        for key in KEYS:
+            assert torch.equal(found[key], wanted[key])
+
+
+def test_another_chains_data_set_is_refused() -> None:
+    dataset = CacheDataset(rows(), Compose([EnsureTyped(KEYS), *FUSED]), progress=False)
+    with pytest.raises(ValueError, match="the CacheDataset was made with another chain"):
+        lowered(*CHAIN.transforms).bind(dataset, batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "told"),
+    [
+        ([], {"batch_size": 2}, "there are no items"),
+        ("folder", {"batch_size": 2}, "data is a str"),
+        (rows(2), {"batch_size": 0}, "batch_size=0"),
+        (rows(2), {"batch_size": 1, "train_cases": [2]}, "there are 2 cases; name some of 0 to 1"),
+        (rows(2), {"batch_size": 1, "train_cases": []}, "train_cases"),
+        ([{"label": item()["label"]}], {"batch_size": 1}, 'has no "image"'),
+        ([torch.zeros(1, 9, 9, 9)], {"batch_size": 1}, "item 0: is a Tensor; items must be dictionaries"),
+    ],
+    ids=range(7),
+)
+def test_data_that_do_not_fit_are_refused(data: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        lowered(*FUSED).bind(data, **options)
+
+
+def test_items_of_several_sizes_without_a_crop() -> None:
+    data = [item(size=(10, 12, 14)), item(size=(12, 12, 12), seed=1)]
+    flips = [RandFlipd(KEYS, prob=0.5, spatial_axis=0), RandShiftIntensityd("image", offsets=0.1)]
+    with pytest.raises(ValueError, match="without a crop in the chain all items must have one shape"):
+        lowered(*flips).bind(data, batch_size=2)
+    resize = Resized(KEYS, spatial_size=(8, 8, 8), mode=("trilinear", "nearest"))
+    bound = compile_transforms(Compose([flips[0], resize, flips[1]])).bind(data, batch_size=2)
+    assert isinstance(bound, SampledProgram)
+    assert bound(0)["image"].shape == (2, 2, 8, 8, 8)
+
+
+def test_the_batch_holds_what_the_chain_does_not_touch() -> None:
+    row = {**item(), "weight": torch.rand(1, 12, 16, 14), "spacing": torch.ones(3)}
+    program = lowered(EnsureTyped(("image", "label", "weight", "spacing")), RandGaussianNoised("image"))
+    assert set(program.bind([row], batch_size=2)(0)) == {"image", "label", "weight"}
+    only = lowered(EnsureTyped(("image", "label")), RandFlipd(("image", "label")), keys=["image"])
+    assert set(only.bind([row], batch_size=2)(0)) == {"image"}
+
+
+def test_which_keys_hold_classes() -> None:
+    def labels(*chain: Any, **options: Any) -> tuple[str, ...]:
+        return compile_transforms(Compose(list(chain)), **options).label_keys
+
+    both_keys = ("t1", "truth")
+    crop = RandCropByPosNegLabeld(both_keys, label_key="truth", spatial_size=8)
+    assert labels(crop) == ("truth",)
+    assert labels(RandRotated(both_keys, mode=MODES)) == ("truth",)
+    assert labels(RandRotated(both_keys, mode="nearest")) == ()
+    assert labels(RandFlipd(("t1", "tumour_SEG", "brain_mask", "label"))) == ("tumour_SEG", "brain_mask", "label")
+    assert labels(RandFlipd(KEYS), label_keys=[]) == ()
+    assert labels(RandFlipd(KEYS), label_keys="image") == ("image",)
+    with pytest.raises(ValueError, match='label_keys: "truth" is not among the keys'):
+        labels(RandFlipd(KEYS), label_keys=["truth"])
+
+
+class MyFlip(RandFlipd):
+    """Looks like MONAI's, and does what it likes."""
+
+
+@pytest.mark.parametrize(
+    ("transform", "told"),
+    [
+        (MyFlip(KEYS), "is code of your own made from MONAI's RandFlipd"),
+        (lambda row: row, "is code of your own"),
+        (RandFlip(), "works on arrays; write RandFlipd"),
+        (OneOf([RandFlipd(KEYS), RandGaussianNoised("image")]), "decides by itself"),
+        (RandomOrder([RandFlipd(KEYS), RandGaussianNoised("image")]), "decides by itself"),
+        (RandLambdad("image", func=abs), "has no counterpart"),
+    ],
+    ids=range(6),
+)
+def test_what_hasten_does_not_know_is_left_to_monai(transform: Any, told: str) -> None:
+    assert told in why(RandFlipd(KEYS), transform)
+    with pytest.raises(ValueError, match=r"can't be lowered: it .*strict=False"):
+        lowered(RandFlipd(KEYS), transform)
+
+
+def test_one_of_several_runs_sample_by_sample() -> None:
+    choice = OneOf([
+        RandShiftIntensityd("image", offsets=(10, 10), prob=1), RandShiftIntensityd("image", offsets=(20, 20), prob=1),
+    ])  # fmt: skip
+    program = compile_transforms(Compose([RandFlipd(KEYS, prob=0), choice]))
+    batch = batch_of(*rows(1) * 32)
+    added = (program(batch, seed=0)["image"] - batch["image"]).mean((1, 2, 3, 4)).round().tolist()
+    assert set(added) == {10, 20}
+
+
+def test_a_range_for_profiles_changes_nothing() -> None:
+    program = lowered(Range("flip")(RandFlipd(KEYS, prob=1, spatial_axis=0)))
+    batch = batch_of(*rows(2))
+    assert torch.equal(program(batch, seed=0)["image"], batch["image"].flip(2))
+
+
+def test_a_transform_that_changes_the_size_is_found_out() -> None:
+    def halved(row: dict[str, Any]) -> dict[str, Any]:
+        return {key: value[:, ::2] for key, value in row.items()}
+
+    program = compile_transforms(Compose([RandFlipd(KEYS), halved, RandGaussianNoised("image")]))
+    with pytest.raises(ValueError, match=r'halved: changes "image" from \(12, 16, 14\) to \(6, 16, 14\) voxels'):
+        program(batch_of(*rows(2)), seed=0)
+    last = compile_transforms(Compose([RandFlipd(KEYS), halved]))
+    assert last(batch_of(*rows(2)), seed=0)["image"].shape == (2, 2, 6, 16, 14)
+
+
+def test_a_transform_that_resizes_and_is_not_lowered_takes_all_before_it_along() -> None:
+    area = Resized(KEYS, spatial_size=(6, 6, 6), mode=("area", "nearest"))
+    program = compile_transforms(Compose([*FUSED[:2], area, RandGaussianNoised("image")]))
+    assert [step.how for step in program.plan.steps] == ["per-sample"] * 3 + ["fused"]
+    assert program.bind(rows(), batch_size=2)(0)["image"].shape == (2, 2, 6, 6, 6)
+    alone = compile_transforms(Compose([*FUSED[:2], area]))
+    assert [step.how for step in alone.plan.steps] == ["fused", "fused", "per-sample"]
+    assert alone.bind(rows(), batch_size=2)(0)["image"].shape == (2, 2, 6, 6, 6)
+
+
+def test_classes_made_before_the_crop_stay_classes() -> None:
+    row = item(size=(14, 14, 14), channels=1)
+    chain = [
+        EnsureTyped(KEYS), ConvertToMultiChannelBasedOnBratsClassesd("label"), *brats(8),
+    ]  # fmt: skip
+    found = lowered(*chain).bind([row], batch_size=2)(0)
+    assert found["label"].shape == (2, 3, 8, 8, 8)
+    assert set(found["label"].unique().tolist()) <= {0.0, 1.0}
+
+
+def test_a_program_compiles_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not there is a compiler, batches are the same."""
+    monkeypatch.setenv("HASTEN_CACHE", str(tmp_path))
+    program = lowered(*FUSED[:2])
+    one, other = (program.bind(rows(), batch_size=2, compile=each)(0) for each in (False, True))
+    assert torch.equal(one["label"], other["label"])
+    assert torch.allclose(one["image"], other["image"], atol=1e-5)

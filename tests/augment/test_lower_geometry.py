@@ -1,0 +1,235 @@
+"""Transforms that move values: with numbers that leave nothing to chance, a lowered one gives what MONAI gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from monai.transforms import (
+    CenterSpatialCropd,
+    DivisiblePadd,
+    Flipd,
+    Rand2DElasticd,
+    Rand3DElasticd,
+    RandAffined,
+    RandFlipd,
+    RandGaussianNoised,
+    RandRotate90d,
+    RandRotated,
+    RandSpatialCropd,
+    RandZoomd,
+    Resized,
+    ResizeWithPadOrCropd,
+    Rotate90d,
+    SpatialPadd,
+    Transposed,
+)
+
+from hasten.augment.reshape import AlignedZoom, Cut, Recentre
+from tests.augment.lowering import KEYS, both, error, inner, lowered, why
+
+MODES = ("bilinear", "nearest")
+QUIET = RandFlipd(KEYS, prob=0)
+"""Before a deterministic transform, which would be cached otherwise."""
+CUBE = {"size": (14, 14, 14)}
+
+EXACT: list[tuple[Any, ...]] = [
+    (RandFlipd(KEYS, prob=1, spatial_axis=0),),
+    (RandFlipd(KEYS, prob=1, spatial_axis=(0, -1)),),
+    (RandFlipd(KEYS, prob=1),),
+    (RandFlipd("image", prob=1, spatial_axis=1),),
+    (RandFlipd(KEYS, prob=1, spatial_axis=1, lazy=True),),
+    (QUIET, Flipd(KEYS, spatial_axis=1)),
+    (QUIET, Rotate90d(KEYS, k=1, spatial_axes=(0, 1))),
+    (QUIET, Rotate90d(KEYS, k=2, spatial_axes=(-2, -1))),
+    (QUIET, Rotate90d(KEYS, k=3, spatial_axes=(0, -1))),
+    (QUIET, Rotate90d(KEYS, k=1, spatial_axes=(0, 1)), Flipd(KEYS, spatial_axis=0)),
+    (QUIET, CenterSpatialCropd(KEYS, roi_size=9)),
+    (QUIET, CenterSpatialCropd(KEYS, roi_size=10)),
+    (QUIET, ResizeWithPadOrCropd(KEYS, spatial_size=11)),
+    (QUIET, SpatialPadd(KEYS, spatial_size=10)),
+    (QUIET, DivisiblePadd(KEYS, k=2)),
+    (RandSpatialCropd(KEYS, roi_size=9, random_center=False),),
+]
+
+
+@pytest.mark.parametrize("chain", EXACT, ids=lambda chain: "+".join(type(each).__name__ for each in chain))
+@pytest.mark.parametrize("dims", [2, 3])
+def test_whole_voxels_are_moved_as_monai_moves_them(chain: tuple[Any, ...], dims: int) -> None:
+    found, wanted = both(*chain, dims=dims)
+    assert torch.equal(found["image"], wanted["image"])
+    assert torch.equal(found["label"].float(), wanted["label"].float())
+
+
+@pytest.mark.parametrize("max_k", [1])
+@pytest.mark.parametrize("axes", [(0, 1), (1, 2), (-2, -1)])
+def test_a_random_quarter_turn(max_k: int, axes: tuple[int, int]) -> None:
+    found, wanted = both(RandRotate90d(KEYS, prob=1, max_k=max_k, spatial_axes=axes), **CUBE)
+    assert torch.equal(found["image"], wanted["image"])
+
+
+def test_transposed_axes() -> None:
+    found, wanted = both(QUIET, Transposed(KEYS, indices=(0, 3, 1, 2)))
+    assert torch.equal(found["image"], wanted["image"])
+    assert torch.equal(found["label"].float(), wanted["label"].float())
+    found, wanted = both(QUIET, Transposed(KEYS, indices=(0, 2, 1)), dims=2)
+    assert torch.equal(found["image"], wanted["image"])
+
+
+def affine(**options: Any) -> RandAffined:
+    given = {
+        "rotate_range": ((0.3, 0.3), (0.1, 0.1), (-0.2, -0.2)), "shear_range": ((0.1, 0.1),),
+        "translate_range": ((1.5, 1.5), (-2, -2)), "scale_range": ((0.1, 0.1), (0.1, 0.1), (-0.1, -0.1)), **options,
+    }  # fmt: skip
+    return RandAffined(KEYS, prob=1, mode=MODES, **given)
+
+
+BETWEEN: list[Any] = [
+    affine(padding_mode="zeros"),
+    affine(padding_mode="border"),
+    affine(padding_mode="reflection"),
+    affine(padding_mode="zeros", spatial_size=-1),
+    RandRotated(KEYS, range_x=(0.4, 0.4), range_y=(0.2, 0.2), range_z=(-0.3, -0.3), prob=1, mode=MODES),
+    RandRotated(KEYS, range_x=(0.4, 0.4), prob=1, mode=MODES, padding_mode="zeros", dtype=np.float64),
+]
+
+
+@pytest.mark.parametrize("transform", BETWEEN, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("dims", [2, 3])
+def test_interpolation_is_monais(transform: Any, dims: int) -> None:
+    found, wanted = both(transform, dims=dims)
+    assert error(found["image"], wanted["image"]) < 2e-4
+    assert (found["label"] != wanted["label"]).float().mean() < 0.005  # a rounding either way at halves
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.3, (0.8, 1.2)])
+@pytest.mark.parametrize("align", [None, False, True])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_zoom_is_monais_within(factor: Any, align: bool | None, dims: int) -> None:
+    modes = ("bilinear", "nearest-exact")
+    zoom = RandZoomd(KEYS, prob=1, min_zoom=factor, max_zoom=factor, mode=modes, align_corners=(align, None))
+    found, wanted = both(zoom, dims=dims)
+    assert error(inner(found["image"], 4), inner(wanted["image"], 4)) < 2e-4
+    if not align:
+        assert (inner(found["label"], 4) != inner(wanted["label"], 4)).float().mean() < 0.05  # halves
+    kind = lowered(zoom).plan.ops[0]
+    assert isinstance(kind, AlignedZoom) == (align is True)
+
+
+@pytest.mark.parametrize("out", [(9, 20, 14), (16, 16, 16)])
+def test_a_resize_is_monais(out: tuple[int, ...]) -> None:
+    for dims in (2, 3):
+        size = out[:dims]
+        modes = ("trilinear" if dims == 3 else "bilinear", "nearest-exact")
+        found, wanted = both(QUIET, Resized(KEYS, spatial_size=size, mode=modes), dims=dims)
+        assert error(found["image"], wanted["image"]) < 2e-4
+        assert (found["label"] != wanted["label"]).float().mean() < 0.12  # halves
+
+
+@pytest.mark.parametrize("size", [(8, 12, 10), (7, 11, 9)])
+@pytest.mark.parametrize("prob", [0, 1])
+def test_an_affine_to_another_size(size: tuple[int, ...], prob: float) -> None:
+    """Even and odd: with an odd difference MONAI reads between voxels even where nothing was drawn."""
+    found, wanted = both(affine(padding_mode="zeros", spatial_size=size), **CUBE)
+    assert error(found["image"], wanted["image"]) < 2e-4
+    never = RandAffined(KEYS, prob=0, mode=MODES, spatial_size=size, rotate_range=0.3)
+    found, wanted = both(never, **CUBE)
+    assert error(found["image"], wanted["image"]) < 2e-4
+    assert [type(op) for op in lowered(never).plan.ops][1:] == [Recentre]
+
+
+def test_a_second_crop_is_a_cut() -> None:
+    program = lowered(RandSpatialCropd(KEYS, roi_size=12), RandFlipd(KEYS), RandSpatialCropd(KEYS, roi_size=(8, 8, 8)))
+    (_, cut) = program.plan.ops
+    assert isinstance(cut, Cut)
+    assert cut.random
+    assert cut.size == (8, 8, 8)
+
+
+def test_a_chain_of_maps_is_monais_within() -> None:
+    """One interpolation in place of three, on an image smooth enough for the difference not to matter much."""
+    chain = [
+        RandRotated(KEYS, range_x=(0.1, 0.1), prob=1, mode=MODES, padding_mode="border"),
+        RandZoomd(KEYS, prob=1, min_zoom=1.1, max_zoom=1.1, mode=("trilinear", "nearest"), padding_mode="edge"),
+        RandFlipd(KEYS, prob=1, spatial_axis=1),
+    ]
+    found, wanted = both(*chain, size=(20, 20, 20))
+    assert error(inner(found["image"], 5), inner(wanted["image"], 5)) < 0.06
+    assert (inner(found["label"], 5) == inner(wanted["label"], 5)).float().mean() > 0.7
+    apart, wanted = both(chain[0], RandGaussianNoised("image", prob=1, std=0.0), chain[2], size=(20, 20, 20))
+    assert error(apart["image"], wanted["image"]) < 2e-4
+
+
+@pytest.mark.parametrize(
+    ("transform", "told"),
+    [
+        (RandZoomd(KEYS), 'reads "image" with mode=area'),
+        (RandRotated(KEYS, mode=3), "mode=3"),
+        (RandRotated(KEYS, keep_size=False, mode=MODES), "keep_size=False"),
+        (RandZoomd(KEYS, keep_size=False, mode=MODES), "keep_size=False"),
+        (RandRotated(KEYS, mode=MODES, align_corners=True), "align_corners=True"),
+        (RandRotated(KEYS, mode=MODES, dtype=np.float16), "dtype=float16"),
+        (RandRotated(KEYS, mode=MODES, padding_mode=("border", "zeros")), "padding modes ['border', 'zeros']"),
+        (RandZoomd(KEYS, mode=MODES, padding_mode="reflect"), "padding_mode=reflect"),
+        (RandZoomd(KEYS, mode=MODES, padding_mode="constant", constant_values=3), "arguments for padding"),
+        (RandRotated(KEYS), 'reads "label", which looks like a label, with mode=bilinear'),
+        (RandFlipd(KEYS, allow_missing_keys=True), "allow_missing_keys=True"),
+        (Rand3DElasticd(KEYS, (1, 2), (1, 2)), "another definition"),
+        (Rand2DElasticd(KEYS, 8, (1, 2)), "another definition"),
+    ],
+    ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
+)
+def test_what_is_left_to_monai(transform: Any, told: str) -> None:
+    assert told in why(transform)
+
+
+@pytest.mark.parametrize(
+    ("transform", "told"),
+    [
+        (Resized(KEYS, spatial_size=(8, 8, 8)), "mode=area"),
+        (Resized(KEYS, spatial_size=8, size_mode="longest", mode=MODES), "size_mode=longest"),
+        (Resized(KEYS, spatial_size=(8, 8, 8), mode=MODES, anti_aliasing=(True, False)), "anti_aliasing"),
+        (Resized("image", spatial_size=(8, 8, 8), mode="bilinear"), 'leaves "label" as it is'),
+        (CenterSpatialCropd("image", roi_size=8), 'leaves "label" as it is'),
+        (Transposed(KEYS, indices=(1, 0, 2, 3)), "moves the channels"),
+        (SpatialPadd(KEYS, spatial_size=20), "pads from (12, 12, 12) to (20, 20, 20)"),
+        (ResizeWithPadOrCropd(KEYS, spatial_size=20), "pads from (12, 12, 12) to (20, 20, 20)"),
+        (DivisiblePadd(KEYS, k=8), "pads (12, 12, 12) to a multiple of 8"),
+    ],
+    ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
+)
+def test_what_is_left_to_monai_after_random_ones(transform: Any, told: str) -> None:
+    assert told in why(RandSpatialCropd(KEYS, roi_size=12), transform)
+
+
+@pytest.mark.parametrize(
+    ("transform", "told"),
+    [
+        (RandRotated(KEYS, range_x=(0.5, 0.1), mode=MODES), r"RandRotated .*Rotate: range_x=\(0\.5, 0\.1\)"),
+        (RandZoomd(KEYS, min_zoom=1.2, max_zoom=0.8, mode=MODES), r"RandZoomd .*Zoom: .*\(1\.2, 0\.8\)"),
+        (RandAffined(KEYS, scale_range=((-2, 0),), mode=MODES), "RandAffined .*Affine: scale_range"),
+        (RandRotate90d(KEYS, max_k=0), "RandRotate90d .*Rotate90: max_k=0"),
+        (
+            RandAffined(KEYS, spatial_size=(8, 8), mode=MODES, translate_range=1, rotate_range=((1, 0),)),
+            r"RandAffined .*Affine: rotate_range=\(1\.0, 0\.0\)",
+        ),
+    ],
+    ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
+)
+def test_what_monai_lets_pass_is_refused(transform: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        lowered(transform)
+
+
+def test_a_named_label_is_never_interpolated() -> None:
+    with pytest.raises(ValueError, match='RandRotated: mode: the label key "label" is given "bilinear"'):
+        lowered(RandRotated(KEYS), label_keys=["label"])
+    with pytest.raises(ValueError, match='RandZoomd: mode: the label key "label" is given "area"'):
+        lowered(RandZoomd("label"), label_keys=["label"])
+
+
+def test_a_quarter_turn_of_a_flat_patch_is_refused_when_the_size_is_known() -> None:
+    with pytest.raises(ValueError, match=r"RandRotate90d can't be lowered: Rotate90: spatial_axes=\(0, 1\) are 8 and"):
+        lowered(RandSpatialCropd(KEYS, roi_size=(8, 12, 12)), RandRotate90d(KEYS))

@@ -1,0 +1,207 @@
+"""Transforms of values: with numbers that leave nothing to chance, a lowered one gives what MONAI gives."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from monai.transforms import (
+    CutMixd,
+    MixUpd,
+    NormalizeIntensityd,
+    RandAdjustContrastd,
+    RandBiasFieldd,
+    RandCoarseDropoutd,
+    RandCoarseShuffled,
+    RandGaussianNoised,
+    RandGaussianSharpend,
+    RandGaussianSmoothd,
+    RandGibbsNoised,
+    RandHistogramShiftd,
+    RandKSpaceSpikeNoised,
+    RandRicianNoised,
+    RandScaleIntensityd,
+    RandScaleIntensityFixedMeand,
+    RandShiftIntensityd,
+    RandSimulateLowResolutiond,
+    RandStdShiftIntensityd,
+    RandTorchVisiond,
+    ScaleIntensityd,
+    ScaleIntensityRanged,
+)
+
+from hasten.augment.colour import ColorJitter
+from tests.augment.lowering import both, error, item, lowered, why
+
+KEY = "image"
+RANDOM_FIRST = RandShiftIntensityd(KEY, offsets=(0.2, 0.2), prob=1)
+"""Before a deterministic transform, which would be cached otherwise."""
+
+FIXED: list[tuple[Any, ...]] = [
+    (RandGaussianNoised(KEY, prob=1, mean=0.3, std=0.0),),
+    (RandGaussianNoised(KEY, prob=1, mean=-0.3, std=0.0, sample_std=False),),
+    (RandRicianNoised(KEY, prob=1, mean=0.2, std=0.0),),
+    (RandGibbsNoised(KEY, prob=1, alpha=(0.6, 0.6)),),
+    (RandShiftIntensityd(KEY, offsets=(0.4, 0.4), prob=1),),
+    (RandShiftIntensityd(KEY, offsets=(0.4, 0.4), prob=1, channel_wise=True),),
+    (RandScaleIntensityd(KEY, factors=(0.4, 0.4), prob=1),),
+    (RandScaleIntensityd(KEY, factors=(-0.4, -0.4), prob=1, channel_wise=True),),
+    (RandScaleIntensityFixedMeand(KEY, factors=(0.4, 0.4), prob=1, preserve_range=True),),
+    (RandScaleIntensityFixedMeand(KEY, factors=(0.4, 0.4), prob=1, fixed_mean=False),),
+    (RandScaleIntensityFixedMeand(KEY, factors=(0.4, 0.4), prob=1, channel_wise=True),),
+    (RandStdShiftIntensityd(KEY, factors=(0.4, 0.4), prob=1),),
+    (RandStdShiftIntensityd(KEY, factors=(0.4, 0.4), prob=1, nonzero=True, channel_wise=True),),
+    (RandBiasFieldd(KEY, degree=2, coeff_range=(0.1, 0.1), prob=1),),
+    (RandAdjustContrastd(KEY, gamma=(1.7, 1.7), prob=1),),
+    (RandAdjustContrastd(KEY, gamma=(0.6, 0.6), prob=1, invert_image=True, retain_stats=True),),
+    (RandGaussianSmoothd(KEY, sigma_x=(0.7, 0.7), sigma_y=(0.9, 0.9), sigma_z=(1.1, 1.1), prob=1),),
+    (
+        RandGaussianSharpend(
+            KEY, sigma1_x=(0.7, 0.7), sigma1_y=(0.8, 0.8), sigma1_z=(0.9, 0.9), sigma2_x=(0.5, 0.5),
+            sigma2_y=(0.5, 0.5), sigma2_z=(0.5, 0.5), alpha=(12, 12), prob=1,
+        ),
+    ),
+    (RandCoarseDropoutd(KEY, holes=1, spatial_size=-1, fill_value=0.3, prob=1),),
+    (RANDOM_FIRST, NormalizeIntensityd(KEY, channel_wise=True)),
+    (RANDOM_FIRST, NormalizeIntensityd(KEY, nonzero=True)),
+    (RANDOM_FIRST, NormalizeIntensityd(KEY, subtrahend=0.5, divisor=2.0)),
+    (RANDOM_FIRST, NormalizeIntensityd(KEY, subtrahend=[0.5, 1.0], divisor=[2.0, 3.0], channel_wise=True)),
+    (RANDOM_FIRST, ScaleIntensityRanged(KEY, a_min=-1, a_max=2, b_min=0, b_max=1, clip=True)),
+    (RANDOM_FIRST, ScaleIntensityRanged(KEY, a_min=-1, a_max=2)),
+    (RANDOM_FIRST, ScaleIntensityd(KEY)),
+    (RANDOM_FIRST, ScaleIntensityd(KEY, minv=-1, maxv=3, channel_wise=True)),
+    (RANDOM_FIRST, ScaleIntensityd(KEY, minv=None, maxv=None, factor=0.3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("chain", FIXED, ids=lambda chain: type(chain[-1]).__name__)
+@pytest.mark.parametrize("dims", [2, 3])
+def test_with_fixed_numbers_it_is_monais(chain: tuple[Any, ...], dims: int) -> None:
+    found, wanted = both(*chain, dims=dims)
+    assert error(found["image"], wanted["image"]) < 2e-4
+    assert torch.equal(found["label"], wanted["label"])
+    assert not torch.equal(found["image"], torch.stack([item(dims, seed=seed)["image"] for seed in range(2)]))
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_low_resolution_is_monais(dims: int) -> None:
+    mode = "trilinear" if dims == 3 else "bilinear"
+    found, wanted = both(RandSimulateLowResolutiond(KEY, prob=1, zoom_range=(0.6, 0.6), upsample_mode=mode), dims=dims)
+    assert error(found["image"], wanted["image"]) < 2e-4
+
+
+NEVER: list[Any] = [
+    RandHistogramShiftd(KEY, prob=0.0),
+    RandKSpaceSpikeNoised(KEY, prob=0.0),
+    RandCoarseShuffled(KEY, holes=3, spatial_size=4, prob=0.0),
+    RandGaussianNoised(KEY, prob=0.0),
+]
+
+
+@pytest.mark.parametrize("transform", NEVER, ids=lambda each: type(each).__name__)
+def test_with_probability_0_nothing_changes(transform: Any) -> None:
+    found, wanted = both(transform)
+    assert torch.equal(found["image"], wanted["image"])
+
+
+def ops(*chain: Any, **options: Any) -> tuple[Any, ...]:
+    return lowered(*chain, **options).plan.ops
+
+
+def test_arguments_are_read_from_the_array_transform() -> None:
+    (histogram,) = ops(RandHistogramShiftd(KEY, num_control_points=(5, 8), prob=0.3))
+    assert (histogram.num_control_points, histogram.prob, histogram.keys) == ((5, 8), 0.3, ("image",))
+    (spike,) = ops(RandKSpaceSpikeNoised(KEY, prob=0.3, intensity_range=(10, 11), channel_wise=False))
+    assert (spike.intensity_range, spike.channel_wise) == ((10.0, 11.0), False)
+    (spike,) = ops(RandKSpaceSpikeNoised(KEY, prob=0.3, intensity_range=[(10, 11), (12, 13)]))
+    assert spike.intensity_range == ((10.0, 11.0), (12.0, 13.0))
+    (holes,) = ops(RandCoarseDropoutd(KEY, holes=2, max_holes=5, spatial_size=(3, 4, 5), max_spatial_size=6, prob=0.2))
+    assert (holes.holes, holes.max_holes, holes.spatial_size, holes.max_spatial_size) == (2, 5, (3, 4, 5), 6)
+    (sharpen,) = ops(RandGaussianSharpend(KEY))
+    assert (sharpen.sigma2_x, sharpen.alpha) == (0.5, (10.0, 30.0))
+    (shift,) = ops(RandShiftIntensityd(KEY, offsets=0.1, prob=0.5))
+    assert shift.offsets == (-0.1, 0.1)
+
+
+def jitter(dtype: Any) -> ColorJitter:
+    """Torchvision's, whose class need not be installed."""
+    transform = RandTorchVisiond.__new__(RandTorchVisiond)
+    own = SimpleNamespace(brightness=(0.8, 1.2), contrast=None, saturation=[0.9, 1.1], hue=(-0.1, 0.1))
+    transform.keys, transform.allow_missing_keys = ("image",), False
+    transform.name, transform.trans = "ColorJitter", SimpleNamespace(trans=own)
+    image = torch.zeros(3, 8, 8, dtype=dtype)
+    program = lowered(transform)._for_item({"image": image}, "item 0", torch.device("cpu"))
+    return program.plan.ops[0]
+
+
+def test_torchvisions_colour_jitter() -> None:
+    found = jitter(torch.float32)
+    assert (found.brightness, found.contrast, found.saturation, found.hue) == ((0.8, 1.2), 0.0, (0.9, 1.1), (-0.1, 0.1))
+    assert found.value_range == 1.0
+    assert jitter(torch.uint8).value_range == 255.0
+
+
+def test_mixing_samples() -> None:
+    program = lowered(MixUpd(KEY, batch_size=2, alpha=0.4), CutMixd(("image", "label"), batch_size=2))
+    assert [type(op).__name__ for op in program.plan.ops] == ["MixUp", "CutMix"]
+    found = program({key: torch.stack([value] * 4) for key, value in item().items()}, seed=0)
+    assert found["image"].shape == (4, 2, 12, 16, 14)
+
+
+@pytest.mark.parametrize(
+    ("transform", "told"),
+    [
+        (RandGaussianNoised(KEY, dtype=np.float16), "computes in dtype=float16"),
+        (RandScaleIntensityd(KEY, factors=0.1, dtype=np.uint8), "computes in dtype=uint8"),
+        (RandRicianNoised(("image", "label")), "draws other numbers for each of its keys"),
+        (RandRicianNoised(KEY, channel_wise=True), "channel_wise or relative"),
+        (RandRicianNoised(KEY, mean=[0.0, 1.0], channel_wise=False), "mean="),
+        (RandKSpaceSpikeNoised(("image", "label")), "draws other numbers"),
+        (RandSimulateLowResolutiond(("image", "label")), "draws other numbers"),
+        (RandSimulateLowResolutiond(KEY, downsample_mode="area"), "downsample_mode=area"),
+        (RandSimulateLowResolutiond(KEY, upsample_mode="nearest"), "upsample_mode=nearest"),
+        (RandShiftIntensityd(KEY, offsets=0.1, factor_key="f"), "factor_key"),
+        (RandGaussianSmoothd(KEY, approx="sampled"), 'approx="sampled"'),
+        (RandGaussianSharpend(KEY, approx="scalespace"), 'approx="scalespace"'),
+        (RandGaussianNoised(KEY, allow_missing_keys=True), "allow_missing_keys=True"),
+    ],
+    ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
+)
+def test_what_is_left_to_monai(transform: Any, told: str) -> None:
+    assert told in why(transform)
+
+
+@pytest.mark.parametrize(
+    ("transform", "told"),
+    [
+        (NormalizeIntensityd(KEY, subtrahend=np.zeros((2, 4, 4, 4))), "for each voxel"),
+        (NormalizeIntensityd(KEY, subtrahend=0.5, channel_wise=True), "one for each channel"),
+        (ScaleIntensityd(KEY, minv=None, maxv=1.0), "without the other"),
+        (ScaleIntensityd(KEY, dtype=np.float16), "float16"),
+    ],
+    ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
+)
+def test_what_is_left_to_monai_after_random_ones(transform: Any, told: str) -> None:
+    assert told in why(RANDOM_FIRST, transform)
+
+
+@pytest.mark.parametrize(
+    ("transform", "told"),
+    [
+        (RandGaussianSmoothd(KEY, sigma_x=(1.5, 0.5)), r"RandGaussianSmoothd .*GaussianSmooth: sigma_x=\(1\.5, 0\.5\)"),
+        (RandBiasFieldd(KEY, coeff_range=(0.5, 0.1)), r"RandBiasFieldd .*BiasField: coeff_range=\(0\.5, 0\.1\)"),
+        (RandGaussianNoised(KEY, std=-1.0), r"RandGaussianNoised .*std=\(0\.0, -1\.0\)"),
+        (RandAdjustContrastd(KEY, gamma=(-1, 2)), r"RandAdjustContrastd .*gamma=\(-1\.0, 2\.0\)"),
+        (
+            RandCoarseDropoutd(KEY, holes=3, max_holes=2, spatial_size=2),
+            "RandCoarseDropoutd .*max_holes=2 is below holes=3",
+        ),
+    ],
+    ids=lambda each: type(each).__name__ if not isinstance(each, str) else None,
+)
+def test_what_monai_lets_pass_is_refused(transform: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        lowered(transform)
