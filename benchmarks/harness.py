@@ -28,7 +28,7 @@ import psutil
 from hasten.observe.env import cpu_model, usable_cores
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("hasten", "torch", "monai", "numpy", "nibabel", "torchio", "pytorch-ignite", "isal")
+PACKAGES = ("hasten", "torch", "monai", "numpy", "nibabel", "torchio", "pytorch-ignite", "isal", "batchgeneratorsv2", "torchvision")
 
 
 def _load_average() -> list[float] | None:

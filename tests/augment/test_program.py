@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 from torch import Tensor
 
 from hasten.augment.affine import Affine, Rotate, Spatial, Zoom
@@ -15,12 +16,16 @@ from hasten.augment.chain import Batch, Chain, Warp, stages_of
 from hasten.augment.crop import CentreCrop, CropByLabelClasses, CropByPosNegLabel, SpatialCrop, WeightedCrop
 from hasten.augment.draw import Draws
 from hasten.augment.elastic import Elastic
-from hasten.augment.grid import AxisFlip, Flip, Mirror, Resize, Rotate90
+from hasten.augment.grid import AxisFlip, AxisSwap, Flip, Mirror, Resize, Rotate90
 from hasten.augment.noise import GaussianNoise
+from hasten.augment.op import op_key, used
 from hasten.augment.program import ChainProgram, make_chain_program
 from hasten.augment.read import Cases
 from hasten.augment.render import render
 from hasten.augment.store import Store, store_of_items
+from hasten.sample.random import sample_key
+from tests.augment.examples import EXAMPLES
+from tests.augment.test_value_ops import NUM_CHANNELS
 
 SIZES = {2: [(1, 20, 26), (1, 31, 18), (1, 17, 17)], 3: [(12, 20, 16), (9, 14, 22), (15, 13, 13)]}
 PATCH = {2: (1, 12, 12), 3: (8, 12, 12)}
@@ -56,6 +61,11 @@ ALL = [
     Rotate90(prob=0.5, spatial_axes=(-2, -1)),
     GaussianNoise(prob=1),
 ]
+MAPS = [
+    Rotate(prob=1, range_x=(0.2, 0.5)), Zoom(prob=1, min_zoom=(0.7,), max_zoom=(0.9,)), Elastic(prob=1, magnitude_range=(2, 3)),
+    Affine(prob=1, translate_range=((1, 2),) * 3), Spatial(rotate_prob=1), Flip(prob=1), AxisFlip(prob=1), Mirror(),
+    Rotate90(prob=1), AxisSwap(prob=1),
+]  # fmt: skip
 CHAINS: dict[str, list[Any]] = {
     "crop": [],
     "flips": [Flip(prob=0.5, spatial_axis=(0,)), AxisFlip(prob=0.5), Mirror(spatial_axis=(0, 1))],
@@ -312,3 +322,49 @@ def test_the_background_channel_of_a_one_hot_label_is_no_foreground() -> None:
     foreground, background = CropByPosNegLabel(size=(1, 1, 1)).sets(label, None, 0)
     assert foreground.tolist() == [1 * 30 + 2 * 6 + 3]
     assert len(background) == 4 * 5 * 6 - 1
+
+
+@pytest.mark.parametrize("op", [*EXAMPLES, *MAPS], ids=lambda op: repr(op)[:60])
+def test_samples_that_an_operation_leaves_out_are_untouched_bit_for_bit(op: Any) -> None:
+    channels = NUM_CHANNELS.get(type(op).__name__, 2)
+    half = replace(op, prob=0.5)
+    data = store(3, np.float32, channels)
+    crop = SpatialCrop(size=(8, 8, 8))
+    bare = make_chain_program(chain(3, crop=crop), data, batch_size=12)
+    own = make_chain_program(chain(3, half, crop=crop), data, batch_size=12)
+    draws = next(iter(own.draws(0, 1)))
+    left_out = ~used(op_key(draws.key, 0), 0.5)
+    assert 0 < int(left_out.sum()) < 12
+    wanted = bare(0)
+    for batch in (own.rendered(draws), on_device(own, draws)):
+        for key in ("image", "label"):
+            assert torch.equal(batch[key][left_out], wanted[key][left_out])
+        changed = torch.cat([batch[key][~left_out].float().flatten() for key in ("image", "label")])
+        assert not torch.equal(
+            changed, torch.cat([wanted[key][~left_out].float().flatten() for key in ("image", "label")])
+        )
+
+
+def test_map_parameters_are_evenly_drawn_from_their_ranges() -> None:
+    key = sample_key(torch.tensor(0), torch.arange(4000))
+    size = (12, 12, 12)
+    turn = Rotate(range_x=(-0.5, 0.2), range_y=(0.1, 0.3), range_z=(-1, 1))
+    affine = Affine(translate_range=((-4, 2),) * 3, scale_range=((-0.3, 0.1),) * 3, shear_range=((-0.1, 0.2),) * 6)
+    zoom = Zoom(min_zoom=(0.7, 0.8, 0.9), max_zoom=(1.1, 1.2, 1.3))
+    drawn = affine.draw(key, size, 3)
+    columns = [
+        *(
+            (turn.draw(key, size, 3)["angle"][:, axis], *bounds)
+            for axis, bounds in enumerate([(-0.5, 0.2), (0.1, 0.3), (-1, 1)])
+        ),
+        *((drawn["translate"][:, axis], -4, 2) for axis in range(3)),
+        *((drawn["scale"][:, axis], 0.7, 1.1) for axis in range(3)),
+        *((drawn["shear"][:, number], -0.1, 0.2) for number in range(6)),
+        *((zoom.draw(key, size, 3)["zoom"][:, axis], low, low + 0.4) for axis, low in enumerate((0.7, 0.8, 0.9))),
+    ]
+    for values, low, high in columns:
+        assert kstest(values.numpy(), "uniform", args=(low, high - low)).pvalue > 1e-3
+    turns = Rotate90(max_k=3).draw(key, size, 3)["k"]
+    assert all(abs((turns == k).float().mean().item() - 1 / 3) < 0.03 for k in (1, 2, 3))
+    axis = AxisFlip().draw(key, size, 3)["axis"]
+    assert all(abs((axis == number).float().mean().item() - 1 / 3) < 0.03 for number in range(3))
