@@ -21,7 +21,7 @@ from hasten.augment.maps import Map
 from hasten.augment.op import Drawn, ValueOp
 from hasten.augment.read import Cases, as_cases, bounded, coordinates_of
 from hasten.augment.render import changed
-from hasten.sample.host import cut, interpolate, nearest
+from hasten.sample.host import bounds_of, cut, interpolate, nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,11 +162,12 @@ class _Reader:
             bounded(axis, start[number : number + 1], extent[number : number + 1], reading.padding_mode).reshape(-1)
             for number, axis in enumerate(coordinates_of(own, self.warp.size, self.warp.out, displaced))
         )
+        bounds = bounds_of(coordinates)
         for key, volume, target in zip(keys, volumes, out, strict=True):
             if self.warp.readings[key].mode == "nearest":
-                nearest(volume, start.tolist(), coordinates, out=target)
+                nearest(volume, start.tolist(), coordinates, out=target, bounds=bounds)
             else:
-                interpolate(volume, start.tolist(), coordinates, self.spatial_dims, out=target)
+                interpolate(volume, start.tolist(), coordinates, self.spatial_dims, out=target, bounds=bounds)
 
 
 def _volume(cases: Cases, offset: int, shape: list[int]) -> Tensor:

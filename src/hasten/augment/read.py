@@ -48,7 +48,8 @@ def coordinates_of(found: Map, size: Triple, out: Triple, displaced: Tensor | No
     for axis in range(3):
         a, b, c = (found.linear[:, axis, column].reshape(-1, 1, 1, 1) for column in range(3))
         start = found.shift[:, axis].reshape(-1, 1, 1, 1) + (size[axis] - 1) / 2
-        rows.append(a * d + b * h + c * w + start)
+        # In this order all but the last sum are of a plane only.
+        rows.append(a * d + start + b * h + c * w)
     return rows[0], rows[1], rows[2]
 
 

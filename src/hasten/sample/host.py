@@ -8,9 +8,11 @@ values on the host, which on a CPU costs nothing; it is never used on a GPU.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -80,21 +82,36 @@ def _box(volume: Tensor, start: list[int], lows: list[int], highs: list[int]) ->
     return cut(volume, first, [high - low + 1 for low, high in zip(lows, highs, strict=True)])
 
 
+def bounds_of(coordinates: tuple[Tensor, ...]) -> list[tuple[float, float]]:
+    """The smallest and largest coordinate along each axis."""
+    found = [torch.aminmax(axis) for axis in coordinates]
+    return [(float(low), float(high)) for low, high in found]
+
+
 def interpolate(
-    volume: Tensor, start: list[int], coordinates: tuple[Tensor, ...], spatial_dims: int, *, out: Tensor
+    volume: Tensor,
+    start: list[int],
+    coordinates: tuple[Tensor, ...],
+    spatial_dims: int,
+    *,
+    out: Tensor,
+    bounds: list[tuple[float, float]] | None = None,
 ) -> None:
-    """Trilinear (bilinear in 2-D) values of every channel at (M,) coordinates counted from `start`."""
-    floors = [torch.floor(axis) for axis in coordinates]
-    ranges = [[int(bound) for bound in torch.aminmax(floor)] for floor in floors]
+    """Trilinear (bilinear in 2-D) values of every channel at (M,) coordinates counted from `start`.
+
+    bounds: what `bounds_of` gives, where it is known.
+    """
     upper = [1, 1, 1] if spatial_dims == 3 else [0, 1, 1]
-    lows, highs = [low for low, _ in ranges], [high + up for (_, high), up in zip(ranges, upper, strict=True)]
+    ranges = bounds or bounds_of(coordinates)
+    lows = [math.floor(low) for low, _ in ranges]
+    highs = [math.floor(high) + up for (_, high), up in zip(ranges, upper, strict=True)]
     box = _box(volume, start, lows, highs).to(torch.float32)
     if spatial_dims == 2 or coordinates[0].numel() >= _LARGE:
-        offsets = [axis - low for axis, low in zip(coordinates, lows, strict=True)]
-        _sample(box, offsets, spatial_dims, out=out)
+        _sample(box, lows, coordinates, spatial_dims, out=out)
         return
     box = box.contiguous()
     height, width = box.shape[2], box.shape[3]
+    floors = [torch.floor(axis) for axis in coordinates]
     parts = [axis - floor for axis, floor in zip(coordinates, floors, strict=True)]
     whole = [(floor - low).to(torch.int32) for floor, low in zip(floors, lows, strict=True)]
     index = (whole[0] * height + whole[1]) * width + whole[2]
@@ -109,12 +126,13 @@ def interpolate(
         out[channel] = torch.lerp(planes[0], planes[1], parts[0]).view(out.shape[1:])
 
 
-def _sample(box: Tensor, offsets: list[Tensor], spatial_dims: int, *, out: Tensor) -> None:
-    """The same by torch's own kernel. box: (C, D, H, W) float32; offsets: (M,) voxels from its first."""
+def _sample(box: Tensor, lows: list[int], coordinates: tuple[Tensor, ...], spatial_dims: int, *, out: Tensor) -> None:
+    """The same by torch's own kernel. box: (C, D, H, W) float32, which begins at `lows`."""
     grid = torch.empty(*out.shape[4 - spatial_dims :], spatial_dims)
     for number in range(spatial_dims):  # counted from the last axis, -1 and 1 being the first and last voxel
         scale = 2.0 / max(box.shape[3 - number] - 1, 1)
-        torch.sub(offsets[2 - number].view(grid.shape[:-1]) * scale, 1.0, out=grid[..., number])
+        shift = torch.tensor(-lows[2 - number] * scale - 1.0)
+        torch.add(shift, coordinates[2 - number].view(grid.shape[:-1]), alpha=scale, out=grid[..., number])
     # Its threads share a batch, of which there is one: halves of the output stand in for it.
     halves = 2 if grid.shape[0] % 2 == 0 else 1
     pieces = grid.view(halves, -1, *grid.shape[1:])
@@ -123,14 +141,27 @@ def _sample(box: Tensor, offsets: list[Tensor], spatial_dims: int, *, out: Tenso
     out.view(out.shape[0], halves, -1).copy_(found.flatten(2).transpose(0, 1))
 
 
-def nearest(classes: Tensor, start: list[int], coordinates: tuple[Tensor, ...], *, out: Tensor) -> None:
+def nearest(
+    classes: Tensor,
+    start: list[int],
+    coordinates: tuple[Tensor, ...],
+    *,
+    out: Tensor,
+    bounds: list[tuple[float, float]] | None = None,
+) -> None:
     """The nearest voxel of every channel (halves round up) at (M,) coordinates counted from `start`."""
-    places = [torch.floor(axis + 0.5) for axis in coordinates]
-    ranges = [[int(bound) for bound in torch.aminmax(place)] for place in places]
+    half = np.float32(0.5)  # as below, where the sum may round
+    found = bounds or bounds_of(coordinates)
+    ranges = [(math.floor(np.float32(low) + half), math.floor(np.float32(high) + half)) for low, high in found]
     lows = [low for low, _ in ranges]
     box = _box(classes, start, lows, [high for _, high in ranges]).contiguous()
-    whole = [(place - low).to(torch.int32) for place, low in zip(places, lows, strict=True)]
-    index = (whole[0] * box.shape[2] + whole[1]) * box.shape[3] + whole[2]
+    height, width = box.shape[2], box.shape[3]
+    d, h, w = (torch.floor(axis + 0.5) for axis in coordinates)
+    if box[0].numel() < 2**23:  # whole numbers up to twice that are float32's own
+        index = d.sub_(lows[0]).mul_(height).add_(h).sub_(lows[1]).mul_(width).add_(w).sub_(lows[2]).to(torch.int32)
+    else:
+        whole = [(place - low).to(torch.int32) for place, low in zip((d, h, w), lows, strict=True)]
+        index = (whole[0] * height + whole[1]) * width + whole[2]
     for channel in range(box.shape[0]):
         out[channel] = box[channel].reshape(-1).index_select(0, index).view(out.shape[1:])
 
