@@ -15,6 +15,7 @@ from hasten.augment.build_kernel import Spec, function_of
 from hasten.augment.chain import Chain
 from hasten.augment.contrast import Gamma
 from hasten.augment.grid import Flip
+from hasten.augment.intensity import Clip, Normalize, ScaleIntensity, ShiftIntensity
 from hasten.augment.kernels import host_kernels
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.program import ChainProgram, make_chain_program
@@ -67,10 +68,24 @@ def test_all_kernels_give_the_eager_numbers(folder: Path, dims: int) -> None:
         assert torch.equal(found["label"], wanted["label"])
 
 
+@needs_compiler
+def test_what_every_sample_goes_through_is_one_kernel(folder: Path) -> None:
+    ops = (
+        GaussianNoise(prob=0.5), Normalize(nonzero=True), ScaleIntensity(prob=1.0, factors=(-0.1, 0.1)),
+        ShiftIntensity(prob=1.0, offsets=(-1, 1)), Clip(a_min=-2.0), Flip(prob=0.5), Clip(a_max=2.0),
+    )  # fmt: skip
+    own = chain(3, *ops)
+    eager, compiled = make_chain_program(own, store(3), batch_size=4), made(own, folder, batch_size=4)
+    assert {place: count for place, (count, _) in compiled.kernels.fused.items()} == {1: 4}
+    assert set(compiled.kernels.apply) == {0}
+    for step in range(2):
+        assert torch.allclose(compiled(step)["image"], eager(step)["image"], rtol=1e-5, atol=1e-5)
+
+
 def test_what_is_compiled_is_what_runs_as_written() -> None:
     for what, shape in ((GaussianNoise(keys=(), prob=1.0), (2, 6, 7, 8)), (Gamma(keys=(), prob=1.0), (1, 9, 8))):
         function, arguments, varies = function_of(
-            Spec(kind="apply", what=what, shape=shape, spatial_dims=len(shape) - 1)
+            Spec(kind="apply", what=(what,), shape=shape, spatial_dims=len(shape) - 1)
         )
         assert function(*arguments).shape == (1, *shape)
         assert varies == 0
@@ -86,7 +101,7 @@ def test_what_is_compiled_is_what_runs_as_written() -> None:
 
 def test_another_patch_or_setting_is_another_kernel() -> None:
     def digest(**changes: Any) -> str:
-        parts: dict[str, Any] = {"kind": "apply", "what": Gamma(keys=()), "shape": (1, 8, 8), "spatial_dims": 2}
+        parts: dict[str, Any] = {"kind": "apply", "what": (Gamma(keys=()),), "shape": (1, 8, 8), "spatial_dims": 2}
         return module._digest(Spec(**{**parts, **changes}))
 
     assert digest() == digest()
@@ -95,8 +110,8 @@ def test_another_patch_or_setting_is_another_kernel() -> None:
             {
                 digest(),
                 digest(shape=(1, 8, 9)),
-                digest(what=Gamma(keys=(), p_retain_stats=0.0)),
-                digest(what=GaussianNoise(keys=())),
+                digest(what=(Gamma(keys=(), p_retain_stats=0.0),)),
+                digest(what=(GaussianNoise(keys=()),)),
             }
         )
         == 4

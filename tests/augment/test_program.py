@@ -62,7 +62,8 @@ ALL = [
     GaussianNoise(prob=1),
 ]
 MAPS = [
-    Rotate(prob=1, range_x=(0.2, 0.5)), Zoom(prob=1, min_zoom=(0.7,), max_zoom=(0.9,)), Elastic(prob=1, magnitude_range=(2, 3)),
+    Rotate(prob=1, range_x=(0.2, 0.5)), Zoom(prob=1, min_zoom=(0.7,), max_zoom=(0.9,)),
+    Elastic(prob=1, magnitude_range=(2, 3)),
     Affine(prob=1, translate_range=((1, 2),) * 3), Spatial(rotate_prob=1), Flip(prob=1), AxisFlip(prob=1), Mirror(),
     Rotate90(prob=1), AxisSwap(prob=1),
 ]  # fmt: skip

@@ -36,9 +36,10 @@ class Spec:
 
     kind: Literal["apply", "read"]
     what: Any
-    """A ValueOp; or (size, out, padding_mode, ((mode, C, dtype), ...)) of keys that are read at the same places."""
+    """ValueOps, one after the other; or of keys that are read at the same places (size, out, padding_mode,
+    ((mode, C, dtype), ...))."""
     shape: tuple[int, ...]
-    """(C, *S) of what a ValueOp changes."""
+    """(C, *S) of what ValueOps change."""
     spatial_dims: int
 
 
@@ -49,14 +50,23 @@ def function_of(spec: Spec) -> tuple[Function, tuple[Tensor, ...], int]:
     """The function, example arguments, and how many of them, from the first on, vary in length."""
     if spec.kind == "read":
         return _reading(spec)
-    drawn = spec.what.draw(torch.zeros(1, 2, dtype=torch.int64), spec.shape)
+    key = torch.zeros(1, 2, dtype=torch.int64)
+    drawn = {
+        f"{number}.{name}": value.contiguous()
+        for number, op in enumerate(spec.what)
+        for name, value in op.draw(key, spec.shape).items()
+    }
     names = sorted(drawn)
 
     def apply(image: Tensor, *numbers: Tensor) -> Tensor:
-        found: Tensor = spec.what.apply(image, dict(zip(names, numbers, strict=True)))
-        return found
+        given = dict(zip(names, numbers, strict=True))
+        for number, op in enumerate(spec.what):
+            start = f"{number}."
+            own = {name.removeprefix(start): value for name, value in given.items() if name.startswith(start)}
+            image = op.apply(image, own)
+        return image
 
-    return apply, (torch.zeros(1, *spec.shape), *(drawn[name].contiguous() for name in names)), 0
+    return apply, (torch.zeros(1, *spec.shape), *(drawn[name] for name in names)), 0
 
 
 def _reading(spec: Spec) -> tuple[Function, tuple[Tensor, ...], int]:

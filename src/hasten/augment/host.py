@@ -30,11 +30,13 @@ class Kernels:
 
     apply: Mapping[int, Callable[..., Tensor]]
     """By position in the chain."""
+    fused: Mapping[int, tuple[int, Callable[..., Tensor]]]
+    """How many operations that every sample goes through are one kernel, by the position of the first."""
     read: Mapping[tuple[int, str], Callable[..., list[Tensor]]]
     """By stage and first key of a group; each reads all keys of its group."""
 
 
-NOTHING_COMPILED = Kernels(apply={}, read={})
+NOTHING_COMPILED = Kernels(apply={}, fused={}, read={})
 
 
 def render_on_host(
@@ -63,31 +65,62 @@ def follow_on_host(
     first: int = 0,
 ) -> Batch:
     """The later stages, on a batch of its own (B, C, *S) by key, which is written to."""
-    for stage, drawn, number in zip(stages, numbers, range(first, first + len(stages)), strict=True):
+    at = 0
+    while at < len(stages):
+        stage, drawn = stages[at], numbers[at]
+        run = _run_from(stages, at)
         if isinstance(stage, Warp):
-            reader = _Reader(stage=number, warp=stage, kernels=kernels, spatial_dims=spatial_dims)
+            reader = _Reader(stage=first + at, warp=stage, kernels=kernels, spatial_dims=spatial_dims)
             size = len(next(iter(batch.values())))
             case, start = torch.arange(size), torch.zeros(size, 3, dtype=torch.int64)
             full = {key: as_cases(value[:, :, None] if spatial_dims == 2 else value) for key, value in batch.items()}
             batch = _flat(reader.read(full, case, start, drawn), spatial_dims)
-        elif isinstance(stage.op, ValueOp):
-            batch = _applied(stage, batch, drawn, kernels)
+        elif run:
+            batch = _applied(run, batch, numbers[at : at + len(run)], kernels)
         else:
             batch = changed(stage, batch, drawn)
+        at += max(len(run), 1)
     return batch
 
 
-def _applied(stage: Placed, batch: Batch, drawn: Mapping[str, Tensor], kernels: Kernels) -> Batch:
-    apply = kernels.apply.get(stage.position, stage.op.apply)
-    rows = [number for number, use in enumerate(drawn["use"].tolist()) if use]
+def _run_from(stages: Sequence[Stage], at: int) -> list[Placed]:
+    """The operations on values that follow each other from here on."""
+    run: list[Placed] = []
+    for stage in stages[at:]:
+        if isinstance(stage, Warp) or not isinstance(stage.op, ValueOp):
+            break
+        run.append(stage)
+    return run
+
+
+def _applied(run: Sequence[Placed], batch: Batch, numbers: Sequence[Mapping[str, Tensor]], kernels: Kernels) -> Batch:
+    """Sample by sample through all of a run, so that a patch is written back once."""
+    uses = [drawn["use"].tolist() for drawn in numbers]
     found = dict(batch)
-    for key in stage.op.keys:
-        image = batch[key] if batch[key].dtype == torch.float32 else batch[key].to(torch.float32)
-        for row in rows:
-            own = {name: value[row : row + 1] for name, value in drawn.items() if name != "use"}
-            image[row : row + 1] = apply(image[row : row + 1], own)
-        found[key] = image
+    for key in dict.fromkeys(key for stage in run for key in stage.op.keys):
+        image = found[key] = batch[key] if batch[key].dtype == torch.float32 else batch[key].to(torch.float32)
+        for row in range(image.shape[0]):
+            before = value = image[row : row + 1]
+            at = 0
+            while at < len(run):
+                stage, (count, fused) = run[at], kernels.fused.get(run[at].position, (1, None))
+                if uses[at][row] and key in stage.op.keys:
+                    own = _own(numbers[at : at + count], row, many=fused is not None)
+                    value = (fused or kernels.apply.get(stage.position, stage.op.apply))(value, own)
+                at += count
+            if value is not before:
+                before.copy_(value)
     return found
+
+
+def _own(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: bool) -> Drawn:
+    """What one sample drew; of several operations with the number of each in front."""
+    return {
+        f"{number}.{name}" if many else name: each[row : row + 1]
+        for number, drawn in enumerate(numbers)
+        for name, each in drawn.items()
+        if name != "use"
+    }
 
 
 def groups_of(warp: Warp) -> list[tuple[str, ...]]:

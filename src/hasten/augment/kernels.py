@@ -28,8 +28,10 @@ from hasten.augment import build_kernel, channels, maps, op, read
 from hasten.augment.build_kernel import Spec
 from hasten.augment.chain import Placed, Stage, Warp
 from hasten.augment.colour import ColorJitter
+from hasten.augment.fourier import GibbsNoise, KSpaceSpikeNoise
 from hasten.augment.host import NOTHING_COMPILED, Kernels, groups_of
 from hasten.augment.noise import GaussianNoise, RicianNoise
+from hasten.augment.op import ValueOp
 from hasten.augment.store import Store
 from hasten.cache.key import cache_dir
 from hasten.cache.publish import sweep, temporary_for
@@ -41,6 +43,8 @@ log = logging.getLogger(__name__)
 
 PAYS = (GaussianNoise, RicianNoise, ColorJitter)
 """Operations that take several times less when compiled; for the others it does not pay for the 15 s of compiling."""
+ALONE = (GibbsNoise, KSpaceSpikeNoise)
+"""Operations that are mostly a Fourier transform."""
 _SECONDS = 300
 """A compiler that takes longer hangs."""
 
@@ -71,10 +75,12 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
             sweep(where)
             with ThreadPoolExecutor(usable_cores()) as pool:
                 list(pool.map(lambda row: _build(*row), missing))
-        applied, reads = {}, {}
-        for (place, _), path in zip(wanted, paths, strict=True):
-            if isinstance(place, int):
-                applied[place] = _applied(opened(path))
+        applied, fused, reads = {}, {}, {}
+        for (place, spec), path in zip(wanted, paths, strict=True):
+            if isinstance(place, int) and len(spec.what) > 1:
+                fused[place] = (len(spec.what), _applied(opened(path)))
+            elif isinstance(place, int):
+                applied[place] = _applied(opened(path))  # its numbers sort alike without a prefix
             else:
                 reads[place] = _read(opened(path))
     except (OSError, RuntimeError) as error:
@@ -83,13 +89,14 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
         return Built(NOTHING_COMPILED, False, f"compiling failed: {reason}", time.perf_counter() - begin)
     seconds = time.perf_counter() - begin
     told = f"{len(missing)} of {len(wanted)} kernels built" if missing else f"{len(wanted)} kernels from disk"
-    return Built(Kernels(apply=applied, read=reads), bool(wanted), f"{told} in {seconds:.1f} s", seconds)
+    return Built(Kernels(apply=applied, fused=fused, read=reads), bool(wanted), f"{told} in {seconds:.1f} s", seconds)
 
 
 def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[int, str], Spec]]:
     """Where each kernel is used, and what it is."""
     dims = store.spatial_dims
     size = (1, 1, 1)
+    covered: set[int] = set()
     dtypes = {key: value.dtype for key, value in store.values.items()}
     for number, stage in enumerate(stages):
         if isinstance(stage, Warp):
@@ -103,9 +110,25 @@ def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[
             dtypes = {
                 key: dtypes[key] if reading.is_label else torch.float32 for key, reading in stage.readings.items()
             }
-        elif isinstance(stage, Placed) and isinstance(stage.op, PAYS):
-            shape = (store.channels[stage.op.keys[0]], *size[3 - dims :])
-            yield stage.position, Spec(kind="apply", what=_bare(stage.op), shape=shape, spatial_dims=dims)
+        elif number not in covered:
+            run = _always_from(stages, number)
+            covered.update(range(number, number + len(run)))
+            if len(run) > 1 or isinstance(stage.op, PAYS):
+                ops = tuple(_bare(each.op) for each in run) or (_bare(stage.op),)
+                shape = (store.channels[stage.op.keys[0]], *size[3 - dims :])
+                yield stage.position, Spec(kind="apply", what=ops, shape=shape, spatial_dims=dims)
+
+
+def _always_from(stages: Sequence[Stage], at: int) -> list[Placed]:
+    """Operations on values from here on that every sample goes through, of the same keys: one pass, once compiled."""
+    run: list[Placed] = []
+    for stage in stages[at:]:
+        if isinstance(stage, Warp) or not isinstance(stage.op, ValueOp) or stage.op.prob < 1:
+            break
+        if isinstance(stage.op, ALONE) or (run and stage.op.keys != run[0].op.keys):
+            break
+        run.append(stage)
+    return run
 
 
 def _bare(op: Any) -> Any:
@@ -120,7 +143,7 @@ def _digest(spec: Spec) -> str:
     """Of all that goes into a library: the work, the code, the compiler and the processor."""
     modules: list[Any] = [build_kernel, constant, gather, maps, op, random, read]
     if spec.kind == "apply":
-        modules.append(sys.modules[type(spec.what).__module__])
+        modules += [sys.modules[type(each).__module__] for each in spec.what]
         modules.append(channels)
     known = (hasten.__version__, torch.__version__, torch.backends.cpu.get_cpu_capability(), spec)
     digest = hashlib.sha256(repr(known).encode())
