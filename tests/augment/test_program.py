@@ -369,3 +369,20 @@ def test_map_parameters_are_evenly_drawn_from_their_ranges() -> None:
     assert all(abs((turns == k).float().mean().item() - 1 / 3) < 0.03 for k in (1, 2, 3))
     axis = AxisFlip().draw(key, size, 3)["axis"]
     assert all(abs((axis == number).float().mean().item() - 1 / 3) < 0.03 for number in range(3))
+
+
+def test_weighted_crops_are_drawn_as_monai_draws_them() -> None:
+    from monai.transforms.utils import weighted_patch_samples
+
+    weight = np.random.default_rng(0).random((9, 11, 8)) ** 4
+    for size in ((4, 5, 3), (9, 3, 8)):
+        (points,) = WeightedCrop(size=size, weight_key="weight").sets(weight[None], None, 0)
+        ours = np.bincount(points, minlength=weight.size).reshape(weight.shape) / len(points)
+        drawn = weighted_patch_samples(size, weight, n_samples=60000, r_state=np.random.RandomState(0))
+        theirs = np.zeros(weight.shape)
+        np.add.at(theirs, tuple(np.array([np.asarray(each) for each in drawn]).astype(int).T), 1 / 60000)
+        assert ((ours > 0) <= (theirs > 0) | (ours < 1e-3)).all()
+        assert np.abs(ours - theirs).max() < 0.01  # of eight places in the second case
+    for flat in (np.zeros((1, 6, 6, 6)), -np.ones((1, 6, 6, 6))):
+        (points,) = WeightedCrop(size=(3, 3, 3), weight_key="weight").sets(flat, None, 0)
+        assert len(np.unique(points)) == 27
