@@ -28,7 +28,10 @@ import psutil
 from hasten.observe.env import cpu_model, usable_cores
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("hasten", "torch", "monai", "numpy", "nibabel", "torchio", "pytorch-ignite", "isal", "batchgeneratorsv2", "torchvision")
+PACKAGES = (
+    "hasten", "torch", "monai", "numpy", "nibabel", "torchio", "pytorch-ignite", "isal", "batchgeneratorsv2",
+    "torchvision",
+)  # fmt: skip
 
 
 def _load_average() -> list[float] | None:
