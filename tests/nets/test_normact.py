@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from monai.networks.blocks import ADN
 from torch import nn
@@ -24,6 +24,7 @@ from hasten.nets.normact import NormAct, norm_act
     last=st.booleans(),
     seed=st.integers(0, 99),
 )
+@example(count=1, channels=1, sides=[6, 6, 6], slope=0.0, last=False, seed=6)  # the slope's gradient nearly cancels
 def test_values_and_gradients_are_torchs(
     count: int, channels: int, sides: list[int], slope: float, last: bool, seed: int
 ) -> None:

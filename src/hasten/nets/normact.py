@@ -33,7 +33,8 @@ class _NormAct(torch.autograd.Function):
         gradient = gradient.contiguous()
         to_slope = None
         if ctx.needs_input_grad[1]:
-            to_slope = normed.clamp(max=0).mul_(gradient).sum(dtype=torch.float32).to(slope.dtype).reshape(slope.shape)
+            exact = torch.promote_types(normed.dtype, torch.float32)
+            to_slope = normed.clamp(max=0).mul_(gradient).sum(dtype=exact).to(slope.dtype).reshape(slope.shape)
         through = _aten.leaky_relu_backward(gradient, normed, float(slope), False)
         shape, only_image = plain.shape[2:], [True, False, False]
         found = _aten.native_layer_norm_backward(through, plain, shape, mean, rstd, None, None, only_image)[0]
