@@ -43,7 +43,7 @@ test: lint
 	$(BIN)/python -m pytest
 
 test-all: lint
-	$(BIN)/python -m pytest -m 'not gpu'
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not gpu'
 
 demo: $(READY)
 	$(BIN)/python -m benchmarks.demo
