@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from hasten.augment import kernels as module
 from hasten.augment.build_kernel import Spec, function_of
-from hasten.augment.chain import Chain
+from hasten.augment.chain import Chain, PerSample
 from hasten.augment.contrast import Gamma
 from hasten.augment.grid import Flip
 from hasten.augment.intensity import Clip, Normalize, ScaleIntensity, ShiftIntensity
@@ -80,6 +81,17 @@ def test_what_every_sample_goes_through_is_one_kernel(folder: Path) -> None:
     assert set(compiled.kernels.apply) == {0}
     for step in range(2):
         assert torch.allclose(compiled(step)["image"], eager(step)["image"], rtol=1e-5, atol=1e-5)
+    assert torch.equal(replace(compiled, spans=True)(1)["image"], compiled(1)["image"])
+
+
+@needs_compiler
+def test_kernels_serve_what_follows_a_stage_that_runs_sample_by_sample(folder: Path) -> None:
+    kept = PerSample(transforms=(lambda item: {**item, "image": item["image"] * 2},))
+    own = chain(3, kept, ScaleIntensity(prob=1.0, factors=(0.5, 0.5)), ShiftIntensity(prob=1.0, offsets=(1, 1)))
+    eager, compiled = make_chain_program(own, store(3), batch_size=4), made(own, folder, batch_size=4)
+    assert list(compiled.kernels.fused) == [1]
+    for program in (compiled, replace(compiled, spans=True)):
+        assert torch.allclose(program(1)["image"], eager(1)["image"], rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_compiled_is_what_runs_as_written() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hasten.augment.crop import CropOp
 from hasten.augment.maps import DisplacingOp, MapOp
-from hasten.augment.op import Drawn, ValueOp
+from hasten.augment.op import Drawn
 from hasten.config.schema import Triple
 
 Batch = dict[str, Tensor]
@@ -48,9 +48,6 @@ class PerSample:
     """Transforms that are not lowered: they run on the host, sample by sample, as MONAI would run them."""
 
     transforms: tuple[Any, ...]
-
-
-Op = MapOp | ValueOp | BatchOp | Fixed | PerSample
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from hasten.augment.chain import BatchOp, Placed, Reading, Stage, Warp
 from hasten.augment.maps import Map, compose, identity, where
-from hasten.augment.op import Drawn, ValueOp, op_key, used
+from hasten.augment.op import Drawn, ValueOp, op_key, spread, used
 from hasten.config.schema import Triple
 
 
@@ -66,7 +65,7 @@ def _bent(warp: Warp, key: Tensor, spatial_dims: int) -> Bent:
             use = used(own, op.prob)
             drawn = op.draw(own, warp.out, spatial_dims)
             found.uses[name] = use
-            found.numbers[name] = {each: spread_use(use, value) * value for each, value in drawn.items()}
+            found.numbers[name] = {each: spread(use, value) * value for each, value in drawn.items()}
     return found
 
 
@@ -92,14 +91,6 @@ def _numbers(placed: Placed, key: Tensor, size: Triple, channels: Mapping[str, i
     return {}
 
 
-def spread_use(use: Tensor, value: Tensor) -> Tensor:
-    return use.reshape(-1, *[1] * (value.ndim - 1))
-
-
 def part(draws: Draws, first: int, count: int) -> Draws:
     """What was drawn for `count` samples from the `first` one on, in tensors of their own."""
     return pytree.tree_map(lambda value: value[first : first + count].clone(), draws)
-
-
-def device_of(draws: Draws) -> torch.device:
-    return draws.case.device

@@ -102,7 +102,6 @@ class Rotate90:
     spatial_axes: tuple[int, int] = (0, 1)
     mode: tuple[str, ...] = ()
     padding_mode: str = ""
-    spatial_dims: int | None = None
 
     def __post_init__(self) -> None:
         check_prob("Rotate90", self.prob)

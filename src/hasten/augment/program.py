@@ -47,7 +47,7 @@ class ChainProgram:
     kernels: Kernels = NOTHING_COMPILED
     renderer: Any = render
     follower: Any = follow
-    """On a GPU, compiled or not: of the stages up to the first that runs sample by sample, and of a later one."""
+    """On a GPU, compiled or not: of the stages up to the first that runs sample by sample, and of later ones."""
     compiled: bool = False
     why: str = "not asked for"
     compile_seconds: float = 0.0
@@ -95,42 +95,54 @@ class ChainProgram:
 
     def rendered(self, draws: Draws) -> Batch:
         """The batch of what was drawn."""
-        store, split = self.store, 1 if self.spans else _split(self.stages)
+        batch: Batch = {}
+        with torch.no_grad():
+            for first, last in self._segments():
+                with self._span(self.stages[first:last]):
+                    own = draws._replace(stages=draws.stages[first:last])
+                    batch = self._followed(first, last, batch, own) if first else self._read(last, own)
+        return batch
+
+    def _segments(self) -> Iterator[tuple[int, int]]:
+        """Which stages run together: all up to the next that runs sample by sample; for a profile, each kernel."""
+        first = 0
+        while first < len(self.stages):
+            stage = self.stages[first]
+            last = first + 1
+            if self.spans and isinstance(stage, Placed):
+                last = first + self.kernels.fused.get(stage.position, (1, None))[0]
+            elif not self.spans and not _is_per_sample(stage):
+                while last < len(self.stages) and not _is_per_sample(self.stages[last]):
+                    last += 1
+            yield first, last
+            first = last
+
+    def _read(self, last: int, draws: Draws) -> Batch:
+        store, stages = self.store, self.stages[:last]
         cases = {
             key: Cases(store.values[key], store.shape, store.offset, store.channels[key]) for key in self.chain.keys
         }
-        with torch.no_grad():
-            with self._span(self.stages[:split]):
-                batch = self._read(cases, draws._replace(stages=draws.stages[:split]), split)
-            for at in range(split, len(self.stages)):
-                with self._span(self.stages[at : at + 1]):
-                    batch = self._followed(at, batch, draws)
-        return batch
-
-    def _read(self, cases: dict[str, Cases], draws: Draws, split: int) -> Batch:
-        stages, dims = self.stages[:split], self.store.spatial_dims
         if self.seed.device.type != "cuda":
-            return render_on_host(stages, cases, draws, dims, self.kernels)
-        found: Batch = self.renderer(stages, cases, draws, dims)
+            return render_on_host(stages, cases, draws, store.spatial_dims, self.kernels)
+        found: Batch = self.renderer(stages, cases, draws, store.spatial_dims)
         return found
 
-    def _followed(self, at: int, batch: Batch, draws: Draws) -> Batch:
-        stage, numbers, dims = self.stages[at], draws.stages[at : at + 1], self.store.spatial_dims
-        if isinstance(stage, Placed) and isinstance(stage.op, PerSample):
-            return run_per_sample(stage, batch, draws.key)
+    def _followed(self, first: int, last: int, batch: Batch, draws: Draws) -> Batch:
+        stages, dims = self.stages[first:last], self.store.spatial_dims
+        if _is_per_sample(stages[0]):
+            assert isinstance(stages[0], Placed)
+            return run_per_sample(stages[0], batch, draws.key)
         if self.seed.device.type != "cuda":
-            return follow_on_host((stage,), batch, numbers, dims, self.kernels, first=at)
-        found: Batch = self.follower((stage,), batch, numbers, dims)
+            return follow_on_host(stages, batch, draws.stages, dims, self.kernels, first=first)
+        found: Batch = self.follower(stages, batch, draws.stages, dims)
         return found
 
     def _span(self, stages: Sequence[Stage]) -> AbstractContextManager[None]:
         return span(" | ".join(name_of(stage) for stage in stages)) if self.spans else nullcontext()
 
 
-def _split(stages: Sequence[Stage]) -> int:
-    """How many stages lie before the first that runs sample by sample."""
-    kinds = [isinstance(stage, Placed) and isinstance(stage.op, PerSample) for stage in stages]
-    return kinds.index(True) if True in kinds else len(stages)
+def _is_per_sample(stage: Stage) -> bool:
+    return isinstance(stage, Placed) and isinstance(stage.op, PerSample)
 
 
 def make_chain_program(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -278,8 +278,3 @@ def _checked(batch: Batch, names: str, size: tuple[int, ...], keys: tuple[str, .
                 "after it do not expect; move it to the end of the chain or before the crop"
             )
     return batch
-
-
-def describe_ops(plan: Plan) -> Mapping[int, Step]:
-    """The step of each operation, by its position."""
-    return {position: step for step in plan.steps for position in step.positions}
