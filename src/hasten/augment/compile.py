@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.chain import Batch, Chain
+from hasten.augment.crop import CentredCropOp
 from hasten.augment.cucim import can_run
 from hasten.augment.explain import backends_table, explain_table
 from hasten.augment.lower import Context, name_of
@@ -157,7 +158,7 @@ class TransformProgram:
         if arena is not None:
             return store_of_arena(arena, self.context.dims)
         crop = self.plan.crop
-        extra = [] if crop is None else [crop.centred_on, getattr(crop, "image_key", None)]
+        extra = [crop.centred_on, getattr(crop, "image_key", None)] if isinstance(crop, CentredCropOp) else []
         keys = [*self.context.keys, *(key for key in extra if key and key not in self.context.keys)]
         return store_of_items(((items.name(number), items.get(number)) for number in range(items.count)), keys)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from hasten.augment.points import PointSets, draw_point
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
+from hasten.sample.crop import voxel_of
 from hasten.sample.random import below, random_words
 
 _PLACE = 1
@@ -37,15 +38,20 @@ class CropOp(Protocol):
     def pad(self) -> bool:
         """Whether a case smaller than the patch lies in zeros; otherwise it is an error."""
 
+    def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
+        """(B, 3) int64 first voxel of each patch; negative where the case is smaller. shape: (B, 3) of each case."""
+
+
+@runtime_checkable
+class CentredCropOp(CropOp, Protocol):
+    """Cuts patches about voxels that the values of a key decide on."""
+
     @property
     def centred_on(self) -> str:
-        """The key whose values decide where patches lie; "" for none."""
+        """That key."""
 
     def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
         """The point sets of a case, int32 linear indices. values: (C, D, H, W) of `centred_on`."""
-
-    def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
-        """(B, 3) int64 first voxel of each patch; negative where the case is smaller. shape: (B, 3) of each case."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,13 +194,6 @@ class SpatialCrop:
     def __post_init__(self) -> None:
         _check_size("SpatialCrop", self.size, self.num_samples)
 
-    @property
-    def centred_on(self) -> str:
-        return ""
-
-    def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        return []
-
     def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
         return _anywhere(key, shape, self.size)
 
@@ -211,17 +210,9 @@ class CentreCrop:
     def __post_init__(self) -> None:
         _check_size("CentreCrop", self.size, self.num_samples)
 
-    @property
-    def centred_on(self) -> str:
-        return ""
-
-    def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        return []
-
     def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
         size = constant(self.size, key.device)
-        inside = shape // 2 - size // 2
-        return torch.where(shape >= size, inside, -((size - shape) // 2))
+        return torch.where(shape >= size, shape // 2 - size // 2, _middle(shape - size))
 
 
 def _check_size(name: str, size: Triple, num_samples: int) -> None:
@@ -238,20 +229,20 @@ def _some(mask: np.ndarray, seed: int) -> np.ndarray:
     return found.astype(np.int32)
 
 
+def _middle(slack: Tensor) -> Tensor:
+    """Where a patch starts in whose middle a smaller case lies, half a voxel earlier where that is odd."""
+    return -((-slack) // 2)
+
+
 def _anywhere(key: Tensor, shape: Tensor, patch: Triple) -> Tensor:
     slack = shape - constant(patch, key.device)
-    low, high = slack.clamp(max=0), slack.clamp(min=0)
-    # A case smaller than the patch lies in its middle, half a voxel earlier where that is odd.
-    centre = -((-low) // 2)
-    return torch.where(slack < 0, centre, below(random_words(key, _PLACE, 3), high + 1))
+    return torch.where(slack < 0, _middle(slack), below(random_words(key, _PLACE, 3), slack.clamp(min=0) + 1))
 
 
 def _around(sets: PointSets, case: Tensor, key: Tensor, ratios: Tensor, shape: Tensor, patch: Triple) -> Tensor:
     point, found = draw_point(sets, case, key, ratios)
-    plane = shape[:, 1] * shape[:, 2]
-    voxel = torch.stack([point // plane, point % plane // shape[:, 2], point % shape[:, 2]], dim=1)
     size = constant(patch, key.device)
     slack = shape - size
-    inside = torch.minimum((voxel - size // 2).clamp(min=0), slack.clamp(min=0))
-    centred = torch.where(slack < 0, -((-slack) // 2), inside)
+    inside = torch.minimum((voxel_of(point, shape) - size // 2).clamp(min=0), slack.clamp(min=0))
+    centred = torch.where(slack < 0, _middle(slack), inside)
     return torch.where(found[:, None], centred, _anywhere(key, shape, patch))

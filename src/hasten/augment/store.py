@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.augment.crop import CropOp
+from hasten.augment.crop import CentredCropOp, CropOp
 from hasten.augment.points import PointSets
 from hasten.cache.arena import Arena
 from hasten.config.schema import Triple
@@ -96,7 +96,7 @@ def store_of_arena(arena: Arena, spatial_dims: int) -> Store:
 
 def with_sets(store: Store, crop: CropOp) -> Store:
     """The store with the voxels that `crop` is centred on. It lies on the host. Raises ValueError for an absent key."""
-    if not crop.centred_on:
+    if not isinstance(crop, CentredCropOp):
         return store
     image_key = getattr(crop, "image_key", None)
     for field, key in (("label_key or w_key", crop.centred_on), ("image_key", image_key)):

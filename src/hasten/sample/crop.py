@@ -41,9 +41,13 @@ def crop_start(
     count = counts[rows, label_class]
     slot = tables.point_start[case, label_class] + below(words[:, 4], count.clamp(min=1))
     point = tables.points[slot.clamp(max=tables.points.shape[0] - 1)].to(torch.int64)
-    plane = shape[:, 1] * shape[:, 2]
-    voxel = torch.stack([point // plane, point % plane // shape[:, 2], point % shape[:, 2]], dim=1)
-    centred = torch.minimum(torch.maximum(voxel - size // 2, low), high)
+    centred = torch.minimum(torch.maximum(voxel_of(point, shape) - size // 2, low), high)
 
     wanted = (uniform(key, _CHOICE, 1)[:, 0] < foreground_prob) & (num_present > 0)
     return torch.where(wanted[:, None], centred, anywhere)
+
+
+def voxel_of(point: Tensor, shape: Tensor) -> Tensor:
+    """(B, 3) place in its case of each voxel given by its linear index. point: (B,) int64; shape: (B, 3)."""
+    plane = shape[:, 1] * shape[:, 2]
+    return torch.stack([point // plane, point % plane // shape[:, 2], point % shape[:, 2]], dim=1)
