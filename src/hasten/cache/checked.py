@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from pathlib import Path
 
 from hasten.cache.publish import temporary_for
+from hasten.files import replacing
 
 
 class DamagedEntry(Exception):
@@ -17,16 +17,8 @@ class DamagedEntry(Exception):
 def write_checked(path: Path, body: dict) -> None:
     """Write `body`, plain JSON values, with its checksum. Keys that are not text become text, as JSON has it."""
     text = json.dumps(body)
-    temporary = temporary_for(path)
-    try:
-        with temporary.open("w", encoding="ascii") as file:
-            file.write(f'{{"crc": {_crc(json.loads(text))}, "body": {text}}}\n')
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path, temporary_for(path)) as file:
+        file.write(f'{{"crc": {_crc(json.loads(text))}, "body": {text}}}\n'.encode("ascii"))
 
 
 def read_checked(path: Path) -> dict:

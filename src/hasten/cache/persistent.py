@@ -16,6 +16,7 @@ from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.model import Models
 from hasten.cache.publish import explained, sweep, temporary_for
 from hasten.cache.record import encode
+from hasten.files import replacing
 
 log = logging.getLogger(__name__)
 
@@ -94,13 +95,5 @@ class PersistentDataset(ChainDataset):
 
 def write_whole(path: Path, pieces: list[bytes | memoryview]) -> None:
     """Write a file by way of a temporary one and a rename, flushed to the disk."""
-    temporary = temporary_for(path)
-    try:
-        with temporary.open("wb") as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path, temporary_for(path)) as file:
+        file.writelines(pieces)

@@ -15,6 +15,8 @@ from secrets import token_hex
 
 import psutil
 
+from hasten.files import sync_folder
+
 _ABANDONED_SECONDS = 7 * 24 * 3600.0
 """How long a folder from another machine or container, whose processes can't be seen from here, lies untouched."""
 _OWN_NAME = re.compile(r"\..+\.(?P<place>[\w-]+)\.(?P<pid>[0-9]+)\.[0-9a-f]{8}")
@@ -40,9 +42,9 @@ def published(folder: Path) -> Iterator[Path]:
 
 def become(temporary: Path, folder: Path) -> None:
     """Rename a filled folder, durably. If `folder` is there already, it stays."""
-    _sync(temporary)
+    sync_folder(temporary)
     _rename(temporary, folder)
-    _sync(folder.parent)
+    sync_folder(folder.parent)
 
 
 def discard(folder: Path) -> None:
@@ -113,15 +115,3 @@ def _is_abandoned(path: Path) -> bool:
     except OSError:
         return False  # it is being removed
     return time.time() - touched > _ABANDONED_SECONDS
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable, where its file system can."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(handle)

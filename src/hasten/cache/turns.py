@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hasten.cache.publish import become, published, sweep
+from hasten.files import same_file
 
 log = logging.getLogger(__name__)
 
@@ -64,20 +65,13 @@ def _taken(partial: Path, done: Callable[[], bool]) -> int | None:
                 told = True
                 fcntl.flock(handle, fcntl.LOCK_EX)
             # Who held the lock has published or removed that folder, and the name may mean another by now.
-            if _same(handle, partial):
+            if same_file(handle, partial):
                 return handle
         except BaseException:
             os.close(handle)
             raise
         os.close(handle)
     return None
-
-
-def _same(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def busy(partial: Path) -> bool:

@@ -19,6 +19,7 @@ from hasten.cases.place import Remote, local_name, server_of
 from hasten.cases.record import Record, complete_copy, record_path, write_record
 from hasten.cases.transport import Stat, Stopped, Stores, Trouble, chunk_of
 from hasten.config.url import shown
+from hasten.files import same_file, sync_folder
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +213,7 @@ def _publish(partial: Path, target: Path, record: Record, there: Record | None) 
         partial.replace(target)
     write_record(target, replace(record, mtime_ns=target.stat().st_mtime_ns))
     _sweep(target)
-    _sync(target.parent)
+    sync_folder(target.parent)
 
 
 def _sweep(target: Path) -> None:
@@ -262,7 +263,7 @@ def _turn(target: Path, version: str, resumable: bool, stores: Stores) -> Iterat
         raise
     finally:
         # Only while the name still means the file that is locked: after a rename another process may have taken it.
-        if _same(handle, partial) and not (resumable and os.fstat(handle).st_size):
+        if same_file(handle, partial) and not (resumable and os.fstat(handle).st_size):
             partial.unlink()
         os.close(handle)
 
@@ -274,7 +275,7 @@ def _locked(partial: Path, stores: Stores) -> int:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Who held the lock has published or removed that file, and the name may mean another by now.
-            if _same(handle, partial):
+            if same_file(handle, partial):
                 return handle
         except BlockingIOError:
             if not told:
@@ -286,23 +287,4 @@ def _locked(partial: Path, stores: Stores) -> int:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)
-
-
-def _same(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable, where its file system can."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
         os.close(handle)

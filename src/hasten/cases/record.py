@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from secrets import token_hex
 from typing import Any
 
 from hasten.cases.transport import Stat
+from hasten.files import replacing
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +49,8 @@ def write_record(target: Path, record: Record) -> None:
 def write_json(path: Path, body: Any) -> None:
     """Write plain JSON values with their checksum; a reader sees the old file or the new one. Raises OSError."""
     text = json.dumps({"format": _FORMAT, "body": body, "sha256": _digest(body)})
-    temporary = path.with_name(f"{path.name}.{token_hex(4)}.partial")
-    try:
-        with temporary.open("w", encoding="ascii") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path, path.with_name(f"{path.name}.{token_hex(4)}.partial")) as file:
+        file.write(f"{text}\n".encode("ascii"))
 
 
 def read_json(path: Path) -> Any:
