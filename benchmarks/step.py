@@ -67,17 +67,17 @@ def make_step(*, surgery: bool, loss: bool) -> Callable[[], float]:
     from hasten.config.schema import TrainConfig
     from hasten.engine.allocator import keep_freed_memory
     from hasten.engine.step import TrainStep
+    from hasten.engine.update import Update
     from hasten.optim.average import average_of
     from hasten.optim.build import build_optimizer
 
     keep_freed_memory()
     network, compute = parts(surgery=surgery, loss=loss)
+    optimizer = build_optimizer(network, TrainConfig(learning_rate=1e-6))
+    update = Update(weights=network, optimizer=optimizer, average=average_of(network), clip_norm=12.0)
     step = TrainStep(
-        network=network, weights=network, loss=compute,
-        optimizer=build_optimizer(network, TrainConfig(learning_rate=1e-6)), schedule=lambda index: 1e-6,
-        average=average_of(network), average_decay=0.9, clip_norm=12.0, precision="bf16", channels_last=True,
-        spatial_dims=3, device=torch.device("cpu"), scaler=torch.amp.GradScaler("cpu", enabled=False),
-    )  # fmt: skip
+        network=network, loss=compute, update=update, precision="bf16", channels_last=True, device=torch.device("cpu")
+    )
     image, label = batch()
 
     def once() -> float:

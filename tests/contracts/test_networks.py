@@ -12,6 +12,7 @@ from torch import nn
 
 from hasten.config.schema import LossConfig, NetworkConfig, TrainConfig
 from hasten.engine.step import TrainStep, autocast, memory_format, shaped
+from hasten.engine.update import Update
 from hasten.nets.build import build_loss, build_network, divisor
 from hasten.optim.build import build_optimizer, one_cycle
 
@@ -114,20 +115,19 @@ def test_a_memory_format_changes_no_number_and_bf16_few(name: str, dims: int, lo
 def test_it_learns_a_batch_by_heart(name: str, loss: str, dims: int) -> None:
     network = network_of(config_of(name, dims), classes=2, dims=dims).train()
     train = TrainConfig(learning_rate=1e-2)
-    step = TrainStep(
-        network=network,
+    update = Update(
         weights=network,
-        loss=build_loss(LossConfig(name=loss)),  # type: ignore[arg-type]
         optimizer=build_optimizer(network, train),
         schedule=partial(one_cycle, steps=25, peak=1e-2, warmup_fraction=0.1),
-        average=None,
-        average_decay=0.0,
         clip_norm=12.0,
-        precision="fp32",
+    )
+    step = TrainStep(
+        network=network,
+        loss=build_loss(LossConfig(name=loss)),  # type: ignore[arg-type]
+        update=update,
         channels_last=True,
         spatial_dims=dims,
         device=CPU,
-        scaler=torch.amp.GradScaler("cpu", enabled=False),
     )
     image, label = batch_of(classes=2)
     image, label = (image, label) if dims == 3 else (image[:, :, :1], label[:, :, :1])

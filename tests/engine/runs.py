@@ -99,7 +99,7 @@ def at_step(number: int, what: str) -> Iterator[None]:
         loss = plain(self, image, label, index)
         if what == "nan" and index + 1 >= number:
             with torch.no_grad():
-                next(self.weights.parameters()).fill_(float("nan"))
+                next(self.update.weights.parameters()).fill_(float("nan"))
             return loss * float("nan")
         if index + 1 == number:
             if what == "kill":

@@ -261,12 +261,12 @@ def test_validation_uses_the_average(
     seen = []
 
     def spy(parts: Any) -> Any:
-        assert parts.validated is parts.step.average
-        before = {name: value.clone() for name, value in parts.step.average.state_dict().items()}
+        assert parts.validated is parts.step.update.average
+        before = {name: value.clone() for name, value in parts.step.update.average.state_dict().items()}
         dice = validate(parts)
-        assert_equal(dict(parts.step.average.state_dict()), before)
-        parts.step.weights.load_state_dict(
-            {name: torch.zeros_like(value) for name, value in parts.step.weights.state_dict().items()}
+        assert_equal(dict(parts.step.update.average.state_dict()), before)
+        parts.step.update.weights.load_state_dict(
+            {name: torch.zeros_like(value) for name, value in parts.step.update.weights.state_dict().items()}
         )
         assert validate(parts).mean == dice.mean  # whatever the weights are
         seen.append(dice.mean)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from hasten.config.schema import LossConfig, NetworkConfig, TrainConfig
 from hasten.engine.step import TrainStep, memory_format, shaped
+from hasten.engine.update import Update
 from hasten.nets.build import build_loss, build_network
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, one_cycle
@@ -31,20 +33,24 @@ def network_of(spatial_dims: int, dropout: float = 0.0) -> nn.Module:
 def step_of(network: nn.Module, spatial_dims: int = 3, **given: Any) -> TrainStep:
     channels_last = given.get("channels_last", False)
     network.to(memory_format=memory_format(spatial_dims, channels_last))
-    fields: dict[str, Any] = {
-        "network": network,
+    parts: dict[str, Any] = {
         "weights": network,
-        "loss": build_loss(LossConfig()),
         "optimizer": build_optimizer(network, TrainConfig(optimizer="adamw", learning_rate=1e-2, weight_decay=0.1)),
         "schedule": partial(one_cycle, steps=STEPS, peak=1e-2, warmup_fraction=0.4),
         "average": average_of(network),
         "average_decay": 0.9,
         "clip_norm": 0.5,
+        "scaler": torch.amp.GradScaler("cpu", enabled=False),
+    }
+    update = Update(**{name: given.pop(name, value) for name, value in parts.items()})
+    fields: dict[str, Any] = {
+        "network": network,
+        "loss": build_loss(LossConfig()),
+        "update": update,
         "precision": "fp32",
         "channels_last": False,
         "spatial_dims": spatial_dims,
         "device": CPU,
-        "scaler": torch.amp.GradScaler("cpu", enabled=False),
     }
     return TrainStep(**{**fields, **given})
 
@@ -128,8 +134,8 @@ def test_fp32_is_bit_for_bit_the_plain_loop(spatial_dims: int) -> None:
     step = step_of(network_of(spatial_dims), spatial_dims)
     losses, weights, averages = reference(spatial_dims)
     assert_same(run(step, spatial_dims), losses)
-    assert_same(weights_of(step.weights), weights)
-    assert_same(weights_of(step.average), averages)
+    assert_same(weights_of(step.update.weights), weights)
+    assert_same(weights_of(step.update.average), averages)
     assert not torch.equal(weights[0], averages[0])
 
 
@@ -138,8 +144,8 @@ def test_channels_last_is_the_plain_loop_to_a_thousandth(spatial_dims: int) -> N
     step = step_of(network_of(spatial_dims), spatial_dims, channels_last=True)
     losses, weights, averages = reference(spatial_dims)
     assert distance(run(step, spatial_dims), losses) < 1e-3
-    assert distance(matrices(weights_of(step.weights)), matrices(weights)) < 1e-3
-    assert distance(matrices(weights_of(step.average)), matrices(averages)) < 1e-3
+    assert distance(matrices(weights_of(step.update.weights)), matrices(weights)) < 1e-3
+    assert distance(matrices(weights_of(step.update.average)), matrices(averages)) < 1e-3
 
 
 BF16_LOSS, BF16_WEIGHTS = 0.02, 0.05
@@ -155,15 +161,15 @@ def test_bf16_follows_the_plain_loop(channels_last: bool) -> None:
     assert all(loss.dtype == torch.float32 for loss in found)
     assert not torch.equal(found[0], losses[0])  # autocast is on
     assert distance(found, losses) < BF16_LOSS
-    assert distance(weights_of(step.weights), weights) < BF16_WEIGHTS
-    assert all(parameter.dtype == torch.float32 for parameter in step.weights.parameters())
+    assert distance(weights_of(step.update.weights), weights) < BF16_WEIGHTS
+    assert all(parameter.dtype == torch.float32 for parameter in step.update.weights.parameters())
 
 
 def test_a_clip_norm_of_0_does_not_clip() -> None:
     step = step_of(network_of(3), clip_norm=0.0)
     losses, weights, _ = reference(clip_norm=0.0)
     assert_same(run(step), losses)
-    assert_same(weights_of(step.weights), weights)
+    assert_same(weights_of(step.update.weights), weights)
     assert not torch.equal(weights[0], reference()[1][0])  # the clip of the other tests does clip
 
 
@@ -171,7 +177,7 @@ def test_without_an_average_the_weights_are_the_same() -> None:
     step = step_of(network_of(3), average=None)
     losses, weights, _ = reference()
     assert_same(run(step), losses)
-    assert_same(weights_of(step.weights), weights)
+    assert_same(weights_of(step.update.weights), weights)
 
 
 def test_fp16_scales_its_gradients() -> None:
@@ -179,16 +185,16 @@ def test_fp16_scales_its_gradients() -> None:
     step = step_of(network_of(3), precision="fp16", scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
     losses, weights, _ = reference()
     assert distance(run(step), losses) < BF16_LOSS
-    assert distance(weights_of(step.weights), weights) < BF16_WEIGHTS
+    assert distance(weights_of(step.update.weights), weights) < BF16_WEIGHTS
 
 
 def test_a_step_that_overflows_fp16_is_left_out() -> None:
     step = step_of(network_of(3), precision="fp16", scaler=torch.amp.GradScaler("cpu", init_scale=2.0**60))
-    before = copy.deepcopy(weights_of(step.weights))
+    before = copy.deepcopy(weights_of(step.update.weights))
     image, label = batches()[0]
     step(image, label, 0)
-    assert_same(weights_of(step.weights), before)
-    assert step.scaler.get_scale() < 2.0**60
+    assert_same(weights_of(step.update.weights), before)
+    assert step.update.scaler.get_scale() < 2.0**60
 
 
 def test_the_loss_carries_no_graph() -> None:
@@ -218,7 +224,7 @@ def test_the_network_gets_its_dimensions_and_memory_format(
 
 
 def seen_rates(step: TrainStep) -> Callable[[], list[float]]:
-    return lambda: [group["lr"] for group in step.optimizer.param_groups]
+    return lambda: [group["lr"] for group in step.update.optimizer.param_groups]
 
 
 def test_every_group_gets_the_rate_of_its_step() -> None:
@@ -226,4 +232,80 @@ def test_every_group_gets_the_rate_of_its_step() -> None:
     rates = seen_rates(step)
     for index, (image, label) in enumerate(batches()):
         step(image, label, index)
-        assert rates() == [step.schedule(index)] * 2
+        assert rates() == [step.update.schedule(index)] * 2
+
+
+class Plain(torch.optim.SGD):
+    """An optimizer that does not know torch's protocol for leaving a step out."""
+
+    _step_supports_amp_scaling = False
+
+
+@pytest.mark.parametrize("kind", ["fused", "plain"])
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(kind: str) -> None:
+    network = network_of(3)
+    optimizer = (
+        torch.optim.AdamW(network.parameters(), lr=1e-2, fused=True)
+        if kind == "fused"
+        else Plain(network.parameters(), lr=1e-2, momentum=0.9, weight_decay=0.1)
+    )
+    step = step_of(network, optimizer=optimizer, average=None)
+    (image, label), *rest = batches()
+    step(image, label, 0)
+    before, moments = copy.deepcopy(weights_of(network)), copy.deepcopy(optimizer.state_dict())
+    step(image * math.inf, label, 1)
+    assert_same(weights_of(network), before)
+    for found, wanted in zip(optimizer.state_dict()["state"].values(), moments["state"].values(), strict=True):
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert step.update.skipped.item() == 1
+    step(*rest[0], 2)
+    assert not torch.equal(weights_of(network)[0], before[0])
+    assert step.update.skipped.item() == 1
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 5])
+def test_pieces_of_a_batch_give_the_gradient_of_the_whole(accumulate: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    image = torch.randn(5, 1, 8, 8, 8, generator=generator)
+    label = torch.randint(3, (5, 1, 8, 8, 8), generator=generator).to(torch.uint8)
+
+    def outcome(pieces: int) -> tuple[list[Tensor], list[Tensor]]:
+        # Instance norms and a mean over samples: nothing in this step sees more than one sample at a time.
+        network = network_of(3)
+        loss = build_loss(LossConfig(batch=False))
+        step = step_of(network, loss=loss, accumulate=pieces)
+        return [step(image, label, index) for index in range(3)], weights_of(network)
+
+    losses, weights = outcome(accumulate)
+    whole_losses, whole_weights = outcome(1)
+    assert distance(losses, whole_losses) < 1e-5
+    assert distance(matrices(weights), matrices(whole_weights)) < 1e-4
+
+
+class Ranks(nn.Module):
+    """What DistributedDataParallel looks like to the step; records which backward passes would exchange gradients."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.quiet, self.seen = network, False, list[bool]()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        self.quiet = True
+        yield
+        self.quiet = False
+
+    def forward(self, image: Tensor) -> Tensor:
+        self.seen.append(self.quiet)
+        found: Tensor = self.network(image)
+        return found
+
+
+def test_only_the_last_piece_exchanges_gradients() -> None:
+    network = network_of(3)
+    ranks = Ranks(network)
+    step = step_of(network, accumulate=2)
+    step.network = ranks
+    image, label = batches()[0]
+    step(image, label, 0)
+    assert ranks.seen == [True, False]

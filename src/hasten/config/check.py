@@ -11,10 +11,12 @@ from hasten.config.schema import (
     CacheConfig,
     DataConfig,
     InferConfig,
+    LossConfig,
     NetworkConfig,
     PrepareConfig,
     RunConfig,
     SampleConfig,
+    Stages,
     TrainConfig,
 )
 from hasten.config.size import parse_size
@@ -29,6 +31,7 @@ def check_run(config: RunConfig) -> list[str]:
         *_cache(config.cache),
         *_sample(config.sample),
         *_network(config.network),
+        *_loss(config.loss),
         *_train(config.train),
         *_infer(config.infer),
         *_flat(config),
@@ -92,6 +95,7 @@ def _sample(sample: SampleConfig) -> Iterator[str]:
     yield from _within(0, 1, sample, "sample", *probabilities)
     yield from _within(0, 180, sample, "sample", "rotate_deg")
     yield from _at_least(0, sample, "sample", "shear")
+    yield from _stages("sample.stages", sample.stages, last=1.0)
     for name in ("scale_range", "gamma_range"):
         yield from _ordered(sample, name, above_zero=True)
     for name in ("brightness_range", "contrast_range", "noise_std"):
@@ -100,7 +104,7 @@ def _sample(sample: SampleConfig) -> Iterator[str]:
 
 def _network(network: NetworkConfig) -> Iterator[str]:
     yield from _at_least(1, network, "network", "channels")
-    yield from _at_least(0, network, "network", "num_res_units")
+    yield from _at_least(0, network, "network", "num_res_units", "deep_supervision")
     channels, strides = network.channels, network.strides
     if channels is not None and len(channels) < 2:
         yield _wrong("network.channels", "must have 2 levels or more", channels)
@@ -112,14 +116,28 @@ def _network(network: NetworkConfig) -> Iterator[str]:
         yield _wrong("network.dropout", "must lie in 0 <= dropout < 1", network.dropout)
 
 
+def _loss(loss: LossConfig) -> Iterator[str]:
+    yield from _at_least(0, loss, "loss", "gamma", "alpha", "beta")
+    if loss.alpha + loss.beta == 0:
+        yield "loss.alpha, loss.beta: one of them must be above 0"
+
+
 def _train(train: TrainConfig) -> Iterator[str]:
-    yield from _at_least(0, train, "train", "seed", "weight_decay", "clip_norm")
-    yield from _at_least(1, train, "train", "steps", "validate_every", "checkpoint_every")
+    yield from _at_least(0, train, "train", "seed", "weight_decay", "clip_norm", "lookahead", "poly_power")
+    yield from _at_least(0, train, "train", "learning_rate_batch")
+    yield from _at_least(1, train, "train", "steps", "validate_every", "checkpoint_every", "keep_checkpoints")
+    yield from _at_least(1, train, "train", "accumulate")
+    yield from _stages("train.milestones", train.milestones, last=math.inf)
+    if train.activations != "all":
+        try:
+            parse_size(train.activations)
+        except ValueError:
+            yield _wrong("train.activations", "must be all, or a size such as 8GiB or 500MB", train.activations)
     for name in ("learning_rate", "max_seconds"):
         value = getattr(train, name)
         if value is not None and not 0 < value < math.inf:
             yield _wrong(f"train.{name}", "must be above 0", value)
-    for name in ("warmup_fraction", "ema"):
+    for name in ("warmup_fraction", "ema", "momentum"):
         value = getattr(train, name)
         if not 0 <= value < 1:
             yield _wrong(f"train.{name}", f"must lie in 0 <= {name} < 1", value)
@@ -133,6 +151,8 @@ def _infer(infer: InferConfig) -> Iterator[str]:
     yield from _at_least(1, infer, "infer", "patch", "batch_size")
     if not 0 <= infer.overlap < 1:
         yield _wrong("infer.overlap", "must lie in 0 <= overlap < 1", infer.overlap)
+    if len(set(infer.flip_axes)) < len(infer.flip_axes) or not set(infer.flip_axes) <= {0, 1, 2}:
+        yield _wrong("infer.flip_axes", "must name axes 0, 1, 2 (D, H, W), each once", infer.flip_axes)
 
 
 def _flat(config: RunConfig) -> Iterator[str]:
@@ -142,6 +162,15 @@ def _flat(config: RunConfig) -> Iterator[str]:
     for at, patch in (("sample.patch", config.sample.patch), ("infer.patch", config.infer.patch)):
         if patch is not None and patch[0] != 1:
             yield _wrong(at, "must be [1, H, W], since data.spatial_dims is 2", patch)
+
+
+def _stages(at: str, stages: Stages, *, last: float) -> Iterator[str]:
+    shares = [share for share, _ in stages]
+    if any(not 0 < share < 1 for share in shares) or shares != sorted(set(shares)):
+        yield _wrong(at, "must be [share, factor] pairs, the shares rising between 0 and 1", stages)
+    if any(not 0 < factor <= last or factor == math.inf for _, factor in stages):
+        limit = f"above 0 and at most {last:g}" if last < math.inf else "above 0"
+        yield _wrong(at, f"must have factors {limit}", stages)
 
 
 def _at_least(low: int, section: Any, at: str, *names: str) -> Iterator[str]:

@@ -14,6 +14,9 @@ from typing import Literal
 Triple = tuple[int, int, int]
 Spacing = tuple[float, float, float]
 Range = tuple[float, float]
+Stages = tuple[tuple[float, float], ...]
+"""Pairs (share of the steps, factor), the shares rising."""
+OptimizerName = Literal["muon", "adamw", "sgd", "novograd", "lamb", "nvlamb", "lars"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +118,10 @@ class SampleConfig:
     noise_prob: float = 0.1
     noise_std: Range = (0.0, 0.1)
     """Standard deviation of Gaussian noise, drawn evenly from this range."""
+    stages: Stages = ()
+    """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor."""
+    stage_voxels: bool = True
+    """Whether a stage of smaller patches has so many more of them in a batch that a step sees as many voxels."""
     compile: bool | None = None
     """Compile the batch program; None compiles when the run is long enough for it to pay."""
 
@@ -133,15 +140,23 @@ class NetworkConfig:
     norm: Literal["instance", "batch"] = "instance"
     act: Literal["prelu", "relu", "leakyrelu"] = "prelu"
     dropout: float = 0.0
+    deep_supervision: int = 0
+    """Coarser outputs that the loss looks at too while training (dynunet)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossConfig:
-    name: Literal["dice_ce", "dice_focal", "dice"] = "dice_ce"
+    name: Literal["dice_ce", "dice_focal", "dice", "tversky", "tversky_ce", "focal_tversky"] = "dice_ce"
     include_background: bool = False
     """Whether the Dice term counts the background class."""
     batch: bool = True
     """Whether the Dice term sums over the batch before dividing (steadier with small patches)."""
+    gamma: float = 2.0
+    """Exponent of the focal losses: how little a voxel counts that is classified well already."""
+    alpha: float = 0.3
+    """Weight of false positives in the Tversky losses."""
+    beta: float = 0.7
+    """Weight of false negatives in the Tversky losses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,29 +166,55 @@ class TrainConfig:
     seed: int = 0
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
-    optimizer: Literal["muon", "adamw"] = "muon"
-    """`muon`: orthogonalised momentum on the convolution filters, AdamW on the rest; `adamw`: AdamW on everything."""
+    optimizer: OptimizerName = "muon"
+    """`muon`: orthogonalised momentum on the convolution filters, AdamW on the rest; the others are for everything."""
+    momentum: float = 0.9
+    """Of sgd and lars."""
+    lookahead: int = 0
+    """Steps between Lookahead's pulls towards the slow weights, around any optimizer; 0 is off."""
     steps: int | None = None
-    """Optimizer steps of the whole one-cycle schedule."""
+    """Optimizer steps of the whole schedule."""
     learning_rate: float | None = None
-    """Peak learning rate of the one-cycle schedule."""
-    weight_decay: float = 0.01
+    """Peak learning rate of the schedule."""
+    learning_rate_batch: int = 0
+    """Batch size that `learning_rate` is meant for: it is scaled by `sample.batch_size` over this; 0 is off."""
+    schedule: Literal["one_cycle", "cosine", "poly", "step", "constant"] = "one_cycle"
+    """How the learning rate goes on after its linear rise."""
+    milestones: Stages = ((0.5, 0.1), (0.75, 0.01))
+    """Schedule `step`: from that share of the steps on, the peak times that factor."""
+    poly_power: float = 0.9
+    """Schedule `poly`: exponent of the remaining share."""
     warmup_fraction: float = 0.05
     """Share of the steps in which the learning rate rises."""
+    weight_decay: float = 0.01
     clip_norm: float = 12.0
     """Gradient norm is clipped to this; 0 does not clip."""
+    accumulate: int = 1
+    """Pieces that a batch goes through the network in, one after another, before the optimizer's update."""
     ema: float = 0.995
     """Longest memory of the weights' exponential moving average, which validation and prediction use; 0 is off."""
-    precision: Literal["fp32", "bf16", "fp16"] | None = None
-    """Autocast dtype; None takes the fastest measured here."""
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = None
+    """Autocast dtype, or tf32 multiplications on a GPU; None takes the fastest measured here."""
+    fp32_layers: tuple[str, ...] = ()
+    """Patterns of layer names (such as model.0.*) that are kept out of autocast."""
     channels_last: bool | None = None
     """Memory format of weights and activations; None takes the fastest measured here."""
     compile: bool | None = None
     """torch.compile the network; None compiles when the run is long enough for it to pay."""
+    compile_blocks: bool = False
+    """Compile the blocks that a network is made of, each kind once, and not the whole: sooner ready, a little slower."""
+    capture: bool | None = None
+    """Replay the whole step as one CUDA graph; None does on a GPU where it measures faster."""
+    activations: str = "all"
+    """What is kept of a forward pass for the backward pass: all, or a size such as 8GiB, the rest being recomputed."""
     validate_every: int | None = None
     """Steps between validations."""
     checkpoint_every: int | None = None
     """Steps between writes of checkpoints/last.pt; a validation's best is always written."""
+    keep_checkpoints: int = 1
+    """Checkpoints to resume from that are kept; older ones are removed."""
+    validate_async: bool = False
+    """Validate a copy of the weights beside the training instead of in its place."""
     target: float | None = None
     """Stop when the mean foreground Dice of a validation reaches this."""
     max_seconds: float | None = None
@@ -190,6 +231,12 @@ class InferConfig:
     """Share of a window that overlaps its neighbour."""
     batch_size: int = 4
     """Windows that go through the network together."""
+    flip_axes: tuple[int, ...] = ()
+    """Test-time augmentation: axes (0, 1, 2 for D, H, W) whose mirror images, all combinations, are averaged."""
+    accumulator: Literal["float32", "float16", "bfloat16"] = "float32"
+    """How the scores of overlapping windows are added up."""
+    scores_on: Literal["auto", "device", "host"] = "auto"
+    """Where they are; `auto` goes to the host when the device has no room."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -162,7 +162,7 @@ class Loop:
             "step": step,
             "time_s": self.time_s(),
             "loss": loss,
-            "lr": self.parts.step.schedule(step - 1),
+            "lr": self.parts.rate(step - 1),
             "samples_per_s": speed,
             "wait_share": share,
         }
@@ -180,7 +180,7 @@ class Loop:
     def _require_finite(self, step: int) -> None:
         """A state that has gone wrong must not take the place of the last good one; the loss may say so only later."""
         with self.clock.span("train"), torch.no_grad():
-            norm = float(nn.utils.get_total_norm(self.parts.step.weights.parameters()))
+            norm = float(nn.utils.get_total_norm(self.parts.step.update.weights.parameters()))
         if not math.isfinite(norm):
             raise self._diverged(f"the norm of the weights is {norm}", step)
 
@@ -221,17 +221,19 @@ class Loop:
             write_checkpoint(self.out / CHECKPOINTS / "last.pt", self._state(step))
 
     def _state(self, step: int) -> dict[str, Any]:
-        train_step = self.parts.step
-        average = train_step.average.state_dict() if train_step.average is not None else None
+        update = self.parts.step.update
+        average = update.average.state_dict() if update.average is not None else None
+        scaler = update.scaler.state_dict() if update.scaler is not None else {}
         device = self.parts.planned.device
         return {
             "step": step,
             "elapsed": self.time_s(),
             "best": {"value": self.best.value, "step": self.best.step},
-            "network": train_step.weights.state_dict(),
+            "network": update.weights.state_dict(),
             "average": average,
-            "optimizer": train_step.optimizer.state_dict(),
-            "scaler": train_step.scaler.state_dict(),
+            "optimizer": update.optimizer.state_dict(),
+            "scaler": scaler,
+            "skipped": update.skipped,
             "random_state": torch.get_rng_state(),
             "device_random_state": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
             # Losses of steps after the last log line, so that a resumed run's next line is the same.
@@ -240,13 +242,15 @@ class Loop:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take up what `_state` saved; the loop was made with that step as `first`."""
-        train_step = self.parts.step
-        train_step.weights.load_state_dict(state["network"])
-        if train_step.average is not None:
-            train_step.average.load_state_dict(state["average"] or state["network"])
-        train_step.optimizer.load_state_dict(state["optimizer"])
-        _lay_out(train_step.optimizer)
-        train_step.scaler.load_state_dict(state["scaler"])
+        update = self.parts.step.update
+        update.weights.load_state_dict(state["network"])
+        if update.average is not None:
+            update.average.load_state_dict(state["average"] or state["network"])
+        update.optimizer.load_state_dict(state["optimizer"])
+        _lay_out(update.optimizer)
+        if update.scaler is not None:
+            update.scaler.load_state_dict(state["scaler"])
+        update.skipped.copy_(state["skipped"])
         device = self.parts.planned.device
         torch.set_rng_state(state["random_state"])
         if device.type == "cuda" and state["device_random_state"] is not None:

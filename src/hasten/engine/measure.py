@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from hasten.cache.key import digest
-from hasten.engine.step import autocast, memory_format, shaped
+from hasten.engine.precision import autocast, tensor_cores
+from hasten.engine.step import memory_format, shaped
 from hasten.nets.build import Loss
 from hasten.observe.env import cpu_model
 from hasten.observe.rundir import write_json
@@ -28,7 +29,7 @@ _ROUNDS = 3
 _RULES = 2
 """Raised when another thing is measured, or something else asked of a variant: older results are not found."""
 
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Trace = tuple[Tensor, Tensor]
 """() loss and () gradient norm of one pass."""
 
@@ -97,10 +98,11 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Tr
     layout = memory_format(probe.spatial_dims, variant.channels_last)
 
     def call() -> Trace:
-        with autocast(probe.device, variant.precision):
-            output = network(shaped(image, probe.spatial_dims, layout))
-        value = probe.loss(output, label)
-        value.backward()
+        with tensor_cores(probe.device, variant.precision):
+            with autocast(probe.device, variant.precision):
+                output = network(shaped(image, probe.spatial_dims, layout))
+            value = probe.loss(output, label)
+            value.backward()
         # A norm is part of every step that clips; here it also tells gradients that are wrong behind a sound loss.
         norm = nn.utils.get_total_norm([weight.grad for weight in network.parameters() if weight.grad is not None])
         network.zero_grad(set_to_none=True)

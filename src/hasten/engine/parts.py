@@ -8,15 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import nn
 
 from hasten.cache.arena import Arena
 from hasten.engine.infer import Inference
 from hasten.engine.job import Planned, inference_of
 from hasten.engine.measure import Engaged
+from hasten.engine.precision import scaler_for
 from hasten.engine.settle import settle_network, settle_program
 from hasten.engine.step import TrainStep, memory_format
+from hasten.engine.update import Update
 from hasten.nets.build import build_loss
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
@@ -42,10 +43,17 @@ class Parts:
     inference: Inference
     engaged: dict[str, Engaged]
 
+    def rate(self, index: int) -> float:
+        """Learning rate of a 0-based step."""
+        schedule = self.step.update.schedule
+        assert schedule is not None
+        return schedule(index)
+
     @property
     def validated(self) -> nn.Module:
         """The module that validation and prediction use: the average, or the weights where none is kept."""
-        return self.step.average if self.step.average is not None else self.step.weights
+        update = self.step.update
+        return update.average if update.average is not None else update.weights
 
 
 def build_parts(
@@ -78,18 +86,23 @@ def _step(planned: Planned, network: nn.Module) -> TrainStep:
     assert train.learning_rate is not None
     assert train.precision is not None
     assert train.channels_last is not None
-    return TrainStep(
-        network=network.train(),
+    schedule = partial(one_cycle, steps=train.steps, peak=train.learning_rate, warmup_fraction=train.warmup_fraction)
+    update = Update(
         weights=network,
-        loss=build_loss(planned.config.loss),
         optimizer=build_optimizer(network, train),
-        schedule=partial(one_cycle, steps=train.steps, peak=train.learning_rate, warmup_fraction=train.warmup_fraction),
+        schedule=schedule,
         average=average_of(network) if train.ema > 0 else None,
         average_decay=train.ema,
         clip_norm=train.clip_norm,
+        scaler=scaler_for(planned.device, train.precision),
+    )
+    return TrainStep(
+        network=network.train(),
+        loss=build_loss(planned.config.loss),
+        update=update,
         precision=train.precision,
         channels_last=train.channels_last,
         spatial_dims=planned.case_set.spatial_dims,
         device=planned.device,
-        scaler=torch.amp.GradScaler(planned.device.type, enabled=train.precision == "fp16"),
+        accumulate=train.accumulate,
     )

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from hasten.engine.precision import autocast, tensor_cores
+from hasten.engine.update import Update, without_sync
 from hasten.nets.build import Loss
-from hasten.optim.average import update_average
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager:
-    """The autocast context of a precision name; fp32 is autocast switched off."""
-    dtype = _DTYPES[precision]
-    return torch.autocast(
-        device.type, dtype=torch.bfloat16 if dtype is torch.float32 else dtype, enabled=precision != "fp32"
-    )
 
 
 def memory_format(spatial_dims: int, channels_last: bool) -> torch.memory_format:
@@ -40,41 +30,42 @@ class TrainStep:
 
     network: nn.Module
     """In the memory format that `channels_last` says; compiled or not."""
-    weights: nn.Module
-    """The module that holds the parameters (`network` itself, unless that is compiled)."""
     loss: Loss
-    optimizer: torch.optim.Optimizer
-    schedule: Callable[[int], float]
-    """Learning rate of a 0-based step."""
-    average: nn.Module | None
-    """Exponential moving average of the weights, updated in place; None keeps none."""
-    average_decay: float
-    clip_norm: float
-    precision: str
-    channels_last: bool
-    spatial_dims: int
+    update: Update
+    """Its `weights` are `network` itself, unless that is compiled or wrapped."""
+    precision: str = "fp32"
+    channels_last: bool = False
+    spatial_dims: int = 3
     device: torch.device
-    scaler: torch.amp.GradScaler
+    accumulate: int = 1
+    """Pieces that a batch is cut into along its samples. A loss that looks at a whole batch sees a piece at a time."""
 
     def __call__(self, image: Tensor, label: Tensor, index: int) -> Tensor:
         """image: (B, C, D, H, W) float32; label: (B, 1, D, H, W) uint8; index: 0-based step.
 
-        Returns () float32 on the device.
+        Returns () float32 on the device: the mean over the pieces, each weighted by its samples.
         """
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule(index)
+        losses: list[Tensor] = []
+        with tensor_cores(self.device, self.precision):
+            for image_piece, label_piece, share, last in self._pieces(image, label):
+                with without_sync(self.network, last=last):
+                    loss = self.forward(image_piece, label_piece)
+                    loss = loss if share == 1.0 else loss * share
+                    self.update.backward(loss)
+                losses.append(loss.detach())
+            self.update.apply(index)
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def forward(self, image: Tensor, label: Tensor) -> Tensor:
+        """() float32 loss of a piece, with its graph. image, label: as `__call__` takes them."""
         image = shaped(image, self.spatial_dims, memory_format(self.spatial_dims, self.channels_last))
         label = label if self.spatial_dims == 3 else label[:, :, 0]
-        self.optimizer.zero_grad(set_to_none=True)
         with autocast(self.device, self.precision):
             output = self.network(image)
-        loss = self.loss(output, label)
-        self.scaler.scale(loss).backward()
-        if self.clip_norm > 0:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.weights.parameters(), self.clip_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        if self.average is not None:
-            update_average(self.average, self.weights, step=index, decay=self.average_decay)
-        return loss.detach()
+        return self.loss(output, label)
+
+    def _pieces(self, image: Tensor, label: Tensor) -> Iterator[tuple[Tensor, Tensor, float, bool]]:
+        size = image.shape[0]
+        pieces = list(zip(image.chunk(self.accumulate), label.chunk(self.accumulate), strict=True))
+        for number, (one, other) in enumerate(pieces, start=1):
+            yield one, other, one.shape[0] / size, number == len(pieces)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def average_of(network: nn.Module) -> nn.Module:
@@ -15,14 +15,24 @@ def average_of(network: nn.Module) -> nn.Module:
     return average.eval()
 
 
-@torch.no_grad()
-def update_average(average: nn.Module, network: nn.Module, *, step: int, decay: float) -> None:
-    """Move `average` towards `network` after 0-based `step`.
+def average_share(step: int, decay: float) -> float:
+    """How far the average moves towards the weights after 0-based `step`.
 
     The memory grows with the run, min(decay, (1 + step) / (10 + step)), so that an early average is not the random
-    start. Buffers (batch-norm statistics) are copied.
+    start.
     """
-    share = 1.0 - min(decay, (1 + step) / (10 + step))
-    torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), share)
+    return 1.0 - min(decay, (1 + step) / (10 + step))
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, network: nn.Module, share: float | Tensor) -> None:
+    """Move `average` towards `network` by `share`, 0..1 (or () on its device). Buffers, as of norms, are copied."""
+    targets, sources = list(average.parameters()), list(network.parameters())
+    if isinstance(share, Tensor):
+        steps = torch._foreach_sub(sources, targets)
+        torch._foreach_mul_(steps, share)
+        torch._foreach_add_(targets, steps)
+    else:
+        torch._foreach_lerp_(targets, sources, share)
     for target, source in zip(average.buffers(), network.buffers(), strict=True):
         target.copy_(source)

@@ -1,0 +1,42 @@
+"""What arithmetic a step runs in: float32, TF32 multiplications, or autocast to 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager:
+    """The autocast context of a precision name; it is switched off for fp32 and tf32."""
+    dtype = _DTYPES.get(precision)
+    return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+
+def scaler_for(device: torch.device, precision: str) -> torch.amp.GradScaler:
+    """The gradient scaler of a precision: at work for fp16 only, whose gradients would vanish without one."""
+    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+
+@contextmanager
+def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
+    """On a GPU, float32 multiplications as TF32 (10 bits) inside the block, or as float32 where that is asked for.
+
+    Under autocast what is left in float32 (losses, norms, optimizers that multiply) keeps torch's own setting.
+    """
+    if device.type != "cuda" or precision not in ("fp32", "tf32"):
+        yield
+        return
+    wanted = "tf32" if precision == "tf32" else "ieee"
+    places = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)  # type: ignore[attr-defined]
+    before = [place.fp32_precision for place in places]
+    try:
+        for place in places:
+            place.fp32_precision = wanted
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.fp32_precision = value

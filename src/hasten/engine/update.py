@@ -1,0 +1,108 @@
+"""What follows a loss in any loop: backward, clip, update, average. Nothing in it reads a device value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from hasten.optim.average import average_share, update_average
+
+
+@dataclass(kw_only=True, slots=True)
+class Update:
+    """`backward(loss)` as often as a batch has pieces, then `apply(index)`, which also counts what was left out.
+
+    An update whose gradient is not finite is left out: weights and moments stay as they are. With an optimizer that
+    knows torch's protocol for it (its `_step_supports_amp_scaling`; torch's fused ones and all of Hasten's) no value is
+    read on a GPU. With another one the gradients become 0 on a GPU, and on a CPU its step is not taken.
+    """
+
+    weights: nn.Module
+    """The module that holds the parameters, not compiled."""
+    optimizer: torch.optim.Optimizer
+    schedule: Callable[[int], float] | None = None
+    """Learning rate of a 0-based step; None leaves the optimizer's own (a scheduler's, say)."""
+    average: nn.Module | None = None
+    """Exponential moving average of the weights, updated in place; None keeps none."""
+    average_decay: float = 0.995
+    clip_norm: float = 0.0
+    """The gradient's norm is clipped to this; 0 does not clip."""
+    scaler: torch.amp.GradScaler | None = None
+    """For fp16."""
+    share: Tensor | None = None
+    """() how far the average moves, where that must not be a number of the host (a captured step); else its decay."""
+    skipped: Tensor = field(init=False)
+    """() int64 on the device: updates that were left out."""
+
+    def __post_init__(self) -> None:
+        self.skipped = torch.zeros((), dtype=torch.int64, device=next(self.weights.parameters()).device)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of one piece; the loss is of any float type, () and of the piece's share."""
+        (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
+
+    def apply(self, index: int) -> None:
+        """Clip, update and average after the last piece of 0-based step `index`, and drop the gradients."""
+        if self.schedule is not None:
+            set_rate(self.optimizer, self.schedule(index))
+        scaled = self.scaler is not None and self.scaler.is_enabled()
+        if scaled:
+            assert self.scaler is not None
+            self.scaler.unscale_(self.optimizer)
+        wrong = self._clip()
+        if scaled:
+            assert self.scaler is not None
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self._step(wrong)
+        self.skipped += wrong.to(torch.int64)
+        # None, not 0: the next backward then writes the gradients instead of adding to them.
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            share = self.share if self.share is not None else average_share(index, self.average_decay)
+            update_average(self.average, self.weights, share)
+
+    def _clip(self) -> Tensor:
+        """() float32, 1 where the gradient is not finite."""
+        found = [weight.grad for weight in self.weights.parameters() if weight.grad is not None]
+        norm = nn.utils.get_total_norm(found)
+        if self.clip_norm > 0:
+            nn.utils.clip_grads_with_norm_(self.weights.parameters(), self.clip_norm, norm)
+        return norm.isfinite().logical_not().to(torch.float32)
+
+    def _step(self, wrong: Tensor) -> None:
+        optimizer = self.optimizer
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            optimizer.grad_scale, optimizer.found_inf = None, wrong  # type: ignore[attr-defined]
+            try:
+                optimizer.step()
+            finally:
+                del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
+        elif wrong.device.type == "cpu":
+            if not wrong:
+                optimizer.step()
+        else:
+            for weight in self.weights.parameters():
+                if weight.grad is not None:
+                    weight.grad.copy_(torch.where(wrong > 0, 0.0, weight.grad))
+            optimizer.step()
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give every parameter group this learning rate, in place where it is a tensor (as a captured step needs it)."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def without_sync(network: nn.Module, *, last: bool) -> AbstractContextManager:
+    """Where ranks share gradients: the context of a piece of a batch, of which only the last one exchanges them."""
+    no_sync = getattr(network, "no_sync", None)
+    return nullcontext() if last or no_sync is None else no_sync()

@@ -1,0 +1,181 @@
+"""The order of things around a CUDA graph, with a stand-in for CUDA that runs where a graph would be replayed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasten.config.schema import LossConfig
+from hasten.engine import capture
+from hasten.engine.capture import CapturedStep, why_not
+from hasten.engine.step import TrainStep
+from hasten.engine.update import Update
+from hasten.nets.build import build_loss
+from hasten.optim.average import average_of
+from hasten.sample.program import BatchProgram
+from tests.engine.test_step import matrices, network_of, weights_of
+from tests.sample.arenas import program_of, random_tables
+
+STEPS = 9
+
+
+class Graph:
+    """Replaying runs the body again; as on a GPU, the result lies where the capture put it."""
+
+    def __init__(self, body: Callable[[], Tensor], spoil: float) -> None:
+        self.body, self.spoil, self.result = body, spoil, torch.zeros(())
+
+    def replay(self) -> None:
+        self.result.copy_(self.body() * self.spoil)
+
+    def reset(self) -> None:
+        self.body = lambda: torch.full((), torch.nan)
+
+
+class Aside:
+    error: Exception | None = None
+    spoil = 1.0
+
+    def __init__(self, device: torch.device) -> None:
+        pass
+
+    def run(self, body: Callable[[], Tensor]) -> Tensor:
+        return body()
+
+    def capture(self, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
+        if self.error is not None:
+            raise self.error
+        graph = Graph(body, self.spoil)
+        return graph, graph.result
+
+
+def program() -> BatchProgram:
+    tables = random_tables([(12, 12, 12), (16, 12, 14)], dtype="float16")
+    return program_of(tables, (8, 8, 8), batch_size=2, seed=3, foreground_prob=0.5, affine_prob=0.5)
+
+
+def step_of(network: nn.Module) -> TrainStep:
+    update = Update(
+        weights=network,
+        optimizer=torch.optim.AdamW(network.parameters(), lr=1e-2, fused=True),
+        schedule=lambda index: 1e-2 / (1 + index),
+        average=average_of(network),
+        average_decay=0.9,
+        clip_norm=1.0,
+    )
+    return TrainStep(network=network, loss=build_loss(LossConfig()), update=update, device=torch.device("cpu"))
+
+
+def plain() -> tuple[list[Tensor], list[Tensor]]:
+    step, batches = step_of(network_of(3)), program()
+    losses = [step(*batches(index), index) for index in range(STEPS)]
+    return losses, [*weights_of(step.update.weights), *weights_of(step.update.average)]
+
+
+def captured(**given: Any) -> tuple[CapturedStep, list[Tensor], list[Tensor]]:
+    step = CapturedStep(step=step_of(network_of(3)), program=program(), **given)
+    losses = [step(index) for index in range(STEPS)]
+    update = step.step.update
+    return step, losses, [*weights_of(update.weights), *weights_of(update.average)]
+
+
+def assert_close(found: list[Tensor], wanted: list[Tensor]) -> None:
+    """Losses, or weights without the vectors: a bias that a norm cancels has a gradient of rounding alone."""
+    if found[0].ndim:
+        found, wanted = matrices(found), matrices(wanted)
+    for left, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[Aside]:
+    class Own(Aside):
+        pass
+
+    monkeypatch.setattr(capture, "Aside", Own)
+    return Own
+
+
+def test_replayed_steps_train_as_plain_ones(stand_in: type[Aside]) -> None:
+    step, losses, weights = captured(always=True)
+    wanted_losses, wanted = plain()
+    assert step.engaged
+    assert "one CUDA graph" in step.why
+    assert_close(losses, wanted_losses)
+    assert_close(weights, wanted)
+
+
+def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[Aside]) -> None:
+    stand_in.error = RuntimeError("operation not permitted when stream is capturing\nmore")
+    step, losses, weights = captured(always=True)
+    assert not step.engaged
+    assert step.why == "capturing failed: operation not permitted when stream is capturing"
+    assert_close(losses, plain()[0])
+    assert_close(weights, plain()[1])
+
+
+def test_a_graph_with_another_result_is_refused(stand_in: type[Aside]) -> None:
+    stand_in.spoil = 1.5
+    step, losses, weights = captured(always=True)
+    assert not step.engaged
+    assert "the graph's loss" in step.why
+    assert_close(losses, plain()[0])
+    assert_close(weights, plain()[1])
+
+
+def test_a_graph_that_leaves_other_weights_is_refused(stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Graph.replay
+
+    def replay(self: Graph) -> None:
+        whole(self)
+        with torch.no_grad():
+            for weight in step.step.update.weights.parameters():
+                weight.mul_(1.5)
+
+    monkeypatch.setattr(Graph, "replay", replay)
+    step = CapturedStep(step=step_of(network_of(3)), program=program(), always=True)
+    for index in range(STEPS):
+        step(index)
+    assert not step.engaged
+    assert "other weights" in step.why
+    update = step.step.update
+    assert_close([*weights_of(update.weights), *weights_of(update.average)], plain()[1])
+
+
+def test_a_graph_that_is_no_faster_is_not_kept(stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CapturedStep, "_seconds", lambda self, call: 1.0)
+    step, losses, weights = captured()
+    assert not step.engaged
+    assert step.why.startswith("not faster")
+    assert_close(losses, plain()[0])
+    assert_close(weights, plain()[1])
+
+
+def test_a_closed_graph_goes_on_without_itself(stand_in: type[Aside]) -> None:
+    step = CapturedStep(step=step_of(network_of(3)), program=program(), always=True)
+    losses = []
+    for index in range(STEPS):
+        if index == 6:
+            assert step.engaged
+            step.close()
+            assert not step.engaged
+        losses.append(step(index))
+    assert_close(losses, plain()[0])
+
+
+def test_losses_are_in_memory_of_their_own(stand_in: type[Aside]) -> None:
+    _, losses, _ = captured(always=True)
+    assert len({loss.data_ptr() for loss in losses}) == STEPS
+
+
+def test_what_cannot_be_captured_says_why() -> None:
+    step = step_of(network_of(3))
+    assert why_not(step, program()) == "there is no CUDA device"
+    twin = copy.copy(step)
+    twin.device = torch.device("cuda")
+    assert "do not all lie on the device" in str(why_not(twin, program()))
