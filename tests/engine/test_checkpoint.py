@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -7,12 +8,15 @@ import math
 import os
 import pickle
 import random
+import resource
 import subprocess
 import sys
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -122,38 +126,58 @@ def break_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(os, "fsync", no_space)
 
 
-def break_write(patch: pytest.MonkeyPatch) -> None:
-    """The second write, of the trailer, fails: the first has filled the disk."""
-    plain = os.fdopen
+class Full:
+    """A file on a disk with room for some more bytes."""
 
-    def fdopen(handle: int, mode: str) -> Any:
-        stream = plain(handle, mode)
+    def __init__(self, file: IO[bytes], room: int) -> None:
+        self.file, self.room = file, room
 
-        class Full:
-            left = 1
+    def __enter__(self) -> Full:
+        return self
 
-            def __enter__(self) -> Full:
-                return self
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
 
-            def __exit__(self, *_: object) -> None:
-                stream.close()
+    def write(self, data: Any) -> int:
+        if len(data) > self.room:
+            no_space()
+        self.room -= len(data)
+        return self.file.write(data)
 
-            def write(self, data: bytes) -> None:
-                if not self.left:
-                    no_space()
-                self.left -= 1
-                stream.write(data)
+    def flush(self) -> None:
+        self.file.flush()
 
-        return Full()
+    def fileno(self) -> int:
+        return self.file.fileno()
 
-    patch.setattr(os, "fdopen", fdopen)
+
+def break_write(patch: pytest.MonkeyPatch, room: int = 0) -> None:
+    plain = Path.open
+
+    def opened(path: Path, mode: str = "r", *more: Any) -> Any:
+        file = plain(path, mode, *more)
+        return Full(file, room) if mode == "wb" else file  # type: ignore[arg-type]
+
+    patch.setattr(Path, "open", opened)
+
+
+def break_write_within(patch: pytest.MonkeyPatch) -> None:
+    break_write(patch, 700)
+
+
+def break_write_of_the_end(patch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    torch.save(content(2.0), buffer)
+    break_write(patch, len(buffer.getvalue()))
 
 
 def break_replace(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Path, "replace", no_space)
 
 
-@pytest.mark.parametrize("breaks", [break_fsync, break_write, break_replace])
+@pytest.mark.parametrize(
+    "breaks", [break_fsync, break_write, break_write_within, break_write_of_the_end, break_replace]
+)
 def test_a_failed_write_leaves_the_previous_file(
     saved: Path, monkeypatch: pytest.MonkeyPatch, breaks: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
@@ -198,48 +222,84 @@ def test_a_full_disk_leaves_the_previous_file(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+def test_a_limit_on_file_sizes_leaves_the_previous_file(saved: Path) -> None:
+    """The system refuses in the middle of a large write, as it does on a full disk."""
+    before = saved.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_checkpoint(saved, {"weights": torch.zeros(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
 KILLER = """
-import os, random, signal, sys, time
+import mmap, os, random, signal, sys, time
+from functools import partial
 from pathlib import Path
 import torch
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
+from hasten.engine.checkpoints import Checkpoints
+from hasten.engine.saver import Saver
 torch.set_num_threads(1)
-draw, path = random.Random(2), Path(sys.argv[1])
-write_checkpoint(path, {"number": 0, "tensor": torch.zeros(200_000)})
+draw, folder, kind = random.Random(2), Path(sys.argv[1]), sys.argv[3]
+path = folder / "last.pt"
+durable = mmap.mmap(-1, 8)
+write_checkpoint(path, {"step": 0, "tensor": torch.zeros(200_000)})
+def save_in_a_loop(step):
+    tensor = torch.full((200_000,), float(step))
+    # Each process makes its own, as after a real restart.
+    write = Checkpoints(folder, keep=3).write if kind == "folder" else partial(write_checkpoint, path)
+    saver = Saver()
+    while True:
+        step += 1
+        tensor.fill_(step)
+        if kind == "folder":
+            saver.save({"step": step, "tensor": tensor}, write)
+            done = step - 1  # the one before is on the disk, and this one under way
+        else:
+            write({"step": step, "tensor": tensor})
+            done = step
+        durable[:] = done.to_bytes(8, "little")
 for trial in range(int(sys.argv[2])):
-    before = read_checkpoint(path)["number"]
+    before = Checkpoints(folder).newest().step
     child = os.fork()
     if not child:
-        number = before
-        while True:
-            number += 1
-            write_checkpoint(path, {"number": number, "tensor": torch.full((200_000,), float(number))})
+        save_in_a_loop(before)
     time.sleep(draw.uniform(0.0, 0.06))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    found = read_checkpoint(path)
-    assert found["number"] >= before
-    assert torch.equal(found["tensor"], torch.full((200_000,), float(found["number"])))
-print(found["number"])
+    found = Checkpoints(folder).newest()
+    assert found.step >= max(before, int.from_bytes(durable[:], "little"))
+    assert torch.equal(found.content["tensor"], torch.full((200_000,), float(found.step)))
+    files = Checkpoints(folder).paths()
+    assert len(files) <= 4, files  # one too many while the new one is not yet durable
+    for file in files:
+        read_checkpoint(file)
+print(found.step)
 """
 """A child saves in a loop and is killed at a random moment; whatever it left must be whole. Forked from one thread."""
 
 
-def kill_while_saving(folder: Path, trials: int) -> None:
-    command = [sys.executable, "-c", KILLER, str(folder / "last.pt"), str(trials)]
+def kill_while_saving(folder: Path, trials: int, kind: str) -> None:
+    command = [sys.executable, "-c", KILLER, str(folder), str(trials), kind]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 1  # it was killed in the middle of saving, not only before
-    assert read_checkpoint(folder / "last.pt")["number"] == int(done.stdout)
+    assert read_checkpoint(folder / "last.pt")["step"] == int(done.stdout)
 
 
 def test_a_kill_while_saving_leaves_a_whole_file(tmp_path: Path) -> None:
-    kill_while_saving(tmp_path, 20)
+    kill_while_saving(tmp_path, 5, "folder")
 
 
 @pytest.mark.slow
-def test_a_hundred_kills_while_saving_leave_a_whole_file(tmp_path: Path) -> None:
-    kill_while_saving(tmp_path, 100)
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_hundred_kills_while_saving_leave_a_whole_file(tmp_path: Path, kind: str) -> None:
+    kill_while_saving(tmp_path, 100, kind)
 
 
 class Payload:
@@ -275,3 +335,70 @@ def test_something_else_with_a_right_checksum_is_refused(tmp_path: Path) -> None
     path.write_bytes(body + b"HASTEN01" + hashlib.sha256(body).digest())
     with pytest.raises(ValueError, match="not a checkpoint as Hasten writes it"):
         read_checkpoint(path)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_no_content_that_a_checksum_vouches_for_ends_otherwise(saved: Path) -> None:
+    """Whatever the unpickler makes of changed bytes, it is one ValueError, or data."""
+    draw, body = random.Random(3), saved.read_bytes()[:-TRAILER]
+    for _ in range(SAMPLES):
+        changed = bytearray(body)
+        for _ in range(draw.randrange(1, 8)):
+            changed[draw.randrange(len(changed))] = draw.randrange(256)
+        saved.write_bytes(changed + b"HASTEN01" + hashlib.sha256(changed).digest())
+        with contextlib.suppress(ValueError):
+            read_checkpoint(saved)
+
+
+def test_what_is_no_dict_is_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save([1, 2], buffer)
+    body, path = buffer.getvalue(), tmp_path / "last.pt"
+    path.write_bytes(body + b"HASTEN01" + hashlib.sha256(body).digest())
+    with pytest.raises(ValueError, match="it holds a list"):
+        read_checkpoint(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(ValueError, match=r"last\.pt: cannot be read \(Input/output error\)"):
+        read_checkpoint(saved)
+
+
+PLAIN = [
+    None,
+    True,
+    1 << 70,
+    1.5,
+    1j,
+    "text",
+    b"bytes",
+    (1, [2, {"x": {3}}]),
+    OrderedDict(a=1),
+    Counter({20: 1}),
+    torch.float16,
+    torch.device("cpu"),
+    torch.Size([2, 3]),
+]
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=repr)
+def test_plain_values_come_back(tmp_path: Path, value: Any) -> None:
+    write_checkpoint(tmp_path / "x.pt", {"value": value})
+    found = read_checkpoint(tmp_path / "x.pt")["value"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    "value", [np.float64(1.0), np.zeros(2), defaultdict(int), Path("x"), frozenset({1}), Payload(Path("x"))], ids=repr
+)
+def test_what_could_not_be_read_back_is_refused_when_it_is_saved(saved: Path, value: Any) -> None:
+    """Found out on resuming, it would have cost the run."""
+    before = saved.read_bytes()
+    with pytest.raises(ValueError, match=r"last\.pt\.extra\.list\[1\]: a .* could not be read back.*save tensors"):
+        write_checkpoint(saved, {"extra": {"list": [1, value]}})
+    assert saved.read_bytes() == before

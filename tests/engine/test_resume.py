@@ -99,7 +99,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     stopped(make(*overrides), out, step, "interrupt")
     saved = checkpoint(out, "last")
     assert saved["step"] == step
-    assert len(saved["losses"]) == step % LOG_EVERY
+    assert len(saved["extra"]["losses"]) == step % LOG_EVERY
     scramble()
     train(resumed(out), out, resume=True)
     assert_same_run(out, whole(overrides))
@@ -323,7 +323,7 @@ def test_an_average_that_begins_on_resuming_begins_at_the_weights(
 def test_times_go_on(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     out = tmp_path / "run"
     stopped(make(), out, 5, "interrupt")
-    elapsed = checkpoint(out, "last")["elapsed"]
+    elapsed = checkpoint(out, "last")["extra"]["elapsed"]
     summary = train(resumed(out), out, resume=True)
     assert summary["earlier_seconds"] == elapsed > 0
     times = [json.loads(line)["time_s"] for line in (out / METRICS_JSONL).read_text().splitlines()]

@@ -217,7 +217,9 @@ def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
     calls: list[Any] = []
     network, other = nn.Identity(), nn.Identity()
 
-    def compiled(own: nn.Module, probe: Probe, variant: Variant, *, always: bool) -> tuple[nn.Module, Engaged]:
+    def compiled(
+        own: nn.Module, probe: Probe, variant: Variant, *, always: bool, blocks: bool
+    ) -> tuple[nn.Module, Engaged]:
         calls.append((own, variant, always))
         return (other, Engaged(True, "twice as fast")) if works else (own, Engaged(False, "not faster"))
 

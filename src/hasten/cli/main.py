@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 import hasten
 from hasten.cli.cache import app as cache
+from hasten.cli.export import export
 from hasten.cli.phantom import phantom
 from hasten.cli.plan import plan
 from hasten.cli.predict import predict
@@ -31,7 +32,7 @@ class _Guarded(TyperGroup):
         except KeyboardInterrupt as stop:
             if str(stop):
                 typer.echo(str(stop), err=True)
-            raise typer.Exit(130) from None
+            raise typer.Exit(getattr(stop, "exit_code", 130)) from None
 
 
 app = typer.Typer(
@@ -42,7 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (train, plan, predict, report, phantom):
+for verb in (train, plan, predict, export, report, phantom):
     app.command()(verb)
 app.add_typer(cache, name="cache")
 

@@ -202,7 +202,7 @@ class TrainConfig:
     compile: bool | None = None
     """torch.compile the network; None compiles when the run is long enough for it to pay."""
     compile_blocks: bool = False
-    """Compile the blocks that a network is made of, each kind once, and not the whole: sooner ready, a little slower."""
+    """Compile the blocks that a network repeats, one by one, and not the whole: smaller graphs, seams between them."""
     capture: bool | None = None
     """Replay the whole step as one CUDA graph; None does on a GPU where it measures faster."""
     activations: str = "all"

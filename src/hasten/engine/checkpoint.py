@@ -9,46 +9,37 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import pickle
-import tempfile
+from collections import Counter, OrderedDict
 from pathlib import Path
-from typing import Any
+from secrets import token_hex
+from typing import IO, Any
 
 import torch
+from torch import Tensor, nn
+
+from hasten.files import replacing, sync_folder
 
 _MARK = b"HASTEN01"
+_END = len(_MARK) + 32
+_ATOMS = {type(None), bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.dtype, torch.device}
+_TENSORS = {Tensor, nn.Parameter}
 
 
 def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """Write `content` (tensors, numbers, strings, containers of them) under `path` in one rename.
 
-    Raises OSError (no space, say) with the previous file untouched.
+    Raises OSError (no space, say) with the previous file untouched, and ValueError, with nothing written, for a value
+    that could not be read back without running code from the file.
     """
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    data = buffer.getbuffer()
+    _require_data(content, path.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.write(_MARK + hashlib.sha256(data).digest())
-            stream.flush()
-            os.fsync(stream.fileno())
-        # mkstemp makes a private file; give it the permissions that a plain open would have.
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with replacing(path, temporary_of(path)) as file:
+        hashed = _Hashed(file)
+        torch.save(content, hashed)  # type: ignore[arg-type]
+        if hashed.error is not None:
+            raise hashed.error
+        file.write(_MARK + hashed.digest())
+    sync_folder(path.parent)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -60,18 +51,74 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: no such checkpoint; the run was stopped before it wrote one, or this is not a run directory"
         )
-    data = path.read_bytes()
-    body, mark, found = data[:-40], data[-40:-32], data[-32:]
-    if mark != _MARK or hashlib.sha256(body).digest() != found:
+    try:
+        with path.open("rb") as file:
+            body = file.read(max(0, os.fstat(file.fileno()).st_size - _END))
+            end = file.read()
+    except OSError as error:
+        raise ValueError(
+            f"{path}: cannot be read ({error.strerror or error}); check the disk and its rights"
+        ) from error
+    if end != _MARK + hashlib.sha256(body).digest():
         # The other file is no substitute: last.pt resumes a run, best.pt predicts.
         raise ValueError(
             f"{path}: damaged (its checksum does not hold); restore it from a copy, or train again into another folder"
         )
     try:
         content: dict[str, Any] = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # a file that somebody made up can fail the reader in any way
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ValueError(
             f"{path}: not a checkpoint as Hasten writes it, and nothing in it was run ({reason}); use a file you trust"
         ) from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: not a checkpoint as Hasten writes it (it holds a {type(content).__name__})")
     return content
+
+
+def temporary_of(path: Path) -> Path:
+    """A new hidden name beside `path`; what a kill leaves under such names is `.NAME.pt.*`."""
+    return path.with_name(f".{path.name}.{token_hex(4)}")
+
+
+class _Hashed:
+    """Passes bytes on and hashes them, so that the whole file need not lie in memory."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._sha = file, hashlib.sha256()
+        self.error: BaseException | None = None
+
+    def write(self, data: Any) -> int:
+        # torch's writer, which is C++, must not be left by an exception: it is kept, and what follows is dropped.
+        if self.error is None:
+            try:
+                self._file.write(data)
+                self._sha.update(data)
+            except BaseException as error:
+                self.error = error
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def digest(self) -> bytes:
+        return self._sha.digest()
+
+
+def _require_data(value: Any, at: str) -> None:
+    """Raise ValueError for what `weights_only` would refuse to read, by exact type: a NumPy float is no float here."""
+    kind = type(value)
+    if kind in _ATOMS or kind in _TENSORS:
+        return
+    if kind in (dict, OrderedDict, Counter):
+        for key, item in value.items():
+            _require_data(key, f"{at}.{key}")
+            _require_data(item, f"{at}.{key}")
+    elif kind in (list, tuple, set):
+        for number, item in enumerate(value):
+            _require_data(item, f"{at}[{number}]")
+    else:
+        raise ValueError(
+            f"{at}: a {kind.__module__}.{kind.__qualname__} could not be read back without running code; "
+            "save tensors, numbers, strings, and dicts, lists and tuples of them"
+        )

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import product
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from hasten.config.schema import Triple
+from hasten.engine.blend import Mode
+from hasten.engine.canvas import Labels, Scores, out_of_memory, score_room
+from hasten.engine.kept import kept_memory
+from hasten.engine.scores import Average, averaged, first_output
 from hasten.engine.step import autocast, memory_format, shaped
+from hasten.engine.windows import Windows, slide
+
+log = logging.getLogger(__name__)
+
+SUMS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,29 +39,73 @@ class Inference:
     channels_last: bool
     spatial_dims: int
     device: torch.device
+    mode: Mode = "gaussian"
+    """How overlapping windows are blended."""
+    flip_axes: tuple[int, ...] = ()
+    """Axes (0 to 2 of D, H, W) along all of whose mirrorings scores are averaged."""
+    average: Average = "scores"
+    """What is averaged over mirror images and windows."""
+    sums: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """Type of the sums of windows; fp16 takes half the memory and is off by a thousandth."""
+    sums_on_host: bool = False
+    """Whether windows are summed in host memory from the start, and not only where the device has no room."""
 
 
 @torch.inference_mode()
 def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) -> Iterator[tuple[int, Tensor]]:
     """Yield (position in `volumes`, (D, H, W) uint8 class index on the device), each as soon as it is known.
 
-    volumes: (C, D, H, W) tensors of any float dtype, on any device. Nothing the size of a volume outlives its own turn.
+    volumes: (C, D, H, W) tensors of any float dtype, on any device. Windows of several large volumes share a batch;
+    of scores, only those that still wait for a window are held. Where memory runs out, batches are halved, a volume
+    that does not fit in one piece goes by windows, and at last sums are held on the host; each is logged.
     """
-    small: list[int] = []
-    large: list[int] = []
-    for position, volume in enumerate(volumes):
-        padded = _padded(_shape(volume), how)
-        (small if padded[0] * padded[1] * padded[2] <= how.whole_up_to else large).append(position)
-    # Only volumes that are padded to one size share a batch: a case's labels must not depend on what it came with.
-    groups: dict[Triple, list[int]] = {}
-    for position in small:
-        groups.setdefault(_padded(_shape(volumes[position]), how), []).append(position)
-    for size, group in groups.items():
-        for first in range(0, len(group), how.batch_size):
-            batch = group[first : first + how.batch_size]
-            yield from zip(batch, _whole(network, [volumes[at] for at in batch], size, how), strict=True)
-    for position in large:
-        yield position, sliding_window(network, volumes[position], how).argmax(0).to(torch.uint8)
+    with kept_memory() if how.device.type == "cpu" else nullcontext():
+        small: list[int] = []
+        large: list[int] = []
+        for position, volume in enumerate(volumes):
+            padded = _padded(_shape(volume), how)
+            (small if padded[0] * padded[1] * padded[2] <= how.whole_up_to else large).append(position)
+        # Only volumes that are padded to one size share a batch: a case's labels must not depend on what it came with.
+        groups: dict[Triple, list[int]] = {}
+        for position in small:
+            groups.setdefault(_padded(_shape(volumes[position]), how), []).append(position)
+        for size, group in groups.items():
+            yield from _in_one_piece(network, volumes, group, size, how, large)
+        found = slide(
+            lambda batch, _: _forward(network, batch, how),
+            (volumes[position] for position in large),
+            _windows(how),
+            lambda _, shape: Labels(shape, how.device),
+        )
+        for number, labels in found:
+            yield large[number], labels
+
+
+def sliding_window(network: nn.Module, volume: Tensor, how: Inference) -> Tensor:
+    """(K, D, H, W) float32 scores on the device: weighted mean of overlapping windows. volume: (C, D, H, W).
+
+    Windows, overlap and weights as MONAI's `sliding_window_inference(mode="gaussian", padding_mode="constant")`.
+    """
+    windows = _windows(how)
+
+    def sink(_: int, shape: Triple) -> Scores:
+        return Scores(lambda classes: score_room((classes, *shape), how.device, torch.float32), windows.sums)
+
+    with torch.inference_mode():
+        ((_, scores),) = slide(lambda batch, _: _forward(network, batch, how), [volume], windows, sink)
+    return scores
+
+
+def _windows(how: Inference) -> Windows:
+    return Windows(
+        window=how.patch,
+        overlap=(how.overlap, how.overlap, how.overlap),
+        batch_size=how.batch_size,
+        device=how.device,
+        mode=how.mode,
+        sums=SUMS[how.sums],
+        sums_device=torch.device("cpu") if how.sums_on_host else None,
+    )
 
 
 def _shape(volume: Tensor) -> Triple:
@@ -67,11 +121,40 @@ def _padded(shape: Triple, how: Inference) -> Triple:
 
 
 def _forward(network: nn.Module, image: Tensor, how: Inference) -> Tensor:
-    """(B, C, D, H, W) to (B, K, D, H, W) scores."""
-    image = shaped(image, how.spatial_dims, memory_format(how.spatial_dims, how.channels_last))
-    with autocast(how.device, how.precision):
-        output: Tensor = network(image)
-    return output if how.spatial_dims == 3 else output[:, :, None]
+    """(B, C, D, H, W) to (B, K, D, H, W) scores, averaged over mirrorings."""
+
+    def once(image: Tensor) -> Tensor:
+        image = shaped(image, how.spatial_dims, memory_format(how.spatial_dims, how.channels_last))
+        with autocast(how.device, how.precision):
+            output = first_output(network(image), image.ndim)
+        return output if how.spatial_dims == 3 else output[:, :, None]
+
+    return averaged(once, how.flip_axes, how.average)(image)
+
+
+def _in_one_piece(
+    network: nn.Module, volumes: Sequence[Tensor], group: list[int], size: Triple, how: Inference, large: list[int]
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the labels of volumes that are padded to one size. Where not even one fits, the rest joins `large`."""
+    at_once, first = how.batch_size, 0
+    while first < len(group):
+        batch = group[first : first + at_once]
+        try:
+            found = _whole(network, [volumes[at] for at in batch], size, how)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            found = []
+        if found:
+            yield from zip(batch, found, strict=True)
+            first += len(batch)
+        elif len(batch) > 1:
+            at_once = len(batch) // 2
+            log.warning("out of memory with %d volumes of %s at once; going on with %d", len(batch), size, at_once)
+        else:
+            log.warning("out of memory with a volume of %s in one piece; going on with windows of %s", size, how.patch)
+            large.extend(group[first:])
+            return
 
 
 def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, how: Inference) -> list[Tensor]:
@@ -82,51 +165,5 @@ def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, how: Inferen
         d, h, w = (slice(start, start + side) for start, side in zip(corner, _shape(volume), strict=True))
         batch[number, :, d, h, w] = volume.to(how.device, torch.float32)
         places.append((d, h, w))
-    labels = _forward(network, batch, how).argmax(1).to(torch.uint8)
+    labels = _forward(network, batch, how).max(1)[1].to(torch.uint8)
     return [labels[number, d, h, w] for number, (d, h, w) in enumerate(places)]
-
-
-def sliding_window(network: nn.Module, volume: Tensor, how: Inference) -> Tensor:
-    """(K, D, H, W) float32 scores on the device: Gaussian-weighted mean of overlapping windows. volume: (C, D, H, W).
-
-    Windows, overlap and weights as MONAI's `sliding_window_inference(mode="gaussian", padding_mode="constant")`.
-    """
-    shape = _shape(volume)
-    size = tuple(max(side, window) for side, window in zip(shape, how.patch, strict=True))
-    before = [(room - side) // 2 for room, side in zip(size, shape, strict=True)]
-    pad = [amount for axis in (2, 1, 0) for amount in (before[axis], size[axis] - shape[axis] - before[axis])]
-    image = functional.pad(volume.to(how.device, torch.float32), pad)
-    places = list(product(*(_starts(side, window, how.overlap) for side, window in zip(size, how.patch, strict=True))))
-    weight = _gaussian(how.patch, how.device)
-    total, norm = None, torch.zeros(size, device=how.device)
-    for first in range(0, len(places), how.batch_size):
-        slots = [
-            tuple(slice(start, start + window) for start, window in zip(place, how.patch, strict=True))
-            for place in places[first : first + how.batch_size]
-        ]
-        scores = _forward(network, torch.stack([image[(slice(None), *slot)] for slot in slots]), how)
-        if total is None:
-            total = torch.zeros(scores.shape[1], *size, device=how.device)
-        for slot, score in zip(slots, scores, strict=True):
-            total[(slice(None), *slot)] += score.float() * weight
-            norm[slot] += weight
-    assert total is not None
-    inside = tuple(slice(start, start + side) for start, side in zip(before, shape, strict=True))
-    return (total / norm)[(slice(None), *inside)]
-
-
-def _starts(side: int, window: int, overlap: float) -> list[int]:
-    """First voxel of each window along an axis; the last one ends with the volume."""
-    interval = max(1, int(window * (1 - overlap)))
-    count = -(-(side - window) // interval) + 1 if side > window else 1
-    return [min(number * interval, side - window) for number in range(count)]
-
-
-def _gaussian(window: Triple, device: torch.device) -> Tensor:
-    """Separable Gaussian, sigma an eighth of each side, floored at a thousandth, as in MONAI."""
-    weight = torch.ones((), device=device)
-    for axis, side in enumerate(window):
-        offset = torch.arange(side, device=device, dtype=torch.float32) - (side - 1) / 2
-        profile = torch.exp(-0.5 * (offset / (0.125 * side)) ** 2)
-        weight = weight * profile.view([-1 if place == axis else 1 for place in range(3)])
-    return weight.clamp(min=1e-3)

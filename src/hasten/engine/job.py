@@ -46,6 +46,12 @@ class Planned:
         return [name for _, name in sorted(self.case_set.labels.items())][1:]
 
 
+def with_train(planned: Planned, **settled: Any) -> Planned:
+    """The same with these fields of `train` settled."""
+    train = dataclasses.replace(planned.config.train, **settled)
+    return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=train))
+
+
 def plan_run(config: RunConfig, plan: Path | None = None) -> Planned:
     """Read what the source declares, split it, take its fingerprint and settle the plan.
 

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from ignite.engine import Engine, Events
 from torch import Tensor, nn
 
-from hasten.config.load import to_dict
-from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
+from hasten.engine.async_validate import AsyncValidation, Validated
+from hasten.engine.checkpoint import write_checkpoint
+from hasten.engine.checkpoints import Checkpoints
+from hasten.engine.collect import collected_between_steps
 from hasten.engine.metric import Dice
+from hasten.engine.outcome import Best, Outcome, best_on_disk, model_content
 from hasten.engine.parts import Parts
+from hasten.engine.saver import Saver
+from hasten.engine.state import restore_state, training_state
+from hasten.engine.stop import StopRequest
+from hasten.engine.train_log import TrainLog
 from hasten.engine.validate import validate
 from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock, process_start_seconds
@@ -27,30 +34,10 @@ from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, append_jsonl, read
 
 _LOGS = 200
 """Train lines in metrics.jsonl of a full run, about."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Best:
-    """The best validation so far; step 0 and nan before the first."""
-
-    value: float
-    step: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """How a run ended."""
-
-    status: str
-    """`finished`, `target_reached`, `time_up` or `interrupted`."""
-    step: int
-    best: Best
-    target_time_s: float | None
-    last: Dice | None
-    wait_seconds: float
-    samples_per_s: float
-    elapsed: float
-    """Seconds of the processes before this one, if the run was resumed."""
+_STUCK = 10
+"""Updates left out in a row, at least, before a run that makes no other is ended."""
+_STOP_EVERY = 8
+"""Steps between looks at whether another rank was asked to stop."""
 
 
 class Loop:
@@ -65,22 +52,27 @@ class Loop:
         self.steps = self.train.steps or 0
         self.batch_size = parts.planned.config.sample.batch_size or 1
         self.feed = Feed(parts.program, device=parts.planned.device, first=first, last=self.steps)
+        self.log = TrainLog(
+            out / METRICS_JSONL, lambda: self.feed.wait_seconds, batch_size=self.batch_size, first=first
+        )
+        self.saver, self.stop = Saver(), StopRequest(every=_STOP_EVERY)
+        self.kept = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
+        self.beside = self._validation_beside() if self.train.validate_async else None
         self.best = Best(value=math.nan, step=0)
         self.last: Dice | None = None
         self.status = "finished"
         self.target_time_s: float | None = None
-        self.stop_signal = False
+        self.asked: signal.Signals | None = None
+        """What the run was asked to stop by."""
         self._began_offset = process_start_seconds() - time.perf_counter()
-        self._losses: list[Tensor] = []
-        self._logged = first
-        self._mark = (0.0, 0.0)
+        self._checked = (first, 0)
 
     def time_s(self) -> float:
         """Seconds since the run's process started, those of earlier processes of the run included."""
         return self.elapsed + self._began_offset + time.perf_counter()
 
     def run(self) -> Outcome:
-        """Train to the end, to the target, to the time limit, or to a Ctrl-C."""
+        """Train to the end, to the target, to the time limit, or until asked to stop."""
         self._take_up_records()
         engine = Engine(self._step)
         per_epoch = max(1, -(-len(self.parts.planned.train) // self.batch_size))
@@ -90,17 +82,22 @@ class Loop:
         engine.load_state_dict({"iteration": self.first, "epoch_length": per_epoch, "max_epochs": epochs})
         if self.progress:
             self.progress.start(self.steps, self.train.target)
-        before = _catch_interrupt(self)
-        self._mark = (time.perf_counter(), 0.0)
         try:
-            if self.first < self.steps and self.status == "finished":
-                engine.run(self.feed)
+            with ExitStack() as stack:
+                stack.enter_context(self.stop)
+                stack.enter_context(self.saver)
+                if self.beside is not None:
+                    stack.enter_context(self.beside)
+                self._collect = stack.enter_context(collected_between_steps())
+                self.log.begin()
+                if self.first < self.steps and self.status == "finished":
+                    engine.run(self._batches())
         finally:
-            if before is not None:
-                signal.signal(signal.SIGINT, before)
             if self.progress:
                 self.progress.stop()
-        step = max(engine.state.iteration, self.first)
+        return self._outcome(max(engine.state.iteration, self.first))
+
+    def _outcome(self, step: int) -> Outcome:
         trained = self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
         done = (step - self.first) * self.batch_size
         return Outcome(
@@ -112,7 +109,13 @@ class Loop:
             wait_seconds=self.feed.wait_seconds,
             samples_per_s=done / trained if trained > 0 else 0.0,
             elapsed=self.elapsed,
+            skipped=int(self.parts.step.update.skipped),
+            validate_beside=self.beside.seconds if self.beside is not None else 0.0,
         )
+
+    def _batches(self) -> Iterable[tuple[Tensor, Tensor] | None]:
+        """A captured step makes its batches itself."""
+        return self.feed if self.parts.captured is None else [None] * (self.steps - self.first)
 
     def _take_up_records(self) -> None:
         """Drop what an earlier process recorded after `first`, and see whether it had reached the target by then."""
@@ -125,18 +128,28 @@ class Loop:
                 self.status, self.target_time_s = "target_reached", record["time_s"]
                 return
 
-    def _step(self, engine: Engine, batch: tuple[Tensor, Tensor]) -> None:
+    # A step, and what may follow it
+
+    def _step(self, engine: Engine, batch: tuple[Tensor, Tensor] | None) -> None:
+        index = engine.state.iteration - 1
         with self.clock.span("train"):
-            image, label = batch
-            self._losses.append(self.parts.step(image, label, engine.state.iteration - 1))
+            if batch is None:
+                assert self.parts.captured is not None
+                loss = self.parts.captured(index)
+            else:
+                loss = self.parts.step(*batch, index)
+            self.log.losses.append(loss)
 
     def _after_step(self, engine: Engine) -> None:
         step = engine.state.iteration
         if step % max(1, self.steps // _LOGS) == 0 or step == self.steps:
             self._log(step)
+        if self.beside is not None:
+            self.beside.poll()
         if step % (self.train.validate_every or self.steps) == 0 or step == self.steps:
             self._validate(step)
-        if self.stop_signal and self.status == "finished":
+        self.asked = self.stop.agreed()
+        if self.asked is not None and self.status == "finished":
             self.status = "interrupted"
         stops = self.status != "finished" or step >= self.steps
         if stops or step % (self.train.checkpoint_every or self.steps) == 0:
@@ -146,160 +159,111 @@ class Loop:
 
     def _log(self, step: int) -> None:
         with self.clock.span("train"):
-            loss = float(torch.stack(self._losses).mean()) if self._losses else math.nan
-        # Of this process alone: `_losses` of a resumed run begins with those of the process before it.
-        count, self._logged = step - self._logged, step
-        self._losses.clear()
-        if not math.isfinite(loss):
-            raise self._diverged(f"the loss is {loss}", step)
-        now, waited = time.perf_counter(), self.feed.wait_seconds
-        spent = now - self._mark[0]
-        share = (waited - self._mark[1]) / spent if spent > 0 else 0.0
-        speed = count * self.batch_size / spent if spent > 0 else 0.0
-        self._mark = (now, waited)
-        record = {
-            "kind": "train",
-            "step": step,
-            "time_s": self.time_s(),
-            "loss": loss,
-            "lr": self.parts.rate(step - 1),
-            "samples_per_s": speed,
-            "wait_share": share,
-        }
-        append_jsonl(self.out / METRICS_JSONL, record)
+            skipped = int(self.parts.step.update.skipped)
+            line = self.log.write(step, rate=self.parts.rate(step - 1), time_s=self.time_s(), skipped=skipped)
+        if not math.isfinite(line["loss"]):
+            raise self._diverged("the loss is nan", step)
         if self.progress:
-            self.progress.update(step, loss=loss, samples_per_s=speed, wait_share=share)
+            shown = {name: line[name] for name in ("loss", "samples_per_s", "wait_share")}
+            self.progress.update(step, **shown)
 
     def _diverged(self, what: str, step: int) -> ValueError:
-        saved = (self.out / CHECKPOINTS / "last.pt").exists()
+        saved = self.kept.path.exists()
         return ValueError(
             f"{what} at step {step}: lower train.learning_rate (now {self.train.learning_rate}) or set "
             "train.precision=fp32" + (f"; {self.out / CHECKPOINTS} holds the last good state" if saved else "")
         )
 
-    def _require_finite(self, step: int) -> None:
+    def _require_sound(self, step: int) -> None:
         """A state that has gone wrong must not take the place of the last good one; the loss may say so only later."""
         with self.clock.span("train"), torch.no_grad():
             norm = float(nn.utils.get_total_norm(self.parts.step.update.weights.parameters()))
+            skipped = int(self.parts.step.update.skipped)
         if not math.isfinite(norm):
             raise self._diverged(f"the norm of the weights is {norm}", step)
+        checked_step, checked_skipped = self._checked
+        if step - checked_step >= _STUCK:
+            if skipped - checked_skipped >= step - checked_step:
+                raise self._diverged(f"no gradient has been finite since step {checked_step}", step)
+            self._checked = (step, skipped)
+
+    # Validation
+
+    def _validation_beside(self) -> AsyncValidation[Dice]:
+        parts = self.parts
+        # On a CPU the training goes on meanwhile, on the cores that this leaves it.
+        threads = max(1, torch.get_num_threads() // 2) if parts.planned.device.type == "cpu" else None
+        check = partial(validate, parts)
+        return AsyncValidation(check, self._deliver, like=parts.validated, threads=threads)
 
     def _validate(self, step: int) -> None:
-        self._require_finite(step)
+        self._require_sound(step)
+        if self.beside is not None and step < self.steps:
+            self.beside.request(self.parts.validated, step)
+            return
+        if self.beside is not None:
+            self.beside.finish()
         begin = time.perf_counter()
         with self.clock.span("validate"):
-            dice = self.last = validate(self.parts)
-        seconds = time.perf_counter() - begin
+            dice = validate(self.parts, self.parts.validated)
+        self._record(dice, step, self.parts.validated, seconds=time.perf_counter() - begin)
+        self.log.pause(time.perf_counter() - begin)
+        self._collect()
+
+    def _deliver(self, found: Validated[Dice]) -> None:
+        """Of a validation beside the training, some steps after the one that it belongs to."""
+        begin = time.perf_counter()
+        self._record(found.result, found.step, found.network, seconds=found.seconds)
+        self.log.pause(time.perf_counter() - begin)
+
+    def _record(self, dice: Dice, step: int, network: nn.Module, *, seconds: float) -> None:
+        self.last = dice
         now = self.time_s()
-        append_jsonl(
-            self.out / METRICS_JSONL,
-            {
-                "kind": "validation",
-                "step": step,
-                "time_s": now,
-                "dice": dice.mean,
-                "dice_per_class": dice.per_class,
-                "seconds": seconds,
-            },
-        )
+        line = {"kind": "validation", "step": step, "time_s": now, "dice": dice.mean}
+        line |= {"dice_per_class": dice.per_class, "seconds": seconds}
+        append_jsonl(self.out / METRICS_JSONL, line)
         if not self.best.value >= dice.mean:
             self.best = Best(value=dice.mean, step=step)
+            content = model_content(self.parts.planned, network, dice, step)
             with self.clock.span("checkpoint"):
-                write_checkpoint(self.out / CHECKPOINTS / "best.pt", model_content(self.parts, dice, step))
+                self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / "best.pt"))
         if self.train.target is not None and dice.mean >= self.train.target:
             self.status, self.target_time_s = "target_reached", now
         elif self.train.max_seconds is not None and now >= self.train.max_seconds:
             self.status = "time_up"
         if self.progress:
             self.progress.update(step, dice=dice.mean)
-        # What validation took is no part of the next log line's speed.
-        self._mark = (self._mark[0] + time.perf_counter() - begin, self._mark[1])
+
+    # Checkpoints
 
     def _save_last(self, step: int) -> None:
-        self._require_finite(step)
+        self._require_sound(step)
         with self.clock.span("checkpoint"):
-            write_checkpoint(self.out / CHECKPOINTS / "last.pt", self._state(step))
+            self.saver.save(self._state(step), self.kept.write)
 
     def _state(self, step: int) -> dict[str, Any]:
         update = self.parts.step.update
-        average = update.average.state_dict() if update.average is not None else None
-        scaler = update.scaler.state_dict() if update.scaler is not None else {}
-        device = self.parts.planned.device
-        return {
-            "step": step,
-            "elapsed": self.time_s(),
-            "best": {"value": self.best.value, "step": self.best.step},
-            "network": update.weights.state_dict(),
-            "average": average,
-            "optimizer": update.optimizer.state_dict(),
-            "scaler": scaler,
-            "skipped": update.skipped,
-            "random_state": torch.get_rng_state(),
-            "device_random_state": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-            # Losses of steps after the last log line, so that a resumed run's next line is the same.
-            "losses": torch.stack(self._losses).cpu() if self._losses else torch.zeros(0),
-        }
+        return training_state(
+            network=update.weights,
+            optimizer=update.optimizer,
+            step=step,
+            average=update.average,
+            scaler=update.scaler,
+            extra={"elapsed": self.time_s(), "losses": self.log.pending(), "skipped": update.skipped},
+        )
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any], where: str) -> None:
         """Take up what `_state` saved; the loop was made with that step as `first`."""
         update = self.parts.step.update
-        update.weights.load_state_dict(state["network"])
-        if update.average is not None:
-            update.average.load_state_dict(state["average"] or state["network"])
-        update.optimizer.load_state_dict(state["optimizer"])
-        _lay_out(update.optimizer)
-        if update.scaler is not None:
-            update.scaler.load_state_dict(state["scaler"])
-        update.skipped.copy_(state["skipped"])
-        device = self.parts.planned.device
-        torch.set_rng_state(state["random_state"])
-        if device.type == "cuda" and state["device_random_state"] is not None:
-            torch.cuda.set_rng_state(state["device_random_state"], device)
-        self.best = _best_on_disk(self.out / CHECKPOINTS / "best.pt")
-        self._losses = list(state["losses"].to(device).unbind(0))
-
-
-def model_content(parts: Parts, dice: Dice, step: int) -> dict[str, Any]:
-    """What a prediction needs: the validated weights and everything to rebuild their network and its input."""
-    case_set = parts.planned.case_set
-    return {
-        "weights": parts.validated.state_dict(),
-        "config": to_dict(parts.planned.config),
-        "labels": {str(value): name for value, name in case_set.labels.items()},
-        "channels": list(case_set.channels),
-        "spatial_dims": case_set.spatial_dims,
-        "step": step,
-        "dice": dice.mean,
-    }
-
-
-def _best_on_disk(path: Path) -> Best:
-    """What best.pt holds. It may be later than last.pt, and a file that can't be read is to be written anew."""
-    try:
-        content = read_checkpoint(path)
-    except ValueError:
-        return Best(value=math.nan, step=0)
-    return Best(value=content["dice"], step=content["step"])
-
-
-def _lay_out(optimizer: torch.optim.Optimizer) -> None:
-    """Give the moments their parameter's memory format, which may be set anew on resuming.
-
-    The fused AdamW walks both in the order of memory and is silently wrong where they differ (torch 2.13).
-    """
-    for parameter, values in optimizer.state.items():
-        for name, value in values.items():
-            if value.shape == parameter.shape and value.stride() != parameter.stride():
-                values[name] = torch.empty_like(parameter, requires_grad=False).copy_(value)
-
-
-def _catch_interrupt(loop: Loop) -> Any:
-    """A first Ctrl-C ends the run at the step's end; a second one ends it at once. Returns the handler before."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-
-    def note(number: int, frame: FrameType | None) -> None:
-        loop.stop_signal = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    return signal.signal(signal.SIGINT, note)
+        restore_state(
+            state,
+            network=update.weights,
+            optimizer=update.optimizer,
+            average=update.average,
+            scaler=update.scaler,
+            where=where,
+        )
+        update.skipped.copy_(state["extra"]["skipped"])
+        self._checked = (self.first, int(update.skipped))
+        self.best = best_on_disk(self.out / CHECKPOINTS / "best.pt")
+        self.log.losses = list(state["extra"]["losses"].to(self.parts.planned.device).unbind(0))

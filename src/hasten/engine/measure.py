@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hasten.cache.key import digest
 from hasten.engine.precision import autocast, tensor_cores
 from hasten.engine.step import memory_format, shaped
+from hasten.nets.blocks import compile_blocks
 from hasten.nets.build import Loss
 from hasten.observe.env import cpu_model
 from hasten.observe.rundir import write_json
@@ -174,14 +175,19 @@ def _random_state_kept(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
-def faster_compiled(network: nn.Module, probe: Probe, variant: Variant, *, always: bool) -> tuple[nn.Module, Engaged]:
-    """`network` compiled, if that works and is at least 3 % faster (or `always`); else the network itself, and why."""
+def faster_compiled(
+    network: nn.Module, probe: Probe, variant: Variant, *, always: bool, blocks: bool = False
+) -> tuple[nn.Module, Engaged]:
+    """`network` compiled, if that works and is at least 3 % faster (or `always`); else the network itself, and why.
+
+    blocks: the network's repeated blocks are compiled, in place, and not the whole.
+    """
     twin = _copy(network, probe, variant)
     begin = time.perf_counter()
     with _random_state_kept(probe.device):
         try:
-            compiled = torch.compile(twin, dynamic=False)
-            calls = {"eager": _pass(twin, probe, variant), "compiled": _pass(compiled, probe, variant)}  # type: ignore[arg-type]
+            compiled = _compiled(_copy(network, probe, variant), blocks=blocks)
+            calls = {"eager": _pass(twin, probe, variant), "compiled": _pass(compiled, probe, variant)}
             traces = {name: call() for name, call in calls.items()}
         except Exception as error:
             lines = str(error).strip().splitlines()
@@ -196,7 +202,15 @@ def faster_compiled(network: nn.Module, probe: Probe, variant: Variant, *, alway
         return network, Engaged(False, f"compiled it gives {found}, eager {wanted}")
     if not always and times["compiled"] > 0.97 * times["eager"]:
         return network, Engaged(False, f"not faster: {told}")
-    return torch.compile(network, dynamic=False), Engaged(True, told)  # type: ignore[return-value]
+    return _compiled(network, blocks=blocks), Engaged(True, told)
+
+
+def _compiled(network: nn.Module, *, blocks: bool) -> nn.Module:
+    if not blocks:
+        return torch.compile(network, dynamic=False)  # type: ignore[return-value]
+    if not compile_blocks(network):
+        raise ValueError("the network repeats no block; leave out train.compile_blocks")
+    return network
 
 
 def _copy(network: nn.Module, probe: Probe, variant: Variant) -> nn.Module:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hasten.engine.metrics.counts import confusion_counts
+
 
 @dataclass(frozen=True, slots=True)
 class Dice:
@@ -29,9 +31,9 @@ def overlap_counts(prediction: Tensor, label: Tensor, num_classes: int) -> Tenso
 
     prediction, label: class index of any integer type and one shape, (D, H, W).
     """
-    pairs = label.to(torch.int64) * num_classes + prediction.to(torch.int64)
-    table = torch.bincount(pairs.reshape(-1), minlength=num_classes**2).view(num_classes, num_classes)
-    return torch.stack([table.diagonal(), table.sum(0), table.sum(1)], dim=1)[1:]
+    counts = confusion_counts(prediction[None, None], label[None, None], num_classes)
+    both, extra, _, missed = counts[0, 1:].unbind(1)
+    return torch.stack([both, both + extra, both + missed], dim=1)
 
 
 def dice_of(counts: Tensor, class_names: list[str]) -> Dice:

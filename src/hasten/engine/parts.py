@@ -5,14 +5,16 @@ network -> memory format -> compile -> optimizer -> average -> batch program -> 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 
 from torch import nn
 
 from hasten.cache.arena import Arena
+from hasten.engine.capture import CapturedStep, why_not
 from hasten.engine.infer import Inference
-from hasten.engine.job import Planned, inference_of
+from hasten.engine.job import Planned, inference_of, with_train
 from hasten.engine.measure import Engaged
 from hasten.engine.precision import scaler_for
 from hasten.engine.settle import settle_network, settle_program
@@ -24,6 +26,8 @@ from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, one_cycle
 from hasten.sample.mixed import MixedProgram
 from hasten.sample.program import BatchProgram
+
+log = logging.getLogger(__name__)
 
 _OPTIMIZERS = {
     "adamw": "AdamW with fused=True: one pass over the weights",
@@ -40,6 +44,8 @@ class Parts:
     arena: Arena
     step: TrainStep
     program: BatchProgram | MixedProgram
+    captured: CapturedStep | None
+    """The step and its batch as one CUDA graph, where that is possible and not switched off."""
     inference: Inference
     engaged: dict[str, Engaged]
 
@@ -76,7 +82,33 @@ def build_parts(
     engaged["fused optimizer"] = Engaged(True, _OPTIMIZERS[train.optimizer])
     engaged["arena home"] = Engaged(True, f"{arena.home}, {arena.num_bytes / 2**20:.0f} MiB for {len(arena.ids)} cases")
     inference = inference_of(planned.config, spatial_dims=dims, device=planned.device)
-    return Parts(planned=planned, arena=arena, step=step, program=program, inference=inference, engaged=engaged)
+    captured = _captured(planned, step, program, engaged)
+    if captured is None:
+        planned = with_train(planned, capture=False)
+    return Parts(
+        planned=planned,
+        arena=arena,
+        step=step,
+        program=program,
+        captured=captured,
+        inference=inference,
+        engaged=engaged,
+    )
+
+
+def _captured(
+    planned: Planned, step: TrainStep, program: BatchProgram | MixedProgram, engaged: dict[str, Engaged]
+) -> CapturedStep | None:
+    """What becomes of it is known only some steps into the run."""
+    wanted = planned.config.train.capture
+    reason = "set in the configuration" if wanted is False else why_not(step, program)
+    if reason is not None:
+        if wanted:
+            log.warning("train.capture: the step can't be captured, as %s", reason)
+        engaged["CUDA graph"] = Engaged(False, reason)
+        return None
+    assert isinstance(program, BatchProgram)
+    return CapturedStep(step=step, program=program, always=bool(wanted))
 
 
 def _step(planned: Planned, network: nn.Module) -> TrainStep:

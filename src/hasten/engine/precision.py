@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 
@@ -31,7 +32,7 @@ def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
         yield
         return
     wanted = "tf32" if precision == "tf32" else "ieee"
-    places = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)  # type: ignore[attr-defined]
+    places: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
     before = [place.fp32_precision for place in places]
     try:
         for place in places:

@@ -14,12 +14,13 @@ from hasten.cache.build import get_arena
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
 from hasten.engine.allocator import keep_freed_memory
-from hasten.engine.checkpoint import read_checkpoint
+from hasten.engine.checkpoints import Checkpoints
 from hasten.engine.job import build_net, plan_run, plan_to_dict
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
 from hasten.engine.parts import Parts, build_parts
 from hasten.engine.settle import settle_variant
+from hasten.engine.stop import Stopped
 from hasten.engine.summary import write_examples, write_summary
 from hasten.nets.surgery import operate
 from hasten.observe.clock import Clock, process_start_seconds
@@ -45,7 +46,8 @@ def train(
 
     plan: decisions to take where `config` leaves a field open. resume: go on from checkpoints/last.pt with `config` as
     run.yaml has it; on a CPU the result is bit for bit that of a run that was never stopped.
-    Raises ValueError for bad input before anything is trained; KeyboardInterrupt after saving, on Ctrl-C.
+    Raises ValueError for bad input before anything is trained; Stopped, a KeyboardInterrupt, after saving, on Ctrl-C,
+    SIGTERM or SIGUSR1.
     """
     out = Path(out)
     done = _complete(out, config) if resume else None
@@ -77,7 +79,8 @@ def train(
             f"make room there and go on with: {_resume_command(out)}"
         ) from error
     if outcome.status == "interrupted":
-        raise KeyboardInterrupt(f"stopped at step {outcome.step}; go on with: {_resume_command(out)}")
+        assert loop.asked is not None
+        raise Stopped(f"stopped at step {outcome.step}; go on with: {_resume_command(out)}", loop.asked)
     return summary
 
 
@@ -112,16 +115,17 @@ def _make_loop(out: Path, parts: Parts, clock: Clock, progress: Progress | None,
     """The loop, at step 0 or where last.pt left it. Raises ValueError if that file is damaged or of other settings."""
     # Measuring drew from torch's generator, or found its results in the cache and did not: dropout must not notice.
     torch.manual_seed(parts.planned.config.train.seed)
-    last = out / CHECKPOINTS / "last.pt"
-    if not (resume and last.exists()):
+    found = Checkpoints(out / CHECKPOINTS).newest() if resume else None
+    if found is None:
         return Loop(parts, out, clock, progress, first=0, elapsed=0.0)
-    state = read_checkpoint(last)
-    loop = Loop(parts, out, clock, progress, first=state["step"], elapsed=state["elapsed"])
+    state = found.content
     try:
-        loop.restore(state)
+        loop = Loop(parts, out, clock, progress, first=found.step, elapsed=state["extra"]["elapsed"])
+        loop.restore(state, str(found.path))
     except (RuntimeError, KeyError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0].removeprefix(f"{found.path}: ")
         raise ValueError(
-            f"{last}: does not fit the run's settings ({str(error).strip().splitlines()[0]}); "
+            f"{found.path}: does not fit the run's settings ({reason}); "
             f"resume with the network, optimizer and precision that {out / RUN_YAML} had when it was written"
         ) from error
     return loop

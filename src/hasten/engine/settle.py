@@ -14,7 +14,7 @@ from torch import nn
 
 from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
-from hasten.engine.job import Planned
+from hasten.engine.job import Planned, with_train
 from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, faster_compiled, fastest_variant
 from hasten.nets.build import build_loss, divisor
 from hasten.sample.mixed import MixedProgram, make_mixed
@@ -45,14 +45,14 @@ def settle_variant(planned: Planned, network: nn.Module) -> tuple[Planned, dict[
         variant = measured.variant
         why = explain(measured, f"{measured.variant} was fastest") if len(allowed) > 1 else ""
         seconds = measured.seconds[str(variant)] * (planned.config.sample.batch_size or 1) / probe.shape[0]
-    part = dataclasses.replace(train, precision=variant.precision, channels_last=variant.channels_last)
     engaged = {
         "autocast " + (variant.precision if variant.precision != "fp32" else "bf16"): Engaged(
             variant.precision != "fp32", precision_why or why
         ),
         "channels-last": Engaged(variant.channels_last, why if train.channels_last is None else _GIVEN),
     }
-    return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=part)), engaged, seconds
+    settled = with_train(planned, precision=variant.precision, channels_last=variant.channels_last)
+    return settled, engaged, seconds
 
 
 def _precisions(planned: Planned) -> tuple[list[Precision], str]:
@@ -85,9 +85,10 @@ def settle_network(planned: Planned, network: nn.Module, step_seconds: float) ->
     elif wanted is False:
         engaged = Engaged(False, _GIVEN)
     else:
-        found, engaged = faster_compiled(network, probe_of(planned), variant_of(planned), always=bool(wanted))
-    part = dataclasses.replace(train, compile=engaged.on)
-    return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=part)), found, engaged
+        found, engaged = faster_compiled(
+            network, probe_of(planned), variant_of(planned), always=bool(wanted), blocks=train.compile_blocks
+        )
+    return with_train(planned, compile=engaged.on), found, engaged
 
 
 def _deepest(planned: Planned) -> list[int]:

@@ -13,8 +13,9 @@ import torch
 
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.infer import infer_labels
-from hasten.engine.loop import Outcome
+from hasten.engine.measure import Engaged
 from hasten.engine.metric import dice_of, overlap_counts
+from hasten.engine.outcome import Outcome
 from hasten.engine.parts import Parts
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.env import environment
@@ -35,6 +36,8 @@ def write_summary(out: Path, parts: Parts, clock: Clock, outcome: Outcome, *, im
         "wait_for_data": outcome.wait_seconds,
         **{name: spans.get(name, 0.0) for name in ("validate", "checkpoint")},
     }
+    if parts.captured is not None:
+        parts.engaged["CUDA graph"] = Engaged(parts.captured.engaged, parts.captured.why)
     planned = parts.planned
     looped = seconds["train"] + seconds["wait_for_data"]
     best = None if math.isnan(outcome.best.value) else outcome.best.value
@@ -53,6 +56,8 @@ def write_summary(out: Path, parts: Parts, clock: Clock, outcome: Outcome, *, im
         "earlier_seconds": outcome.elapsed,
         "steps": outcome.step,
         "samples_per_s": outcome.samples_per_s,
+        "skipped_updates": outcome.skipped,
+        "validate_beside_seconds": outcome.validate_beside,
         "wait_share": outcome.wait_seconds / looped if looped > 0 else 0.0,
         "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},
         "cases": {"train": len(planned.train), "validation": len(planned.validation)},

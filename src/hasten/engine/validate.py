@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hasten.engine.infer import infer_labels
 from hasten.engine.metric import Dice, dice_of, overlap_counts
 from hasten.engine.parts import Parts
 
 
-def validate(parts: Parts) -> Dice:
-    """Dice of the validated weights over the validation cases, on the prepared voxels."""
+def validate(parts: Parts, network: nn.Module) -> Dice:
+    """Dice over the validation cases, on the prepared voxels. network: of the kind that is trained, not compiled."""
     planned, arena = parts.planned, parts.arena
     cases = arena.index(tuple(case.id for case in planned.validation))
     counts: list[Tensor] = [torch.zeros(0)] * len(cases)
-    network = parts.validated
     training = network.training
     network.eval()
     for position, prediction in infer_labels(network, [arena.image(case) for case in cases], parts.inference):

@@ -27,9 +27,10 @@ def average_share(step: int, decay: float) -> float:
 @torch.no_grad()
 def update_average(average: nn.Module, network: nn.Module, share: float | Tensor) -> None:
     """Move `average` towards `network` by `share`, 0..1 (or () on its device). Buffers, as of norms, are copied."""
-    targets, sources = list(average.parameters()), list(network.parameters())
+    targets: list[Tensor] = list(average.parameters())
+    sources: list[Tensor] = list(network.parameters())
     if isinstance(share, Tensor):
-        steps = torch._foreach_sub(sources, targets)
+        steps = list(torch._foreach_sub(sources, targets))
         torch._foreach_mul_(steps, share)
         torch._foreach_add_(targets, steps)
     else:

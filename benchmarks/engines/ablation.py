@@ -1,0 +1,86 @@
+"""Which recipe is best on the hippocampus: one part of it changed at a time, everything else as it is.
+
+Every run is a process of its own from an empty cache (`benchmarks.ours.train`), with the same split, network and
+number of steps; the arms take turns over the seeds. A learning rate is the best of three that were tried for that
+optimizer with another seed than those reported.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ROOT
+
+STEPS = 500
+LEVEL = 0.85
+BASE = (
+    f"train.steps={STEPS}", "train.validate_every=25", "train.learning_rate=0.01", "sample.flip_prob=[0,0,0]",
+    "sample.affine_prob=0", "sample.brightness_prob=0", "sample.contrast_prob=0", "sample.gamma_prob=0",
+    "sample.noise_prob=0",
+)  # fmt: skip
+ARMS: dict[str, tuple[str, ...]] = {
+    "recipe (muon, one cycle, dice_ce, average)": (),
+    "adamw": ("train.optimizer=adamw", "train.learning_rate=0.005"),
+    "sgd": ("train.optimizer=sgd", "train.learning_rate=0.1"),
+    "novograd": ("train.optimizer=novograd", "train.learning_rate=0.02"),
+    "lamb": ("train.optimizer=lamb", "train.learning_rate=0.02"),
+    "nvlamb": ("train.optimizer=nvlamb", "train.learning_rate=0.02"),
+    "lars": ("train.optimizer=lars", "train.learning_rate=5"),
+    "lookahead around muon": ("train.lookahead=5",),
+    "cosine": ("train.schedule=cosine",),
+    "poly": ("train.schedule=poly",),
+    "step table": ("train.schedule=step",),
+    "constant": ("train.schedule=constant",),
+    "dice_focal": ("loss.name=dice_focal",),
+    "dice": ("loss.name=dice",),
+    "tversky_ce": ("loss.name=tversky_ce",),
+    "no average": ("train.ema=0",),
+    "patches grow": ("sample.stages=[[0.5,0.7]]",),
+}
+"""Every arm is the first one with these settings."""
+
+
+def run(data: Path, arm: str, seed: int, work: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The result file of one run, as `benchmarks.peers.common.Record` writes it; taken from `work` if it is there."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in "_".join([arm, *overrides, str(seed)]))
+    out = work / f"{name}.json"
+    if not (out.is_file() and json.loads(out.read_text())["stopped"] is not None):
+        settings = [*BASE, *ARMS[arm], *overrides]
+        command = [sys.executable, "-m", "benchmarks.ours.train", "--data", str(data), "--out", str(out), "--seed",
+                   str(seed), "--target", "1.0", "--max-seconds", "600", *settings]  # fmt: skip
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        if done.returncode != 0:
+            raise RuntimeError(f"{arm}, seed {seed}: failed (exit {done.returncode}); see its messages above")
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+def ablation(data: Path, seeds: int, work: Path, arms: Sequence[str] | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Results by arm, the arms in turns for every seed."""
+    wanted = list(arms or ARMS)
+    found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in wanted}
+    for seed in range(seeds):
+        for arm in wanted:
+            print(f"ablation: {arm}, seed {seed}", file=sys.stderr)
+            found[arm].append(run(data, arm, seed, work))
+    return found
+
+
+def table(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[float]]:
+    """Raw numbers by series: seconds and steps to Dice LEVEL (of the runs that reached it) and best Dice, by arm."""
+    found: dict[str, list[float]] = {}
+    for arm, runs in results.items():
+        reached = [first for each in runs if (first := _first(each)) is not None]
+        found[f"{arm}/seconds to {LEVEL}"] = [point["seconds"] for point in reached]
+        found[f"{arm}/steps to {LEVEL}"] = [float(point["step"]) for point in reached]
+        found[f"{arm}/best Dice"] = [max(point["dice"] for point in each["curve"]) for each in runs]
+    return found
+
+
+def _first(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return next((point for point in result["curve"] if point["dice"] is not None and point["dice"] >= LEVEL), None)

@@ -1,0 +1,139 @@
+"""Sliding windows over a volume of 300x300x200: seconds and peak memory, Hasten's against MONAI's.
+
+The UNet that all benchmarks share, 14 classes, windows of 96^3, 4 at once, Gaussian blending. `scores`: all scores of
+the volume; `labels`: its label map, in MONAI's arm by an argmax of the scores. `plain` is the inferer as it is,
+`surgery` with channels-last windows and a network freed of what it computes for nothing. `network`: the network alone,
+on as many windows and in MONAI's batches, which no blending can be faster than. Arms take turns in one process; peak
+memory is that of a child process above what it held after imports and a warm-up, the network's activations included.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ROOT, interleave
+
+CLASSES = 14
+ARMS = ("monai_scores", "plain_scores", "surgery_scores", "monai_labels", "plain_labels", "surgery_labels")
+
+
+def sliding_times(rounds: int, quick: bool) -> dict[str, list[float]]:
+    """Seconds a volume, by "sliding/ARM_PRECISION_OVERLAP_s"."""
+    found: dict[str, list[float]] = {}
+    for precision in ("fp32", "bf16"):
+        for overlap in (0.25, 0.5):
+            setting = Setting(precision, overlap, quick)
+            arms: dict[str, Callable[[], float | None]] = {
+                f"sliding/{name}_{precision}_{overlap}_s": partial(setting.run, name) for name in ("network", *ARMS)
+            }
+            found.update(interleave(arms, rounds, warmup=0 if quick else 1))
+    return found
+
+
+def sliding_memory(quick: bool = False) -> dict[str, list[float]]:
+    """Peak MiB above the process's own, by "sliding/ARM_PRECISION_mib"; overlap 0.5. A child process each."""
+    found = {}
+    for precision in ("fp32", "bf16"):
+        for name in ("network", *ARMS):
+            words = ["-m", "benchmarks.engines.sliding", name, precision, str(int(quick))]
+            done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise RuntimeError(f"{name} {precision} failed:\n{done.stderr[-2000:]}")
+            found[f"sliding/{name}_{precision}_mib"] = [float(json.loads(done.stdout.splitlines()[-1]))]
+    return found
+
+
+class Setting:
+    """A volume, the network and the inferers of both sides."""
+
+    def __init__(self, precision: str, overlap: float, quick: bool) -> None:
+        import torch
+        from monai.inferers import SlidingWindowInferer as Theirs
+
+        from benchmarks.peers.common import network
+        from hasten.engine.sliding import SlidingWindowInferer as Ours
+
+        torch.manual_seed(0)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.precision, self.side = precision, 32 if quick else 96
+        self.network = network(CLASSES).eval().to(self.device)
+        self.image = torch.randn(1, 1, *((80, 72, 64) if quick else (300, 300, 200))).to(self.device)
+        given: dict[str, Any] = {"roi_size": (self.side,) * 3, "sw_batch_size": 4, "overlap": overlap}
+        given["mode"] = "gaussian"
+        self.inferers = {
+            "monai": Theirs(**given),
+            "plain": Ours(**given),
+            "surgery": Ours(**given, surgery=True, channels_last=True),
+        }
+        self.windows = self._count(overlap)
+
+    def _count(self, overlap: float) -> int:
+        from hasten.engine.blend import window_starts
+
+        count = 1
+        for side in self.image.shape[2:]:
+            count *= len(window_starts(side, self.side, overlap))
+        return count
+
+    def run(self, arm: str) -> None:
+        import torch
+
+        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            self._run(arm)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def _run(self, arm: str) -> Any:
+        if arm == "network":
+            return self._network_alone(self.windows)
+        who, what = arm.split("_")
+        inferer = self.inferers[who]
+        if what == "labels" and who != "monai":
+            return inferer.labels(self.image, self.network)
+        scores = inferer(self.image, self.network)
+        return scores.argmax(1, keepdim=True) if what == "labels" else scores
+
+    def _network_alone(self, windows: int) -> None:
+        import torch
+
+        batch = torch.zeros(4, 1, self.side, self.side, self.side, device=self.device)
+        for first in range(0, windows, 4):
+            self.network(batch[: windows - first])
+
+    def peak(self, arm: str) -> float:
+        """MiB above what the process held before."""
+        import torch
+
+        with torch.no_grad():  # a first small pass: threads, kernels
+            self.network(self.image[..., :32, :32, :32])
+        if self.device.type == "cuda":
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            self.run(arm)
+            return (torch.cuda.max_memory_allocated() - before) / 2**20
+        before = _status("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        self.run(arm)
+        return (_status("VmHWM") - before) / 2**10
+
+
+def _status(name: str) -> int:
+    """KiB."""
+    found = re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1])
+
+
+if __name__ == "__main__":
+    _, arm, precision, quick = sys.argv
+    setting = Setting(precision, 0.5, quick == "1")
+    if arm == "network":
+        setting.windows = 4
+    print(json.dumps(setting.peak(arm)))

@@ -1,0 +1,30 @@
+"""`hasten export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run, or its best.pt.")],
+    out: Annotated[Path, typer.Option(help="File to write; .safetensors or .onnx.")],
+    format: Annotated[str | None, typer.Option(help="safetensors or onnx, where the file's ending is another.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists already.")] = False,
+    tolerance: Annotated[
+        float, typer.Option(help="Largest difference of an ONNX file's scores, relative to scores above 1.")
+    ] = 1e-4,
+) -> None:
+    """Write a run's best weights for other programs, and check that they give the same scores."""
+    from hasten.engine.export import export_weights
+
+    done = export_weights(run, out, format, force=force, tolerance=tolerance)  # type: ignore[arg-type]
+    if done.difference is None:
+        checked = "not checked, as onnxruntime is missing (pip install 'hasten[export]')"
+    elif done.format == "safetensors":
+        checked = "the same weights, bit for bit"
+    else:
+        checked = f"differs from PyTorch by at most {done.difference:.1e} (scores up to {done.scale:.1e})"
+    typer.echo(f"{done.path}: {checked}")

@@ -1,0 +1,186 @@
+"""Validation beside the training: on a copy of the weights, in a thread, on a CUDA stream of its own."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import torch
+from torch import nn
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Validated(Generic[R]):
+    """What a validation came to."""
+
+    step: int
+    """The step after which the weights were copied."""
+    result: R
+    seconds: float
+    """Wall time of the validation itself, beside the training."""
+    network: nn.Module
+    """The weights it belongs to. They change with the next request: save them before, or not at all."""
+
+
+class AsyncValidation(Generic[R]):
+    """`request(network, step)` copies the weights and validates the copy while the training goes on.
+
+    At most one validation runs at a time. Its result, or what it raised, comes out of a later `poll`, `request` or
+    `finish`, in the thread that calls them: `deliver(validated)` is called there, before the copy takes other weights.
+
+    validate: gets the copy, in evaluation mode; what it returns had better lie on the host. It runs in a thread of its
+    own, so it must not touch what the training uses, nor draw from torch's global generators (a `DataLoader` without a
+    `generator` of its own does, whenever it is iterated over). like: a network, or average, of the kind that is to be
+    validated, not compiled; it is copied once. when_busy: what a request does while a validation runs: "skip" it, or
+    "wait" for that one's end. threads: cores that a validation uses on a CPU; None for as many as the training uses.
+
+    On a GPU the copy is made on the training's stream, and the validation waits for it there: the host waits for
+    neither. The memory of a second copy and of the validation's activations comes on top of the training's. On a CPU
+    both share the cores, and nothing is won unless the training leaves some idle.
+
+    Use it in a `with` statement: its end waits for the last validation, or after an error throws it away.
+    """
+
+    def __init__(
+        self,
+        validate: Callable[[nn.Module], R],
+        deliver: Callable[[Validated[R]], None],
+        *,
+        like: nn.Module,
+        when_busy: str = "skip",
+        threads: int | None = None,
+    ) -> None:
+        if when_busy not in ("skip", "wait"):
+            raise ValueError(f'when_busy={when_busy!r}: "skip" or "wait"')
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads={threads}: give the number of cores for a validation, 1 or more")
+        self.validate, self.deliver, self.when_busy, self.threads = validate, deliver, when_busy, threads
+        self.network = copy.deepcopy(like).requires_grad_(False).eval()
+        self.device = next((tensor.device for tensor in self.network.parameters()), torch.device("cpu"))
+        self.seconds = 0.0
+        """Of all validations that were delivered, beside the training."""
+        self.blocked_seconds = 0.0
+        """For which the training stood still: copies of weights, and waits for a validation's end."""
+        self.skipped = 0
+        """Requests that came while a validation ran."""
+        self._running: _Run[R] | None = None
+        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a validation was begun whose result was not delivered."""
+        return self._running is not None
+
+    def request(self, network: nn.Module, step: int, validate: Callable[[nn.Module], R] | None = None) -> bool:
+        """Begin to validate the weights that `network` has now; False where the request is skipped.
+
+        validate: for this time, in place of the usual one.
+        """
+        begin = time.perf_counter()
+        self.poll()
+        if self._running is not None:
+            if self.when_busy == "skip":
+                self.skipped += 1
+                return False
+            self.finish()
+        with torch.no_grad():
+            self._take(network)
+        self._running = _Run(self, step, validate or self.validate)
+        self.blocked_seconds += time.perf_counter() - begin
+        return True
+
+    def poll(self) -> None:
+        """Deliver the result if there is one; never waits. Raises what the validation raised."""
+        if self._running is not None and self._running.over():
+            self._hand_over()
+
+    def finish(self) -> None:
+        """Wait for the validation that runs, if one does, and deliver its result. Raises what it raised."""
+        if self._running is not None:
+            begin = time.perf_counter()
+            self._running.thread.join()
+            self.blocked_seconds += time.perf_counter() - begin
+            self._hand_over()
+
+    def close(self) -> None:
+        """Wait for the validation that runs, if one does, and throw its result or error away."""
+        if self._running is not None:
+            self._running.thread.join()
+            self._running = None
+
+    def __enter__(self) -> AsyncValidation[R]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.close()
+
+    def _take(self, network: nn.Module) -> None:
+        mine = [weight.detach() for weight in self.network.parameters()]
+        torch._foreach_copy_(mine, [weight.detach() for weight in network.parameters()])
+        for target, source in zip(self.network.buffers(), network.buffers(), strict=True):
+            target.copy_(source)
+
+    def _hand_over(self) -> None:
+        run, self._running = self._running, None
+        assert run is not None
+        if run.error is not None:
+            run.error.add_note(f"while the weights of step {run.step} were validated")
+            raise run.error
+        self.seconds += run.seconds
+        self.deliver(Validated(step=run.step, result=run.result[0], seconds=run.seconds, network=self.network))
+
+
+class _Run(Generic[R]):
+    """One validation in its thread, which is not a daemon: an interpreter that ends waits for it."""
+
+    def __init__(self, owner: AsyncValidation[R], step: int, validate: Callable[[nn.Module], R]) -> None:
+        self.owner, self.step, self.validate = owner, step, validate
+        self.result: list[R] = []
+        self.error: BaseException | None = None
+        self.seconds = 0.0
+        if owner._stream is not None:
+            owner._stream.wait_stream(torch.cuda.current_stream(owner.device))
+        self._started = threading.Event()
+        self.thread = threading.Thread(target=self._work, name="validation")
+        self.thread.start()
+        if owner.threads is not None:
+            # torch gives later threads the number that was set last, wherever that was: set the training's again.
+            self._started.wait()
+            torch.set_num_threads(torch.get_num_threads())
+
+    def over(self) -> bool:
+        return not self.thread.is_alive()
+
+    def _work(self) -> None:
+        begin = time.perf_counter()
+        try:
+            if self.owner.threads is not None:
+                torch.set_num_threads(self.owner.threads)
+            self._started.set()
+            self.result.append(self._validated())
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._started.set()
+        self.seconds = time.perf_counter() - begin
+
+    def _validated(self) -> R:
+        owner = self.owner
+        if owner._stream is None:
+            return self.validate(owner.network)
+        with torch.cuda.device(owner.device), torch.cuda.stream(owner._stream):
+            result = self.validate(owner.network)
+            owner._stream.synchronize()
+            return result

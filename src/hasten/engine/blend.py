@@ -1,0 +1,111 @@
+"""Where windows lie on a volume, which cells they share, and how much each voxel of a window counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hasten.config.schema import Triple
+
+Mode = Literal["constant", "gaussian"]
+Sigma = tuple[float, float, float]
+"""Deviation of the Gaussian along each axis as a share of the window's side."""
+
+_FLOOR = 1e-3
+"""MONAI's least weight. It makes the map no product of three profiles, so nothing here takes it for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a window and a cell have in common along one axis."""
+
+    cell: int
+    in_window: slice
+    in_cell: slice
+    whole: bool
+    """The window covers the cell's whole side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Windows and cells along one axis of a volume, in voxels of the padded volume."""
+
+    size: int
+    """The padded side: the volume's, but at least the window's."""
+    before: int
+    """Padding in front."""
+    starts: tuple[int, ...]
+    """First voxel of each window."""
+    cells: tuple[slice, ...]
+    """Cells do not overlap and together cover the volume without its padding."""
+    parts: tuple[tuple[Part, ...], ...]
+    """Of each window, the cells that it meets."""
+
+    def meeting(self, cell: int) -> list[Part]:
+        """The part of every window that meets a cell."""
+        return [part for parts in self.parts for part in parts if part.cell == cell]
+
+
+def make_axis(side: int, window: int, overlap: float) -> Axis:
+    """Windows as MONAI's `sliding_window_inference` lays them, and cells that windows cover as a whole where they can.
+
+    Cells end where windows begin or end, so that a cell's sums are complete, and can be given up, as early as possible.
+    Of such places that are closer than an eighth of a window only the first counts: cells would be many and thin.
+    """
+    size = max(side, window)
+    before = (size - side) // 2
+    starts = window_starts(size, window, overlap)
+    cuts = [before]
+    for place in sorted({*starts, *(start + window for start in starts)}):
+        if before + side - place >= window / 8 and place - cuts[-1] >= window / 8:
+            cuts.append(place)
+    cells = tuple(slice(first, last) for first, last in zip(cuts, [*cuts[1:], before + side], strict=True))
+    parts = tuple(tuple(_parts(start, window, cells)) for start in starts)
+    return Axis(size, before, tuple(starts), cells, parts)
+
+
+def _parts(start: int, window: int, cells: tuple[slice, ...]) -> list[Part]:
+    found = []
+    for number, cell in enumerate(cells):
+        first, last = max(start, cell.start), min(start + window, cell.stop)
+        if first < last:
+            whole = (first, last) == (cell.start, cell.stop)
+            inside = slice(first - cell.start, last - cell.start)
+            found.append(Part(number, slice(first - start, last - start), inside, whole))
+    return found
+
+
+def window_starts(side: int, window: int, overlap: float) -> list[int]:
+    """First voxel of each window along an axis; the last one ends with the volume."""
+    interval = max(1, int(window * (1 - overlap)))
+    count = -(-(side - window) // interval) + 1 if side > window else 1
+    return [min(number * interval, side - window) for number in range(count)]
+
+
+def weight_map(window: Triple, mode: Mode, sigma: Sigma, device: torch.device) -> Tensor:
+    """Weight of each voxel of a window, float32 and positive: 1, or a Gaussian floored at a thousandth, as in MONAI."""
+    if mode == "constant":
+        return torch.ones((), device=device).expand(window)
+    weight = torch.ones((), device=device)
+    for axis, side in enumerate(window):
+        offset = torch.arange(side, device=device, dtype=torch.float32) - (side - 1) / 2
+        profile = torch.exp(-0.5 * (offset / (sigma[axis] * side)) ** 2)
+        weight = weight * profile.view([-1 if place == axis else 1 for place in range(3)])
+    return weight.clamp(min=_FLOOR)
+
+
+def cover(axes: Sequence[Axis], cell: Triple, weight: Tensor) -> Tensor:
+    """Sum of the weights of all windows over one cell: what its sums are divided by. The cell's size, float32."""
+    depth, height, width = (axis.cells[number] for axis, number in zip(axes, cell, strict=True))
+    total = weight.new_zeros([depth.stop - depth.start, height.stop - height.start, width.stop - width.start])
+    d, h, w = (axis.meeting(number) for axis, number in zip(axes, cell, strict=True))
+    for one in d:
+        for two in h:
+            for three in w:
+                inside = (one.in_cell, two.in_cell, three.in_cell)
+                total[inside] += weight[one.in_window, two.in_window, three.in_window]
+    return total

@@ -1,0 +1,215 @@
+"""A trained network's weights for other programs: safetensors, or ONNX with a check that it computes the same."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+import hasten
+from hasten.config.load import from_dict
+from hasten.config.schema import RunConfig
+from hasten.engine.weights import load_weights, read_model
+from hasten.files import replacing, sync_folder
+from hasten.nets.build import build_network, divisor
+
+Format = Literal["safetensors", "onnx"]
+_INSTALL = "pip install 'hasten[export]'"
+_OPSET = 17
+_LARGEST = 2_000_000_000
+"""Bytes of weights that fit in one ONNX file, whose format ends at 2 GiB."""
+_PRIVATE = ("data", "cache")
+"""Sections of a run that tell of the machine it was trained on and nothing of the network."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """What was written, and how well it was found to agree."""
+
+    path: Path
+    format: Format
+    difference: float | None
+    """Largest absolute difference between the file's scores and PyTorch's; None where nothing could be compared."""
+    scale: float
+    """Largest absolute score in that comparison."""
+
+
+def export_weights(
+    run: str | Path, out: str | Path, format: Format | None = None, *, force: bool = False, tolerance: float = 1e-4
+) -> Exported:
+    """Write the best weights of a run as `out`; its ending tells the format where none is given.
+
+    run: a run directory, or a best.pt. `safetensors` holds the weights bit for bit, under their names in MONAI's
+    network (for `safetensors.torch.load_model`). `onnx` holds the network: `image` (B, C, D, H, W) or (B, C, H, W)
+    float32, prepared as in training, any batch and any sides that the strides divide, to `scores` (B, K, ...). Both say
+    in their metadata how the image is prepared and what the classes mean.
+
+    An ONNX file is run beside PyTorch on random images of several shapes: where a score differs by more than
+    `tolerance` (times the largest score, if that is above 1) nothing is written. Raises ValueError, also for an `out`
+    that exists, without `force`, and for a package of the extra `export` that is missing.
+    """
+    out = Path(out)
+    kind = _format(out, format)
+    if out.is_dir() or (out.exists() and not force):
+        raise ValueError(f"{out}: exists; choose another --out" + ("" if out.is_dir() else ", or add --force"))
+    content = read_model(run)
+    config = from_dict(content["config"], where=str(run))
+    network = _network(content, config, where=str(run))
+    difference: float | None = 0.0
+    scale = 0.0
+    if kind == "safetensors":
+        data = _safetensors(network, _metadata(content))
+    else:
+        size = sum(tensor.numel() * tensor.element_size() for tensor in network.state_dict().values())
+        if size > _LARGEST:
+            raise ValueError(f"{out}: {size / 1e9:.1f} GB of weights are too many for an ONNX file; use safetensors")
+        shapes = _shapes(content, config)
+        data = _onnx(network, shapes[0], _metadata(content))
+        difference, scale = _compare(network, data, shapes)
+        if difference is not None and not difference <= tolerance * max(1.0, scale):
+            raise ValueError(
+                f"{out}: not written, as its scores differ from PyTorch's by up to {difference:.1e} (scores up to "
+                f"{scale:.1e}); allow more with --tolerance, or use safetensors"
+            )
+    _write(out, data)
+    return Exported(path=out, format=kind, difference=difference, scale=scale)
+
+
+def _format(out: Path, format: str | None) -> Format:
+    kind = format if format is not None else out.suffix.removeprefix(".").lower()
+    match kind:
+        case "safetensors" | "onnx":
+            return kind
+    if format is not None:
+        raise ValueError(f"--format {format}: use safetensors or onnx")
+    raise ValueError(f"{out}: its ending names no format; let it end in .safetensors or .onnx, or give --format")
+
+
+def _network(content: dict[str, Any], config: RunConfig, *, where: str) -> nn.Module:
+    """The plain network on the CPU, as its class has it: what was done to it for speed is not rebuilt."""
+    network = build_network(
+        config.network,
+        num_channels=len(content["channels"]),
+        num_classes=len(content["labels"]),
+        spatial_dims=content["spatial_dims"],
+    )
+    load_weights(network, content["weights"], where=where)
+    return network.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
+
+
+def _metadata(content: dict[str, Any]) -> dict[str, str]:
+    config = {name: section for name, section in content["config"].items() if name not in _PRIVATE}
+    return {
+        "format": "pt",
+        "hasten": hasten.__version__,
+        "config": json.dumps(config),
+        "labels": json.dumps(content["labels"]),
+        "channels": json.dumps(content["channels"]),
+        "spatial_dims": str(content["spatial_dims"]),
+        "step": str(content["step"]),
+        "dice": str(content["dice"]),
+    }
+
+
+def _safetensors(network: nn.Module, metadata: dict[str, str]) -> bytes:
+    try:
+        from safetensors.torch import load, save
+    except ImportError as error:
+        raise ValueError(f"safetensors files are written by safetensors; install it ({_INSTALL})") from error
+    kept: dict[str, Tensor] = {}
+    names: dict[tuple[int, torch.Size], str] = {}
+    for name, tensor in network.state_dict().items():
+        place = (tensor.data_ptr(), tensor.shape)
+        if tensor.numel() and place in names:
+            # The format's own way with a tensor of two names (DynUNet's): written once, the other name in the metadata.
+            metadata[name] = names[place]
+        else:
+            names[place] = name
+            kept[name] = tensor.contiguous()
+    data = save(kept, metadata)
+    read = load(data)
+    assert read.keys() == kept.keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in kept.items())
+    return data
+
+
+def _shapes(content: dict[str, Any], config: RunConfig) -> list[tuple[int, ...]]:
+    """(B, C, ...) of images that differ in batch and in every side; the first is the one that is traced."""
+    channels, dims = len(content["channels"]), content["spatial_dims"]
+    unit = divisor(config.network)[-dims:]
+    times = ((2, 2, 2), (3, 2, 2), (2, 2, 3), (2, 3, 2))
+    sides = [tuple(by * count for by, count in zip(unit, counts[-dims:], strict=True)) for counts in times]
+    return [(batch, channels, *side) for batch, side in zip((2, 1, 3, 1), sides, strict=True)]
+
+
+def _onnx(network: nn.Module, shape: tuple[int, ...], metadata: dict[str, str]) -> bytes:
+    try:
+        import onnx
+    except ImportError as error:
+        raise ValueError(f"ONNX files are written by onnx; install it ({_INSTALL})") from error
+    image = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    names = ("depth", "height", "width")[-(len(shape) - 2) :]
+    axes = {0: "batch", **dict(enumerate(names, start=2))}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        model = onnx.load_from_string(_traced(network, image, axes))
+    onnx.checker.check_model(model)
+    onnx.helper.set_model_props(model, metadata)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _traced(network: nn.Module, image: Tensor, axes: dict[int, str]) -> bytes:
+    """By torch's older exporter, which keeps every axis open under its name, in well under a second."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.onnx"
+        torch.onnx.export(
+            network,
+            (image,),
+            path,
+            input_names=["image"],
+            output_names=["scores"],
+            dynamic_axes={"image": axes, "scores": axes},
+            opset_version=_OPSET,
+            dynamo=False,
+        )
+        return path.read_bytes()
+
+
+def _compare(network: nn.Module, data: bytes, shapes: list[tuple[int, ...]]) -> tuple[float | None, float]:
+    """Largest difference and largest score over random images of these shapes; (None, 0) without onnxruntime."""
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError:
+        return None, 0.0
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    generator = torch.Generator().manual_seed(1)
+    differences, scales = [], []
+    for shape in shapes:
+        image = torch.randn(shape, generator=generator)
+        with torch.no_grad():
+            ours = network(image)
+        theirs = torch.from_numpy(session.run(["scores"], {"image": image.numpy()})[0])
+        differences.append((ours - theirs).abs().max())
+        scales.append(ours.abs().max())
+    # torch's max keeps a nan, which is a difference too.
+    return float(torch.stack(differences).max()), float(torch.stack(scales).max())
+
+
+def _write(out: Path, data: bytes) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out, out.with_name(f".{out.name}.{token_hex(4)}")) as file:
+            file.write(data)
+        sync_folder(out.parent)
+    except OSError as error:
+        raise ValueError(
+            f"{out}: cannot be written ({error.strerror}); free some space or choose another --out"
+        ) from None

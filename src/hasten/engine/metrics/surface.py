@@ -1,0 +1,111 @@
+"""Distances of surfaces by MONAI, case by case; the values stream, the computation reads the device and takes scipy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasten.engine.metrics.counts import masks, plain
+from hasten.engine.metrics.overlap import OverlapMetric
+
+
+class SurfaceMetric(OverlapMetric):
+    """A value for each case and class that MONAI computes. Shapes as in `hasten.engine.metrics.overlap`.
+
+    `metric(y_pred, y, spacing=...)`: spacing in mm, as MONAI takes it: of all cases, or one for each of a batch.
+    """
+
+    dtype = torch.float64
+
+    def __init__(
+        self, include_background: bool, reduction: object, get_not_nans: bool, num_classes: int | None
+    ) -> None:
+        super().__init__(include_background, reduction, get_not_nans, num_classes=num_classes)
+        if find_spec("scipy") is None:
+            raise ValueError(f"{type(self).__name__}: needs scipy; pip install scipy")
+
+    def distances(self, y_pred: Tensor, y: Tensor, spacing: Any) -> Tensor:
+        raise NotImplementedError
+
+    def rows(self, y_pred: Tensor, y: Tensor, spacing: Any = None, **options: Any) -> Tensor:
+        classes = self.num_classes or y_pred.shape[1]
+        return self.distances(_one_hot(y_pred, classes), _one_hot(y, classes), spacing).double()
+
+    def values(self, rows: Tensor) -> Tensor:
+        return rows
+
+
+class HausdorffDistanceMetric(SurfaceMetric):
+    """MONAI's: the largest distance between the surfaces, or its `percentile` (95 for HD95), in the unit of spacing.
+
+    A class that neither holds is nan and does not count; one that only one of both holds is infinite.
+    """
+
+    def __init__(
+        self,
+        include_background: bool = False,
+        distance_metric: str = "euclidean",
+        percentile: float | None = None,
+        directed: bool = False,
+        reduction: object = "mean",
+        get_not_nans: bool = False,
+        num_classes: int | None = None,
+    ) -> None:
+        super().__init__(include_background, reduction, get_not_nans, num_classes)
+        self.distance_metric, self.percentile, self.directed = distance_metric, percentile, directed
+
+    def distances(self, y_pred: Tensor, y: Tensor, spacing: Any) -> Tensor:
+        from monai.metrics import compute_hausdorff_distance
+
+        return compute_hausdorff_distance(
+            y_pred,
+            y,
+            include_background=self.include_background,
+            distance_metric=self.distance_metric,
+            percentile=self.percentile,
+            directed=self.directed,
+            spacing=spacing,
+        )
+
+
+class SurfaceDiceMetric(SurfaceMetric):
+    """MONAI's normalised surface Dice: the share of both surfaces within `class_thresholds` (one a class) of the other.
+
+    A class that neither holds is nan and does not count.
+    """
+
+    def __init__(
+        self,
+        class_thresholds: Sequence[float],
+        include_background: bool = False,
+        distance_metric: str = "euclidean",
+        reduction: object = "mean",
+        get_not_nans: bool = False,
+        use_subvoxels: bool = False,
+        num_classes: int | None = None,
+    ) -> None:
+        super().__init__(include_background, reduction, get_not_nans, num_classes)
+        self.class_thresholds, self.distance_metric = list(class_thresholds), distance_metric
+        self.use_subvoxels = use_subvoxels
+
+    def distances(self, y_pred: Tensor, y: Tensor, spacing: Any) -> Tensor:
+        from monai.metrics import compute_surface_dice
+
+        return compute_surface_dice(
+            y_pred,
+            y,
+            class_thresholds=self.class_thresholds,
+            include_background=self.include_background,
+            distance_metric=self.distance_metric,
+            spacing=spacing,
+            use_subvoxels=self.use_subvoxels,
+        )
+
+
+def _one_hot(channels: Tensor, classes: int) -> Tensor:
+    """(B, K, ...) bool of one channel a class, or of class index (B, 1, ...)."""
+    return torch.stack([torch.stack(masks(sample, classes)) for sample in plain(channels)])

@@ -1,0 +1,123 @@
+"""Checkpoints saved beside the training: copied at the step boundary, written by a thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from copy import copy
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+Write = Callable[[dict[str, Any]], object]
+"""Writes a content whose tensors lie in host memory: `Checkpoints.write`, or `partial(write_checkpoint, path)`."""
+
+
+class Saver:
+    """`save` returns as soon as the content is the thread's own; `close` (or the end of a `with`) waits for the disk.
+
+    One save is in flight at a time: the next one waits for it. What went wrong in the thread is raised by the next
+    `save`, `wait` or `close`. A process that ends without `close` still finishes the write; one that is killed leaves
+    the file before it.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def save(self, content: dict[str, Any], write: Write) -> None:
+        """Copy the tensors of `content` to host memory and hand the copy to a thread that calls `write` with it.
+
+        To be called between two steps. On a CPU the copy is done on return. On a GPU it is queued, and what is queued
+        after it waits for it on the device, so that the host goes on at once and the next step changes nothing in it.
+        Raises what the save before this one failed with; this one is then not begun.
+        """
+        self.wait()
+        snapshot, ready = self._copied(content)
+        self._thread = threading.Thread(target=self._work, args=(write, snapshot, ready), name="hasten-save")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the save in flight is on the disk. Raises what it failed with, once."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """`wait`, under the name that every resource has; the saver may be used again."""
+        self.wait()
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self.wait()
+        except Exception as failure:
+            if error is None:
+                raise
+            # What ended the block is the news; this must not take its place.
+            log.warning("the last checkpoint could not be written: %s", failure)
+
+    def _work(self, write: Write, content: dict[str, Any], ready: list[torch.cuda.Event]) -> None:
+        try:
+            for event in ready:
+                event.synchronize()
+            write(content)
+        except BaseException as error:
+            self._error = error
+
+    def _copied(self, content: dict[str, Any]) -> tuple[dict[str, Any], list[torch.cuda.Event]]:
+        """The copy, and what has to be waited for before it may be read."""
+        copies: dict[Any, Tensor] = {}
+        used: dict[torch.device, torch.cuda.Stream] = {}
+
+        def of_tensor(tensor: Tensor) -> Tensor:
+            # Names that share memory (tied weights, a module that has two names) share it in the copy too.
+            where = (tensor.device, tensor.untyped_storage().data_ptr(), tensor.storage_offset())
+            key = (*where, tensor.shape, tensor.stride(), tensor.dtype)
+            if key not in copies:
+                plain = tensor.detach()
+                copies[key] = self._from_gpu(plain, used) if plain.is_cuda else _from_host(plain)
+            return copies[key]
+
+        snapshot = _mapped(content, of_tensor)
+        for device, stream in used.items():
+            torch.cuda.current_stream(device).wait_stream(stream)
+        return snapshot, [stream.record_event() for stream in used.values()]
+
+    def _from_gpu(self, tensor: Tensor, used: dict[torch.device, torch.cuda.Stream]) -> Tensor:
+        """Pinned memory that the device's own stream of copies fills."""
+        device = tensor.device
+        if device not in used:
+            used[device] = self._streams.setdefault(device, torch.cuda.Stream(device))
+            used[device].wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(used[device]):
+            return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+
+
+def _from_host(tensor: Tensor) -> Tensor:
+    return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
+
+
+def _mapped(value: Any, of_tensor: Callable[[Tensor], Tensor]) -> Any:
+    """The same containers anew, with their tensors replaced."""
+    if isinstance(value, Tensor):
+        return of_tensor(value)
+    if isinstance(value, dict):
+        fresh = copy(value)  # with the attribute that a module's state dict carries
+        for key, item in value.items():
+            fresh[key] = _mapped(item, of_tensor)
+        return fresh
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(item, of_tensor) for item in value)
+    return value

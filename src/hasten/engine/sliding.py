@@ -1,0 +1,277 @@
+"""A sliding window in the form of MONAI's `SlidingWindowInferer`, for evaluators and loops written for that."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hasten.config.schema import Triple
+from hasten.engine.blend import Mode
+from hasten.engine.canvas import Labels, Scores, Sink, score_room
+from hasten.engine.infer import SUMS
+from hasten.engine.kept import kept_memory
+from hasten.engine.scores import Average, averaged, first_output
+from hasten.engine.step import memory_format
+from hasten.engine.windows import Place, Windows, count_windows, slide
+from hasten.nets.surgery import operate
+
+_WORTH_KEEPING = 2**21
+"""Voxels of all windows from which on it pays to keep freed host memory."""
+
+
+class SlidingWindowInferer:
+    """`inferer(inputs, network)`: (B, C, *S) images to (B, K, *S) scores; `inferer.labels(...)`: to a label map.
+
+    The arguments of MONAI's, with its defaults and, to rounding, its results; of images with 1 to 3 spatial axes.
+    `labels` never holds the scores of a whole volume: a 14th of the memory where there are 14 classes.
+
+    What differs: of a network with several outputs the first one counts, it must have the size of the windows, and no
+    gradient passes. `buffer_steps`, `buffer_dim` and `cache_roi_weight_map` are taken and have nothing left to do.
+    Running out of memory halves the window batch, then moves sums, and at last the scores, to the host.
+    """
+
+    def __init__(
+        self,
+        roi_size: Sequence[int] | int,
+        sw_batch_size: int = 1,
+        overlap: Sequence[float] | float = 0.25,
+        mode: Mode | str = "constant",
+        sigma_scale: Sequence[float] | float = 0.125,
+        padding_mode: str = "constant",
+        cval: float = 0.0,
+        sw_device: torch.device | str | None = None,
+        device: torch.device | str | None = None,
+        progress: bool = False,
+        cache_roi_weight_map: bool = False,
+        cpu_thresh: int | None = None,
+        buffer_steps: int | None = None,
+        buffer_dim: int = -1,
+        with_coord: bool = False,
+        *,
+        flip_axes: Sequence[int] = (),
+        average: Average = "scores",
+        sums: str = "fp32",
+        channels_last: bool = False,
+        surgery: bool = False,
+    ) -> None:
+        """MONAI's arguments, and these:
+
+        flip_axes: spatial axes (0 is the first one) along all of whose mirrorings scores are averaged.
+        average: what is averaged over mirror images and windows, "scores" or their "softmax".
+        sums: type of the sums, "fp32", "fp16" or "bf16"; float64 images are summed in float64 unless it is half.
+        channels_last: windows go to the network in that memory format.
+        surgery: a network in eval mode is copied for the call and freed of what it computes for nothing (`operate`).
+        Raises ValueError for values that cannot be.
+        """
+        self.roi_size, self.sw_batch_size, self.overlap = roi_size, sw_batch_size, overlap
+        self.mode: Any = getattr(mode, "value", mode)
+        self.sigma_scale, self.cval = sigma_scale, cval
+        self.padding_mode: str = getattr(padding_mode, "value", padding_mode)
+        self.sw_device, self.device, self.cpu_thresh = sw_device, device, cpu_thresh
+        self.progress, self.with_coord = progress, with_coord
+        self.buffer_steps, self.buffer_dim = buffer_steps, buffer_dim
+        self.flip_axes, self.average, self.sums = tuple(flip_axes), average, sums
+        self.channels_last, self.surgery = channels_last, surgery
+        self._original: nn.Module | None = None
+        self._copy: nn.Module | None = None
+        choices = {"mode": ("constant", "gaussian"), "average": ("scores", "softmax"), "sums": tuple(SUMS)}
+        choices["padding_mode"] = ("constant", "reflect", "replicate", "circular")
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)}: use {' or '.join(allowed)}")
+        if sw_batch_size < 1:
+            raise ValueError(f"sw_batch_size={sw_batch_size}: use 1 or more")
+
+    def __call__(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+        """inputs: (B, C, *S) of a float type. Returns (B, K, *S) of that type, on `device` or that of the inputs.
+
+        network: a module, or any callable on (n, C, *roi_size). args, kwargs: passed on to it; but `device` replaces
+        the inferer's, and `condition`, shaped as `inputs`, is cut into windows with them.
+        """
+        images, extra = _unwrapped(inputs), dict(kwargs)
+        device = extra.pop("device", self.device)
+        if device is None and self.cpu_thresh is not None and images.shape[2:].numel() > self.cpu_thresh:
+            device = "cpu"
+        device = torch.device(device) if device is not None else images.device
+        room: list[Tensor] = []
+
+        def make(number: int, shape: Triple) -> Scores:
+            def allocate(classes: int) -> Tensor:
+                if not room:
+                    room.append(score_room((len(images), classes, *shape), device, self._dtype(images)))
+                return room[0][number]
+
+            return Scores(allocate, self._sums(images))
+
+        for _ in self._slide(images, network, make, args, extra):
+            pass
+        return _wrapped(room[0].reshape(len(images), -1, *images.shape[2:]), inputs)
+
+    def labels(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+        """(B, 1, *S) class index of the highest score: uint8, int16 for more than 256 classes. Else as a call."""
+        images, extra = _unwrapped(inputs), dict(kwargs)
+        chosen = extra.pop("device", self.device)
+        device = torch.device(chosen) if chosen is not None else images.device
+        made = self._slide(images, network, lambda _, shape: Labels(shape, device), args, extra)
+        found = torch.stack([labels for _, labels in sorted(made, key=lambda pair: pair[0])])
+        return _wrapped(found.reshape(len(images), 1, *images.shape[2:]), inputs)
+
+    @torch.inference_mode()
+    def _slide(
+        self,
+        images: Tensor,
+        network: Callable[..., Any],
+        sink: Callable[[int, Triple], Sink],
+        args: tuple[Any, ...],
+        extra: dict[str, Any],
+    ) -> Iterator[tuple[int, Tensor]]:
+        dims, channels = images.ndim - 2, images.shape[1]
+        extra.pop("buffer_steps", None)
+        extra.pop("buffer_dim", None)
+        condition = extra.pop("condition", None)
+        if condition is not None:
+            if condition.shape != images.shape:
+                raise ValueError(f"condition: shape {tuple(condition.shape)}, inputs {tuple(images.shape)}; make it so")
+            images = torch.cat([images, condition.to(images)], 1)
+        how = self._windows(images)
+        volumes = images.reshape(*images.shape[:2], *[1] * (3 - dims), *images.shape[2:])
+        run = self._operated(network, (channels, *how.window[3 - dims :]), how)
+        layout = memory_format(dims, self.channels_last and dims > 1)
+
+        def forward(batch: Tensor, places: list[Place]) -> Tensor:
+            def once(batch: Tensor) -> Tensor:
+                windows = batch.reshape(*batch.shape[:2], *batch.shape[5 - dims :]).contiguous(memory_format=layout)
+                given = dict(extra)
+                if condition is not None:
+                    windows, given["condition"] = windows[:, :channels], windows[:, channels:]
+                coordinates = [_coordinates(place, dims) for place in places]
+                output = run(windows, *([coordinates] if self.with_coord else []), *args, **given)
+                scores = first_output(output, dims + 2)
+                return scores.reshape(*scores.shape[:2], *[1] * (3 - dims), *scores.shape[2:])
+
+            return averaged(once, [axis % dims + 3 - dims for axis in self.flip_axes], self.average)(batch)
+
+        total = len(images) * count_windows(_shape(volumes), how)
+        large = how.device.type == "cpu" and total * prod(how.window) >= _WORTH_KEEPING
+        keeping: AbstractContextManager[Any] = kept_memory() if large else nullcontext()
+        with keeping, _progress(total, self.progress) as tick:
+            yield from slide(forward, volumes, how, sink, tick)
+
+    def _windows(self, images: Tensor) -> Windows:
+        """The settings for these images. Raises ValueError for settings that do not fit them."""
+        dims, space = images.ndim - 2, images.shape[2:]
+        if not 1 <= dims <= 3:
+            raise ValueError(f"inputs of shape {tuple(images.shape)}; give (batch, channel) and 1 to 3 spatial axes")
+        roi = [side if side and side > 0 else space[axis] for axis, side in enumerate(self._each("roi_size", dims))]
+        overlap, sigma = self._each("overlap", dims), self._each("sigma_scale", dims)
+        if not all(0 <= share < 1 for share in overlap):
+            raise ValueError(f"overlap={self.overlap}: use values of at least 0 and below 1")
+        if not all(-dims <= axis < dims for axis in self.flip_axes):
+            raise ValueError(f"flip_axes={self.flip_axes}: these images have {dims} spatial axes, 0 to {dims - 1}")
+        missing = 3 - dims
+        return Windows(
+            window=_triple([1] * missing + roi),
+            overlap=_triple([0.0] * missing + overlap),
+            batch_size=self.sw_batch_size,
+            device=torch.device(self.sw_device) if self.sw_device is not None else images.device,
+            mode=self.mode,
+            sigma=_triple([1.0] * missing + sigma),
+            sums=self._sums(images),
+            dtype=self._dtype(images),
+            padding_mode=self.padding_mode,
+            padding_value=self.cval,
+        )
+
+    def _each(self, name: str, dims: int) -> list[Any]:
+        value = getattr(self, name)
+        if not isinstance(value, Sequence):
+            return [value] * dims
+        if len(value) != dims:
+            raise ValueError(f"{name}={tuple(value)}: {len(value)} values for images with {dims} spatial axes")
+        return list(value)
+
+    def _operated(self, network: Callable[..., Any], shape: tuple[int, ...], how: Windows) -> Callable[..., Any]:
+        """The network's copy after surgery, with the weights that the network has now; or the network itself."""
+        if not self.surgery or not isinstance(network, nn.Module) or network.training:
+            return network
+        if self._original is not network:
+            self._original, self._copy = network, operated(network, shape, device=how.device, dtype=how.dtype)
+        assert self._copy is not None
+        self._copy.load_state_dict(network.state_dict())
+        return self._copy
+
+    @staticmethod
+    def _dtype(images: Tensor) -> torch.dtype:
+        return images.dtype if images.is_floating_point() else torch.float32
+
+    def _sums(self, images: Tensor) -> torch.dtype:
+        return torch.float64 if self.sums == "fp32" and images.dtype == torch.float64 else SUMS[self.sums]
+
+
+def operated(network: nn.Module, shape: Sequence[int], *, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """A copy in eval mode that leaves out what it computes for nothing. shape: (C, *S) of an image it takes.
+
+    It is tried out on small images of which it surely takes one, if its strides are powers of 2; if it takes none of
+    them (or asks for more than an image), only MONAI's blocks are known.
+    """
+    twin, draws = copy.deepcopy(network).eval(), torch.Generator().manual_seed(0)
+    for largest in (32, 64):
+        sides = [min(side & -side, largest) for side in shape[1:]]  # the power of 2 in each side
+        try:
+            operate(twin, torch.randn(2, shape[0], *sides, generator=draws).to(device, dtype))
+            return twin.eval()
+        except ValueError:
+            continue
+    operate(twin)
+    return twin
+
+
+def _shape(volumes: Tensor) -> Triple:
+    return volumes.shape[2], volumes.shape[3], volumes.shape[4]
+
+
+def _triple(values: Sequence[Any]) -> tuple[Any, Any, Any]:
+    first, second, third = values
+    return first, second, third
+
+
+def _coordinates(place: Place, dims: int) -> list[slice]:
+    """A window as MONAI's `with_coord` gives it: slices of batch, channel and space."""
+    return [slice(place.volume, place.volume + 1), slice(None), *place.slot[3 - dims :]]
+
+
+@contextmanager
+def _progress(total: int, wanted: bool) -> Iterator[Callable[[int], None] | None]:
+    if not wanted:
+        yield None
+        return
+    try:
+        from tqdm import tqdm  # type: ignore[import-untyped]
+    except ImportError:
+        raise ValueError("progress=True needs tqdm; run `pip install tqdm`, or leave it out") from None
+    with tqdm(total=total) as bar:
+        yield bar.update
+
+
+def _unwrapped(inputs: Tensor) -> Tensor:
+    """A plain tensor: MONAI's MetaTensor tracks every operation, which takes longer than cutting a window."""
+    if type(inputs) is Tensor:
+        return inputs
+    from monai.data import MetaTensor
+
+    return inputs.as_tensor() if isinstance(inputs, MetaTensor) else inputs
+
+
+def _wrapped(found: Tensor, inputs: Tensor) -> Tensor:
+    """`found` with the meta data of the inputs, where those are MONAI's."""
+    if type(inputs) is Tensor:
+        return found
+    from monai.data import MetaTensor
+
+    return MetaTensor(found).copy_meta_from(inputs, copy_attr=False) if isinstance(inputs, MetaTensor) else found

@@ -1,0 +1,156 @@
+"""The whole state of a training loop, of Hasten or of a user: saved between two steps, taken up bit for bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hasten.engine.weights import describe_mismatch
+
+
+class Stateful(Protocol):
+    """A learning-rate scheduler, say."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+def training_state(
+    *,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    average: nn.Module | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    schedule: Stateful | None = None,
+    extra: Mapping[str, Any] | None = None,
+    host_random: bool = False,
+) -> dict[str, Any]:
+    """What a checkpoint holds after `step` steps: weights, moments, average, scaler, schedule, random generators.
+
+    network: the module that has the parameters, neither compiled nor wrapped. average: of the weights, such as
+    `average_of` or torch's AveragedModel. extra: the loop's own counters, and the position of its data. host_random:
+    also Python's and NumPy's global generators, for a loop that draws from them. Tensors are the live ones: save them
+    before the next step, or give them to `Saver.save`, which copies them.
+    """
+    device = next(network.parameters()).device
+    state: dict[str, Any] = {
+        "step": step,
+        "network": network.state_dict(),
+        "average": average.state_dict() if average is not None else None,
+        "optimizer": optimizer.state_dict(),
+        "optimizer_name": type(_innermost(optimizer)).__name__,
+        "scaler": scaler.state_dict() if scaler is not None else {},
+        "schedule": schedule.state_dict() if schedule is not None else None,
+        "random_state": torch.get_rng_state(),
+        "device_random_state": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "extra": dict(extra or {}),
+    }
+    if host_random:
+        kind, words, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+        state["host_random_state"] = {
+            "python": random.getstate(),
+            "numpy": [kind, torch.from_numpy(np.asarray(words, np.int64)), *rest],
+        }
+    return state
+
+
+def restore_state(
+    state: Mapping[str, Any],
+    *,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: nn.Module | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    schedule: Stateful | None = None,
+    where: str = "checkpoint",
+) -> int:
+    """Take up what `training_state` gave, and return its step; `state["extra"]` is the caller's.
+
+    Parameters keep the memory format they have here, and moments get it. An average that the state has none of begins
+    at its weights. Before a step is captured or compiled, as moments are new tensors afterwards. `where` names the
+    state in errors. Raises ValueError, with nothing changed, for a state of another network, optimizer or precision.
+    """
+    averaged = state["average"] or state["network"]
+    for part, module, weights in (("network", network, state["network"]), ("average", average, averaged)):
+        difference = describe_mismatch(module.state_dict(), weights) if module is not None else None
+        if difference is not None:
+            raise ValueError(f"{where}: {part} of another kind ({difference})")
+    scaled = scaler is not None and scaler.is_enabled()
+    if scaled and not state["scaler"]:
+        raise ValueError(
+            f"{where}: saved without loss scaling, which this run has; use the precision it was saved with"
+        )
+    _check_optimizer(optimizer, state, where)
+    network.load_state_dict(state["network"])
+    if average is not None:
+        average.load_state_dict(averaged)
+    _load_optimizer(optimizer, state["optimizer"])
+    if scaler is not None:
+        scaler.load_state_dict(state["scaler"])
+    if schedule is not None and state.get("schedule") is not None:
+        schedule.load_state_dict(state["schedule"])
+    _restore_random(state, next(network.parameters()).device)
+    return int(state["step"])
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: str) -> None:
+    name, saved = type(_innermost(optimizer)).__name__, state.get("optimizer_name")
+    # Some accept each other's state and would go on wrongly.
+    if saved not in (None, name):
+        raise ValueError(f"{where}: saved with the optimizer {saved}, and this run has {name}; use the same")
+    ours = [len(group["params"]) for group in optimizer.param_groups]
+    theirs = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
+    if ours != theirs:
+        raise ValueError(
+            f"{where}: the optimizer's groups had {theirs} parameters, and here they have {ours}; "
+            "build it as in the run that was saved"
+        )
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    rates = [group["lr"] for group in optimizer.param_groups]
+    optimizer.load_state_dict(saved)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        # The tensor that a captured step reads stays the one it is; where a number was, it stays a number.
+        if isinstance(rate, Tensor):
+            group["lr"] = rate.fill_(group["lr"])
+        elif isinstance(group["lr"], Tensor):
+            group["lr"] = float(group["lr"])
+    lay_out(optimizer)
+
+
+def lay_out(optimizer: torch.optim.Optimizer) -> None:
+    """Give the moments their parameter's memory format, which may be set anew on resuming.
+
+    The fused AdamW walks both in the order of memory and is silently wrong where they differ (torch 2.13).
+    """
+    for parameter, values in (*optimizer.state.items(), *_innermost(optimizer).state.items()):
+        for name, value in values.items():
+            if not isinstance(value, Tensor):
+                continue
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                empty = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
+                values[name] = empty.copy_(value)
+
+
+def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """What a Lookahead, which takes its inner optimizer's state too, has inside."""
+    inner = getattr(optimizer, "inner", None)
+    return _innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
+
+
+def _restore_random(state: Mapping[str, Any], device: torch.device) -> None:
+    torch.set_rng_state(state["random_state"])
+    if device.type == "cuda" and state["device_random_state"] is not None:
+        torch.cuda.set_rng_state(state["device_random_state"], device)
+    host = state.get("host_random_state")
+    if host is not None:
+        random.setstate(host["python"])
+        kind, words, *rest = host["numpy"]
+        np.random.set_state((kind, words.numpy().astype(np.uint32), *rest))  # noqa: NPY002

@@ -1,0 +1,60 @@
+"""The losses between two lines of metrics.jsonl, and what the line says of the training's pace."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hasten.observe.rundir import append_jsonl
+
+
+class TrainLog:
+    """Keeps losses on the device until a line is written: the one moment at which the host asks for them."""
+
+    def __init__(self, path: Path, waited: Callable[[], float], *, batch_size: int, first: int) -> None:
+        self.path, self.waited, self.batch_size = path, waited, batch_size
+        self.losses: list[Tensor] = []
+        self._logged = first
+        self._mark = (time.perf_counter(), 0.0)
+
+    def begin(self) -> None:
+        """The clock of the first line starts."""
+        self._mark = (time.perf_counter(), self.waited())
+
+    def pause(self, seconds: float) -> None:
+        """What something else took is no part of the next line's speed."""
+        self._mark = (self._mark[0] + seconds, self._mark[1])
+
+    def pending(self) -> Tensor:
+        """(n,) losses after the last line, so that a resumed run's next line is the same."""
+        return torch.stack(self.losses).cpu() if self.losses else torch.zeros(0)
+
+    def write(self, step: int, *, rate: float, time_s: float, skipped: int) -> dict[str, float]:
+        """Write the line of 1-based `step` and return it. Its loss is of the finite steps, nan if there are none."""
+        losses = torch.stack(self.losses).float() if self.losses else torch.zeros(0)
+        finite = losses.isfinite()
+        count_finite = int(finite.sum())
+        loss = float(torch.where(finite, losses, 0).sum()) / count_finite if count_finite else math.nan
+        # Of this process alone: the losses of a resumed run begin with those of the process before it.
+        count, self._logged = step - self._logged, step
+        self.losses.clear()
+        now, waited = time.perf_counter(), self.waited()
+        spent = now - self._mark[0]
+        line = {
+            "step": step,
+            "time_s": time_s,
+            "loss": loss,
+            "lr": rate,
+            "samples_per_s": count * self.batch_size / spent if spent > 0 else 0.0,
+            "wait_share": (waited - self._mark[1]) / spent if spent > 0 else 0.0,
+        }
+        self._mark = (now, waited)
+        extra = {"skipped": skipped} if skipped else {}
+        if math.isfinite(loss):
+            append_jsonl(self.path, {"kind": "train", **line, **extra})
+        return line

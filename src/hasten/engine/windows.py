@@ -1,0 +1,193 @@
+"""A network over volumes of any size, by overlapping windows: batches are filled with the windows of any of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hasten.config.schema import Triple
+from hasten.engine.blend import Axis, Mode, Sigma, make_axis, weight_map
+from hasten.engine.canvas import HOST, Canvas, Sink, out_of_memory
+
+log = logging.getLogger(__name__)
+
+_HOST_VOXELS = 2**20
+"""A CPU gains nothing from a batch of more voxels, and pays for its activations in memory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Windows:
+    """How windows lie on a volume, and how their scores are blended."""
+
+    window: Triple
+    overlap: tuple[float, float, float]
+    """Share of a window's side that the next one covers again, at least 0 and below 1."""
+    batch_size: int
+    """Windows at once, at most: fewer on a CPU, where windows are large, and after running out of memory."""
+    device: torch.device
+    """Where windows go through the network and are summed."""
+    mode: Mode = "gaussian"
+    sigma: Sigma = (0.125, 0.125, 0.125)
+    sums: torch.dtype = torch.float32
+    """Type of the sums. Half the bytes is float16: scores off by a thousandth of themselves (bfloat16: a hundredth)."""
+    sums_device: torch.device | None = None
+    """Where the sums are held; None is `device`."""
+    dtype: torch.dtype = torch.float32
+    """Of what the network is given."""
+    padding_mode: str = "constant"
+    """Of a volume smaller than a window, as `torch.nn.functional.pad` calls it."""
+    padding_value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One window of a batch."""
+
+    volume: int
+    slot: tuple[slice, slice, slice]
+    """Its voxels in the padded volume."""
+
+
+Forward = Callable[[Tensor, list[Place]], Tensor]
+"""(B, C, d, h, w) windows and where they lie, to (B, K, d, h, w) scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A window that waits for its batch."""
+
+    volume: int
+    image: Tensor
+    canvas: Canvas
+    window: Triple
+
+
+def slide(
+    forward: Forward,
+    volumes: Iterable[Tensor],
+    how: Windows,
+    sink: Callable[[int, Triple], Sink],
+    tick: Callable[[int], None] | None = None,
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield (position in `volumes`, the sink's result) of each volume as soon as its last window is through.
+
+    volumes: (C, D, H, W) each, of any size, float dtype and device, with the same C. sink: makes one for a volume of a
+    position and size. tick: called with the number of windows done, after each batch. What runs out of memory is done
+    again: with half the windows, at last with sums on the host. Raises ValueError where scores have not the windows'
+    size.
+    """
+    batcher = _Batcher(forward, how, tick)
+    weight = weight_map(how.window, how.mode, how.sigma, how.device)
+    waiting: list[_Job] = []
+    for number, volume in enumerate(volumes):
+        axes = _axes(_shape(volume), how)
+        device = how.sums_device or how.device
+        canvas = Canvas.make(axes, weight, sink(number, _shape(volume)), how.sums, device)
+        image = _padded(volume, axes, how)
+        for window in canvas.windows():
+            waiting.append(_Job(number, image, canvas, window))
+            if len(waiting) >= batcher.size:
+                yield from batcher.run(waiting)
+                waiting = []
+    yield from batcher.run(waiting)
+
+
+def count_windows(shape: Triple, how: Windows) -> int:
+    """Windows on a volume of a size."""
+    return prod(len(axis.starts) for axis in _axes(shape, how))
+
+
+def _axes(shape: Triple, how: Windows) -> tuple[Axis, Axis, Axis]:
+    depth, height, width = (
+        make_axis(side, window, overlap) for side, window, overlap in zip(shape, how.window, how.overlap, strict=True)
+    )
+    return depth, height, width
+
+
+def _shape(volume: Tensor) -> Triple:
+    return volume.shape[1], volume.shape[2], volume.shape[3]
+
+
+def _padded(volume: Tensor, axes: tuple[Axis, Axis, Axis], how: Windows) -> Tensor:
+    """The volume with its padding, on the windows' device if that has room. Without padding nothing is copied there."""
+    volume = _moved(volume, how.device)
+    if _shape(volume) == tuple(axis.size for axis in axes):
+        return volume
+    sides = reversed(list(zip(axes, _shape(volume), strict=True)))
+    pad = [amount for axis, side in sides for amount in (axis.before, axis.size - side - axis.before)]
+    value = how.padding_value if how.padding_mode == "constant" else None
+    return functional.pad(volume.to(how.dtype), pad, mode=how.padding_mode, value=value)
+
+
+def _moved(volume: Tensor, device: torch.device) -> Tensor:
+    try:
+        return volume.to(device)
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+    log.warning("out of memory on %s; a volume stays where it is, and its windows are sent one by one", device)
+    return volume
+
+
+class _Batcher:
+    """Runs windows in batches that fit."""
+
+    def __init__(self, forward: Forward, how: Windows, tick: Callable[[int], None] | None) -> None:
+        self._forward, self._how, self._tick = forward, how, tick
+        largest = max(1, _HOST_VOXELS // prod(how.window)) if how.device.type == "cpu" else how.batch_size
+        self.size = min(how.batch_size, largest)
+
+    def run(self, jobs: list[_Job]) -> Iterator[tuple[int, Tensor]]:
+        """Yield what becomes complete."""
+        first = 0
+        while first < len(jobs):
+            batch = jobs[first : first + self.size]
+            scores = self._scores(batch)
+            if scores is None:
+                self._shrink(batch)
+                continue
+            first += len(batch)
+            complete = []
+            for job, score in zip(batch, scores, strict=True):
+                job.canvas.add(job.window, score)
+                if job.canvas.done:
+                    complete.append((job.volume, job.canvas.sink.result()))
+            del scores, score  # or they would be held through the next forward pass
+            if self._tick:
+                self._tick(len(batch))
+            yield from complete
+
+    def _scores(self, jobs: list[_Job]) -> Tensor | None:
+        """(B, K, d, h, w), or None where memory ran out."""
+        try:
+            channels, window = len(jobs[0].image), self._how.window
+            batch = torch.empty(len(jobs), channels, *window, dtype=self._how.dtype, device=self._how.device)
+            places = [Place(job.volume, job.canvas.place(job.window)) for job in jobs]
+            for target, job, place in zip(batch, jobs, places, strict=True):
+                target.copy_(job.image[(slice(None), *place.slot)])
+            scores = self._forward(batch, places)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error) or (len(jobs) == 1 and all(job.canvas.device == HOST for job in jobs)):
+                raise
+            return None
+        if scores.shape[2:] != window:
+            raise ValueError(
+                f"the network gave scores of size {tuple(scores.shape[2:])} for windows of {window}; sliding windows "
+                "need a network that keeps the size: resize its output, or choose a window it takes"
+            )
+        return scores
+
+    def _shrink(self, jobs: list[_Job]) -> None:
+        if len(jobs) > 1:
+            self.size = len(jobs) // 2
+            log.warning("out of memory with %d windows at once; going on with %d", len(jobs), self.size)
+        else:
+            jobs[0].canvas.to_host()
+        if self._how.device.type == "cuda":
+            torch.cuda.empty_cache()

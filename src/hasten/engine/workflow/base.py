@@ -1,0 +1,124 @@
+"""What trainer and evaluator share: late state, cheap events, MONAI's order of registration."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from monai.engines.utils import IterationEvents, engine_apply_transform
+from monai.inferers import SimpleInferer
+from monai.transforms import apply_transform
+
+from hasten.engine.workflow.arithmetic import Arithmetic
+from hasten.engine.workflow.batch import is_flat_feed, plain, prepare_batch, prepare_flat_batch
+from hasten.engine.workflow.late import LateState
+from hasten.engine.workflow.layout import as_laid_out
+from hasten.engine.workflow.sample import Sample
+
+
+class QuickWorkflow:
+    """Put before a workflow class of MONAI. It costs a step nothing that no handler asks for."""
+
+    state: Any
+    inferer: Any
+    network: Any
+    compile: bool
+    channels_last: bool
+    keep_meta: bool
+    arithmetic: Arithmetic
+    _takes_apart = False
+
+    def _begin(
+        self,
+        *,
+        precision: str | None,
+        keep_meta: bool,
+        decollate: bool,
+        postprocessing: Callable | None,
+        key_metric: dict[str, Any] | None,
+        additional_metrics: dict[str, Any] | None,
+        handlers: Sequence[Any] | None,
+    ) -> None:
+        """After MONAI's own set-up, which was given none of the last five, and in its order."""
+        self.state = LateState(**vars(self.state))
+        self.keep_meta = keep_meta
+        own: Any = self
+        self.arithmetic = Arithmetic.of(self.state.device, amp=own.amp, amp_kwargs=own.amp_kwargs, precision=precision)
+        if own.prepare_batch is prepare_batch and is_flat_feed(own.data_loader):
+            own.prepare_batch = prepare_flat_batch
+        self._takes_apart = decollate
+        if postprocessing is not None:
+            own._register_postprocessing(postprocessing)
+        if key_metric is not None:
+            own._register_metrics(key_metric, additional_metrics)
+        if handlers is not None:
+            own._register_handlers(handlers)
+
+    def _register_postprocessing(self, posttrans: Callable) -> None:
+        own: Any = self
+
+        @own.on(IterationEvents.MODEL_COMPLETED)
+        def _run_postprocessing(engine: Any) -> None:
+            batch, output = engine.state.batch, engine.state.output
+            if isinstance(batch, list) and isinstance(output, list):
+                for number, (one, other) in enumerate(zip(batch, output, strict=False)):
+                    batch[number], output[number] = _transformed(one, other, posttrans)
+            else:
+                engine.state.batch, engine.state.output = engine_apply_transform(batch, output, posttrans)
+
+    def _fire_event(self, event_name: Any, *event_args: Any, **event_kwargs: Any) -> None:
+        own: Any = self
+        if self._takes_apart and event_name is IterationEvents.MODEL_COMPLETED:
+            self.state.take_apart()
+        if own._event_handlers.get(event_name) or own.logger.isEnabledFor(logging.DEBUG):
+            super()._fire_event(event_name, *event_args, **event_kwargs)  # type: ignore[misc]
+        else:
+            own.last_event_name = event_name
+
+    def _parts(self, batch: Any) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
+        """Image, label, and further arguments of the network."""
+        if batch is None:
+            raise ValueError("Must provide batch data for current iteration.")
+        own: Any = self
+        parts = own.prepare_batch(batch, self.state.device, own.non_blocking, **own.to_kwargs)
+        return (*parts, (), {}) if len(parts) == 2 else parts
+
+    def _infer(self, image: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The network's output with its graph; without meta data where the network saw none of them."""
+        direct = type(self.inferer) is SimpleInferer
+        if not self.keep_meta and (direct or self.compile):
+            image = plain(image)
+        if self.channels_last:
+            image = as_laid_out(image)
+        with self.arithmetic.forward():
+            if direct:
+                return self.network(image, *args, **kwargs)
+            return self.inferer(image, self.network, *args, **kwargs)
+
+
+def old_name(postprocessing: Callable | None, post_transform: Callable | None) -> Callable | None:
+    """`post_transform` is what `postprocessing` was called before."""
+    if postprocessing is not None and post_transform is not None:
+        raise ValueError("post_transform is the older name of postprocessing: give one of them")
+    return postprocessing if post_transform is None else post_transform
+
+
+def _transformed(batch: Any, output: Any, transform: Callable) -> tuple[Any, Any]:
+    """MONAI's `engine_apply_transform` on a sample, for which nobody waits until the device tells the loss."""
+    late = {key: output.untouched(key) for key in output} if isinstance(output, Sample) else {}
+    late = {key: value for key, value in late.items() if value is not None}
+    if not late or not isinstance(batch, dict):
+        return engine_apply_transform(batch, output, transform)
+    made = {key: output[key] for key in output if key not in late}
+    done = apply_transform(transform, {**batch, **made, **late})
+    if not isinstance(done, dict):
+        raise AssertionError("With a dict supplied to apply_transform a single dict return is expected.")
+    for key, value in done.items():
+        if key in late and value is late[key]:
+            continue
+        if key in output or key not in batch:
+            output[key] = value
+        else:
+            batch[key] = value
+    return batch, output

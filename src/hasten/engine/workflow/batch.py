@@ -1,0 +1,136 @@
+"""What a trainer takes from a batch: image and label on the device, without the cost of metatensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from monai.data import MetaTensor
+from monai.engines.utils import default_prepare_batch
+from monai.utils.enums import CommonKeys as Keys
+from torch import Tensor
+
+from hasten.feed.feed import Feed
+from hasten.sample.mixed import MixedProgram
+
+
+def prepare_batch(batch: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    """Image and label (or None) of a dict, a pair or a tensor, on the device: MONAI's `default_prepare_batch`.
+
+    Tensors that are where they should be are handed on as they are, which saves a tenth of a millisecond for each
+    metatensor; it keeps its meta data.
+    """
+    if not kwargs:
+        pair = _pair(batch)
+        if pair is not None and _lies_on(pair[0], device) and _lies_on(pair[1], device):
+            return pair
+    return default_prepare_batch(batch, device, non_blocking, **kwargs)
+
+
+def prepare_flat_batch(batch: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    """Of a `Feed` of 2-D images, (B, C, 1, H, W): image (B, C, H, W) and label (B, 1, H, W)."""
+    image, label = batch
+    return prepare_batch((image[:, :, 0], label[:, :, 0]), device, non_blocking, **kwargs)
+
+
+def is_flat_feed(loader: Any) -> bool:
+    """Whether it gives batches of 2-D images with an axis D = 1."""
+    if not isinstance(loader, Feed):
+        return False
+    program = loader.program
+    spec = program.host.spec if isinstance(program, MixedProgram) else program.spec
+    return spec.spatial_dims == 2
+
+
+def _pair(batch: Any) -> tuple[Any, Any] | None:
+    if isinstance(batch, dict):
+        label = batch.get(Keys.LABEL)
+        return (batch[Keys.IMAGE], label) if isinstance(label, Tensor) else None
+    if isinstance(batch, (tuple, list)) and len(batch) == 2:
+        return batch[0], batch[1]
+    return None
+
+
+def _lies_on(value: Any, device: Any) -> bool:
+    return isinstance(value, Tensor) and (device is None or value.device == device)
+
+
+def plain(value: Any) -> Any:
+    """A metatensor without its meta data, sharing memory, in lists, tuples and dicts too; others as they are."""
+    if isinstance(value, MetaTensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return value.as_subclass(Tensor)
+    if isinstance(value, (list, tuple)) and any(isinstance(one, MetaTensor) for one in value):
+        return type(value)(plain(one) for one in value)
+    return value
+
+
+def like(value: Any, image: Any) -> Any:
+    """`value` (what a network made of `image`) with the meta data that MONAI's tensors would have handed down."""
+    if not isinstance(image, MetaTensor):
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value)(like(one, image) for one in value)
+    if type(value) is not Tensor:
+        return value
+    with torch._C.DisableTorchFunctionSubclass():
+        dressed = value.as_subclass(MetaTensor)
+    return dressed.copy_meta_from(image, copy_attr=not image.is_batch)
+
+
+def detached(value: Any) -> Any:
+    """Without the graph, in lists, tuples and dicts too."""
+    if isinstance(value, MetaTensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            bare = value.detach().as_subclass(MetaTensor)
+        return bare.copy_meta_from(value, copy_attr=False)
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, (list, tuple)):
+        return type(value)(detached(one) for one in value)
+    if isinstance(value, Mapping):
+        return {key: detached(one) for key, one in value.items()}
+    return value
+
+
+def float32(value: Any) -> Any:
+    """16-bit scores as float32, which losses are computed in."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(float32(one) for one in value)
+    if isinstance(value, Mapping):
+        return {key: float32(one) for key, one in value.items()}
+    return value
+
+
+def pieces(parts: tuple[Any, ...], count: int) -> Iterator[tuple[tuple[Any, ...], float]]:
+    """Cut a batch, whose first part is its image, along its samples: up to `count` pieces, each with its share."""
+    size = len(parts[0])
+    step = -(-size // count)
+    for first in range(0, size, step):
+        cut = tuple(_rows(part, first, min(size, first + step), size) for part in parts)
+        yield cut, len(cut[0]) / size
+
+
+def _rows(part: Any, first: int, last: int, size: int) -> Any:
+    if isinstance(part, Tensor):
+        return part[first:last] if part.ndim > 0 and len(part) == size else part
+    if isinstance(part, tuple):
+        return tuple(_rows(one, first, last, size) for one in part)
+    if isinstance(part, dict):
+        return {key: _rows(one, first, last, size) for key, one in part.items()}
+    return part
+
+
+def joined(values: list[Any]) -> Any:
+    """What the pieces of a batch gave, as one batch."""
+    head = values[0]
+    if isinstance(head, Tensor):
+        return torch.cat(values)
+    if isinstance(head, (list, tuple)):
+        return type(head)(joined(list(row)) for row in zip(*values, strict=True))
+    if isinstance(head, Mapping):
+        return {key: joined([value[key] for value in values]) for key in head}
+    return head

@@ -1,0 +1,80 @@
+"""`SupervisedEvaluator`: MONAI's, with Hasten's arithmetic and without its costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from monai.engines import SupervisedEvaluator as MonaiSupervisedEvaluator
+from monai.engines.utils import IterationEvents, default_metric_cmp_fn
+from monai.utils.enums import CommonKeys as Keys
+from torch import nn
+
+from hasten.engine.workflow.base import QuickWorkflow, old_name
+from hasten.engine.workflow.batch import like, prepare_batch
+from hasten.engine.workflow.late import KEEP
+from hasten.engine.workflow.layout import lay_out, unwrapped
+
+
+class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
+    """MONAI's `SupervisedEvaluator`: its arguments, in its order, its events, and what its handlers find in `state`.
+
+    network: the trained one, or a trainer's `average`. post_transform: older name of postprocessing. precision,
+    channels_last, keep_meta: as for `SupervisedTrainer`; with an inferer of one's own, metatensors reach the inferer.
+
+    Raises ValueError naming the argument that is wrong.
+    """
+
+    # fmt: off
+    def __init__(
+        self, device: str | torch.device, val_data_loader: Iterable[Any], network: nn.Module,
+        epoch_length: int | None = None, non_blocking: bool = False, prepare_batch: Callable = prepare_batch,
+        iteration_update: Callable[[Any, Any], Any] | None = None, inferer: Any = None,
+        postprocessing: Callable | None = None, key_val_metric: dict[str, Any] | None = None,
+        additional_metrics: dict[str, Any] | None = None, metric_cmp_fn: Callable = default_metric_cmp_fn,
+        val_handlers: Sequence[Any] | None = None, amp: bool = False, mode: Any = "eval",
+        event_names: list[Any] | None = None, event_to_attr: dict[Any, str] | None = None, decollate: bool = True,
+        to_kwargs: dict[str, Any] | None = None, amp_kwargs: dict[str, Any] | None = None, compile: bool = False,
+        compile_kwargs: dict[str, Any] | None = None, *, post_transform: Callable | None = None,
+        precision: str | None = None, channels_last: bool = False, keep_meta: bool = False,
+    ) -> None:
+        super().__init__(
+            device, val_data_loader, network, epoch_length, non_blocking, prepare_batch, iteration_update, inferer,
+            metric_cmp_fn=metric_cmp_fn, amp=amp, mode=mode, event_names=event_names, event_to_attr=event_to_attr,
+            decollate=False, to_kwargs=to_kwargs, amp_kwargs=amp_kwargs, compile=compile,
+            compile_kwargs=compile_kwargs,
+        )
+        # fmt: on
+        self.channels_last = channels_last
+        if channels_last:
+            lay_out(unwrapped(network))
+        if iteration_update is None and type(self)._iteration is SupervisedEvaluator._iteration:
+            self._process_function = self._quick_iteration
+        self._begin(
+            precision=precision,
+            keep_meta=keep_meta,
+            decollate=decollate,
+            postprocessing=old_name(postprocessing, post_transform),
+            key_metric=key_val_metric,
+            additional_metrics=additional_metrics,
+            handlers=val_handlers,
+        )
+
+    def _iteration(self, engine: Any, batchdata: Any) -> Any:
+        """One batch; returns what `state.output` holds after it."""
+        self._evaluate(batchdata)
+        return self.state.output
+
+    def _quick_iteration(self, engine: Any, batchdata: Any) -> Any:
+        self._evaluate(batchdata)
+        return KEEP
+
+    def _evaluate(self, batch: Any) -> None:
+        image, label, args, kwargs = self._parts(batch)
+        self.state.output = {Keys.IMAGE: image, Keys.LABEL: label}
+        with self.mode(self.network), self.arithmetic.step():
+            scores = self._infer(image, args, kwargs)
+        self.state.output[Keys.PRED] = scores if self.keep_meta else like(scores, image)
+        self._fire_event(IterationEvents.FORWARD_COMPLETED)
+        self._fire_event(IterationEvents.MODEL_COMPLETED)

@@ -1,0 +1,112 @@
+"""Handlers for ignite's engines, MONAI's trainers and Hasten's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from ignite.engine import Events
+from torch import nn
+from torch.utils.data import DataLoader
+
+from hasten.engine.async_validate import AsyncValidation, Validated
+from hasten.engine.workflow.layout import unwrapped
+
+
+class SmartCacheHandler:
+    """MONAI's handler of this name, which takes no data set but MONAI's own, for `hasten.SmartCacheDataset`."""
+
+    def __init__(self, smartcacher: Any) -> None:
+        missing = [name for name in ("start", "update_cache", "shutdown") if not hasattr(smartcacher, name)]
+        if missing:
+            raise ValueError(
+                f"smartcacher: {type(smartcacher).__name__} has no {missing[0]}(); give a SmartCacheDataset"
+            )
+        self.smartcacher = smartcacher
+
+    def attach(self, engine: Any) -> None:
+        """Prepare replacements while `engine` runs, and let them in after each of its epochs."""
+        engine.add_event_handler(Events.STARTED, self._start)
+        engine.add_event_handler(Events.EPOCH_COMPLETED, self._update)
+        engine.add_event_handler(Events.COMPLETED, self._stop)
+
+    def _start(self, engine: Any) -> None:
+        self.smartcacher.start()
+
+    def _update(self, engine: Any) -> None:
+        self.smartcacher.update_cache()
+
+    def _stop(self, engine: Any) -> None:
+        self.smartcacher.shutdown()
+
+
+class AsyncValidationHandler:
+    """MONAI's `ValidationHandler`, with the evaluator at work on a copy of the weights beside the training.
+
+    validator: an evaluator, of MONAI or of Hasten; its `network` (the trained one, or a trainer's average) is replaced
+    by the copy. It runs in a thread of its own, with its handlers: one that saves weights must
+    save `handler.network`. Its loader gets a generator of its own where it has none, so that it takes no numbers from
+    the training's. deliver: called in the trainer's thread, at the end of a later step or of the run, with
+    `Validated(step, result, seconds, network)`, whose result is the evaluator's `state.metrics`; the last one is kept
+    as `handler.last`. when_busy, threads: as for `AsyncValidation`, which `handler.validation` is. The rest: as for
+    MONAI's handler. Raises in the trainer what the evaluator raised.
+    """
+
+    def __init__(
+        self,
+        interval: int,
+        validator: Any,
+        epoch_level: bool = True,
+        exec_at_start: bool = False,
+        *,
+        deliver: Callable[[Validated[dict[str, Any]]], None] | None = None,
+        when_busy: str = "skip",
+        threads: int | None = None,
+    ) -> None:
+        self.interval, self.validator = interval, validator
+        self.epoch_level, self.exec_at_start = epoch_level, exec_at_start
+        self.deliver = deliver
+        self.source: nn.Module = unwrapped(validator.network)
+        self.last: Validated[dict[str, Any]] | None = None
+        self.validation: AsyncValidation[dict[str, Any]] = AsyncValidation(
+            partial(self._run, epoch=1), self._delivered, like=self.source, when_busy=when_busy, threads=threads
+        )
+        loader = validator.data_loader
+        if isinstance(loader, DataLoader) and loader.generator is None:
+            loader.generator = torch.Generator()
+        validator.network = self.network
+
+    @property
+    def network(self) -> nn.Module:
+        """The copy that is validated."""
+        return self.validation.network
+
+    def attach(self, engine: Any) -> None:
+        """Validate every `interval` epochs or iterations of `engine`."""
+        event = Events.EPOCH_COMPLETED if self.epoch_level else Events.ITERATION_COMPLETED
+        engine.add_event_handler(event(every=self.interval), self)
+        if self.exec_at_start:
+            engine.add_event_handler(Events.STARTED, self)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self._poll)
+        engine.add_event_handler(Events.COMPLETED, self._finish)
+
+    def __call__(self, engine: Any) -> None:
+        self.validation.request(self.source, engine.state.iteration, partial(self._run, epoch=engine.state.epoch))
+
+    def _run(self, network: nn.Module, *, epoch: int) -> dict[str, Any]:
+        assert network is self.validator.network
+        self.validator.run(epoch)
+        return dict(self.validator.state.metrics)
+
+    def _delivered(self, validated: Validated[dict[str, Any]]) -> None:
+        self.last = validated
+        if self.deliver is not None:
+            self.deliver(validated)
+
+    def _poll(self, engine: Any) -> None:
+        self.validation.poll()
+
+    def _finish(self, engine: Any) -> None:
+        self.validation.finish()

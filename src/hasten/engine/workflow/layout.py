@@ -1,0 +1,43 @@
+"""A network that somebody else made: what is inside, and channels-last order for it and its optimizer's moments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def unwrapped(network: nn.Module) -> nn.Module:
+    """The module that `torch.compile` or data parallelism was put around."""
+    network = getattr(network, "_orig_mod", network)
+    if isinstance(network, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        network = network.module
+    return network
+
+
+def lay_out(network: nn.Module) -> None:
+    """Put the weights of 2-D and 3-D convolutions into channels-last order; they stay the same Parameters."""
+    for weight in network.parameters():
+        if weight.ndim in _FORMATS:
+            weight.data = weight.data.contiguous(memory_format=_FORMATS[weight.ndim])
+
+
+def as_laid_out(image: Any) -> Any:
+    """An image (B, C, H, W) or (B, C, D, H, W) in channels-last order; others as they are."""
+    if isinstance(image, Tensor) and image.ndim in _FORMATS:
+        return image.contiguous(memory_format=_FORMATS[image.ndim])
+    return image
+
+
+def lay_out_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Give the moments their parameter's order in memory, which they do not have after a checkpoint of another order.
+
+    The fused AdamW walks both in the order of memory and is silently wrong where they differ (torch 2.13).
+    """
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
+                values[name] = torch.empty_like(parameter, requires_grad=False).copy_(value)

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from hasten.engine import batch_size as module
+from hasten.engine.batch_size import (
+    HostBudget,
+    find_batch_size,
+    find_batch_size_for,
+    host_batch_size,
+    is_out_of_memory,
+)
+from hasten.nets.recompute_measure import HostBytes
+
+CPU = torch.device("cpu")
+ERRORS = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    MemoryError(),
+]
+
+
+class Machine:
+    """Runs batches of up to a size."""
+
+    def __init__(self, largest: int, error: Exception = ERRORS[0]) -> None:
+        self.largest, self.error = largest, error
+        self.tried: list[int] = []
+
+    def __call__(self, count: int) -> None:
+        self.tried.append(count)
+        if count > self.largest:
+            raise self.error
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # these nets are too small for more
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _quick_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full collection takes a tenth of a second here, and only one test needs it."""
+    monkeypatch.setattr(module, "free_memory", lambda: None)
+
+
+@settings(deadline=None)
+@given(largest=st.integers(1, 300), lowest=st.integers(1, 9), highest=st.integers(10, 400), unit=st.integers(1, 7))
+def test_the_answer_is_the_largest_multiple_that_fits(largest: int, lowest: int, highest: int, unit: int) -> None:
+    machine = Machine(largest)
+    first = -(-lowest // unit) * unit
+    if first > highest:
+        return
+    if first > largest:
+        with pytest.raises(ValueError, match=f"a batch of {first} does not fit"):
+            find_batch_size(machine, lowest=lowest, highest=highest, multiple_of=unit)
+        return
+    found = find_batch_size(machine, lowest=lowest, highest=highest, multiple_of=unit)
+    assert found.batch_size == min(largest, highest) // unit * unit
+    assert found.tried == tuple((count, count <= largest) for count in machine.tried)
+    assert len(set(machine.tried)) == len(machine.tried) <= 18
+    assert all(count <= highest and count % unit == 0 for count in machine.tried)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: f"{type(error).__name__} {str(error)[:20]}")
+def test_every_way_to_say_that_memory_is_short_is_understood(error: Exception) -> None:
+    assert is_out_of_memory(error)
+    assert find_batch_size(Machine(5, error)).batch_size == 5
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), ValueError("out of memory lane"), KeyError(1)])
+def test_other_errors_pass_through(error: Exception) -> None:
+    machine = Machine(3, error)
+    with pytest.raises(type(error)) as raised:
+        find_batch_size(machine)
+    assert raised.value is error
+    assert machine.tried == [1, 2, 4]
+
+
+def test_a_share_can_be_left_free() -> None:
+    assert find_batch_size(Machine(100), safety=0.1).batch_size == 90
+    assert find_batch_size(Machine(100), safety=0.1, multiple_of=8).batch_size == 80
+    assert find_batch_size(Machine(3), safety=0.9, lowest=2).batch_size == 2
+    assert "reserve" in find_batch_size(Machine(100), safety=0.1).why
+    assert "101 does not fit" in find_batch_size(Machine(100)).why
+    assert "no more than 64" in find_batch_size(Machine(100), highest=64).why
+
+
+def test_what_a_failed_try_held_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "free_memory", gc.collect)
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def step(count: int) -> None:
+        assert all(reference() is None for reference in held)
+        tensor, cycle = torch.empty(count), [0]
+        cycle.append(cycle)  # type: ignore[arg-type]
+        held.append(weakref.ref(tensor))
+        if count > 3:
+            raise torch.OutOfMemoryError(f"CUDA out of memory: {tensor.shape}")
+
+    assert find_batch_size(step).batch_size == 3
+    assert len(held) == 4
+
+
+@pytest.mark.parametrize(
+    "settings", [{"lowest": 0}, {"multiple_of": 0}, {"lowest": 9, "multiple_of": 8, "highest": 15}]
+)
+def test_impossible_limits_are_told(settings: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="lowest"):
+        find_batch_size(Machine(5), **settings)
+
+
+@given(fixed=st.integers(0, 10**6), each=st.integers(1, 10**5), batches=st.integers(2, 200), lowest=st.integers(1, 4))
+def test_on_a_host_the_largest_is_predicted_and_never_run(fixed: int, each: int, batches: int, lowest: int) -> None:
+    ran: list[int] = []
+    budget = fixed + each * batches + each // 2
+
+    def bytes_of(call: Any, limit: int) -> int:
+        assert limit == budget
+        call()
+        return fixed + each * ran[-1]
+
+    if fixed + each * lowest > budget:
+        with pytest.raises(ValueError, match=f"a batch of {lowest} needs more than"):
+            host_batch_size(ran.append, budget=budget, safety=0, lowest=lowest, bytes_of=bytes_of)
+        return
+    found = host_batch_size(ran.append, budget=budget, safety=0, lowest=lowest, bytes_of=bytes_of)
+    # Where twice the lowest is too much, what is beside the samples counts as theirs.
+    alone = budget * lowest // (fixed + each * lowest)
+    assert found.batch_size == (batches if batches >= 2 * lowest else alone)
+    assert ran == [lowest, 2 * lowest]
+    again = host_batch_size(ran.append, budget=budget, safety=0, lowest=lowest, bytes_of=bytes_of, multiple_of=lowest)
+    assert again.batch_size <= found.batch_size
+    assert again.batch_size % lowest == 0
+
+
+def test_a_line_knows_what_does_not_grow() -> None:
+    line = HostBudget(fixed=100, per_sample=10, budget=155)
+    assert (line.largest, line.bytes_of(5)) == (5, 150)
+    assert HostBudget(fixed=100, per_sample=10, budget=50).largest == 0
+    # Where the second batch costs nothing more, every sample is taken to cost its share of the whole.
+    assert module._line(1, 100, 2, 100, 1000) == HostBudget(fixed=0, per_sample=50, budget=1000)
+
+
+def test_reserve_and_safety_narrow_the_budget() -> None:
+    def found(**options: Any) -> int:
+        ran: list[int] = []
+        measured = host_batch_size(
+            ran.append, bytes_of=lambda call, _: (call(), 10 * ran[-1])[1], budget=1000, **options
+        )
+        return measured.batch_size
+
+    assert found(safety=0) == 100
+    assert found(safety=0.1) == 90
+    assert found(safety=0.1, reserve=100) == 80
+    assert found(safety=0, highest=64) == 64
+    assert found(safety=0, highest=1) == 1
+    assert found(safety=0, highest=12, lowest=8) == 12
+
+
+def net(channels: int = 4) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv3d(1, channels, 3, padding=1), nn.BatchNorm3d(channels), nn.PReLU(), nn.Conv3d(channels, 2, 1)
+    )
+
+
+def loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output, label[:, 0])
+
+
+def held(network: nn.Module, count: int) -> int:
+    """Bytes of a step on patches of 16 x 16 x 16."""
+    image, label = torch.randn(count, 1, 16, 16, 16), torch.randint(0, 2, (count, 1, 16, 16, 16))
+    with HostBytes() as counted:
+        image, label = image + 0, label + 0
+        loss(network(image), label).backward()
+    network.zero_grad()
+    return counted.peak
+
+
+@pytest.mark.parametrize("budget", [3 * 2**20, 7 * 2**20])
+def test_a_network_holds_what_was_predicted(budget: int) -> None:
+    network = net()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    random = torch.get_rng_state()
+    found = find_batch_size_for(network, loss, (1, 16, 16, 16), num_classes=2, device=CPU, budget=budget, safety=0.05)
+    assert found.batch_size > 2
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert all(value.grad is None for value in network.parameters())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert 0.8 * budget < held(network, found.batch_size) <= budget
+    assert held(network, found.batch_size + 2) > 0.95 * budget
+
+
+def test_a_step_that_is_too_large_is_broken_off() -> None:
+    with pytest.raises(ValueError, match="a batch of 1 needs more than the 1 MiB"):
+        find_batch_size_for(net(64), loss, (1, 32, 32, 32), num_classes=2, device=CPU, budget=2**20)
+    # Two are more than the budget: the answer is one, and nothing ran to its end that does not fit.
+    budget = int(1.5 * held(net(), 1))
+    one = find_batch_size_for(net(), loss, (1, 16, 16, 16), num_classes=2, device=CPU, budget=budget, safety=0)
+    assert (one.batch_size, one.tried) == (1, ((1, True), (2, False)))
+
+
+def test_the_rate_grows_with_the_batch() -> None:
+    found = find_batch_size_for(
+        net(), loss, (1, 8, 8, 8), num_classes=2, device=CPU, highest=6, learning_rate=0.01, reference_batch=2
+    )
+    assert found.batch_size == 6
+    assert found.learning_rate == pytest.approx(0.03)
+    assert "learning rate 0.01 at a batch of 2 is 0.03" in found.why

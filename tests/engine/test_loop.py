@@ -1,0 +1,141 @@
+"""What a run does besides its steps: validating beside them, keeping checkpoints, hearing signals, leaving steps out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from hasten.config.schema import RunConfig
+from hasten.engine.run import train
+from hasten.engine.step import TrainStep
+from hasten.engine.stop import Stopped
+from hasten.observe.rundir import CHECKPOINTS, SUMMARY_JSON
+from tests.engine.runs import assert_equal, assert_same_run, checkpoint, config_of, metrics, resumed
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunConfig]:
+    from hasten.cases.phantom import PhantomSpec, write_phantoms
+
+    folder = tmp_path_factory.mktemp("data")
+    write_phantoms(folder / "set", PhantomSpec(count=6, shape=(24, 24, 24), spacing=(8.0, 8.0, 8.0), seed=1))
+    return lambda *overrides: config_of(folder / "set", folder / "cache", *overrides)
+
+
+def test_validating_beside_the_training_changes_nothing_in_it(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    inline, beside = tmp_path / "inline", tmp_path / "beside"
+    train(make(), inline)
+    summary = train(make("train.validate_async=true"), beside)
+    assert_equal(checkpoint(beside, "last"), checkpoint(inline, "last"))
+    wanted = {record["step"]: record["dice"] for record in metrics(inline, "validation")}
+    found = {record["step"]: record["dice"] for record in metrics(beside, "validation")}
+    assert 14 in found  # the last one is never left out
+    assert found.items() <= wanted.items()
+    best = checkpoint(beside, "best")
+    assert best["dice"] == found[best["step"]] == max(found.values())
+    assert summary["validate_beside_seconds"] > 0 or set(found) == {14}
+
+
+def test_as_many_checkpoints_are_kept_as_asked_and_a_damaged_one_is_passed_over(
+    make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    train(make(), whole)
+    train(make("train.keep_checkpoints=3"), out)
+    names = sorted(path.name for path in (out / CHECKPOINTS).iterdir())
+    assert names == ["best.pt", "last-00000008.pt", "last-00000012.pt", "last.pt"]
+    (out / SUMMARY_JSON).unlink()
+    last = out / CHECKPOINTS / "last.pt"
+    last.write_bytes(last.read_bytes()[:-100])
+    train(resumed(out), out, resume=True)
+    assert "last-00000012.pt of step 12 taken" in caplog.text
+    assert_same_run(out, whole)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_run_at_the_steps_end_and_it_goes_on_as_if_nothing_had_been(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    train(make(), whole)
+    plain = TrainStep.__call__
+
+    def call(self: TrainStep, image: Tensor, label: Tensor, index: int) -> Tensor:
+        if index == 5:
+            os.kill(os.getpid(), number)
+        return plain(self, image, label, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainStep, "__call__", call)
+        with pytest.raises(Stopped, match="stopped at step 6") as stop:
+            train(make(), out)
+    assert stop.value.exit_code == code
+    assert json.loads((out / SUMMARY_JSON).read_text())["status"] == "interrupted"
+    assert checkpoint(out, "last")["step"] == 6
+    train(resumed(out), out, resume=True)
+    assert_same_run(out, whole)
+
+
+def spoiled(steps: set[int]) -> Callable[[TrainStep, Tensor, Tensor, int], Tensor]:
+    """A step whose images are infinite in these 0-based steps."""
+    plain = TrainStep.__call__
+
+    def call(self: TrainStep, image: Tensor, label: Tensor, index: int) -> Tensor:
+        return plain(self, image * math.inf if index in steps else image, label, index)
+
+    return call
+
+
+def test_a_step_that_is_not_finite_is_left_out_and_told(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hasten.engine import loop
+
+    monkeypatch.setattr(loop, "_LOGS", 2)
+    monkeypatch.setattr(TrainStep, "__call__", spoiled({2, 9}))
+    summary = train(make(), tmp_path / "run")
+    assert summary["skipped_updates"] == 2
+    lines = metrics(tmp_path / "run", "train")
+    assert [line.get("skipped", 0) for line in lines] == [1, 2]
+    assert all(math.isfinite(line["loss"]) for line in lines)
+
+
+def test_a_run_in_which_no_gradient_is_finite_ends(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hasten.engine.update import Update
+
+    plain = Update.backward
+
+    def backward(self: Update, loss: Tensor) -> None:
+        plain(self, loss)
+        with torch.no_grad():
+            next(weight for weight in self.weights.parameters() if weight.grad is not None).grad.fill_(torch.inf)  # type: ignore[union-attr]
+
+    monkeypatch.setattr(Update, "backward", backward)
+    with pytest.raises(ValueError, match=r"no gradient has been finite since step 0 at step 12: lower train\."):
+        train(make(), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "step"), [(("train.accumulate=2",), 7), (("train.optimizer=lamb", "train.lookahead=3"), 7)], ids=str
+)
+def test_other_ways_to_train_resume_too(
+    make: Callable[..., RunConfig], tmp_path: Path, overrides: tuple[str, ...], step: int
+) -> None:
+    from tests.engine.runs import at_step
+
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    train(make(*overrides), whole)
+    with at_step(step, "interrupt"), pytest.raises(Stopped):
+        train(make(*overrides), out)
+    train(resumed(out), out, resume=True)
+    assert_same_run(out, whole)

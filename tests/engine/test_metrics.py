@@ -1,0 +1,250 @@
+"""Streamed overlap metrics against MONAI's classes, call by call."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import monai.metrics
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from monai.data import MetaTensor
+from monai.networks import one_hot
+from monai.utils import MetricReduction
+from torch import Tensor
+
+from hasten.engine.metrics.counts import confusion_counts
+from hasten.engine.metrics.overlap import ConfusionMatrixMetric, DiceMetric, MeanIoU
+from hasten.engine.metrics.reduce import REDUCTIONS, reduce_values
+from hasten.engine.metrics.surface import HausdorffDistanceMetric, SurfaceDiceMetric
+
+NAMES = ["accuracy", "sensitivity", "specificity", "precision", "f1 score", "balanced accuracy", "fall out"]
+Pair = tuple[Tensor, Tensor]
+
+
+def maps(seed: int, count: int, classes: int, sides: list[int], predicted: int, labelled: int) -> Pair:
+    """Class index (B, 1, ...) drawn from the first classes only: the others are absent."""
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.randint(0, min(predicted, classes), (count, 1, *sides), generator=generator),
+        torch.randint(0, min(labelled, classes), (count, 1, *sides), generator=generator),
+    )
+
+
+def hot(pair: Pair, classes: int) -> Pair:
+    return one_hot(pair[0], classes), one_hot(pair[1], classes)
+
+
+def quiet(metric: Any, *given: Any, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return metric(*given, **options)
+
+
+def same(found: Any, wanted: Any) -> None:
+    # MONAI's means over everything have one axis of length 1.
+    assert found.shape == wanted.shape or (found.ndim == 0 and wanted.shape == (1,))
+    wanted = wanted.reshape(found.shape)
+    assert torch.allclose(found.double(), wanted.double(), rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+batches = st.lists(
+    st.tuples(st.integers(0, 999), st.integers(1, 3), st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=3
+)
+shapes = {
+    "batches": batches,
+    "classes": st.integers(2, 5),
+    "sides": st.lists(st.integers(1, 5), min_size=2, max_size=3),
+    "include": st.booleans(),
+    "reduction": st.sampled_from(REDUCTIONS),
+}
+
+
+@settings(max_examples=30, deadline=None)
+@given(ignore_empty=st.booleans(), **shapes)
+def test_dice_and_iou_are_monais(
+    batches: list, classes: int, sides: list[int], include: bool, reduction: str, ignore_empty: bool
+) -> None:
+    options = {"include_background": include, "reduction": reduction, "ignore_empty": ignore_empty}
+    for ours, theirs in [
+        (DiceMetric(get_not_nans=True, **options), monai.metrics.DiceMetric(get_not_nans=True, **options)),
+        (MeanIoU(get_not_nans=True, **options), monai.metrics.MeanIoU(get_not_nans=True, **options)),
+    ]:
+        for seed, count, predicted, labelled in batches:
+            pair = hot(maps(seed, count, classes, sides, predicted, labelled), classes)
+            same(ours(*pair), theirs(*pair))
+        same(ours.get_buffer(), theirs.get_buffer())
+        for found, wanted in zip(ours.aggregate(), theirs.aggregate(), strict=True):
+            same(found, wanted)
+
+
+@settings(max_examples=30, deadline=None)
+@given(sample=st.booleans(), **shapes)
+def test_the_confusion_matrix_metrics_are_monais(
+    batches: list, classes: int, sides: list[int], include: bool, reduction: str, sample: bool
+) -> None:
+    options = {"include_background": include, "reduction": reduction, "compute_sample": sample, "metric_name": NAMES}
+    ours, theirs = ConfusionMatrixMetric(**options), monai.metrics.ConfusionMatrixMetric(**options)
+    for seed, count, predicted, labelled in batches:
+        pair = hot(maps(seed, count, classes, sides, predicted, labelled), classes)
+        same(ours(*pair), theirs(*pair))
+    for found, wanted in zip(ours.aggregate(), theirs.aggregate(), strict=True):
+        same(found, wanted)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    classes=st.integers(1, 4),
+    sides=st.lists(st.integers(0, 5), max_size=3),
+    seed=st.integers(0, 99),
+    kind=st.sampled_from([torch.uint8, torch.int16, torch.float32]),
+)
+def test_the_counts_by_the_definition_in_every_form(
+    classes: int, sides: list[int], seed: int, kind: torch.dtype
+) -> None:
+    if 0 in sides:
+        sides = [max(side, 1) for side in sides]
+    generator = torch.Generator().manual_seed(seed)
+    highest = max(classes, 2)  # with one class, 0 is what does not hold it
+    pair = tuple(torch.randint(0, highest, (2, 1, *sides), generator=generator).to(kind) for _ in range(2))
+    held = [1] if classes == 1 else list(range(classes))
+    wide = tuple(torch.cat([side == number for number in held], dim=1) for side in pair)
+    wanted = torch.zeros(2, classes, 4, dtype=torch.int64)
+    for case in range(2):
+        for place in range(classes):
+            mine, theirs = (side[case, place].reshape(-1).tolist() for side in wide)
+            for predicted, labelled in zip(mine, theirs, strict=True):
+                wanted[case, place, [[2, 3], [1, 0]][predicted][labelled]] += 1
+    forms = [pair, (pair[0], wide[1]), (wide[0], pair[1]), wide, (wide[0].float(), wide[1].to(torch.uint8))]
+    for predicted, labelled in forms:
+        assert torch.equal(confusion_counts(predicted, labelled, classes), wanted)
+
+
+def test_a_label_that_is_no_class_is_of_none() -> None:
+    predicted, labelled = torch.tensor([[[0, 1, 1, 9]]]), torch.tensor([[[0, 255, 1, -1]]])
+    wanted = torch.tensor([[[1, 0, 3, 0], [1, 1, 2, 0]]])
+    assert torch.equal(confusion_counts(predicted, labelled, 2), wanted)
+    wide = torch.cat([predicted == 0, predicted == 1], dim=1)
+    assert torch.equal(confusion_counts(wide, labelled), wanted)
+
+
+def test_more_voxels_than_float32_can_count() -> None:
+    size = 2**24 + 3
+    predicted = torch.ones(1, 1, size, dtype=torch.uint8)
+    labelled = predicted.clone()
+    labelled[..., 0] = 0
+    assert confusion_counts(predicted, labelled).tolist() == [[[size - 1, 1, 0, 0]]]
+    assert confusion_counts(predicted.bool(), labelled.bool(), 2)[0, 1].tolist() == [size - 1, 1, 0, 0]
+
+
+def test_cases_of_several_sizes_label_maps_and_monais_tensors() -> None:
+    pairs = [maps(seed, 1, 3, [4, 3 + seed, 2], 3, 2 + seed % 2) for seed in range(3)]
+    theirs = monai.metrics.DiceMetric(include_background=False)
+    listed = [hot(pair, 3) for pair in pairs]
+    theirs([pair[0][0] for pair in listed], [pair[1][0] for pair in listed])
+    by_maps, by_lists, mixed = (DiceMetric(include_background=False, num_classes=3) for _ in range(3))
+    for pair in pairs:
+        by_maps(*pair)
+    by_lists([MetaTensor(pair[0][0]) for pair in listed], [MetaTensor(pair[1][0]) for pair in listed])
+    mixed([pair[0][0] for pair in pairs], [pair[1][0] for pair in listed])
+    for ours in (by_maps, by_lists, mixed):
+        same(ours.aggregate(), theirs.aggregate())
+        assert type(ours.aggregate()) is Tensor
+        same(ours.get_buffer(), theirs.get_buffer())
+    assert by_maps.compute() == pytest.approx(float(theirs.aggregate()), abs=1e-6)
+
+
+def test_one_channel_is_one_class() -> None:
+    pair = maps(1, 3, 2, [5, 4], 2, 2)
+    for include in (False, True):
+        for ours, theirs in [
+            (DiceMetric(include), monai.metrics.DiceMetric(include)),
+            (MeanIoU(include), monai.metrics.MeanIoU(include)),
+            (ConfusionMatrixMetric(include, "precision"), monai.metrics.ConfusionMatrixMetric(include, "precision")),
+        ]:
+            same(ours(*pair), theirs(*pair))
+
+
+def test_classification_has_no_space() -> None:
+    pair = tuple(side[..., 0] for side in hot(maps(1, 6, 3, [1], 3, 3), 3))
+    options = {"metric_name": ["accuracy", "recall"], "compute_sample": True}
+    ours, theirs = ConfusionMatrixMetric(**options), monai.metrics.ConfusionMatrixMetric(**options)
+    same(ours(*pair), quiet(theirs, *pair))
+    for found, wanted in zip(ours.aggregate(), theirs.aggregate(), strict=True):
+        same(found, wanted)
+    assert set(ours.compute()) == {"accuracy", "recall"}
+
+
+def test_named_classes_and_monais_enum() -> None:
+    pair = hot(maps(1, 2, 3, [5, 4], 3, 3), 3)
+    ours = DiceMetric(False, MetricReduction.MEAN_BATCH, return_with_label=True)
+    theirs = monai.metrics.DiceMetric(False, MetricReduction.MEAN_BATCH, return_with_label=True)
+    ours(*pair), theirs(*pair)
+    # MONAI rounds these to four digits.
+    assert ours.aggregate() == pytest.approx(theirs.aggregate(), abs=6e-5)
+    assert list(ours.compute()) == ["label_1", "label_2"]
+    named = DiceMetric(True, "mean_batch", return_with_label=["air", "liver", "lesion"])
+    named(*pair)
+    assert list(named.compute()) == ["air", "liver", "lesion"]
+    wrong = DiceMetric(True, "mean_batch", return_with_label=["liver"])
+    wrong(*pair)
+    with pytest.raises(ValueError, match="1 names for 3 classes"):
+        wrong.compute()
+
+
+def test_a_reset_forgets_and_nothing_is_told() -> None:
+    metric = MeanIoU()
+    metric(*hot(maps(1, 2, 3, [4, 4], 3, 3), 3))
+    metric.aggregate()
+    metric.reset()
+    with pytest.raises(ValueError, match=r"MeanIoU: no case was counted since reset\(\)"):
+        metric.aggregate()
+    pair = hot(maps(2, 1, 3, [4, 4], 3, 3), 3)
+    assert torch.equal(metric(*pair), metric.get_buffer())
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_the_order_of_the_cases_changes_no_bit(reduction: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    values = torch.rand(101, 4, generator=generator, dtype=torch.float64)
+    values[values < 0.1] = torch.nan
+    order = torch.randperm(101, generator=generator)
+    found, other = reduce_values(values, reduction)[0], reduce_values(values[order], reduction)[0]
+    if reduction in ("none", "mean_channel", "sum_channel"):
+        found = found[order]
+    assert torch.equal(found.nan_to_num(2), other.nan_to_num(2))
+
+
+@pytest.mark.parametrize("percentile", [None, 95])
+def test_surfaces_are_monais(percentile: float | None) -> None:
+    pairs = [maps(seed, 1, 3, [6, 5, 4], 3, 2 + seed) for seed in range(2)]
+    spacing = (2.0, 1.0, 0.5)
+    for ours, theirs in [
+        (
+            HausdorffDistanceMetric(percentile=percentile, num_classes=3),
+            monai.metrics.HausdorffDistanceMetric(percentile=percentile),
+        ),
+        (SurfaceDiceMetric([1.0, 2.0], num_classes=3), monai.metrics.SurfaceDiceMetric([1.0, 2.0])),
+    ]:
+        for pair in pairs:
+            found = quiet(ours, *pair, spacing=spacing)
+            same(found, quiet(theirs, *hot(pair, 3), spacing=spacing))
+        assert torch.allclose(ours.aggregate(), theirs.aggregate().double(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: DiceMetric(reduction="all"), ["reduction", "'all'", "mean_batch"]),
+        (lambda: ConfusionMatrixMetric(metric_name="speed"), ["metric_name", "'speed'", "sensitivity"]),
+        (lambda: DiceMetric()(torch.zeros(1, 3, 4), torch.zeros(1, 3, 5)), ["(1, 3, 4)", "(1, 3, 5)"]),
+        (lambda: DiceMetric()(torch.zeros(1, 1, 4), torch.zeros(1, 3, 4)), ["(1, 3, 4)", "num_classes"]),
+        (lambda: DiceMetric()([], []), ["empty"]),
+    ],
+)
+def test_a_mistake_is_told(call: Any, words: list[str]) -> None:
+    with pytest.raises(ValueError) as raised:
+        call()
+    assert all(word in str(raised.value) for word in words), raised.value

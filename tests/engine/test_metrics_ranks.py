@@ -1,0 +1,40 @@
+"""Metrics over two processes: bit for bit what one process finds, however the cases are shared out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.engine.metric_rank import CASES, SHARES, results
+
+
+def test_two_ranks_find_what_one_does(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.engine.metric_rank"]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), "2", str(tmp_path / "meet")],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=Path(__file__).parents[2],
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=120)[0] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [0, 0]
+    wanted = results(list(range(CASES)))
+    for output in outputs:
+        found, none, differing = json.loads(output.splitlines()[-1])
+        assert len(found) == len(SHARES)
+        for one in found:
+            assert one == wanted
+        assert "no case was counted" in none
+        assert "[(2, 4), (3, 4)]" in differing

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hasten.engine.checkpoint import read_checkpoint
+from hasten.engine.stop import EXIT_CODES, Stopped, StopRequest
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture(autouse=True)
+def _own_handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_nothing_was_asked() -> None:
+    with StopRequest() as stop:
+        assert stop.asked is None
+        assert stop.agreed() is None
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_heard_at_the_next_boundary(number: signal.Signals) -> None:
+    with StopRequest() as stop:
+        send(number)
+        assert stop.agreed() == stop.asked == number
+        assert stop.agreed() == number
+
+
+def test_a_second_ctrl_c_ends_at_once() -> None:
+    with StopRequest() as stop:
+        send(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+        assert stop.agreed() == signal.SIGINT
+
+
+def test_others_may_come_many_times() -> None:
+    with StopRequest() as stop:
+        for _ in range(3):
+            send(signal.SIGTERM)
+            send(signal.SIGUSR1)
+        assert stop.agreed() == signal.SIGUSR1
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_wish_to_be_queued_again_is_not_lost(order: tuple[int, int]) -> None:
+    with StopRequest() as stop:
+        for place in order:
+            send((signal.SIGTERM, signal.SIGUSR1)[place])
+        assert stop.agreed() == signal.SIGUSR1
+
+
+def test_the_handlers_before_are_back_afterwards() -> None:
+    heard: list[int] = []
+    for number in SIGNALS:
+        signal.signal(number, lambda got, _: heard.append(got))
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    with StopRequest():
+        send(signal.SIGINT)
+        assert {number: signal.getsignal(number) for number in SIGNALS} != before
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
+    with pytest.raises(ZeroDivisionError), StopRequest():
+        _ = 1 / 0
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
+    send(signal.SIGTERM)
+    assert heard == [signal.SIGTERM]
+
+
+def test_it_may_be_used_again() -> None:
+    stop = StopRequest()
+    with stop:
+        send(signal.SIGTERM)
+        assert stop.agreed()
+    with stop:
+        assert stop.agreed() is None
+        send(signal.SIGUSR1)
+        assert stop.agreed() == signal.SIGUSR1
+
+
+def test_one_within_another() -> None:
+    with StopRequest() as outer:
+        with StopRequest() as inner:
+            send(signal.SIGTERM)
+            assert inner.agreed()
+        assert outer.agreed() is None
+        send(signal.SIGTERM)
+        assert outer.agreed()
+
+
+def test_in_another_thread_it_can_be_asked_only() -> None:
+    found: list[Any] = []
+
+    def work() -> None:
+        with StopRequest() as stop:
+            found.append(signal.getsignal(signal.SIGTERM))
+            found.append(stop.agreed())
+            stop.ask(signal.SIGTERM)
+            found.append(stop.agreed())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [signal.getsignal(signal.SIGTERM), None, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_forked_worker_ends_as_it_would_have(number: signal.Signals) -> None:
+    """A loader ends its workers so; one that only took a note would never end."""
+    with StopRequest() as stop:
+        child = os.fork()
+        if not child:
+            try:
+                send(number)
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status)
+        assert os.WTERMSIG(status) == number
+        assert stop.agreed() is None
+
+
+def test_a_forked_worker_is_interrupted_by_the_first_ctrl_c() -> None:
+    with StopRequest() as stop:
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                with contextlib.suppress(KeyboardInterrupt):
+                    send(signal.SIGINT)
+                    code = 2
+                code = 0 if code == 1 else code
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert stop.agreed() is None
+
+
+def test_exit_codes() -> None:
+    codes = {number: Stopped("stopped", number).exit_code for number in SIGNALS}
+    assert codes == EXIT_CODES == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
+    assert str(Stopped("at step 3", signal.SIGTERM)) == "at step 3"
+
+
+def test_every_is_1_or_more() -> None:
+    with pytest.raises(ValueError, match="every=0"):
+        StopRequest(every=0)
+
+
+LOOP = """
+import json, os, signal, sys, time
+from functools import partial
+from pathlib import Path
+import torch
+from torch import distributed
+from hasten.engine.checkpoint import write_checkpoint
+from hasten.engine.saver import Saver
+from hasten.engine.stop import EXIT_CODES, StopRequest
+folder, rank, size, scenarios = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+torch.set_num_threads(1)
+if size > 1:
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size)
+for number, scenario in enumerate(scenarios):
+    asked = None
+    with StopRequest(every=scenario["every"], timeout_s=60) as stop, Saver() as saver:
+        for step in range(1, 1_000_000):
+            time.sleep(0.002 * rank)  # ranks of different speed, which nothing else brings together
+            if step == 3 and not scenario["sends"]:
+                print("running", flush=True)
+            for at, who, name in scenario["sends"]:
+                if (at, who) == (step, rank):
+                    os.kill(os.getpid(), getattr(signal, name))
+            asked = step if asked is None and stop.asked else asked
+            told = stop.agreed()
+            if told:
+                content = {"step": step, "signal": told.name, "asked": asked}
+                saver.save(content, partial(write_checkpoint, folder / f"{number}-{rank}.pt"))
+                break
+if size > 1:
+    distributed.destroy_process_group()
+sys.exit(EXIT_CODES[told])
+"""
+
+
+@contextlib.contextmanager
+def started(folder: Path, size: int, scenarios: list[dict[str, Any]]) -> Iterator[list[subprocess.Popen[str]]]:
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", LOOP, str(folder), str(rank), str(size), json.dumps(scenarios)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        for rank in range(size)
+    ]
+    try:
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def finished(ranks: list[subprocess.Popen[str]]) -> list[int]:
+    for rank in ranks:
+        told = rank.communicate(timeout=120)[1]
+        assert "Traceback" not in told, told
+    return [rank.returncode for rank in ranks]
+
+
+def test_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
+    """Of three, one is sent a signal, by itself at a step of its own or from outside; the others hear of it."""
+    scenarios = [
+        {"every": 1, "sends": [[5, 1, "SIGUSR1"]]},
+        {"every": 4, "sends": [[6, 2, "SIGTERM"]]},
+        {"every": 1, "sends": [[5, 0, "SIGINT"], [5, 2, "SIGUSR1"]]},
+        {"every": 3, "sends": [[1, 0, "SIGTERM"], [2, 1, "SIGTERM"], [3, 2, "SIGTERM"]]},
+        {"every": 2, "sends": []},
+    ]
+    names = ["SIGUSR1", "SIGTERM", "SIGUSR1", "SIGTERM", "SIGTERM"]
+    with started(tmp_path, 3, scenarios) as ranks:
+        assert ranks[1].stdout is not None
+        assert ranks[1].stdout.readline() == "running\n"
+        ranks[1].send_signal(signal.SIGTERM)
+        assert finished(ranks) == [143, 143, 143]
+    for number, (scenario, name) in enumerate(zip(scenarios, names, strict=True)):
+        found = [read_checkpoint(tmp_path / f"{number}-{rank}.pt") for rank in range(3)]
+        assert len({content["step"] for content in found}) == 1, number
+        assert {content["signal"] for content in found} == {name}, number
+        if scenario["sends"]:
+            assert found[0]["step"] == [6, 12, 6, 6][number], number  # notes at 5, 8, 5, 3; seen `every` later
+        asked = min(content["asked"] for content in found if content["asked"] is not None)
+        assert asked < found[0]["step"] <= asked + 2 * scenario["every"] - 1, number
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGUSR1", 75), ("SIGINT", 130)])
+def test_a_process_alone(tmp_path: Path, name: str, code: int) -> None:
+    with started(tmp_path, 1, [{"every": 1, "sends": []}]) as [process]:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        process.send_signal(getattr(signal, name))
+        assert finished([process]) == [code]
+    found = read_checkpoint(tmp_path / "0-0.pt")
+    assert found["step"] == found["asked"] >= 3
+    assert found["signal"] == name

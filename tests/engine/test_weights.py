@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasten.config.schema import NetworkConfig
+from hasten.engine.checkpoint import write_checkpoint
+from hasten.engine.weights import describe_mismatch, load_weights, read_model
+from hasten.nets.build import build_network
+
+NAMES = ("unet", "dynunet", "segresnet")
+
+
+def network(name: str = "unet", *, image: int = 1, classes: int = 3, dims: int = 3, **settings: Any) -> nn.Module:
+    stride = (2, 2, 2) if dims == 3 else (1, 2, 2)
+    settings = {"channels": (4, 8, 16), "strides": (stride, stride), **settings}
+    config = NetworkConfig(name=name, **settings)  # type: ignore[arg-type]
+    return build_network(config, num_channels=image, num_classes=classes, spatial_dims=dims)
+
+
+def difference(here: nn.Module, saved: nn.Module) -> str:
+    found = describe_mismatch(here.state_dict(), saved.state_dict())
+    assert found is not None
+    assert "\n" not in found
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_of_the_same_network_are_loaded(name: str) -> None:
+    one, other = network(name), network(name)
+    assert describe_mismatch(one.state_dict(), other.state_dict()) is None
+    load_weights(one, other.state_dict())
+    for key, value in other.state_dict().items():
+        assert torch.equal(one.state_dict()[key], value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dims", [2, 3])
+def test_another_number_of_classes_or_channels(name: str, dims: int) -> None:
+    here = network(name, dims=dims)
+    for classes in (2, 4, 5):
+        found = difference(here, network(name, classes=classes, dims=dims))
+        assert found.endswith(f"likely another number of classes (3 here, {classes} saved)"), found
+    found = difference(here, network(name, image=2, dims=dims))
+    assert found.endswith("likely another number of image channels (1 here, 2 saved)"), found
+    found = difference(here, network(name, image=2, classes=5, dims=dims))
+    assert "another number of classes (3 here, 5 saved)" in found
+    assert "another number of image channels (1 here, 2 saved)" in found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_other_causes(name: str) -> None:
+    here = network(name)
+    assert "likely another number of spatial dimensions" in difference(here, network(name, dims=2))
+    assert "likely other widths" in difference(here, network(name, channels=(8, 16, 32)))
+    deeper = network(name, channels=(4, 8, 16, 32), strides=((2, 2, 2),) * 3)
+    assert "likely another architecture" in difference(here, deeper)
+    assert "likely another norm" in difference(here, network(name, norm="batch"))
+    assert "likely another norm" in difference(network(name, norm="batch"), here)
+
+
+def test_a_norm_and_a_number_of_classes_at_once() -> None:
+    found = difference(network(), network(norm="batch", classes=2))
+    assert "another norm" in found
+    assert "another number of classes (3 here, 2 saved)" in found
+
+
+def test_another_activation_and_another_network() -> None:
+    assert "likely another activation" in difference(network(), network(act="relu"))
+    found = difference(network(), network("segresnet"))
+    assert "missing: " in found
+    assert "not known here: " in found
+    assert "likely another architecture" in found
+
+
+def test_only_one_of_the_two_has_biases() -> None:
+    found = difference(nn.Sequential(nn.Conv2d(1, 2, 3)), nn.Sequential(nn.Conv2d(1, 2, 3, bias=False)))
+    assert found == "1 weight missing: 0.bias; likely convolutions that have a bias in only one of the two"
+
+
+def test_few_are_listed_of_many() -> None:
+    found = difference(nn.Sequential(*[nn.Linear(2, 2) for _ in range(5)]), nn.Sequential(nn.Linear(3, 2)))
+    assert found.startswith("8 weights missing: 1.weight, 1.bias, 2.weight and 5 more; 1 weight of another shape: ")
+    assert "0.weight is [2, 2] here and [2, 3] saved" in found
+
+
+@pytest.mark.parametrize(("prefix", "wrapper"), [("module.", "DataParallel"), ("_orig_mod.", "torch.compile")])
+def test_a_wrapped_network_is_told(prefix: str, wrapper: str) -> None:
+    plain = network().state_dict()
+    wrapped = {prefix + name: value for name, value in plain.items()}
+    found = describe_mismatch(plain, wrapped)
+    assert found is not None
+    assert f"{wrapper} where it is saved" in found
+    found = describe_mismatch(wrapped, plain)
+    assert found is not None
+    assert f"{wrapper} where it is here" in found
+
+
+def test_a_refused_state_changes_nothing() -> None:
+    one, other = network(), network(classes=2)
+    before = {name: value.clone() for name, value in one.state_dict().items()}
+    with pytest.raises(ValueError, match=r"^my\.pt: of another network \(.*another number of classes"):
+        load_weights(one, other.state_dict(), where="my.pt")
+    assert all(torch.equal(value, before[name]) for name, value in one.state_dict().items())
+
+
+def test_an_entry_that_is_no_tensor_is_compared_too() -> None:
+    class Odd(nn.Module):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"a": 1}
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+        def forward(self, image: Tensor) -> Tensor:
+            return image
+
+    assert describe_mismatch(Odd().state_dict(), Odd().state_dict()) is None
+    assert describe_mismatch(Odd().state_dict(), {}) is not None
+
+
+def test_a_model_is_read_from_a_run_or_a_file(tmp_path: Path) -> None:
+    best = tmp_path / "checkpoints" / "best.pt"
+    write_checkpoint(best, {"weights": {}, "step": 3})
+    assert read_model(tmp_path)["step"] == read_model(str(best))["step"] == 3
+    write_checkpoint(best.with_name("last.pt"), {"network": {}, "step": 3})
+    with pytest.raises(ValueError, match=r"last\.pt: holds the state of a run to resume, not a model"):
+        read_model(best.with_name("last.pt"))
+    with pytest.raises(ValueError, match="absent: no such run"):
+        read_model(tmp_path / "absent")
+    with pytest.raises(ValueError, match="no such checkpoint"):
+        read_model(best.parent)

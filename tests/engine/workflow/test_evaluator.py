@@ -1,0 +1,132 @@
+"""Hasten's evaluator beside MONAI's."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from ignite.engine import Events
+from monai.engines import Evaluator
+from monai.engines import SupervisedEvaluator as MonaiEvaluator
+from monai.engines.utils import IterationEvents
+from monai.handlers import MeanDice, from_engine
+from monai.inferers import SlidingWindowInferer
+from monai.transforms import AsDiscreted, Compose, Lambdad
+
+from hasten.engine.workflow.evaluator import SupervisedEvaluator
+from tests.engine.workflow.parts import batches, difference, network, snapshot
+
+WATCHED = [
+    Events.STARTED,
+    IterationEvents.FORWARD_COMPLETED,
+    IterationEvents.MODEL_COMPLETED,
+    Events.ITERATION_COMPLETED,
+    Events.EPOCH_COMPLETED,
+]
+POST = Compose([AsDiscreted(keys=["pred", "label"], argmax=[True, False], to_onehot=2)])
+
+
+class Witness:
+    def __init__(self, watched: list[Any]) -> None:
+        self.watched, self.seen = watched, []
+
+    def attach(self, engine: Any) -> None:
+        for event in self.watched:
+            engine.add_event_handler(event, self.look, event)
+
+    def look(self, engine: Any, event: Any) -> None:
+        state = engine.state
+        seen = [str(event), state.iteration, state.output, state.batch, state.metrics, engine.get_stats()]
+        self.seen.append(snapshot(seen))
+
+
+def run(kind: Any, data: Any, watched: list[Any], **settings: Any) -> list[Any]:
+    witness = Witness(watched)
+    evaluator = kind("cpu", data, network().train(), val_handlers=[witness], **settings)
+    evaluator.run(3)
+    assert evaluator.network.training
+    return witness.seen
+
+
+def dice() -> dict[str, Any]:
+    return {"val_mean_dice": MeanDice(include_background=False, output_transform=from_engine(["pred", "label"]))}
+
+
+@pytest.mark.parametrize("meta", [False, True])
+def test_every_event_sees_what_it_sees_with_monai(meta: bool) -> None:
+    for watched in (WATCHED, WATCHED[-2:]):
+        for settings in (
+            lambda: {},
+            lambda: {"decollate": False},
+            lambda: {"mode": "train", "epoch_length": 3},
+            lambda: {"inferer": SlidingWindowInferer((4, 4), 2, overlap=0.5)},
+            lambda: {
+                "postprocessing": POST,
+                "key_val_metric": dice(),
+                "additional_metrics": {"again": dice().popitem()[1]},
+            },
+        ):
+            data = batches(3, meta=meta)
+            ours = run(SupervisedEvaluator, data, watched, **settings())
+            theirs = run(MonaiEvaluator, data, watched, **settings())
+            assert difference(ours, theirs) is None
+
+
+def test_post_transform_is_the_older_name() -> None:
+    new = run(SupervisedEvaluator, batches(), WATCHED, postprocessing=POST)
+    old = run(SupervisedEvaluator, batches(), WATCHED, post_transform=POST)
+    assert difference(new, old) is None
+    with pytest.raises(ValueError, match="older name of postprocessing"):
+        SupervisedEvaluator("cpu", batches(), network(), post_transform=POST, postprocessing=POST)
+
+
+def test_a_transform_may_add_and_change_what_it_likes() -> None:
+    def settings() -> dict[str, Any]:
+        post = [Lambdad("pred", lambda value: value * 2), lambda data: {**data, "new": 1, "name": "other"}]
+        return {"postprocessing": Compose(post)}
+
+    ours = run(SupervisedEvaluator, batches(), WATCHED, **settings())
+    assert difference(ours, run(MonaiEvaluator, batches(), WATCHED, **settings())) is None
+
+
+def test_best_metric_is_kept_over_runs() -> None:
+    evaluator = SupervisedEvaluator("cpu", batches(), network(), postprocessing=POST, key_val_metric=dice())
+    evaluator.run(1)
+    evaluator.run(2)
+    value = evaluator.state.metrics["val_mean_dice"]
+    assert evaluator.get_stats() == {"rank": 0, "best_validation_epoch": 1, "best_validation_metric": value}
+
+
+def test_arguments_are_monais_in_monais_order() -> None:
+    ours = list(inspect.signature(SupervisedEvaluator).parameters.values())
+    theirs = list(inspect.signature(MonaiEvaluator).parameters.values())
+    assert [one.name for one in ours[: len(theirs)]] == [other.name for other in theirs]
+    for one, other in zip(ours, theirs, strict=False):
+        assert one.kind == other.kind
+        assert one.default == other.default or one.name == "prepare_batch"
+    assert issubclass(SupervisedEvaluator, Evaluator)
+
+
+def test_amp_is_bf16_on_a_cpu_and_leaves_the_weights_alone() -> None:
+    net = network()
+    evaluator = SupervisedEvaluator("cpu", batches(), net, amp=True, decollate=False)
+    evaluator.run()
+    assert evaluator.state.output["pred"].dtype == torch.bfloat16
+    assert {weight.dtype for weight in net.parameters()} == {torch.float32}
+    plain = SupervisedEvaluator("cpu", batches(), net, decollate=False)
+    plain.run()
+    torch.testing.assert_close(evaluator.state.output["pred"].float(), plain.state.output["pred"], atol=0.02, rtol=0.02)
+
+
+def test_labels_may_be_missing() -> None:
+    data = [{"image": one["image"]} for one in batches()]
+    ours, theirs = (run(kind, data, WATCHED) for kind in (SupervisedEvaluator, MonaiEvaluator))
+    assert difference(ours, theirs) is None
+    assert (
+        difference(
+            *(run(kind, [one["image"] for one in batches()], WATCHED) for kind in (SupervisedEvaluator, MonaiEvaluator))
+        )
+        is None
+    )

@@ -1,0 +1,324 @@
+"""MONAI's and ignite's handlers, unchanged: each does with Hasten's workflows what it does with MONAI's."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ignite.engine import Events
+from ignite.handlers import ModelCheckpoint, ProgressBar, TerminateOnNan
+from ignite.metrics import RunningAverage
+from monai.engines import SupervisedEvaluator as MonaiEvaluator
+from monai.engines import SupervisedTrainer as MonaiTrainer
+from monai.handlers import (
+    CheckpointLoader,
+    CheckpointSaver,
+    EarlyStopHandler,
+    GarbageCollector,
+    LrScheduleHandler,
+    MeanDice,
+    MetricLogger,
+    MLFlowHandler,
+    StatsHandler,
+    TensorBoardImageHandler,
+    TensorBoardStatsHandler,
+    ValidationHandler,
+    from_engine,
+)
+from monai.handlers import SmartCacheHandler as MonaiSmartCacheHandler
+from monai.transforms import AsDiscreted, Compose
+from torch import nn
+from torch.utils.data import DataLoader
+
+from hasten.cache.smart import SmartCacheDataset
+from hasten.engine.workflow import SmartCacheHandler, SupervisedEvaluator, SupervisedTrainer
+from tests.engine.workflow.parts import batches, difference, loss, network, snapshot
+
+KINDS = [(MonaiTrainer, MonaiEvaluator), (SupervisedTrainer, SupervisedEvaluator)]
+POST = Compose([AsDiscreted(keys=["pred", "label"], argmax=[True, False], to_onehot=2)])
+LOSS = from_engine(["loss"], first=True)
+
+
+class Setting:
+    """A trainer and an evaluator of one kind, before their handlers are known."""
+
+    def __init__(self, kinds: tuple[Any, Any]) -> None:
+        self.kinds, self.network = kinds, network()
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.05)
+
+    def trainer(self, handlers: list[Any], *, epochs: int = 2, data: Any = None, **settings: Any) -> Any:
+        data = batches() if data is None else data
+        return self.kinds[0](
+            "cpu", epochs, data, self.network, self.optimizer, loss, train_handlers=handlers, **settings
+        )
+
+    def evaluator(self, handlers: list[Any]) -> Any:
+        metric = MeanDice(include_background=False, output_transform=from_engine(["pred", "label"]))
+        return self.kinds[1](
+            "cpu", batches(2), self.network, postprocessing=POST, key_val_metric={"val_mean_dice": metric},
+            val_handlers=handlers,
+        )  # fmt: skip
+
+
+def both(use: Callable[[Setting, Path], Any], folder: Path) -> Any:
+    """What `use` returns, which must be the same with either kind."""
+    found = []
+    for number, kinds in enumerate(KINDS):
+        (folder / str(number)).mkdir()
+        found.append(snapshot(use(Setting(kinds), folder / str(number))))
+    assert difference(*found) is None
+    return found[1]
+
+
+def test_stats_handler_logs_the_same_lines(tmp_path: Path) -> None:
+    def use(setting: Setting, folder: Path) -> Any:
+        text = io.StringIO()
+        logger = logging.getLogger(f"stats.{folder}")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(logging.StreamHandler(text))
+        stats = [
+            StatsHandler(name=logger.name, tag_name="train_loss", output_transform=LOSS),
+            StatsHandler(name=logger.name, tag_name="all", output_transform=lambda output: {"a": output[1]["loss"]}),
+        ]
+        evaluator = setting.evaluator([StatsHandler(name=logger.name, output_transform=lambda output: None)])
+        setting.trainer([ValidationHandler(1, evaluator), *stats]).run()
+        return text.getvalue()
+
+    lines = both(use, tmp_path).splitlines()
+    assert sum("train_loss: " in line for line in lines) == 8
+    assert sum("val_mean_dice: " in line for line in lines) == 2
+
+
+def test_checkpoints_hold_the_same_and_a_loaded_one_goes_on(tmp_path: Path) -> None:
+    def contents(setting: Setting, trainer: Any) -> dict[str, Any]:
+        return {"net": setting.network, "opt": setting.optimizer, "trainer": trainer}
+
+    def use(setting: Setting, folder: Path) -> Any:
+        trainer = setting.trainer([])
+        CheckpointSaver(str(folder), contents(setting, trainer), save_interval=1, save_final=True).attach(trainer)
+        trainer.run()
+        names = sorted(path.name for path in folder.glob("*.pt"))
+        saved = [torch.load(folder / name, weights_only=True) for name in names]
+        again = Setting(setting.kinds)
+        other = again.trainer([], epochs=4)
+        CheckpointLoader(str(folder / "checkpoint_epoch=2.pt"), contents(again, other)).attach(other)
+        other.run()
+        whole = Setting(setting.kinds)
+        whole.trainer([], epochs=4).run()
+        assert difference(snapshot(again.network.state_dict()), snapshot(whole.network.state_dict())) is None
+        return names, saved, other.state.iteration
+
+    names, _, iteration = both(use, tmp_path)
+    assert names == ["checkpoint_epoch=1.pt", "checkpoint_epoch=2.pt", "checkpoint_final_iteration=8.pt"]
+    assert iteration == 16
+
+
+def test_validation_early_stop_and_the_best_checkpoint(tmp_path: Path) -> None:
+    def use(setting: Setting, folder: Path) -> Any:
+        stop = EarlyStopHandler(patience=1, score_function=lambda engine: -engine.state.epoch)
+        saver = CheckpointSaver(str(folder), {"net": setting.network}, save_key_metric=True)
+        evaluator = setting.evaluator([saver, stop])
+        trainer = setting.trainer([ValidationHandler(1, evaluator, exec_at_start=True)], epochs=9)
+        stop.set_trainer(trainer)
+        trainer.run()
+        saved = {path.name: torch.load(path, weights_only=True) for path in folder.glob("*.pt")}
+        return saved, trainer.state.epoch, evaluator.state.best_metric, evaluator.state.metric_details
+
+    saved, epoch, best, _ = both(use, tmp_path)
+    assert list(saved) == [f"checkpoint_key_metric={best:.4f}.pt"]
+    assert epoch < 9
+
+
+@pytest.mark.parametrize("epoch_level", [True, False])
+def test_learning_rate_schedules(tmp_path: Path, epoch_level: bool) -> None:
+    def use(setting: Setting, folder: Path) -> Any:
+        rates: list[float] = []
+        schedule = torch.optim.lr_scheduler.StepLR(setting.optimizer, 1, gamma=0.5)
+        trainer = setting.trainer([LrScheduleHandler(schedule, print_lr=False, epoch_level=epoch_level)])
+        trainer.add_event_handler(
+            Events.ITERATION_COMPLETED, lambda: rates.append(setting.optimizer.param_groups[0]["lr"])
+        )
+        trainer.run()
+        return rates, setting.network.state_dict()
+
+    rates, _ = both(use, tmp_path)
+    assert rates[-1] == (0.05 * 0.5 if epoch_level else pytest.approx(0.05 * 0.5**8))
+
+
+def test_plateau_schedules_read_the_validation(tmp_path: Path) -> None:
+    def use(setting: Setting, folder: Path) -> Any:
+        evaluator = setting.evaluator([])
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(setting.optimizer, mode="max", patience=0, threshold=9)
+        rate = LrScheduleHandler(schedule, step_transform=lambda engine: evaluator.state.metrics["val_mean_dice"])
+        setting.trainer([ValidationHandler(1, evaluator), rate], epochs=3).run()
+        return setting.optimizer.param_groups[0]["lr"], setting.network.state_dict()
+
+    assert both(use, tmp_path)[0] < 0.05
+
+
+def test_tensorboard_writes_the_same_scalars_and_images(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def use(setting: Setting, folder: Path) -> Any:
+        images = TensorBoardImageHandler(
+            log_dir=str(folder), batch_transform=from_engine(["image", "label"]), output_transform=from_engine(["pred"])
+        )
+        evaluator = setting.evaluator([TensorBoardStatsHandler(log_dir=str(folder), iteration_log=False), images])
+        stats = TensorBoardStatsHandler(log_dir=str(folder), tag_name="train_loss", output_transform=LOSS)
+        setting.trainer([ValidationHandler(1, evaluator), stats]).run()
+        for handler in (stats, images):
+            handler.close()
+        read = EventAccumulator(str(folder))
+        read.Reload()
+        tags = read.Tags()
+        scalars = {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in tags["scalars"]}
+        return scalars, {tag: [one.encoded_image_string for one in read.Images(tag)] for tag in tags["images"]}
+
+    scalars, images = both(use, tmp_path)
+    assert [step for step, _ in scalars["train_loss"]] == list(range(1, 9))
+    assert len(scalars["val_mean_dice"]) == 2
+    assert images
+
+
+def test_mlflow_logs_the_same_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+
+    def use(setting: Setting, folder: Path) -> Any:
+        where = (folder / "runs").as_uri()
+        log = MLFlowHandler(tracking_uri=where, tag_name="train_loss", output_transform=LOSS, close_on_complete=False)
+        setting.trainer([log]).run()
+        client = mlflow.MlflowClient(tracking_uri=where)
+        run = log.cur_run.info.run_id
+        history = [(one.step, one.value) for one in client.get_metric_history(run, "train_loss")]
+        return history, {key: client.get_run(run).data.params[key] for key in ("max_epochs", "epoch_length")}
+
+    history, params = both(use, tmp_path)
+    assert [step for step, _ in history] == list(range(1, 9))
+    assert params == {"max_epochs": "2", "epoch_length": "4"}
+
+
+def test_metric_logger_keeps_numbers(tmp_path: Path) -> None:
+    def use(setting: Setting, folder: Path) -> Any:
+        evaluator = setting.evaluator([])
+        logger = MetricLogger(evaluator=evaluator)
+        setting.trainer([logger, ValidationHandler(1, evaluator)]).run()
+        return logger.loss, dict(logger.metrics)
+
+    losses, metrics = both(use, tmp_path)
+    assert [type(value) for _, value in losses] == [float] * 8
+    assert len(metrics["val_mean_dice"]) == 2
+
+
+def test_garbage_collector(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def use(setting: Setting, folder: Path) -> Any:
+        caplog.clear()
+        trainer = setting.trainer([GarbageCollector("epoch", log_level=logging.ERROR)])
+        trainer.run()
+        return sum("Garbage Count" in record.message for record in caplog.records)
+
+    assert both(use, tmp_path) == 2
+
+
+def test_ignites_own_handlers(tmp_path: Path) -> None:
+    pytest.importorskip("tqdm")
+
+    def use(setting: Setting, folder: Path) -> Any:
+        trainer = setting.trainer([])
+        RunningAverage(output_transform=LOSS).attach(trainer, "average")
+        text = io.StringIO()
+        ProgressBar(file=text, bar_format="{n_fmt}/{total_fmt}{postfix}", mininterval=0).attach(
+            trainer, metric_names=["average"], output_transform=lambda output: {"loss": output[0]["loss"]}
+        )
+        saver = ModelCheckpoint(str(folder), "net", n_saved=None, require_empty=False)
+        trainer.add_event_handler(Events.ITERATION_COMPLETED(every=3), saver, {"model": setting.network})
+        trainer.run()
+        saved = {path.name: torch.load(path, weights_only=True) for path in sorted(folder.glob("*.pt"))}
+        return text.getvalue().replace("\r", "\n"), saved, trainer.state.metrics
+
+    text, saved, _ = both(use, tmp_path)
+    assert "average=" in text
+    assert "loss=" in text
+    assert list(saved) == ["net_model_3.pt", "net_model_6.pt"]
+
+
+def test_terminate_on_nan(tmp_path: Path) -> None:
+    data = batches()
+    data[2] = {**data[2], "image": data[2]["image"] * torch.nan}
+
+    def use(setting: Setting, folder: Path) -> Any:
+        trainer = setting.trainer([], data=data)
+        stop = TerminateOnNan(output_transform=lambda output: [sample["loss"] for sample in output])
+        trainer.add_event_handler(Events.ITERATION_COMPLETED, stop)
+        trainer.run()
+        return trainer.state.iteration
+
+    assert both(use, tmp_path) == 3
+
+
+def test_an_error_reaches_the_handlers_and_the_caller(tmp_path: Path) -> None:
+    def use(setting: Setting, folder: Path) -> Any:
+        saver = CheckpointSaver(str(folder), {"net": setting.network}, save_final=True, final_filename="last.pt")
+        with pytest.raises(AttributeError):
+            setting.trainer([saver], data=[*batches(2), 3]).run()
+        return torch.load(folder / "last.pt", weights_only=True)
+
+    both(use, tmp_path)
+
+
+class Row:
+    deterministic = True
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+
+def rows() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [
+        {"image": rng.random((1, 4, 4), np.float32), "label": rng.integers(0, 2, (1, 4, 4)), "number": number}
+        for number in range(5)
+    ]
+
+
+def test_a_smart_cache_moves_with_the_epochs() -> None:
+    settings = {"replace_rate": 0.5, "cache_num": 2, "shuffle": False, "progress": False}
+    windows = []
+    from monai.data import SmartCacheDataset as MonaiDataset
+
+    for dataset, handler in (
+        (SmartCacheDataset(rows(), Row(), **settings), SmartCacheHandler),
+        (MonaiDataset(rows(), Compose([]), **settings), MonaiSmartCacheHandler),
+    ):
+        seen: list[list[int]] = []
+        net = network()
+        trainer = SupervisedTrainer(
+            "cpu", 4, DataLoader(dataset, batch_size=2), net, torch.optim.SGD(net.parameters(), lr=0.1), loss,
+            train_handlers=[handler(dataset)],
+        )  # fmt: skip
+        trainer.add_event_handler(
+            Events.GET_BATCH_COMPLETED, lambda engine, seen=seen: seen.append(engine.state.batch["number"].tolist())
+        )
+        trainer.run()
+        windows.append(seen)
+    assert windows[0] == windows[1] == [[0, 1], [1, 2], [2, 3], [3, 4]]
+    with pytest.raises(ValueError, match="list has no start"):
+        SmartCacheHandler([])
+
+
+def test_a_handler_is_found_where_it_was_attached() -> None:
+    net = nn.Conv2d(1, 2, 1)
+    stats = StatsHandler(name="x", output_transform=lambda output: None)
+    logging.getLogger("x").setLevel(logging.INFO)
+    trainer = SupervisedTrainer(
+        "cpu", 1, batches(), net, torch.optim.SGD(net.parameters(), lr=0.1), loss, train_handlers=[stats, stats]
+    )
+    assert trainer.has_event_handler(stats.iteration_completed, Events.ITERATION_COMPLETED)

@@ -1,0 +1,232 @@
+"""Hasten's trainer beside MONAI's: the same weights, and the same to see at every event."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ignite.engine import Events
+from monai.engines import SupervisedTrainer as MonaiTrainer
+from monai.engines import Trainer
+from monai.engines.utils import IterationEvents, PrepareBatchExtraInput
+from monai.inferers import SimpleInferer
+from torch import nn
+from torch.utils.data import DataLoader
+
+import hasten.engine.workflow
+from hasten.engine.workflow.trainer import SupervisedTrainer
+from tests.engine.workflow.parts import batches, difference, loss, network, same, snapshot
+from tests.hot_path import violations
+
+WATCHED = [
+    Events.STARTED,
+    Events.EPOCH_STARTED,
+    Events.GET_BATCH_COMPLETED,
+    Events.ITERATION_STARTED,
+    IterationEvents.FORWARD_COMPLETED,
+    IterationEvents.LOSS_COMPLETED,
+    IterationEvents.BACKWARD_COMPLETED,
+    IterationEvents.MODEL_COMPLETED,
+    Events.ITERATION_COMPLETED,
+    Events.EPOCH_COMPLETED,
+    Events.COMPLETED,
+]
+
+
+class Witness:
+    """Writes down what a handler can see at each event."""
+
+    def __init__(self, watched: list[Any] = WATCHED) -> None:
+        self.watched, self.seen = watched, []
+
+    def attach(self, engine: Any) -> None:
+        for event in self.watched:
+            engine.add_event_handler(event, self.look, event)
+
+    def look(self, engine: Any, event: Any) -> None:
+        state = engine.state
+        grads = [weight.grad for weight in engine.network.parameters()]
+        seen = [str(event), state.iteration, state.epoch, state.output, state.batch, engine.get_stats("best_metric")]
+        self.seen.append(snapshot([*seen, grads, list(engine.network.state_dict().values())]))
+
+
+def run(kind: Any, data: Any, *, epochs: int = 2, watched: list[Any] = WATCHED, **settings: Any) -> Any:
+    # Without it MONAI's trainer shows zeros before the backward pass where there is None.
+    settings.setdefault("optim_set_to_none", True)
+    net = network()
+    witness = Witness(watched)
+    trainer = kind(
+        "cpu", epochs, data, net, torch.optim.Adam(net.parameters(), lr=0.1), loss, train_handlers=[witness], **settings
+    )
+    trainer.run()
+    return trainer, witness.seen
+
+
+def same_to_see(data: Any, watched: list[Any] = WATCHED, **settings: Any) -> Any:
+    ours, seen = run(SupervisedTrainer, data, watched=watched, **settings)
+    theirs, expected = run(MonaiTrainer, data, watched=watched, **settings)
+    assert len(seen) == len(expected) > 0
+    assert difference(seen, expected) is None
+    weights = zip(ours.network.parameters(), theirs.network.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in weights)
+    return ours
+
+
+SINGLE = [IterationEvents.MODEL_COMPLETED, Events.ITERATION_COMPLETED, Events.EPOCH_COMPLETED]
+
+
+@pytest.mark.parametrize("decollate", [True, False])
+@pytest.mark.parametrize("meta", [False, True])
+def test_every_event_sees_what_it_sees_with_monai(decollate: bool, meta: bool) -> None:
+    same_to_see(batches(2, meta=meta), decollate=decollate)
+    for event in SINGLE:
+        same_to_see(batches(2, meta=meta), [event], decollate=decollate, optim_set_to_none=False)
+
+
+def test_batches_of_other_kinds() -> None:
+    pairs = [(one["image"], one["label"]) for one in batches()]
+    same_to_see(pairs)
+    same_to_see([list(pair) for pair in pairs])
+    same_to_see(DataLoader([(image[0], label[0]) for image, label in pairs], batch_size=2))
+    same_to_see(batches(), epoch_length=3)
+    same_to_see(batches(), to_kwargs={"copy": True}, non_blocking=True)
+
+
+def test_accumulation_over_batches_flushes_at_the_end_of_an_epoch() -> None:
+    watched = [Events.ITERATION_COMPLETED]
+    for count in (4, 5):
+        ours, seen = run(SupervisedTrainer, batches(count), watched=watched, accumulation_steps=2)
+        theirs, expected = run(MonaiTrainer, batches(count), watched=watched, accumulation_steps=2)
+        assert all(same(one[3], other[3]) for one, other in zip(seen, expected, strict=True))
+        weights = zip(ours.network.parameters(), theirs.network.parameters(), strict=True)
+        assert all(torch.equal(one, other) for one, other in weights)
+
+
+def test_handlers_may_put_something_else_in_their_place() -> None:
+    def double(engine: Any) -> None:
+        engine.state.output["loss"] = engine.state.output["loss"] * 2
+
+    def shift(engine: Any) -> None:
+        engine.state.output["pred"] = engine.state.output["pred"] + engine.network[3].bias.sum()
+
+    class Meddler:
+        def attach(self, engine: Any) -> None:
+            engine.add_event_handler(IterationEvents.LOSS_COMPLETED, double)
+            engine.add_event_handler(IterationEvents.FORWARD_COMPLETED, shift)
+
+    for meta in (False, True):
+        nets = []
+        for kind in (SupervisedTrainer, MonaiTrainer):
+            net = network()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            kind("cpu", 1, batches(meta=meta), net, optimizer, loss, train_handlers=[Meddler()]).run()
+            nets.append(net)
+        assert all(torch.equal(*pair) for pair in zip(*(net.parameters() for net in nets), strict=True))
+
+
+def test_outputs_of_a_custom_iteration_are_what_it_made_of_them() -> None:
+    def update(engine: Any, batch: Any) -> Any:
+        output = {"image": batch["image"], "loss": torch.tensor(1.0)}
+        engine.state.output = output
+        engine.fire_event(IterationEvents.MODEL_COMPLETED)
+        return output if engine.state.iteration % 2 else engine.state.output
+
+    same_to_see(batches(), SINGLE, iteration_update=update)
+
+
+def test_further_inputs_of_the_network_and_an_inferer_of_ones_own() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Conv2d(1, 2, 1)
+
+        def forward(self, image: torch.Tensor, scale: torch.Tensor, shift: float = 0.0) -> torch.Tensor:
+            return self.inner(image) * scale + shift
+
+    class Twice(SimpleInferer):
+        def __call__(self, inputs: Any, network: Any, *args: Any, **kwargs: Any) -> Any:
+            return network(inputs, *args, shift=1.0, **kwargs) * 2
+
+    data = [{**one, "scale": torch.full((2, 1, 1, 1), 2.0)} for one in batches(meta=True)]
+    found = []
+    for kind in (SupervisedTrainer, MonaiTrainer):
+        torch.manual_seed(0)
+        net = Scaled()
+        witness = Witness(SINGLE)
+        kind(
+            "cpu", 1, data, net, torch.optim.SGD(net.parameters(), lr=0.1), loss, inferer=Twice(),
+            prepare_batch=PrepareBatchExtraInput(["scale"]), train_handlers=[witness],
+        ).run()  # fmt: skip
+        found.append(witness.seen)
+    assert same(*found)
+
+
+def test_arguments_are_monais_in_monais_order() -> None:
+    ours = list(inspect.signature(SupervisedTrainer).parameters.values())
+    theirs = list(inspect.signature(MonaiTrainer).parameters.values())
+    assert [one.name for one in ours[: len(theirs)]] == [other.name for other in theirs]
+    for one, other in zip(ours, theirs, strict=False):
+        assert one.kind == other.kind
+        assert one.default == other.default or one.name == "prepare_batch"
+    assert all(one.kind == one.KEYWORD_ONLY and one.default is not one.empty for one in ours[len(theirs) :])
+
+
+def test_it_is_one_of_monais_trainers() -> None:
+    trainer, _ = run(SupervisedTrainer, batches(), epochs=1)
+    assert isinstance(trainer, (MonaiTrainer, Trainer))
+    assert trainer.get_stats() == {
+        "rank": 0, "current_epoch": 1, "current_iteration": 4, "total_epochs": 1, "total_iterations": 4,
+    }  # fmt: skip
+    assert trainer.scaler is None
+    for value in (trainer.optimizer, trainer.network, trainer.loss_function, trainer.inferer, trainer.data_loader):
+        assert value is not None
+
+
+def test_a_second_run_goes_on() -> None:
+    trainer, _ = run(SupervisedTrainer, batches(), epochs=1)
+    trainer.state.max_epochs = 3
+    trainer.run()
+    whole, _ = run(SupervisedTrainer, batches(), epochs=3)
+    assert trainer.state.iteration == whole.state.iteration == 12
+    assert all(
+        torch.equal(*pair) for pair in zip(trainer.network.parameters(), whole.network.parameters(), strict=True)
+    )
+
+
+def test_nothing_is_taken_apart_that_nobody_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr("hasten.engine.workflow.late.taken_apart", lambda value: calls.append(value) or value)
+    run(SupervisedTrainer, batches(), watched=[])
+    assert calls == []
+    run(SupervisedTrainer, batches(), watched=[Events.ITERATION_COMPLETED], epochs=1)
+    assert len(calls) == 8
+
+
+def test_the_graph_does_not_outlive_the_step() -> None:
+    trainer, _ = run(SupervisedTrainer, batches(), watched=[], decollate=False)
+    assert not trainer.state.output["pred"].requires_grad
+    assert not trainer.state.output["loss"].requires_grad
+
+
+def test_a_network_that_was_left_in_evaluation_mode_trains() -> None:
+    net = network().eval()
+    trainer = SupervisedTrainer("cpu", 1, batches(), net, torch.optim.SGD(net.parameters(), lr=0.1), loss)
+    trainer.run()
+    assert net.training
+    assert net[1].num_batches_tracked == 4
+
+
+@pytest.mark.parametrize("data", [[None, None]])
+def test_no_batch_is_refused_as_by_monai(data: Any) -> None:
+    with pytest.raises(ValueError, match="Must provide batch data"):
+        run(SupervisedTrainer, data, watched=[])
+
+
+def test_the_step_reads_no_value_of_the_device() -> None:
+    """Of whole files, as `tests/test_hot_path.py` does it; Update is the step's own."""
+    folder = Path(hasten.engine.workflow.__path__[0])
+    for path in sorted(folder.glob("*.py")):
+        assert violations(path.read_text(encoding="utf-8")) == [], path.name
