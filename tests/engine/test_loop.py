@@ -1,4 +1,4 @@
-"""What a run does besides its steps: validating beside them, keeping checkpoints, hearing signals, leaving steps out."""
+"""What a run does besides its steps: validating beside them, keeping checkpoints, hearing signals, leaving some out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hasten.cases.phantom import write_phantoms
 from hasten.config.schema import RunConfig
 from hasten.engine.run import train
 from hasten.engine.step import TrainStep
@@ -23,11 +24,9 @@ from tests.engine.runs import assert_equal, assert_same_run, checkpoint, config_
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunConfig]:
-    from hasten.cases.phantom import PhantomSpec, write_phantoms
-
     folder = tmp_path_factory.mktemp("data")
-    write_phantoms(folder / "set", PhantomSpec(count=6, shape=(24, 24, 24), spacing=(8.0, 8.0, 8.0), seed=1))
-    return lambda *overrides: config_of(folder / "set", folder / "cache", *overrides)
+    source = write_phantoms(folder / "set", num_cases=6, shape=(24, 40, 40))
+    return lambda *overrides: config_of(source, folder / "cache", *overrides)
 
 
 def test_validating_beside_the_training_changes_nothing_in_it(make: Callable[..., RunConfig], tmp_path: Path) -> None:
@@ -48,7 +47,7 @@ def test_as_many_checkpoints_are_kept_as_asked_and_a_damaged_one_is_passed_over(
     make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole, out = tmp_path / "whole", tmp_path / "run"
-    train(make(), whole)
+    train(make("train.keep_checkpoints=3"), whole)
     train(make("train.keep_checkpoints=3"), out)
     names = sorted(path.name for path in (out / CHECKPOINTS).iterdir())
     assert names == ["best.pt", "last-00000008.pt", "last-00000012.pt", "last.pt"]

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import copy
+import io
 import math
 from itertools import pairwise
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -10,8 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hasten.config.schema import TrainConfig
-from hasten.optim.build import build_optimizer, one_cycle
+from hasten.config.schema import OptimizerName, TrainConfig
+from hasten.optim.build import build_optimizer, build_schedule, one_cycle
+from hasten.optim.lamb import Lamb
+from hasten.optim.lars import Lars
+from hasten.optim.lookahead import Lookahead
+from hasten.optim.muon import Muon
+from hasten.optim.novograd import Novograd
+from hasten.optim.schedule import Schedule
+from tests.optim.textbook import network, set_gradients
+
+NAMES = get_args(OptimizerName)
 
 
 @given(st.integers(1, 400), st.floats(1e-6, 10), st.floats(0, 0.99))
@@ -49,39 +60,119 @@ class Everything(nn.Module):
         self.instance = nn.InstanceNorm3d(4, affine=True)
         self.batch = nn.BatchNorm3d(4)
         self.act = nn.PReLU()
+        self.layer = nn.LayerNorm((8, 8))
 
 
-def test_only_convolutions_and_linear_layers_decay() -> None:
-    network = Everything()
-    optimizer = build_optimizer(network, TrainConfig(optimizer="adamw", learning_rate=0.1, weight_decay=0.3))
-    names = {parameter: name for name, parameter in network.named_parameters()}
-    decaying, kept = (
-        {names[parameter] for parameter in group["params"]}
-        for group in sorted(optimizer.param_groups, key=lambda group: -group["weight_decay"])
-    )
-    assert decaying == {"conv.weight", "up.weight", "line.weight"}
-    assert kept == set(names.values()) - decaying
-    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.3, 0.0}
+def config(**given: Any) -> TrainConfig:
+    return TrainConfig(learning_rate=0.1, **given)
+
+
+def test_names_are_the_configs() -> None:
+    assert get_type_hints(TrainConfig)["optimizer"] == OptimizerName
+
+
+@pytest.mark.parametrize("lookahead", [0, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_decays_does_not_hang_on_the_optimizer(name: Any, lookahead: int) -> None:
+    made = Everything()
+    optimizer = build_optimizer(made, config(optimizer=name, weight_decay=0.3, lookahead=lookahead))
+    names = {parameter: name for name, parameter in made.named_parameters()}
+    found = {names[each]: group["weight_decay"] for group in optimizer.param_groups for each in group["params"]}
+    assert found == {name: 0.3 * (name in ("conv.weight", "up.weight", "line.weight")) for name in names.values()}
     assert all(group["lr"] == 0.1 for group in optimizer.param_groups)
 
 
-@pytest.mark.parametrize("network", [nn.Linear(3, 2), nn.Linear(3, 2, bias=False), nn.PReLU()])
-def test_a_step_is_adamws(network: nn.Module) -> None:
-    optimizer = build_optimizer(network, TrainConfig(optimizer="adamw", learning_rate=0.1, weight_decay=0.5))
-    before = [parameter.detach().clone() for parameter in network.parameters()]
-    for parameter in network.parameters():
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("muon", Muon), ("adamw", torch.optim.AdamW), ("sgd", torch.optim.SGD), ("novograd", Novograd),
+        ("lamb", Lamb), ("nvlamb", Lamb), ("lars", Lars),
+    ],
+)  # fmt: skip
+def test_every_name_makes_its_optimizer(name: Any, kind: type) -> None:
+    optimizer = build_optimizer(network(), config(optimizer=name, momentum=0.7))
+    assert type(optimizer) is kind
+    assert optimizer._step_supports_amp_scaling  # type: ignore[attr-defined]
+    assert optimizer.defaults.get("nvlamb", False) == (name == "nvlamb")
+    if name in ("sgd", "lars"):
+        assert {group["momentum"] for group in optimizer.param_groups} == {0.7}
+    wrapped = build_optimizer(network(), config(optimizer=name, lookahead=4))
+    assert type(wrapped) is Lookahead
+    assert (type(wrapped.inner), wrapped.every) == (kind, 4)
+    assert wrapped._step_supports_amp_scaling
+
+
+@pytest.mark.parametrize("made", [nn.Linear(3, 2), nn.Linear(3, 2, bias=False), nn.PReLU()])
+def test_a_step_is_adamws(made: nn.Module) -> None:
+    made = copy.deepcopy(made)
+    optimizer = build_optimizer(made, config(optimizer="adamw", weight_decay=0.5))
+    before = [parameter.detach().clone() for parameter in made.parameters()]
+    for parameter in made.parameters():
         parameter.grad = torch.full_like(parameter, -2.0)
     optimizer.step()
-    for parameter, start in zip(network.parameters(), before, strict=True):
+    for parameter, start in zip(made.parameters(), before, strict=True):
         # The first step of Adam is the learning rate against the gradient's sign, after the decay.
         decayed = start * (1 - 0.1 * 0.5) if parameter.ndim > 1 else start
         assert torch.allclose(parameter, decayed + 0.1)
 
 
-def test_what_decays_does_not_hang_on_the_optimizer() -> None:
-    network = Everything()
-    for name in get_args(get_type_hints(TrainConfig)["optimizer"]):
-        optimizer = build_optimizer(network, TrainConfig(optimizer=name, learning_rate=0.1, weight_decay=0.3))
-        listed = [(id(each), group["weight_decay"]) for group in optimizer.param_groups for each in group["params"]]
-        assert sorted(listed) == sorted((id(each), 0.3 * (each.ndim > 1)) for each in network.parameters())
-        assert all(group["lr"] == 0.1 for group in optimizer.param_groups)
+@pytest.mark.parametrize("lookahead", [0, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_goes_on_in_another_memory_format(name: Any, lookahead: int) -> None:
+    net, other = network(), network(torch.channels_last_3d)
+    given = config(optimizer=name, weight_decay=0.1, lookahead=lookahead)
+    one, two = build_optimizer(net, given), build_optimizer(other, given)
+    for step in range(3):
+        set_gradients(net, step)
+        one.step()
+    file = io.BytesIO()
+    torch.save([net.state_dict(), one.state_dict()], file)
+    file.seek(0)
+    weights, state = torch.load(file, weights_only=True)
+    other.load_state_dict(weights)
+    two.load_state_dict(state)
+    for step in range(3, 6):
+        for each, optimizer in ((net, one), (other, two)):
+            set_gradients(each, step)
+            optimizer.step()
+    for found, wanted in zip(other.parameters(), net.parameters(), strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_a_step_of_sgd_is_the_textbooks() -> None:
+    net = network()
+    optimizer = build_optimizer(net, config(optimizer="sgd", weight_decay=0.0, momentum=0.5))
+    weights = [parameter.detach().clone() for parameter in net.parameters()]
+    moments = [torch.zeros_like(weight) for weight in weights]
+    for step in range(4):
+        set_gradients(net, step)
+        gradients = [parameter.grad.clone() for parameter in net.parameters() if parameter.grad is not None]
+        optimizer.step()
+        for weight, moment, gradient in zip(weights, moments, gradients, strict=True):
+            moment.mul_(0.5).add_(gradient)
+            weight -= 0.1 * (gradient + 0.5 * moment)
+    for found, wanted in zip(net.parameters(), weights, strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_the_configs_schedule() -> None:
+    given = config(schedule="step", milestones=((0.5, 0.2),), warmup_fraction=0.0)
+    found = build_schedule(given, 10, batch_size=8)
+    assert [found(step) for step in range(10)] == pytest.approx([0.1] * 5 + [0.02] * 5)
+    given = config(schedule="poly", poly_power=2.0, warmup_fraction=0.0)
+    assert build_schedule(given, 10, batch_size=8)(5) == pytest.approx(0.1 / 4)
+    default = build_schedule(config(), 40, batch_size=8)
+    assert [default(step) for step in range(40)] == [
+        one_cycle(step, steps=40, peak=0.1, warmup_fraction=0.05) for step in range(40)
+    ]
+
+
+def test_the_rate_is_scaled_to_the_batch() -> None:
+    given = config(schedule="constant", warmup_fraction=0.5, learning_rate_batch=2)
+    found = build_schedule(given, 10, batch_size=8)
+    assert found == Schedule(
+        kind="constant", steps=10, peak=0.4, warmup_fraction=0.5, first=0.25, milestones=given.milestones
+    )
+    assert found(0) == pytest.approx(0.1)
+    assert found(9) == pytest.approx(0.4)
+    assert build_schedule(given, 10, batch_size=1)(9) == pytest.approx(0.05)

@@ -124,3 +124,32 @@ def test_state_round_trip_continues_exactly() -> None:
     first.step()
     second.step()
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_exempt_filters_are_adamws_and_do_not_decay() -> None:
+    weight = nn.Parameter(torch.ones(8, 8))
+    weight.grad = torch.ones(8, 8)
+    Muon([weight], lr=0.1, weight_decay=0.5, exempt=[weight]).step()
+    assert torch.allclose(weight, torch.full((8, 8), 0.9))
+
+
+def test_a_large_gram_is_the_product() -> None:
+    matrices = [torch.randn(shape, generator=torch.Generator().manual_seed(2)) for shape in ((130, 300), (300, 128))]
+    for one, expected in zip(orthogonal(matrices), matrices, strict=True):
+        assert (one.double() - published(expected)).abs().max() < 2e-3
+
+
+def test_transposed_banks_of_either_memory_format_are_added_in_place() -> None:
+    torch.manual_seed(0)
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last_3d):
+        up = nn.ConvTranspose3d(24, 8, 2, bias=False)
+        with torch.no_grad():
+            up.weight.copy_(torch.randn(up.weight.shape, generator=torch.Generator().manual_seed(5)))
+        up.to(memory_format=layout)  # type: ignore[call-overload]
+        up.weight.grad = torch.empty_like(up.weight).copy_(
+            torch.randn(up.weight.shape, generator=torch.Generator().manual_seed(6))
+        )
+        Muon(up.parameters(), lr=0.1, transposed=[up.weight], weight_decay=0.1).step()
+        found.append(up.weight.detach())
+    assert torch.allclose(*found, atol=1e-5)

@@ -78,15 +78,22 @@ class AsyncValidation(Generic[R]):
         """Whether a validation was begun whose result was not delivered."""
         return self._running is not None
 
-    def request(self, network: nn.Module, step: int, validate: Callable[[nn.Module], R] | None = None) -> bool:
+    def request(
+        self,
+        network: nn.Module,
+        step: int,
+        *,
+        validate: Callable[[nn.Module], R] | None = None,
+        when_busy: str | None = None,
+    ) -> bool:
         """Begin to validate the weights that `network` has now; False where the request is skipped.
 
-        validate: for this time, in place of the usual one.
+        validate, when_busy: for this time, in place of the usual ones. A run's last request had better "wait".
         """
         begin = time.perf_counter()
         self.poll()
         if self._running is not None:
-            if self.when_busy == "skip":
+            if (when_busy or self.when_busy) == "skip":
                 self.skipped += 1
                 return False
             self.finish()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import partial
 
 from torch import nn
 
@@ -23,7 +22,7 @@ from hasten.engine.update import Update
 from hasten.nets.build import build_loss
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
-from hasten.optim.build import build_optimizer, one_cycle
+from hasten.optim.build import build_optimizer, build_schedule
 from hasten.sample.mixed import MixedProgram
 from hasten.sample.program import BatchProgram
 
@@ -31,8 +30,10 @@ log = logging.getLogger(__name__)
 
 _OPTIMIZERS = {
     "adamw": "AdamW with fused=True: one pass over the weights",
+    "sgd": "SGD with fused=True: one pass over the weights",
     "muon": "filters of one shape are updated together; AdamW with fused=True on the rest",
 }
+_FOREACH = "all weights are updated together, one operation after another"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +80,7 @@ def build_parts(
         planned, program, engaged["compiled batch program"] = settle_program(planned, arena)
         step = _step(planned, network)
         planned, step.network, engaged["compiled network"] = settle_network(planned, network, step_seconds)
-    engaged["fused optimizer"] = Engaged(True, _OPTIMIZERS[train.optimizer])
+    engaged["fused optimizer"] = Engaged(True, _OPTIMIZERS.get(train.optimizer, _FOREACH))
     engaged["arena home"] = Engaged(True, f"{arena.home}, {arena.num_bytes / 2**20:.0f} MiB for {len(arena.ids)} cases")
     inference = inference_of(planned.config, spatial_dims=dims, device=planned.device)
     captured = _captured(planned, step, program, engaged)
@@ -115,14 +116,12 @@ def _step(planned: Planned, network: nn.Module) -> TrainStep:
     """The step on the uncompiled network, which holds the weights whatever is compiled later."""
     train = planned.config.train
     assert train.steps is not None
-    assert train.learning_rate is not None
     assert train.precision is not None
     assert train.channels_last is not None
-    schedule = partial(one_cycle, steps=train.steps, peak=train.learning_rate, warmup_fraction=train.warmup_fraction)
     update = Update(
         weights=network,
         optimizer=build_optimizer(network, train),
-        schedule=schedule,
+        schedule=build_schedule(train, train.steps, planned.config.sample.batch_size or 1),
         average=average_of(network) if train.ema > 0 else None,
         average_decay=train.ema,
         clip_norm=train.clip_norm,

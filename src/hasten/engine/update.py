@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.optim.average import average_share, update_average
+from hasten.optim.schedule import set_rate
 
 
 @dataclass(kw_only=True, slots=True)
@@ -91,15 +92,6 @@ class Update:
                 if weight.grad is not None:
                     weight.grad.copy_(torch.where(wrong > 0, 0.0, weight.grad))
             optimizer.step()
-
-
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give every parameter group this learning rate, in place where it is a tensor (as a captured step needs it)."""
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
 
 
 def without_sync(network: nn.Module, *, last: bool) -> AbstractContextManager:

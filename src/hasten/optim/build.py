@@ -1,43 +1,79 @@
-"""The optimizer, its parameter groups, and the one-cycle schedule as a pure function of the step."""
+"""The optimizer with its parameter groups, and the schedule, that a config describes."""
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hasten.config.schema import TrainConfig
+from hasten.optim.groups import exempt_parameters, param_groups, transposed_filters
+from hasten.optim.lamb import Lamb
+from hasten.optim.lars import Lars
+from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
+from hasten.optim.novograd import Novograd
+from hasten.optim.schedule import FIRST, Schedule, one_cycle, scaled_rate, warmup_start
+
+__all__ = ["build_optimizer", "build_schedule", "one_cycle"]
 
 
 def build_optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Muon with AdamW, or AdamW alone, in its fused form.
+    """The optimizer of `config.optimizer`, torch's in their fused form, in a Lookahead if `config.lookahead` > 0.
 
     Weights of convolutions and linear layers decay; biases, norms and activations don't.
     """
+    optimizer = _optimizer(network, config)
+    if config.lookahead > 0:
+        return Lookahead(optimizer, every=config.lookahead)
+    return optimizer
+
+
+def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     assert config.learning_rate is not None
-    if config.optimizer == "muon":
-        upward = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-        transposed = [module.weight for module in network.modules() if isinstance(module, upward)]
-        return Muon(
-            network.parameters(), lr=config.learning_rate, transposed=transposed, weight_decay=config.weight_decay
-        )
-    decay: list[nn.Parameter] = []
-    keep: list[nn.Parameter] = []
-    for parameter in network.parameters():
-        (decay if parameter.ndim > 1 else keep).append(parameter)
-    groups = [{"params": decay, "weight_decay": config.weight_decay}, {"params": keep, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.99), fused=True)
+    rate, decay, momentum = config.learning_rate, config.weight_decay, config.momentum
+    groups = param_groups(network, weight_decay=decay)
+    match config.optimizer:
+        case "muon":
+            return Muon(
+                network.parameters(), lr=rate, transposed=transposed_filters(network),
+                exempt=exempt_parameters(network), weight_decay=decay,
+            )  # fmt: skip
+        case "adamw":
+            return _laid_right(torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True))
+        case "sgd":
+            return _laid_right(torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=True))
+        case "novograd":
+            return Novograd(groups, lr=rate)
+        case "lamb" | "nvlamb":
+            return Lamb(groups, lr=rate, nvlamb=config.optimizer == "nvlamb")
+        case "lars":
+            return Lars(groups, lr=rate, momentum=momentum)
 
 
-def one_cycle(step: int, *, steps: int, peak: float, warmup_fraction: float) -> float:
-    """Learning rate of a 0-based step: a linear rise from peak / 25, then a cosine fall to peak / 1000.
+def _laid_right(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Let states that are loaded lie in memory as their parameters do.
 
-    As L. Smith's one-cycle policy with one momentum.
+    torch's fused kernels walk both as flat memory, so that a checkpoint of channels-last weights would else be read in
+    the wrong order by a contiguous network, without a word.
     """
-    warmup = max(1, round(steps * warmup_fraction))
-    if step < warmup:
-        return peak * (0.04 + 0.96 * step / warmup)
-    progress = min(1.0, (step - warmup) / max(1, steps - warmup))
-    return peak * (0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * progress)))
+    optimizer.register_load_state_dict_post_hook(_lay_states)
+    return optimizer
+
+
+def _lay_states(optimizer: torch.optim.Optimizer) -> None:
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def build_schedule(config: TrainConfig, steps: int, batch_size: int) -> Schedule:
+    """The schedule of `config.schedule` over `steps`, its peak scaled to `batch_size` where the config asks for it."""
+    assert config.learning_rate is not None
+    peak, first, reference = config.learning_rate, FIRST, config.learning_rate_batch
+    if reference > 0:
+        peak, first = scaled_rate(peak, batch_size, reference), warmup_start(batch_size, reference)
+    given: dict[str, Any] = {"kind": config.schedule, "milestones": config.milestones, "power": config.poly_power}
+    return Schedule(steps=steps, peak=peak, warmup_fraction=config.warmup_fraction, first=first, **given)

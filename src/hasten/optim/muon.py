@@ -8,102 +8,103 @@ direction to mean much, are AdamW's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
+
+from hasten.optim.own import Amp, OwnOptimizer
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _THIN = 8
+_BLOCKED_SIDE = 128
+_BLOCKS = 4
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(OwnOptimizer):
     """Muon on convolution filters, fused AdamW on the rest, in one optimizer with one state.
 
     params: parameters of a network, of any number of dimensions. lr: as for AdamW. transposed: those that are
-    filters of a transposed convolution, whose first axis is the input's.
+    filters of a transposed convolution, whose first axis is the input's. exempt: those that are AdamW's and do not
+    decay, whatever their shape (norms over several axes).
     """
 
     def __init__(
         self,
         params: Iterable[nn.Parameter],
         *,
-        lr: float,
+        lr: float | Tensor,
         transposed: Iterable[Tensor] = (),
+        exempt: Iterable[Tensor] = (),
         weight_decay: float = 0.0,
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.99),
         eps: float = 1e-8,
     ) -> None:
-        listed = list(params)
-        banks = [parameter for parameter in listed if is_filter_bank(parameter)]
-        others = [parameter for parameter in listed if not is_filter_bank(parameter)]
-        turned = {id(parameter) for parameter in transposed}
-        straight = [parameter for parameter in banks if id(parameter) not in turned]
-        swapped = [parameter for parameter in banks if id(parameter) in turned]
+        turned, plain = {id(parameter) for parameter in transposed}, {id(parameter) for parameter in exempt}
+        straight: list[nn.Parameter] = []
+        swapped: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
+        vectors: list[nn.Parameter] = []
+        for parameter in params:
+            if parameter.ndim <= 1 or id(parameter) in plain:
+                vectors.append(parameter)
+            elif not is_filter_bank(parameter):
+                others.append(parameter)
+            else:
+                (swapped if id(parameter) in turned else straight).append(parameter)
         groups = [
             {"params": straight, "muon": True, "swap": False, "weight_decay": weight_decay},
             {"params": swapped, "muon": True, "swap": True, "weight_decay": weight_decay},
-            {"params": [item for item in others if item.ndim > 1], "muon": False, "weight_decay": weight_decay},
-            {"params": [item for item in others if item.ndim <= 1], "muon": False, "weight_decay": 0.0},
+            {"params": others, "muon": False, "weight_decay": weight_decay},
+            {"params": vectors, "muon": False, "weight_decay": 0.0},
         ]
         defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps}
         super().__init__([group for group in groups if group["params"]], defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient. No closure is taken."""
-        assert closure is None
+    def _update(self, amp: Amp) -> None:
         for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if group["muon"]:
-                self._muon(parameters, group)
-            else:
-                self._adamw(parameters, group)
+            for parameters, gradients in self._moving(group):
+                if group["muon"]:
+                    self._muon(parameters, gradients, group, amp)
+                else:
+                    self._adamw(parameters, gradients, group, amp)
 
-    def _muon(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        moments, gradients = [], []
-        for parameter in parameters:
-            state = self.state[parameter]
-            if not state:
-                state["momentum"] = torch.zeros_like(parameter)
-            moments.append(state["momentum"])
-            assert parameter.grad is not None
-            gradients.append(parameter.grad)
+    def _muon(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> None:
+        moments = self._moments(parameters, "momentum")
+        if amp.scale is not None:
+            torch._foreach_div_(gradients, amp.scale)
+        keep, rate = 1 - group["lr"] * group["weight_decay"], -group["lr"]
+        if amp.skip is not None:
+            # A momentum is a fixed point of its own running mean; all that follows is then finite, and times 0.
+            gradients = [
+                torch.where(amp.skip, moment, gradient) for moment, gradient in zip(moments, gradients, strict=True)
+            ]
+            keep, rate = torch.where(amp.skip, 1.0, keep), torch.where(amp.skip, 0.0, rate)
         torch._foreach_lerp_(moments, gradients, 1 - group["momentum"])
-        directions = list(torch._foreach_lerp(gradients, moments, group["momentum"]))  # Nesterov's look ahead
-        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        directions = torch._foreach_lerp(gradients, moments, group["momentum"])  # Nesterov's look ahead
+        if group["weight_decay"] != 0:
+            torch._foreach_mul_(parameters, keep)
         matrices = [_matrix(direction, swap=group["swap"]) for direction in directions]
-        for parameter, direction, update in zip(parameters, directions, orthogonal(matrices), strict=True):
-            scale = 0.2 * max(update.shape) ** 0.5
-            parameter.add_(_filters(update, direction, swap=group["swap"]), alpha=-group["lr"] * scale)
+        factors = _factors(matrices)
+        if isinstance(rate, Tensor):
+            torch._foreach_mul_(factors, rate)
+            rate = 1.0
+        for parameter, matrix, factor in zip(parameters, matrices, factors, strict=True):
+            _add_product(parameter, matrix, factor, alpha=rate * 0.2 * max(matrix.shape) ** 0.5, swap=group["swap"])
 
-    def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        if not parameters:
-            return
-        for parameter in parameters:
-            state = self.state[parameter]
-            if not state:
-                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        adamw(
-            parameters,
-            [parameter.grad for parameter in parameters if parameter.grad is not None],
-            [self.state[parameter]["exp_avg"] for parameter in parameters],
-            [self.state[parameter]["exp_avg_sq"] for parameter in parameters],
-            [],
-            [self.state[parameter]["step"] for parameter in parameters],
-            fused=True,
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
+    def _adamw(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> None:
+        steps, found = self._scalars(parameters, "step"), amp.found
+        torch._foreach_add_(steps, 1)
+        torch._fused_adamw_(
+            parameters, gradients, self._moments(parameters, "exp_avg"), self._moments(parameters, "exp_avg_sq"), [],
+            steps, lr=group["lr"], beta1=group["betas"][0], beta2=group["betas"][1],
+            weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False, maximize=False,
+            grad_scale=amp.scale, found_inf=found,
+        )  # fmt: skip
+        if found is not None:
+            torch._foreach_sub_(steps, [found] * len(steps))
 
 
 def is_filter_bank(parameter: Tensor) -> bool:
@@ -127,37 +128,61 @@ def _matrix(filters: Tensor, *, swap: bool) -> Tensor:
     return moved.flatten(0, -2).mT if swap else moved.flatten(1)
 
 
-def _filters(matrix: Tensor, like: Tensor, *, swap: bool) -> Tensor:
-    """The inverse of `_matrix`: in the shape of `like`."""
-    if not _last(like):
-        turned = like.transpose(0, 1) if swap else like
-        found = matrix.reshape(turned.shape)
-        return found.transpose(0, 1) if swap else found
-    moved = like.movedim(1, -1)
-    return (matrix.mT if swap else matrix).reshape(moved.shape).movedim(-1, 1)
+def _add_product(parameter: Tensor, matrix: Tensor, factor: Tensor, *, alpha: float, swap: bool) -> None:
+    """Add to filters what `factor` makes of their direction's matrix, times alpha."""
+    # In the matrix's own orientation, so that no transposed copy is made.
+    first, second = (factor, matrix) if factor.shape[0] == matrix.shape[0] else (matrix, factor.mT)
+    if swap and not _last(parameter):
+        turned = parameter.transpose(0, 1)
+        turned.add_((first @ second).view(turned.shape), alpha=alpha)
+    else:
+        _matrix(parameter, swap=swap).addmm_(first, second, alpha=alpha)
 
 
-def orthogonal(matrices: Sequence[Tensor], *, iterations: int = 5) -> list[Tensor]:
+def orthogonal(matrices: Sequence[Tensor]) -> list[Tensor]:
     """The nearest half-orthogonal matrices, roughly: singular values end between about 0.7 and 1.2.
 
     matrices: each (rows, columns) float32. Five quintic Newton-Schulz iterations X <- (a + b G + c G^2) X, G = X X^T.
-    Every factor is a polynomial of the first G, so they are multiplied up in the small (short side) space, for all
-    matrices of one short side together, and applied to X once: two products with the long side instead of ten.
+    """
+    return [
+        factor @ matrix if factor.shape[0] == matrix.shape[0] else matrix @ factor.mT
+        for matrix, factor in zip(matrices, _factors(matrices), strict=True)
+    ]
+
+
+def _factors(matrices: Sequence[Tensor], iterations: int = 5) -> list[Tensor]:
+    """What the iterations multiply each matrix by on its short side, (short, short).
+
+    Every iteration is a polynomial of the first G, so they are multiplied up in this small space, for all matrices of
+    one short side together: two products with the long side instead of ten.
     """
     wides = [matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT for matrix in matrices]
     sides: dict[int, list[int]] = {}
     for number, wide in enumerate(wides):
         sides.setdefault(wide.shape[0], []).append(number)
     found = list(matrices)
-    for numbers in sides.values():
-        gram = torch.stack([wides[number] @ wides[number].mT for number in numbers])
+    for side, numbers in sides.items():
+        gram = torch.empty(len(numbers), side, side, dtype=wides[0].dtype, device=wides[0].device)
+        for one, number in zip(gram, numbers, strict=True):
+            _gram(wides[number], out=one)
         norm = gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_()[:, None, None] + 1e-7
         products = _polynomial(gram.div_(norm * norm), iterations).div_(norm)
         for number, product in zip(numbers, products, strict=True):
-            # In the matrix's own orientation, so that no transposed copy is made of the result.
-            tall = wides[number] is not matrices[number]
-            found[number] = matrices[number] @ product.mT if tall else product @ matrices[number]
+            found[number] = product
     return found
+
+
+def _gram(wide: Tensor, *, out: Tensor) -> None:
+    """out = wide @ wide.T. On a CPU, where the product takes long, only a little more than its lower triangle."""
+    side = wide.shape[0]
+    if side < _BLOCKED_SIDE or wide.device.type != "cpu":
+        torch.mm(wide, wide.mT, out=out)
+        return
+    height = -(-side // _BLOCKS)
+    for start in range(0, side, height):
+        stop = min(start + height, side)
+        torch.mm(wide[start:stop], wide[:stop].mT, out=out[start:stop, :stop])
+        out[:start, start:stop] = out[start:stop, :start].mT
 
 
 def _polynomial(gram: Tensor, iterations: int) -> Tensor:

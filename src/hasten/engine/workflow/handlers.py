@@ -50,8 +50,9 @@ class AsyncValidationHandler:
     save `handler.network`. Its loader gets a generator of its own where it has none, so that it takes no numbers from
     the training's. deliver: called in the trainer's thread, at the end of a later step or of the run, with
     `Validated(step, result, seconds, network)`, whose result is the evaluator's `state.metrics`; the last one is kept
-    as `handler.last`. when_busy, threads: as for `AsyncValidation`, which `handler.validation` is. The rest: as for
-    MONAI's handler. Raises in the trainer what the evaluator raised.
+    as `handler.last`. when_busy, threads: as for `AsyncValidation`, which `handler.validation` is; a run that ends after
+    a validation was skipped validates its last weights. The rest: as for MONAI's handler. Raises in the trainer what the
+    evaluator raised.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class AsyncValidationHandler:
         self.validation: AsyncValidation[dict[str, Any]] = AsyncValidation(
             partial(self._run, epoch=1), self._delivered, like=self.source, when_busy=when_busy, threads=threads
         )
+        self._missed = False
         loader = validator.data_loader
         if isinstance(loader, DataLoader) and loader.generator is None:
             loader.generator = torch.Generator()
@@ -92,8 +94,11 @@ class AsyncValidationHandler:
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._poll)
         engine.add_event_handler(Events.COMPLETED, self._finish)
 
-    def __call__(self, engine: Any) -> None:
-        self.validation.request(self.source, engine.state.iteration, partial(self._run, epoch=engine.state.epoch))
+    def __call__(self, engine: Any, when_busy: str | None = None) -> None:
+        """Validate the weights as they are now."""
+        run = partial(self._run, epoch=engine.state.epoch)
+        step = engine.state.iteration
+        self._missed = not self.validation.request(self.source, step, validate=run, when_busy=when_busy)
 
     def _run(self, network: nn.Module, *, epoch: int) -> dict[str, Any]:
         assert network is self.validator.network
@@ -109,4 +114,6 @@ class AsyncValidationHandler:
         self.validation.poll()
 
     def _finish(self, engine: Any) -> None:
+        if self._missed:
+            self(engine, "wait")
         self.validation.finish()

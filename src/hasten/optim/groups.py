@@ -1,0 +1,56 @@
+"""Parameter groups: what weight decay acts on and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+
+NORMS = (
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d,
+    nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm,
+)  # fmt: skip
+"""Whose parameters do not decay, of however many dimensions they are."""
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+def param_groups(network: nn.Module, *, weight_decay: float, exempt: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Groups for any torch optimizer: the weights that decay, then biases, norms and activations, which do not.
+
+    exempt: patterns of parameter names, as in `network.named_parameters()`, that do not decay either, such as
+    "*.position_embeddings". Every parameter is in one group, in the network's order; a group that would be empty is
+    left out. ValueError for a pattern that no name fits.
+    """
+    kept = {id(parameter) for parameter in exempt_parameters(network, exempt)}
+    decay: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
+    for parameter in network.parameters():
+        (rest if id(parameter) in kept else decay).append(parameter)
+    groups = [{"params": decay, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[nn.Parameter]:
+    """Parameters that do not decay: of at most one dimension, of a norm, or with a name that fits a pattern."""
+    named = dict(network.named_parameters())
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in named):
+            raise ValueError(f"no parameter's name fits {pattern!r}; the first ones are {', '.join(list(named)[:5])}")
+    norms = {
+        id(parameter)
+        for module in network.modules()
+        if isinstance(module, NORMS)
+        for parameter in module.parameters(recurse=False)
+    }
+    return [
+        parameter
+        for name, parameter in named.items()
+        if parameter.ndim <= 1 or id(parameter) in norms or any(fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+
+
+def transposed_filters(network: nn.Module) -> list[Tensor]:
+    """The filters of transposed convolutions, whose first axis is the input's (as Muon must know)."""
+    return [module.weight for module in network.modules() if isinstance(module, _TRANSPOSED)]

@@ -1,0 +1,105 @@
+"""LAMB: Adam's direction with weight decay, scaled layer by layer to the norm of the weights.
+
+Y. You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR 2020
+(arXiv:1904.00962), algorithm 2 with phi(x) = x. Of what that leaves open, this has timm's choices: layers without
+weight decay (biases, norms) take Adam's step as it is, and so does a layer whose weights or direction are all 0.
+
+NVLAMB (S. Sreenivas et al., "Pretraining BERT with layer-wise adaptive learning rates", NVIDIA technical blog 2019)
+differs in two ways: the gradients of the whole network are divided by their common norm before the moments see them,
+and every layer is scaled. NVIDIA's own code (Apex, `FusedLAMB(use_nvlamb=True, max_grad_norm=1.0)`) divides only
+where that norm exceeds `max_grad_norm`; `nvlamb=True` with a `max_grad_norm` is that one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from hasten.optim.own import Amp, OwnOptimizer, check_rates, norms_of
+
+
+class Lamb(OwnOptimizer):
+    """LAMB, or NVIDIA's variant of it.
+
+    max_grad_norm: the norm of all gradients together is clipped to this first (timm and Apex: 1.0); None does not
+    clip, or, with `nvlamb`, divides by the norm whatever it is. trust_clip: no layer's step is scaled up (LAMBC).
+    always_adapt: scale the layers without weight decay too.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        *,
+        max_grad_norm: float | None = None,
+        nvlamb: bool = False,
+        trust_clip: bool = False,
+        always_adapt: bool = False,
+    ) -> None:
+        check_rates(lr=lr, eps=eps, weight_decay=weight_decay, shares={"betas[0]": betas[0], "betas[1]": betas[1]})
+        if max_grad_norm is not None and max_grad_norm <= 0:
+            raise ValueError(f"max_grad_norm is {max_grad_norm}; it must be above 0, or None")
+        defaults = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+            "max_grad_norm": max_grad_norm, "nvlamb": nvlamb, "trust_clip": trust_clip,
+            "always_adapt": always_adapt or nvlamb,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def _update(self, amp: Amp) -> None:
+        moving = [(group, pair) for group in self.param_groups for pair in self._moving(group)]
+        divisor = self._divisor([gradients for _, (_, gradients) in moving], amp)
+        for group, (parameters, gradients) in moving:
+            updates = self._directions(parameters, gradients, group, amp.scaled_by(divisor), amp.found)
+            ratios = self._ratios(parameters, updates, group) * -group["lr"]
+            # A masked +0 on this side of the product keeps even the sign of a weight of -0.
+            factors = ratios if amp.skip is None else torch.where(amp.skip, 0.0, ratios)
+            factors = factors.to(parameters[0].dtype)
+            torch._foreach_addcmul_(parameters, updates, list(factors.unbind()))
+
+    def _divisor(self, gradients: list[list[Tensor]], amp: Amp) -> Tensor | None:
+        """(): what all gradients are divided by before their moments, None for nothing."""
+        largest = self.defaults["max_grad_norm"]
+        if not gradients or (largest is None and not self.defaults["nvlamb"]):
+            return None
+        device = gradients[0][0].device
+        norms = torch.cat([norms_of(each).to(device, non_blocking=True) for each in gradients])
+        norm = amp.unscaled(torch.linalg.vector_norm(norms))
+        if largest is not None:
+            return (norm / largest).clamp_(min=1.0)
+        return torch.where(norm > 0, norm, 1.0)
+
+    def _directions(
+        self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any],
+        scale: Tensor | None, found: Tensor | None,
+    ) -> list[Tensor]:  # fmt: skip
+        """Adam's direction plus weight decay, of each; moments and steps are moved on."""
+        directions = self._scratches(parameters)
+        moments, squares = self._moments(parameters, "exp_avg"), self._moments(parameters, "exp_avg_sq")
+        steps = self._scalars(parameters, "step")
+        torch._foreach_copy_(directions, parameters)
+        torch._foreach_add_(steps, 1)
+        # With a rate of -1 AdamW's kernel computes w * (1 + its weight decay) + direction: from copies of the weights,
+        # and with weight_decay - 1, that is LAMB's direction in one pass.
+        torch._fused_adamw_(
+            directions, gradients, moments, squares, [], steps,
+            lr=-1.0, beta1=group["betas"][0], beta2=group["betas"][1], weight_decay=group["weight_decay"] - 1.0,
+            eps=group["eps"], amsgrad=False, maximize=False, grad_scale=scale, found_inf=found,
+        )  # fmt: skip
+        if found is not None:
+            torch._foreach_sub_(steps, [found] * len(steps))
+        return directions
+
+    def _ratios(self, parameters: list[Tensor], updates: list[Tensor], group: dict[str, Any]) -> Tensor:
+        """(N,): what each update is multiplied by, beside the learning rate."""
+        if group["weight_decay"] == 0 and not group["always_adapt"]:
+            return torch.ones(len(parameters), device=parameters[0].device)
+        weights, steps = norms_of(parameters), norms_of(updates)
+        ratios = torch.where((weights > 0) & (steps > 0), weights / steps, 1.0)
+        return ratios.clamp_(max=1.0) if group["trust_clip"] else ratios

@@ -1,0 +1,76 @@
+"""LARS: momentum on gradients that are scaled, layer by layer, to a share of the norm of the weights.
+
+Y. You, I. Gitman, B. Ginsburg, "Large batch training of convolutional networks", arXiv:1708.03888. The ratio
+trust * |w| / (|g| + decay * |w|) multiplies gradient and decay before the momentum, and the learning rate what comes
+out of it, as in timm and in NVIDIA's LARC, so that a schedule acts as on SGD.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from hasten.optim.own import Amp, OwnOptimizer, check_rates, momentum_step, norms_of
+
+
+class Lars(OwnOptimizer):
+    """SGD with momentum and layer-wise adaptive rates.
+
+    trust: share of its weights' norm that a layer moves at a learning rate of 1. trust_clip: no layer's rate exceeds
+    the learning rate (LARC). always_adapt: scale the layers without weight decay too, which else take SGD's step.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1.0,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        *,
+        nesterov: bool = False,
+        trust: float = 0.001,
+        eps: float = 1e-8,
+        trust_clip: bool = False,
+        always_adapt: bool = False,
+    ) -> None:
+        check_rates(lr=lr, eps=eps, weight_decay=weight_decay, shares={"momentum": momentum})
+        if nesterov and momentum == 0:
+            raise ValueError("nesterov needs a momentum above 0")
+        defaults = {
+            "lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov, "trust": trust,
+            "eps": eps, "trust_clip": trust_clip, "always_adapt": always_adapt,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def _update(self, amp: Amp) -> None:
+        for group in self.param_groups:
+            given = {"lr": group["lr"], "momentum": group["momentum"], "nesterov": group["nesterov"]}
+            for parameters, gradients in self._moving(group):
+                moments = self._moments(parameters, "momentum_buffer")
+                moving = list(zip(parameters, gradients, moments, strict=True))
+                if group["weight_decay"] == 0 and not group["always_adapt"]:
+                    for one in moving:
+                        momentum_step(*one, **given, scale=amp.scale, found=amp.found)
+                    continue
+                ratios = _ratios(parameters, gradients, group, amp)
+                if amp.scale is not None:
+                    torch._foreach_div_(gradients, amp.scale)
+                if self._reads(ratios) and group["momentum"] > 0 and not group["nesterov"]:
+                    # As numbers that the kernel multiplies by anyway, they spare it writing the scaled gradients.
+                    for one, ratio in zip(moving, ratios.tolist(), strict=True):
+                        momentum_step(*one, **given, factor=ratio, weight_decay=group["weight_decay"])
+                    continue
+                torch._foreach_add_(gradients, parameters, alpha=group["weight_decay"])
+                for one, divisor in zip(moving, ratios.reciprocal().unbind(), strict=True):
+                    momentum_step(*one, **given, scale=divisor, found=amp.found)
+
+
+def _ratios(parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> Tensor:
+    """(N,): what gradient and decay of each layer are multiplied by."""
+    weights, slopes = norms_of(parameters), amp.unscaled(norms_of(gradients))
+    ratios = group["trust"] * weights / (slopes + group["weight_decay"] * weights + group["eps"])
+    ratios = torch.where((weights > 0) & (slopes > 0), ratios, 1.0)
+    return (ratios / group["lr"]).clamp_(max=1.0) if group["trust_clip"] else ratios

@@ -1,0 +1,76 @@
+"""NovoGrad: gradients divided by a running norm of their own layer, then momentum (Ginsburg et al. 2019).
+
+As `monai.optimizers.Novograd` has it: weight decay joins the normalised gradient before the momentum, and the running
+mean of a layer's squared norm starts at its first one. B. Ginsburg et al., "Stochastic gradient methods with
+layer-wise adaptive moments for training of deep networks", arXiv:1905.11286.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from hasten.optim.own import Amp, OwnOptimizer, check_rates, keep, momentum_step, norms_of, store
+
+
+class Novograd(OwnOptimizer):
+    """NovoGrad, with the arguments and the states of MONAI's.
+
+    betas: shares of the old momentum and of the old squared norm. grad_averaging: a gradient enters the momentum
+    with 1 - betas[0]. amsgrad: divide by the largest running norm so far.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        grad_averaging: bool = False,
+        amsgrad: bool = False,
+    ) -> None:
+        check_rates(lr=lr, eps=eps, weight_decay=weight_decay, shares={"betas[0]": betas[0], "betas[1]": betas[1]})
+        defaults = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+            "grad_averaging": grad_averaging, "amsgrad": amsgrad,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def _update(self, amp: Amp) -> None:
+        for group in self.param_groups:
+            beta = group["betas"][0]
+            share = 1 - beta if group["grad_averaging"] else 1.0
+            for parameters, gradients in self._moving(group):
+                moments = self._moments(parameters, "exp_avg")
+                divisors = self._divisors(parameters, gradients, group, amp)
+                divisors = divisors if amp.scale is None else divisors * amp.scale
+                moving = zip(parameters, gradients, moments, strict=True)
+                # The kernel's momentum is NovoGrad's, but it takes one divisor a call.
+                if beta > 0 and self._reads(divisors):
+                    # As numbers that the kernel multiplies by anyway, they spare it writing the divided gradients.
+                    factors, decays = share / divisors.double(), group["weight_decay"] * divisors.double()
+                    for one, factor, decay in zip(moving, factors.tolist(), decays.tolist(), strict=True):
+                        momentum_step(*one, lr=group["lr"], momentum=beta, factor=factor, weight_decay=decay)
+                else:
+                    for one, divisor in zip(moving, divisors.unbind(), strict=True):
+                        momentum_step(
+                            *one, lr=group["lr"], momentum=beta, factor=share, weight_decay=group["weight_decay"],
+                            scale=divisor, found=amp.found,
+                        )  # fmt: skip
+
+    def _divisors(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> Tensor:
+        """(N,): the running norm of each gradient, after this one."""
+        squares = amp.unscaled(norms_of(gradients)).square_()
+        states = self._scalars(parameters, "exp_avg_sq")
+        old, beta = torch.stack(states), group["betas"][1]
+        new = keep(amp.skip, old, torch.where(old == 0, squares, beta * old + (1 - beta) * squares))
+        store(states, new)
+        if group["amsgrad"]:
+            largest = self._scalars(parameters, "max_exp_avg_sq")
+            new = torch.maximum(torch.stack(largest), new)
+            store(largest, new)
+        return new.sqrt().add_(group["eps"])

@@ -1,0 +1,185 @@
+"""What Hasten's own optimizers share: who moves in a step, states in the weights' memory format, and skipped steps.
+
+The states of a parameter are made at its first gradient and kept. The fused kernels of torch walk parameter, gradient
+and states as flat memory, so each has the parameter's strides; a state that lies otherwise (a checkpoint of another
+memory format, a network that was converted meanwhile) is copied over once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Amp:
+    """What torch's AMP protocol asks of a step; each () and on the device."""
+
+    scale: Tensor | None
+    """Gradients are to be divided by this."""
+    skip: Tensor | None
+    """Bool: leave parameters and states as they are."""
+
+    @property
+    def found(self) -> Tensor | None:
+        """`skip` as torch's fused kernels take it: exactly 1 or 0."""
+        return None if self.skip is None else self.skip.to(torch.float32)
+
+    def scaled_by(self, factor: Tensor | None) -> Tensor | None:
+        """The product of `scale` and `factor`, either of which may be missing."""
+        if self.scale is None or factor is None:
+            return factor if self.scale is None else self.scale
+        return self.scale * factor
+
+    def unscaled(self, norm: Tensor) -> Tensor:
+        """Norms of gradients as they would be had they been divided."""
+        return norm if self.scale is None else norm / self.scale
+
+
+class OwnOptimizer(torch.optim.Optimizer):
+    """Base of the optimizers in this package.
+
+    Its `step` follows the protocol of torch's fused ones (`_step_supports_amp_scaling`): with `grad_scale` set the
+    gradients are divided by it, and where `found_inf` is not 0 the step changes nothing, however broken the gradients
+    are. A GPU is never waited for; on a CPU there is nobody to wait for and `found_inf` is read.
+    `lr` of a group is a float, or a () tensor on the device, as a captured CUDA graph needs it.
+    """
+
+    _step_supports_amp_scaling = True
+    _reads_on_cpu = True
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.setdefault("_scratch", {})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update of every parameter that has a gradient. closure: computes the loss anew, which is returned.
+
+        Gradients are used up: their values afterwards mean nothing.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        amp = self._amp()
+        if amp is not None:
+            self._update(amp)
+        return loss
+
+    def _update(self, amp: Amp) -> None:
+        """Change the parameters and states of every group."""
+        raise NotImplementedError
+
+    def _amp(self) -> Amp | None:
+        """None where the step is known to be skipped."""
+        # GradScaler sets both before a step and deletes them after it; a class attribute would be in its way.
+        scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if found is not None and self._reads(found):
+            return None if bool(found) else Amp(scale, None)
+        return Amp(scale, None if found is None else found != 0)
+
+    def _reads(self, value: Tensor) -> bool:
+        """Whether reading this value waits for nobody."""
+        return value.device.type == "cpu" and self._reads_on_cpu
+
+    def _moving(self, group: dict[str, Any]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        """Parameters of a group that have a gradient, with the gradients: lists of one device and dtype each."""
+        found: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is not None:
+                parameters, gradients = found.setdefault((parameter.device, parameter.dtype), ([], []))
+                parameters.append(parameter)
+                gradients.append(_laid_as(parameter, gradient))
+        yield from found.values()
+
+    def _moments(self, parameters: list[Tensor], name: str) -> list[Tensor]:
+        """The state `name` of each: of its shape, dtype and strides, 0 at first."""
+        return [_kept(self.state[parameter], name, parameter) for parameter in parameters]
+
+    def _scratches(self, parameters: list[Tensor]) -> list[Tensor]:
+        """Memory as large as each parameter, of no meaning between steps and in no state_dict."""
+        scratch: dict[Tensor, Tensor] = self.__dict__.setdefault("_scratch", {})
+        return [_kept(scratch, parameter, parameter) for parameter in parameters]
+
+    def _scalars(self, parameters: list[Tensor], name: str) -> list[Tensor]:
+        """The state `name` of each: () float32 on its device, 0 at first."""
+        found = []
+        for parameter in parameters:
+            state = self.state[parameter]
+            value = state.get(name)
+            if value is None:
+                value = state[name] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            elif value.device != parameter.device or value.dtype != torch.float32:
+                value = state[name] = value.to(parameter.device, torch.float32)
+            found.append(value)
+        return found
+
+
+def _kept(home: dict[Any, Tensor], name: Any, like: Tensor) -> Tensor:
+    value = home.get(name)
+    if value is None:
+        value = home[name] = torch.zeros_like(like)
+        if value.stride() != like.stride():
+            raise ValueError(
+                f"an optimizer was given a parameter of shape {tuple(like.shape)} that does not fill its memory: "
+                "make it .contiguous() before the optimizer is built"
+            )
+    elif value.stride() != like.stride() or value.device != like.device:
+        value = home[name] = _laid_as(like, value)
+    return value
+
+
+def _laid_as(like: Tensor, value: Tensor) -> Tensor:
+    """`value` itself, or a copy of it, with the strides and on the device of `like`."""
+    if value.stride() == like.stride() and value.device == like.device:
+        return value
+    return torch.empty_like(like, dtype=value.dtype).copy_(value)
+
+
+def momentum_step(
+    parameter: Tensor, gradient: Tensor, moment: Tensor, *, lr: float | Tensor, momentum: float, factor: float = 1.0,
+    weight_decay: float = 0.0, nesterov: bool = False, scale: Tensor | None = None, found: Tensor | None = None,
+) -> None:  # fmt: skip
+    """moment <- momentum * moment + factor * (gradient / scale + weight_decay * parameter); parameter -= lr * moment.
+
+    In one pass. With `nesterov` the parameter moves by the gradient plus momentum * moment; `factor` is then 1, and so
+    it is without momentum, where no moment is kept. Nothing changes where `found` is 1. With a `scale` the divided
+    gradient is written back.
+    """
+    assert factor == 1.0 or (momentum != 0 and not nesterov)
+    torch._fused_sgd_(
+        [parameter], [gradient], [moment] if momentum != 0 else [],
+        lr=lr, momentum=momentum, dampening=1.0 - factor, weight_decay=weight_decay, nesterov=nesterov,
+        maximize=False, is_first_step=False, grad_scale=scale, found_inf=found,
+    )  # fmt: skip
+
+
+def norms_of(tensors: list[Tensor]) -> Tensor:
+    """(N,) float32: the 2-norm of each."""
+    return torch.stack(torch._foreach_norm(tensors)).to(torch.float32)
+
+
+def keep(skip: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
+    """`new`, or `old` where the step is skipped."""
+    return new if skip is None else torch.where(skip, old, new)
+
+
+def store(values: list[Tensor], vector: Tensor) -> None:
+    """Write the elements of (N,) `vector` into N () tensors."""
+    torch._foreach_copy_(values, list(vector.unbind()))
+
+
+def check_rates(*, lr: float | Tensor, eps: float, weight_decay: float, shares: dict[str, float]) -> None:
+    """ValueError for a negative rate, or for a share (of a running mean) that is not in [0, 1)."""
+    for name, value in {"lr": lr, "eps": eps, "weight_decay": weight_decay}.items():
+        if not isinstance(value, Tensor) and value < 0:
+            raise ValueError(f"{name} is {value}; it cannot be negative")
+    for name, value in shares.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 0 and below 1")

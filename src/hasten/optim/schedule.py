@@ -1,0 +1,166 @@
+"""Learning rates as pure functions of the 0-based step, so that a resumed run needs nothing but its step.
+
+`one_cycle` is a whole schedule. The other shapes (`cosine`, `poly`, `steps_down`) are factors after a linear rise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Kind = Literal["one_cycle", "cosine", "poly", "step", "constant"]
+FIRST = 0.04
+"""Share of the peak at which a rise starts."""
+
+
+def one_cycle(step: int, *, steps: int, peak: float, warmup_fraction: float) -> float:
+    """Learning rate of a 0-based step: a linear rise from peak / 25, then a cosine fall to peak / 1000.
+
+    As L. Smith's one-cycle policy with one momentum.
+    """
+    warmup = max(1, round(steps * warmup_fraction))
+    if step < warmup:
+        return peak * (0.04 + 0.96 * step / warmup)
+    progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+    return peak * (0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def cosine(progress: float) -> float:
+    """Factor from 1 at progress 0 to 0 at progress 1, half a cosine."""
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def poly(progress: float, *, power: float = 0.9) -> float:
+    """Factor from 1 at progress 0 to 0 at progress 1: (1 - progress) ** power, as nnU-Net's."""
+    return float((1.0 - progress) ** power)
+
+
+def steps_down(share: float, milestones: Sequence[tuple[float, float]]) -> float:
+    """The factor of the last of `milestones`, (share of the steps, factor), that is reached; 1 before the first."""
+    factor = 1.0
+    for start, later in milestones:
+        if share >= start:
+            factor = later
+    return factor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """`schedule(step)` is the learning rate of a 0-based step.
+
+    It rises linearly over the first `warmup_fraction` of the steps and then goes on as `kind` says. Beyond `steps` it
+    stays where it ended. ValueError for numbers that make no schedule.
+    """
+
+    kind: Kind = "one_cycle"
+    steps: int
+    """Steps of the whole run."""
+    peak: float
+    """Learning rate at the end of the rise."""
+    warmup_fraction: float = 0.05
+    first: float = FIRST
+    """Share of the peak at step 0, if there is a rise. one_cycle has its own."""
+    milestones: tuple[tuple[float, float], ...] = ()
+    """Of kind `step`: from that share of all steps on, the peak times that factor."""
+    power: float = 0.9
+    """Of kind `poly`."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"a schedule of {self.steps} steps; it needs at least 1")
+        if not 0 <= self.warmup_fraction < 1:
+            raise ValueError(f"warmup_fraction is {self.warmup_fraction}; it must be at least 0 and below 1")
+        if self.kind == "poly" and self.power <= 0:
+            raise ValueError(f"power is {self.power}; poly needs one above 0")
+        shares = [share for share, _ in self.milestones]
+        if shares != sorted(shares) or any(not 0 <= share <= 1 or factor < 0 for share, factor in self.milestones):
+            raise ValueError(
+                f"milestones are {self.milestones}; each is (share of the steps from 0 to 1, factor of at least 0), "
+                "and the shares rise"
+            )
+
+    def __call__(self, step: int) -> float:
+        if self.kind == "one_cycle":
+            return one_cycle(step, steps=self.steps, peak=self.peak, warmup_fraction=self.warmup_fraction)
+        warmup = self.warmup
+        if step < warmup:
+            return self.peak * (self.first + (1 - self.first) * step / warmup)
+        progress = min(1.0, (step - warmup) / max(1, self.steps - warmup))
+        match self.kind:
+            case "cosine":
+                return self.peak * cosine(progress)
+            case "poly":
+                return self.peak * poly(progress, power=self.power)
+            case "step":
+                return self.peak * steps_down(min(1.0, step / self.steps), self.milestones)
+            case "constant":
+                return self.peak
+
+    @property
+    def warmup(self) -> int:
+        """Steps below the peak at the start."""
+        steps = round(self.steps * self.warmup_fraction)
+        return max(1, steps) if self.kind == "one_cycle" else min(steps, self.steps - 1)
+
+
+def scaled_rate(rate: float, batch_size: int, reference_batch: int) -> float:
+    """The linear scaling rule: a rate that was good at `reference_batch`, for batches of `batch_size`.
+
+    P. Goyal et al., "Accurate, large minibatch SGD", arXiv:1706.02677. The rule holds for SGD with momentum once the
+    first epochs are over: where the rate grows, let it rise from the unscaled one (`warmup_start`) over about 5 epochs.
+    Adaptive optimizers often want less, the square root of the ratio; LARS and LAMB were made to need little of it.
+    """
+    if batch_size < 1 or reference_batch < 1:
+        raise ValueError(f"batch sizes are {batch_size} and {reference_batch}; each must be at least 1")
+    return rate * batch_size / reference_batch
+
+
+def warmup_start(batch_size: int, reference_batch: int) -> float:
+    """Share of the scaled rate at which its rise starts: at the unscaled rate, or at `FIRST` where that is no rise."""
+    return reference_batch / batch_size if batch_size > reference_batch else FIRST
+
+
+class ScheduleLR(torch.optim.lr_scheduler.LRScheduler):
+    """A schedule for those who expect a torch scheduler (MONAI's LrScheduleHandler, Lightning, a loop of one's own).
+
+    Every group gets the schedule's rate of the step. Its state is the step alone.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, schedule: Callable[[int], float], last_epoch: int = -1
+    ) -> None:
+        self.schedule = schedule
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float | Tensor]:
+        return [self.schedule(self.last_epoch) for _ in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last_epoch": self.last_epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go to the saved step, and set its rate."""
+        self.last_epoch = state_dict["last_epoch"]
+        self._step_count = self.last_epoch + 1
+        rate = self.schedule(self.last_epoch)
+        set_rate(self.optimizer, rate)
+        self._last_lr = [rate for _ in self.optimizer.param_groups]
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give every parameter group this learning rate, in place where it is a tensor (as a captured step needs it)."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def as_scheduler(optimizer: torch.optim.Optimizer, schedule: Callable[[int], float]) -> ScheduleLR:
+    """A torch scheduler that gives every group `schedule(step)`; call its `step()` after each optimizer step."""
+    return ScheduleLR(optimizer, schedule)

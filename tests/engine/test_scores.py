@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasten.engine.scores import averaged, first_output
+
+SCORES = torch.randn(2, 3, 4, 5, 6)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        SCORES,
+        [SCORES, SCORES[..., ::2]],
+        (SCORES,),
+        ([SCORES, None], "features"),
+        {"out": SCORES, "aux": None},
+        torch.stack([SCORES, torch.zeros_like(SCORES)], 1),
+    ],
+    ids=["tensor", "list", "tuple", "nested", "mapping", "stacked heads"],
+)
+def test_the_first_output_counts(output: Any) -> None:
+    assert torch.equal(first_output(output, 5), SCORES)
+
+
+@pytest.mark.parametrize("output", [None, [], SCORES[0], "scores", SCORES[None, None]])
+def test_other_outputs_are_refused(output: Any) -> None:
+    with pytest.raises(ValueError, match="the network gave a"):
+        first_output(output, 5)
+
+
+def test_without_mirroring_nothing_is_wrapped() -> None:
+    def scores(image: Tensor) -> Tensor:
+        return image
+
+    assert averaged(scores, (), "scores") is scores
+
+
+@pytest.mark.parametrize("average", ["scores", "softmax"])
+@pytest.mark.parametrize("axes", [(), (0,), (0, 2), (0, 1, 2)])
+def test_the_mean_over_all_mirrorings(average: str, axes: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    network, image = nn.Conv3d(1, 3, 3, padding=1), torch.randn(2, 1, 4, 5, 6)
+    before = image.clone()
+    with torch.inference_mode():
+        found = averaged(network, axes, average)(image)  # type: ignore[arg-type]
+        every = []
+        for count in range(len(axes) + 1):
+            for chosen in combinations([2 + axis for axis in axes], count):
+                scores = network(image.flip(chosen)) if chosen else network(image)
+                scores = scores.softmax(1) if average == "softmax" else scores
+                every.append(scores.flip(chosen) if chosen else scores)
+    assert len(every) == 2 ** len(axes)
+    torch.testing.assert_close(found, torch.stack(every).mean(0), atol=1e-5, rtol=1e-5)
+    assert torch.equal(image, before)
+
+
+def test_a_network_that_gives_back_its_input_keeps_it() -> None:
+    image = torch.randn(1, 2, 3, 4, 5)
+    before = image.clone()
+    found = averaged(lambda given: given, (0, 1), "scores")(image)
+    assert torch.equal(image, before)
+    torch.testing.assert_close(found, before)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from monai.networks.nets import DynUNet, SegResNet, UNet
+from torch import nn
+
+from hasten.optim.groups import exempt_parameters, param_groups, transposed_filters
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "UNet": lambda: UNet(3, 1, 2, channels=(4, 8, 16), strides=(2, 2), num_res_units=2),
+    "UNet, batch": lambda: UNet(2, 1, 2, channels=(4, 8), strides=(2,), norm="batch", act="relu"),
+    "DynUNet": lambda: DynUNet(
+        3, 1, 2, kernel_size=[3, 3, 3], strides=[1, 2, 2], upsample_kernel_size=[2, 2], filters=[4, 8, 16],
+        norm_name=("INSTANCE", {"affine": True}), deep_supervision=True, deep_supr_num=1,
+    ),
+    "SegResNet": lambda: SegResNet(3, init_filters=8, blocks_down=(1, 1), blocks_up=(1,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_of_monais_networks_only_filters_decay(name: str) -> None:
+    network = NETWORKS[name]()
+    decay, rest = param_groups(network, weight_decay=0.3)
+    filters = {
+        id(module.weight)
+        for module in network.modules()
+        if isinstance(module, (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d))
+    }
+    assert {id(each) for each in decay["params"]} == filters
+    assert (decay["weight_decay"], rest["weight_decay"]) == (0.3, 0.0)
+    listed = [id(each) for each in (*decay["params"], *rest["params"])]
+    assert sorted(listed) == sorted(id(each) for each in network.parameters())
+    order = [id(each) for each in network.parameters()]
+    for group in (decay, rest):
+        places = [order.index(id(each)) for each in group["params"]]
+        assert places == sorted(places)
+    torch.optim.SGD([decay, rest], lr=0.1)
+
+
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(1, 5, 8))
+        self.line = nn.Linear(8, 8)
+        self.norm = nn.LayerNorm((5, 8))
+        self.shared = self.line
+
+
+def test_norms_of_several_axes_and_named_ones_do_not_decay() -> None:
+    network = Mixed()
+    names = {id(each): name for name, each in network.named_parameters()}
+    assert {names[id(each)] for each in exempt_parameters(network)} == {"line.bias", "norm.weight", "norm.bias"}
+    decay, rest = param_groups(network, weight_decay=0.1, exempt=["pos*"])
+    assert [names[id(each)] for each in decay["params"]] == ["line.weight"]
+    assert {names[id(each)] for each in rest["params"]} == {"positions", "line.bias", "norm.weight", "norm.bias"}
+    with pytest.raises(ValueError, match=r"'nothing\*'; the first ones are positions"):
+        param_groups(network, weight_decay=0.1, exempt=["nothing*"])
+
+
+def test_a_group_that_would_be_empty_is_left_out() -> None:
+    assert [group["weight_decay"] for group in param_groups(nn.Linear(2, 2, bias=False), weight_decay=0.1)] == [0.1]
+    assert [group["weight_decay"] for group in param_groups(nn.BatchNorm3d(4), weight_decay=0.1)] == [0.0]
+
+
+def test_transposed_filters_are_found() -> None:
+    network = nn.Sequential(nn.Conv2d(2, 2, 3), nn.ConvTranspose2d(2, 2, 2), nn.ConvTranspose3d(1, 1, 2, bias=False))
+    assert [tuple(each.shape) for each in transposed_filters(network)] == [(2, 2, 2, 2), (1, 1, 2, 2, 2)]

@@ -1,0 +1,292 @@
+"""What all of Hasten's optimizers promise: skipped steps, scaled gradients, resuming, memory formats, tensor rates."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasten.optim.groups import param_groups, transposed_filters
+from hasten.optim.lamb import Lamb
+from hasten.optim.lars import Lars
+from hasten.optim.lookahead import Lookahead
+from hasten.optim.muon import Muon
+from hasten.optim.novograd import Novograd
+from tests.optim.textbook import network, set_gradients, spoil_gradients
+
+RATE = 0.02
+LAYOUTS = [torch.contiguous_format, torch.channels_last_3d]
+
+
+def muon(net: nn.Module, lr: Any = RATE) -> Muon:
+    return Muon(net.parameters(), lr=lr, transposed=transposed_filters(net), weight_decay=0.1)
+
+
+def adamw(net: nn.Module, lr: Any = RATE) -> torch.optim.AdamW:
+    return torch.optim.AdamW(param_groups(net, weight_decay=0.1), lr=lr, fused=True)
+
+
+MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "novograd": lambda net, lr=RATE: Novograd(param_groups(net, weight_decay=0.1), lr=lr),
+    "novograd, averaged": lambda net, lr=RATE: Novograd(net.parameters(), lr, grad_averaging=True, amsgrad=True),
+    "lamb": lambda net, lr=RATE: Lamb(param_groups(net, weight_decay=0.1), lr=lr),
+    "lamb, clipped": lambda net, lr=RATE: Lamb(net.parameters(), lr=lr, max_grad_norm=0.5, trust_clip=True),
+    "nvlamb": lambda net, lr=RATE: Lamb(param_groups(net, weight_decay=0.1), lr=lr, nvlamb=True),
+    "lars": lambda net, lr=RATE: Lars(param_groups(net, weight_decay=0.1), lr=lr, trust=0.1),
+    "lars, nesterov": lambda net, lr=RATE: Lars(net.parameters(), lr, weight_decay=0.1, nesterov=True),
+    "muon": muon,
+    "lookahead of adamw": lambda net, lr=RATE: Lookahead(adamw(net, lr), every=2),
+    "lookahead of muon": lambda net, lr=RATE: Lookahead(muon(net, lr), every=3, alpha=0.3),
+}
+ALL = pytest.mark.parametrize("name", MAKERS)
+
+
+def masked(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """As on a GPU: no value is read."""
+    for each in (optimizer, getattr(optimizer, "inner", None)):
+        if hasattr(each, "_reads_on_cpu"):
+            each._reads_on_cpu = False
+    return optimizer
+
+
+def amp_step(optimizer: torch.optim.Optimizer, *, scale: float | None, found: float) -> None:
+    optimizer.grad_scale = None if scale is None else torch.tensor(scale)  # type: ignore[attr-defined]
+    optimizer.found_inf = torch.tensor(found)  # type: ignore[attr-defined]
+    optimizer.step()
+    del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
+
+
+def everything(net: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Copies of the weights and of every tensor in the optimizer's state_dict."""
+    found = [parameter.detach().clone() for parameter in net.parameters()]
+
+    def walk(value: Any) -> None:
+        if isinstance(value, Tensor):
+            found.append(value.clone())
+        for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            walk(child)
+
+    walk(optimizer.state_dict())
+    return found
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(left, right) and torch.equal(left.signbit(), right.signbit())
+        for left, right in zip(one, other, strict=True)
+    )
+
+
+@ALL
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("scale", [None, 128.0])
+def test_a_skipped_step_changes_nothing(
+    name: str, on_gpu: bool, layout: torch.memory_format, scale: float | None
+) -> None:
+    net = network(layout)
+    with torch.no_grad():
+        net[3].weight[0, 0, 0, 0, :2] = torch.tensor([0.0, -0.0])  # type: ignore[index, operator, union-attr]
+    optimizer = MAKERS[name](net)
+    if on_gpu:
+        masked(optimizer)
+    for step in range(5):
+        set_gradients(net, step)
+        optimizer.step()
+    before = everything(net, optimizer)
+    for found in (1.0, 2.0):
+        set_gradients(net, 9)
+        spoil_gradients(net)
+        amp_step(optimizer, scale=scale, found=found)
+    assert same(before, everything(net, optimizer))
+    assert all(each.isfinite().all() for each in before)
+    set_gradients(net, 10)
+    amp_step(optimizer, scale=None, found=0.0)
+    assert not same(before, everything(net, optimizer))
+
+
+@ALL
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_the_first_step_can_be_skipped(name: str, on_gpu: bool) -> None:
+    net, other = network(), network()
+    one, two = MAKERS[name](net), MAKERS[name](other)
+    for each in (one, two) if on_gpu else ():
+        masked(each)
+    start = [parameter.detach().clone() for parameter in net.parameters()]
+    set_gradients(net, 0)
+    spoil_gradients(net)
+    amp_step(one, scale=None, found=1.0)
+    assert same(start, [parameter.detach() for parameter in net.parameters()])
+    for step in range(4):
+        for each, optimizer in ((net, one), (other, two)):
+            set_gradients(each, step)
+            amp_step(optimizer, scale=None, found=0.0)
+    assert same(everything(net, one), everything(other, two))
+
+
+@ALL
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_scaled_gradients_make_the_unscaled_step(name: str, on_gpu: bool) -> None:
+    net, other = network(), network()
+    one, two = MAKERS[name](net), MAKERS[name](other)
+    if on_gpu:
+        masked(one)
+    for step in range(6):
+        set_gradients(net, step, scale=1024.0)
+        set_gradients(other, step)
+        amp_step(one, scale=1024.0, found=0.0)
+        two.step()
+    for found, wanted in zip(everything(net, one), everything(other, two), strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@ALL
+def test_a_grad_scaler_leaves_out_a_broken_step(name: str) -> None:
+    net, other = network(), network()
+    one, two = MAKERS[name](net), MAKERS[name](other)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for step in range(5):
+        scaler.scale(torch.zeros(()))
+        factor = scaler.get_scale()
+        set_gradients(net, step, scale=factor)
+        if step == 2:
+            spoil_gradients(net)
+        else:
+            set_gradients(other, step)
+            two.step()
+        scaler.step(one)
+        scaler.update()
+    assert scaler.get_scale() == 128.0
+    for found, wanted in zip(everything(net, one), everything(other, two), strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@ALL
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_resuming_is_exact(name: str, layout: torch.memory_format) -> None:
+    net, other = network(layout), network(layout, seed=1)
+    one, two = MAKERS[name](net), MAKERS[name](other, lr=0.5)
+    for step in range(5):
+        set_gradients(net, step, missing=True)
+        one.step()
+    file = io.BytesIO()
+    torch.save({"network": net.state_dict(), "optimizer": one.state_dict()}, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    other.load_state_dict(loaded["network"])
+    two.load_state_dict(loaded["optimizer"])
+    for step in range(5, 12):
+        for each, optimizer in ((net, one), (other, two)):
+            set_gradients(each, step, missing=True)
+            optimizer.step()
+    assert same(everything(net, one), everything(other, two))
+
+
+@ALL
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_rate_may_be_a_tensor(name: str, on_gpu: bool) -> None:
+    net, other = network(), network()
+    one, two = MAKERS[name](net), MAKERS[name](other, lr=torch.tensor(RATE))
+    if on_gpu:
+        masked(one)
+        masked(two)
+    for step in range(5):
+        for each, optimizer in ((net, one), (other, two)):
+            set_gradients(each, step)
+            amp_step(optimizer, scale=None, found=0.0)
+    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert all(isinstance(group["lr"], Tensor) for group in two.param_groups)
+
+
+@ALL
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_both_ways_agree_in_either_memory_format(name: str, on_gpu: bool) -> None:
+    plain, last = network(), network(torch.channels_last_3d)
+    one, two = MAKERS[name](plain), MAKERS[name](last)
+    if on_gpu:
+        masked(two)
+    for step in range(12):
+        for each, optimizer in ((plain, one), (last, two)):
+            set_gradients(each, step, missing=True)
+            optimizer.step()
+    for found, wanted in zip(last.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(found, wanted, rtol=2e-4, atol=2e-5)
+    for optimizer in (two, getattr(two, "inner", two)):
+        for parameter, state in optimizer.state.items():
+            for value in state.values():
+                assert value.ndim == 0 or value.stride() == parameter.stride()
+
+
+@ALL
+def test_a_change_of_memory_format_is_followed(name: str) -> None:
+    net, other = network(), network()
+    one, two = MAKERS[name](net), MAKERS[name](other)
+    for step in range(8):
+        if step == 4 and "adamw" not in name:  # torch's own fused kernels cannot
+            net.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+        for each, optimizer in ((net, one), (other, two)):
+            set_gradients(each, step)
+            optimizer.step()
+    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(found, wanted, rtol=2e-4, atol=2e-5)
+
+
+@ALL
+def test_a_gradient_in_another_memory_format_counts_as_it_is(name: str) -> None:
+    if "adamw" in name:
+        pytest.skip("torch's own kernel does not look")
+    net, other = network(torch.channels_last_3d), network()
+    one, two = MAKERS[name](net), MAKERS[name](other)
+    for step in range(3):
+        for each, optimizer in ((net, one), (other, two)):
+            set_gradients(each, step)
+            for parameter in each.parameters():
+                assert parameter.grad is not None
+                parameter.grad = parameter.grad.contiguous()
+            optimizer.step()
+    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(found, wanted, rtol=2e-4, atol=2e-5)
+
+
+@ALL
+def test_a_closure_is_called_with_gradients_on(name: str) -> None:
+    net = network()
+    optimizer = MAKERS[name](net)
+
+    def closure() -> Tensor:
+        assert torch.is_grad_enabled()
+        set_gradients(net, 3)
+        return torch.tensor(4.0)
+
+    start = [parameter.detach().clone() for parameter in net.parameters()]
+    assert optimizer.step(closure) == 4.0
+    assert not same(start, [parameter.detach() for parameter in net.parameters()])
+
+
+def test_weights_that_do_not_fill_their_memory_are_refused() -> None:
+    weight = nn.Parameter(torch.zeros(6, 8)[:, :4])
+    weight.grad = torch.ones_like(weight)
+    with pytest.raises(ValueError, match=r"contiguous\(\) before"):
+        Novograd([weight]).step()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: Novograd(p, lr=-1.0), "lr is -1"),
+        (lambda p: Novograd(p, betas=(1.0, 0.5)), r"betas\[0\] is 1"),
+        (lambda p: Lamb(p, max_grad_norm=0.0), "max_grad_norm is 0"),
+        (lambda p: Lars(p, momentum=1.0), "momentum is 1"),
+        (lambda p: Lars(p, momentum=0.0, nesterov=True), "nesterov needs"),
+        (lambda p: Lookahead(torch.optim.SGD(p), every=0), "every is 0"),
+        (lambda p: Lookahead(torch.optim.SGD(p), alpha=0.0), "alpha is 0"),
+    ],
+)
+def test_impossible_numbers_are_named(make: Callable[[Any], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make([nn.Parameter(torch.zeros(2))])

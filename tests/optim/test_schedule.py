@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from ignite.engine import Engine, Events
+from monai.handlers import LrScheduleHandler
+from torch import nn
+
+from hasten.optim.schedule import Kind, Schedule, as_scheduler, one_cycle, scaled_rate, set_rate, warmup_start
+
+KINDS = get_args(Kind)
+MILESTONES = ((0.5, 0.1), (0.75, 0.01))
+
+
+@given(
+    kind=st.sampled_from(KINDS), steps=st.integers(1, 300), peak=st.floats(1e-6, 10),
+    warmup_fraction=st.floats(0, 0.9), first=st.floats(0, 1), power=st.floats(0.1, 3),
+)  # fmt: skip
+def test_every_kind_rises_to_its_peak_and_never_rises_again(
+    kind: Any, steps: int, peak: float, warmup_fraction: float, first: float, power: float
+) -> None:
+    schedule = Schedule(
+        kind=kind, steps=steps, peak=peak, warmup_fraction=warmup_fraction, first=first, power=power,
+        milestones=MILESTONES,
+    )  # fmt: skip
+    rates = [schedule(step) for step in range(steps + 1)]
+    warmup = schedule.warmup
+    assert all(0 <= rate <= peak * (1 + 1e-12) for rate in rates)
+    assert all(later >= earlier for earlier, later in pairwise(rates[:warmup]))
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in pairwise(rates[warmup:]))
+    assert [schedule(step) for step in reversed(range(steps + 1))] == rates[::-1]
+    if warmup == steps:
+        return
+    assert schedule(steps + 7) == schedule(steps)
+    if kind == "step" and warmup >= steps / 2:
+        return
+    assert rates[warmup] == pytest.approx(peak)
+    # No jump: no step is longer than the steepest part of the shape, or than the rise's.
+    steepest = {"one_cycle": math.pi / 2, "cosine": math.pi / 2, "poly": power, "constant": 0.0}
+    if kind in steepest and (kind != "poly" or power >= 1):
+        jump = max(abs(later - earlier) for earlier, later in pairwise(rates))
+        assert jump <= peak * (max(steepest[kind] / (steps - warmup), 1 / max(1, warmup)) + 1e-9)
+
+
+def test_shapes_by_hand() -> None:
+    def rates(kind: Any, **more: Any) -> list[float]:
+        schedule = Schedule(kind=kind, steps=8, peak=2.0, warmup_fraction=more.pop("warmup_fraction", 0.0), **more)
+        return [schedule(step) for step in range(9)]
+
+    assert rates("constant") == [2.0] * 9
+    assert rates("constant", warmup_fraction=0.5, first=0.2) == pytest.approx([0.4, 0.8, 1.2, 1.6, 2, 2, 2, 2, 2])
+    assert rates("cosine") == pytest.approx([1 + math.cos(math.pi * step / 8) for step in range(9)])
+    assert rates("cosine", warmup_fraction=0.25)[2:] == pytest.approx(
+        [1 + math.cos(math.pi * step / 6) for step in range(7)]
+    )
+    assert rates("poly", power=0.9) == pytest.approx([2 * (1 - step / 8) ** 0.9 for step in range(9)])
+    assert rates("step", milestones=MILESTONES) == pytest.approx([2.0] * 4 + [0.2] * 2 + [0.02] * 3)
+
+
+@given(st.integers(1, 300), st.floats(1e-6, 10), st.floats(0, 0.99))
+def test_one_cycle_is_the_function(steps: int, peak: float, warmup_fraction: float) -> None:
+    schedule = Schedule(steps=steps, peak=peak, warmup_fraction=warmup_fraction, first=0.5)
+    for step in range(steps + 3):
+        assert schedule(step) == one_cycle(step, steps=steps, peak=peak, warmup_fraction=warmup_fraction)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"steps": 0}, "schedule of 0 steps"),
+        ({"warmup_fraction": 1.0}, "warmup_fraction is 1"),
+        ({"kind": "poly", "power": 0.0}, "power is 0"),
+        ({"milestones": ((0.7, 0.1), (0.5, 0.01))}, "the shares rise"),
+        ({"milestones": ((1.5, 0.1),)}, "from 0 to 1"),
+    ],
+)
+def test_impossible_schedules_are_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Schedule(**{"steps": 10, "peak": 1.0, **wrong})
+
+
+def test_the_linear_scaling_rule() -> None:
+    assert scaled_rate(0.1, 1024, 256) == pytest.approx(0.4)
+    assert scaled_rate(0.1, 64, 256) == pytest.approx(0.025)
+    # The rise starts at the rate that was meant for the reference.
+    assert scaled_rate(0.1, 1024, 256) * warmup_start(1024, 256) == pytest.approx(0.1)
+    assert warmup_start(256, 256) == warmup_start(8, 256) == 0.04
+    with pytest.raises(ValueError, match="at least 1"):
+        scaled_rate(0.1, 0, 256)
+
+
+def _optimizer() -> torch.optim.Optimizer:
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    groups: list[dict[str, Any]] = [
+        {"params": first.parameters(), "lr": 3.0}, {"params": second.parameters(), "lr": torch.tensor(7.0)}
+    ]  # fmt: skip
+    return torch.optim.SGD(groups, lr=1.0)
+
+
+def test_a_torch_scheduler_follows_the_schedule() -> None:
+    schedule = Schedule(kind="cosine", steps=10, peak=0.5, warmup_fraction=0.2)
+    optimizer = _optimizer()
+    scheduler = as_scheduler(optimizer, schedule)
+    seen = []
+    for _ in range(10):
+        seen.append([float(group["lr"]) for group in optimizer.param_groups])
+        optimizer.step()
+        scheduler.step()
+    assert seen == [pytest.approx([schedule(step)] * 2) for step in range(10)]
+    other = _optimizer()
+    resumed = as_scheduler(other, schedule)
+    resumed.load_state_dict({"last_epoch": 4})
+    assert [float(group["lr"]) for group in other.param_groups] == pytest.approx([schedule(4)] * 2)
+    assert resumed.get_last_lr() == [schedule(4)] * 2
+    other.step()
+    resumed.step()
+    assert resumed.state_dict() == {"last_epoch": 5}
+    assert [float(group["lr"]) for group in other.param_groups] == pytest.approx([schedule(5)] * 2)
+
+
+def test_monais_handler_takes_it() -> None:
+    optimizer = _optimizer()
+    schedule = Schedule(kind="poly", steps=5, peak=0.5, warmup_fraction=0.0)
+    seen: list[float] = []
+    trainer = Engine(lambda engine, batch: optimizer.step())
+    trainer.add_event_handler(Events.EPOCH_STARTED, lambda: seen.append(optimizer.param_groups[0]["lr"]))
+    LrScheduleHandler(as_scheduler(optimizer, schedule), print_lr=False).attach(trainer)
+    trainer.run([0, 1], max_epochs=5)
+    assert seen == pytest.approx([schedule(step) for step in range(5)])
+
+
+def test_a_tensor_rate_is_set_in_place() -> None:
+    optimizer = _optimizer()
+    rate = optimizer.param_groups[1]["lr"]
+    set_rate(optimizer, 0.125)
+    assert optimizer.param_groups[0]["lr"] == 0.125
+    assert optimizer.param_groups[1]["lr"] is rate
+    assert rate == 0.125
