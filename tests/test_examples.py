@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import hasten
@@ -65,6 +66,25 @@ def test_own_loop(phantoms: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert len(losses) == 2
     assert all(math.isfinite(loss) for loss in losses)
     assert losses[1] < losses[0]
+
+
+def test_monai_style(phantoms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main = runpy.run_path(str(EXAMPLES / "monai_style.py"))["main"]
+    dice = main(str(phantoms), 2, str(tmp_path / "out"), 16)
+    assert 0 <= dice <= 1
+    assert torch.load(tmp_path / "out/best.pt", weights_only=True)
+    losses = re.findall(r"train_loss: (\S+)", capsys.readouterr().out)
+    assert len(losses) == 4
+    assert all(math.isfinite(float(loss)) for loss in losses)
+
+
+def test_amp_loop(phantoms: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [setting for setting in TINY if not setting.startswith(("train.", "network"))]
+    main = runpy.run_path(str(EXAMPLES / "amp_loop.py"))["main"]
+    ours, plain = (main(str(phantoms), 20, how, "train.device=cpu", *settings) for how in ("hasten", "plain"))
+    assert ours == pytest.approx(plain, rel=1e-3)
+    assert ours[1] < ours[0]
+    assert "0 updates left out" in capsys.readouterr().out
 
 
 def test_the_yaml(phantoms: Path, tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ FILES = sorted(
         *SOURCE.glob("augment/*.py"),
         *SOURCE.glob("sample/*.py"),
         *SOURCE.glob("feed/*.py"),
-        *SOURCE.glob("engine/step.py"),
+        *(SOURCE / f"engine/{name}.py" for name in ("step", "update", "precision", "capture")),
+        *SOURCE.glob("engine/workflow/*.py"),
+        *SOURCE.glob("optim/*.py"),
     ]
 )
 
@@ -26,6 +28,11 @@ ALLOWED: set[tuple[str, str]] = {
     ("augment/host.py", "_applied"),
     ("augment/host.py", "_Reader._group"),
     ("augment/host.py", "_Reader._between"),
+    # On a CPU alone, where there is no device to wait for.
+    ("optim/lars.py", "Lars._update"),
+    ("optim/novograd.py", "Novograd._update"),
+    # Once, before a captured graph is believed.
+    ("engine/capture.py", "CapturedStep._differs"),
     # Transforms that are not lowered run on the host, whatever the device.
     ("augment/per_sample.py", "run_per_sample"),
     # Once, when a chain is bound to data.

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.harness import ROOT
 
+ABOUT = __doc__
 STEPS = 500
 LEVEL = 0.85
 BASE = (

@@ -37,16 +37,16 @@ def sliding_times(rounds: int, quick: bool) -> dict[str, list[float]]:
     return found
 
 
-def sliding_memory(quick: bool = False) -> dict[str, list[float]]:
-    """Peak MiB above the process's own, by "sliding/ARM_PRECISION_mib"; overlap 0.5. A child process each."""
+def sliding_memory(quick: bool = False, overlap: float = 0.25) -> dict[str, list[float]]:
+    """Peak MiB above the process's own, by "sliding/ARM_PRECISION_OVERLAP_mib". A child process each."""
     found = {}
     for precision in ("fp32", "bf16"):
         for name in ("network", *ARMS):
-            words = ["-m", "benchmarks.engines.sliding", name, precision, str(int(quick))]
+            words = ["-m", "benchmarks.engines.sliding", name, precision, str(overlap), str(int(quick))]
             done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise RuntimeError(f"{name} {precision} failed:\n{done.stderr[-2000:]}")
-            found[f"sliding/{name}_{precision}_mib"] = [float(json.loads(done.stdout.splitlines()[-1]))]
+            found[f"sliding/{name}_{precision}_{overlap}_mib"] = [float(json.loads(done.stdout.splitlines()[-1]))]
     return found
 
 
@@ -132,8 +132,8 @@ def _status(name: str) -> int:
 
 
 if __name__ == "__main__":
-    _, arm, precision, quick = sys.argv
-    setting = Setting(precision, 0.5, quick == "1")
+    _, arm, precision, overlap, quick = sys.argv
+    setting = Setting(precision, float(overlap), quick == "1")
     if arm == "network":
         setting.windows = 4
     print(json.dumps(setting.peak(arm)))

@@ -4,7 +4,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.engine.blend import cover, make_axis, weight_map, window_starts
@@ -14,6 +14,7 @@ shares = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.6, 0.75, 0.9, 0.99])
 
 
 @given(sides, st.integers(1, 40), shares)
+@settings(deadline=None)
 def test_starts_are_monais(side: int, window: int, overlap: float) -> None:
     from monai.data.utils import dense_patch_slices
     from monai.inferers.utils import _get_scan_interval
@@ -25,6 +26,7 @@ def test_starts_are_monais(side: int, window: int, overlap: float) -> None:
 
 
 @given(sides, st.integers(1, 40), shares)
+@settings(deadline=None)
 def test_cells_tile_the_volume_and_parts_tile_the_windows(side: int, window: int, overlap: float) -> None:
     axis = make_axis(side, window, overlap)
     assert axis.size == max(side, window)
@@ -43,8 +45,9 @@ def test_cells_tile_the_volume_and_parts_tile_the_windows(side: int, window: int
 
 
 @given(st.integers(8, 200), st.integers(8, 64), shares)
+@settings(deadline=None)
 def test_a_window_meets_few_cells(side: int, window: int, overlap: float) -> None:
-    assert max(len(parts) for parts in make_axis(side, window, overlap).parts) <= 10
+    assert max(len(parts) for parts in make_axis(side, window, overlap).parts) <= 7
 
 
 @pytest.mark.parametrize("overlap", [0.25, 0.5])

@@ -170,6 +170,18 @@ def test_nothing_is_removed_before_the_new_one_is_on_the_disk(tmp_path: Path, mo
     assert [read_checkpoint(path)["step"] for path in made.paths()] == [40, 30, 20]
 
 
+def test_processes_that_are_killed_before_they_remove_any_leave_one_more_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(10, 90, 10):
+        made = Checkpoints(tmp_path, keep=3)
+        plain = made._prune
+        # All but the last one, which would have followed the new checkpoint.
+        monkeypatch.setattr(made, "_prune", lambda at, plain=plain, step=step: None if at == step else plain(at))
+        made.write(content(step))
+        assert [read_checkpoint(path)["step"] for path in made.paths()] == list(range(step, 0, -10))[:4]
+
+
 def test_without_links_the_newest_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "hardlink_to", fail)
     made = filled(tmp_path, 10, 20, 30)

@@ -83,6 +83,9 @@ def test_a_signal_ends_the_run_at_the_steps_end_and_it_goes_on_as_if_nothing_had
     assert_same_run(out, whole)
 
 
+STAGES = ("sample.stages=[[0.5,0.5]]", "sample.patch=[16,16,16]")
+
+
 def spoiled(steps: set[int]) -> Callable[[TrainStep, Tensor, Tensor, int], Tensor]:
     """A step whose images are infinite in these 0-based steps."""
     plain = TrainStep.__call__
@@ -125,7 +128,9 @@ def test_a_run_in_which_no_gradient_is_finite_ends(
 
 
 @pytest.mark.parametrize(
-    ("overrides", "step"), [(("train.accumulate=2",), 7), (("train.optimizer=lamb", "train.lookahead=3"), 7)], ids=str
+    ("overrides", "step"),
+    [(("train.accumulate=2",), 7), (("train.optimizer=lamb", "train.lookahead=3"), 7), (STAGES, 6), (STAGES, 9)],
+    ids=str,
 )
 def test_other_ways_to_train_resume_too(
     make: Callable[..., RunConfig], tmp_path: Path, overrides: tuple[str, ...], step: int

@@ -17,8 +17,9 @@ from torch.nn import functional
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
 from hasten.engine.checkpoints import Checkpoints
 from hasten.engine.saver import Saver
-from hasten.engine.state import lay_out, restore_state, training_state
+from hasten.engine.state import restore_state, training_state
 from hasten.optim.average import average_of
+from hasten.optim.layout import lay_out_moments
 from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
 from tests.engine.runs import assert_equal
@@ -221,7 +222,7 @@ def test_a_moment_keeps_its_own_type() -> None:
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
     moment = torch.randn(2, 3, 4, 4, dtype=torch.bfloat16)
     optimizer.state[weight] = {"momentum_buffer": moment, "count": 3}
-    lay_out(optimizer)
+    lay_out_moments(optimizer)
     found = optimizer.state[weight]["momentum_buffer"]
     assert found.dtype == torch.bfloat16
     assert found.stride() == weight.stride()

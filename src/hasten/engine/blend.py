@@ -54,14 +54,14 @@ def make_axis(side: int, window: int, overlap: float) -> Axis:
     """Windows as MONAI's `sliding_window_inference` lays them, and cells that windows cover as a whole where they can.
 
     Cells end where windows begin or end, so that a cell's sums are complete, and can be given up, as early as possible.
-    Of such places that are closer than an eighth of a window only the first counts: cells would be many and thin.
+    Of such places that are closer than a fifth of a window only the first counts: cells would be many and thin.
     """
     size = max(side, window)
     before = (size - side) // 2
     starts = window_starts(size, window, overlap)
     cuts = [before]
     for place in sorted({*starts, *(start + window for start in starts)}):
-        if before + side - place >= window / 8 and place - cuts[-1] >= window / 8:
+        if before + side - place >= window / 5 and place - cuts[-1] >= window / 5:
             cuts.append(place)
     cells = tuple(slice(first, last) for first, last in zip(cuts, [*cuts[1:], before + side], strict=True))
     parts = tuple(tuple(_parts(start, window, cells)) for start in starts)

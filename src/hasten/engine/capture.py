@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hasten.engine.step import TrainStep
+from hasten.feed.staged import StagedProgram
 from hasten.optim.average import average_share
 from hasten.sample.program import BatchProgram, draw
 
@@ -29,6 +30,8 @@ def why_not(step: TrainStep, program: object) -> str | None:
     """What keeps a step from being captured; None if nothing that can be told beforehand does."""
     if step.device.type != "cuda":
         return "there is no CUDA device"
+    if isinstance(program, StagedProgram):
+        return "patches change their size on the way"
     if not isinstance(program, BatchProgram) or program.seed.device.type != "cuda":
         return "the prepared cases do not all lie on the device, so that batches come from the host"
     if step.update.scaler is not None and step.update.scaler.is_enabled():

@@ -33,7 +33,8 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """
     _require_data(content, path.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, temporary_of(path)) as file:
+    # What a kill leaves under such names is swept away by the next process: `.NAME.pt.*`.
+    with replacing(path, path.with_name(f".{path.name}.{token_hex(4)}")) as file:
         hashed = _Hashed(file)
         torch.save(content, hashed)  # type: ignore[arg-type]
         if hashed.error is not None:
@@ -74,11 +75,6 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path}: not a checkpoint as Hasten writes it (it holds a {type(content).__name__})")
     return content
-
-
-def temporary_of(path: Path) -> Path:
-    """A new hidden name beside `path`; what a kill leaves under such names is `.NAME.pt.*`."""
-    return path.with_name(f".{path.name}.{token_hex(4)}")
 
 
 class _Hashed:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hasten.engine.checkpoint import read_checkpoint, temporary_of, write_checkpoint
-from hasten.files import same_file, sync_folder
+from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
+from hasten.files import sync_folder
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +59,9 @@ class Checkpoints:
         if self.keep > 1:
             self._keep_newest()
         write_checkpoint(self.path, content)
-        self._step = step
         # Only now: the new one is on the disk, whatever happens next.
-        earlier = [path for at, path in self._older() if at < step][: self.keep - 1]
-        for _, path in self._older():
-            if path not in earlier:
-                path.unlink(missing_ok=True)
+        self._step = step
+        self._prune(step)
 
     def newest(self) -> Found | None:
         """The newest checkpoint that holds, each damaged one before it named in a warning; None if there is none.
@@ -105,23 +102,28 @@ class Checkpoints:
                 self._step = int(read_checkpoint(self.path)["step"])
             except (ValueError, KeyError, TypeError):
                 return
+        # Processes that are killed again and again before they come to remove any would leave one more each.
+        self._prune(self._step)
         older = self.folder / f"{self.name}-{self._step:08d}.pt"
-        with self.path.open("rb") as file:
-            if same_file(file.fileno(), older):
-                return
-        temporary = temporary_of(older)
         try:
-            temporary.hardlink_to(self.path)
+            older.hardlink_to(self.path)
         except OSError:
             # A file system without links: for a moment there is no NAME.pt, and `newest` finds this one.
             self.path.rename(older)
-        else:
-            temporary.replace(older)
         sync_folder(self.folder)
 
+    def _prune(self, step: int) -> None:
+        """Keep the newest of those before `step`, which NAME.pt is of."""
+        older = self._older()
+        earlier = [path for at, path in older if at < step][: self.keep - 1]
+        for _, path in older:
+            if path not in earlier:
+                path.unlink(missing_ok=True)
+
     def _sweep(self) -> None:
-        """Remove what a killed process left half-written, once."""
-        if not self._swept:
+        """Remove what a killed process left half-written, and make what it left whole durable, once."""
+        if not self._swept and self.folder.exists():
+            sync_folder(self.folder)
             for pattern in (f".{self.name}.pt.*", f".{self.name}-*.pt.*"):
                 for left in self.folder.glob(pattern):
                     left.unlink(missing_ok=True)

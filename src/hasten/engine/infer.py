@@ -46,7 +46,7 @@ class Inference:
     average: Average = "scores"
     """What is averaged over mirror images and windows."""
     sums: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Type of the sums of windows; fp16 takes half the memory and is off by a thousandth."""
+    """Type of the sums of windows; fp16 takes half the memory and is off by a thousandth of the largest score."""
     sums_on_host: bool = False
     """Whether windows are summed in host memory from the start, and not only where the device has no room."""
 

@@ -15,6 +15,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 _NEVER = 2**31 - 1
 _LARGEST = 32 << 20
 """Bytes to which glibc lets its limits grow by itself; setting one of them once stops that growth."""
+_PROBE = 256 << 20
 
 
 class _Mallinfo2(ctypes.Structure):
@@ -61,9 +62,13 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def _kept(libc: ctypes.CDLL) -> bool:
-    """Whether a block above every limit comes from the heap. Nothing is written to it, so it costs no memory."""
+    """Whether a block above every limit comes from the heap. Nothing is written to it, so it costs no memory.
+
+    glibc does not tell its settings. A free block of that size, or a thread with a heap of its own, would mislead: then
+    memory is kept too short or not at all, which costs time and nothing else.
+    """
     before = libc.mallinfo2().hblks
-    block = libc.malloc(2 * _LARGEST)
+    block = libc.malloc(_PROBE)
     mapped: bool = libc.mallinfo2().hblks > before
     libc.free(block)
     return not mapped

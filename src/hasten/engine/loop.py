@@ -27,7 +27,7 @@ from hasten.engine.state import restore_state, training_state
 from hasten.engine.stop import StopRequest
 from hasten.engine.train_log import TrainLog
 from hasten.engine.validate import validate
-from hasten.feed.feed import Feed
+from hasten.feed.staged import StagedProgram, feed_of
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, append_jsonl, read_jsonl, write_jsonl
@@ -51,10 +51,8 @@ class Loop:
         self.train = parts.planned.config.train
         self.steps = self.train.steps or 0
         self.batch_size = parts.planned.config.sample.batch_size or 1
-        self.feed = Feed(parts.program, device=parts.planned.device, first=first, last=self.steps)
-        self.log = TrainLog(
-            out / METRICS_JSONL, lambda: self.feed.wait_seconds, batch_size=self.batch_size, first=first
-        )
+        self.feed = feed_of(parts.program, device=parts.planned.device, first=first, last=self.steps)
+        self.log = TrainLog(out / METRICS_JSONL, lambda: self.feed.wait_seconds, self._samples, first=first)
         self.saver, self.stop = Saver(), StopRequest(every=_STOP_EVERY)
         self.kept = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.beside = self._validation_beside() if self.train.validate_async else None
@@ -99,7 +97,7 @@ class Loop:
 
     def _outcome(self, step: int) -> Outcome:
         trained = self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
-        done = (step - self.first) * self.batch_size
+        done = self._samples(self.first, step)
         return Outcome(
             status=self.status,
             step=step,
@@ -112,6 +110,13 @@ class Loop:
             skipped=int(self.parts.step.update.skipped),
             validate_beside=self.beside.seconds if self.beside is not None else 0.0,
         )
+
+    def _samples(self, first: int, last: int) -> int:
+        """Patches in the steps from 0-based `first` up to `last`, which is not counted."""
+        program = self.parts.program
+        if isinstance(program, StagedProgram):
+            return program.samples(first, last)
+        return (last - first) * self.batch_size
 
     def _batches(self) -> Iterable[tuple[Tensor, Tensor] | None]:
         """A captured step makes its batches itself."""

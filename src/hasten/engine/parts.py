@@ -19,6 +19,7 @@ from hasten.engine.precision import scaler_for
 from hasten.engine.settle import settle_network, settle_program
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
+from hasten.feed.staged import StagedProgram
 from hasten.nets.build import build_loss
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
@@ -44,7 +45,7 @@ class Parts:
     """With everything measured settled, so that its configuration repeats this run."""
     arena: Arena
     step: TrainStep
-    program: BatchProgram | MixedProgram
+    program: BatchProgram | MixedProgram | StagedProgram
     captured: CapturedStep | None
     """The step and its batch as one CUDA graph, where that is possible and not switched off."""
     inference: Inference
@@ -98,7 +99,7 @@ def build_parts(
 
 
 def _captured(
-    planned: Planned, step: TrainStep, program: BatchProgram | MixedProgram, engaged: dict[str, Engaged]
+    planned: Planned, step: TrainStep, program: BatchProgram | MixedProgram | StagedProgram, engaged: dict[str, Engaged]
 ) -> CapturedStep | None:
     """What becomes of it is known only some steps into the run."""
     wanted = planned.config.train.capture

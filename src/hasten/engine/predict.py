@@ -19,13 +19,12 @@ from hasten.cases.read import read_image
 from hasten.cases.types import Case, Volume
 from hasten.config.load import from_dict
 from hasten.config.schema import PrepareConfig, RunConfig
-from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.infer import Inference, infer_labels
 from hasten.engine.inputs import find_cases, listing
 from hasten.engine.job import inference_of, pick_device
 from hasten.engine.step import memory_format
+from hasten.engine.weights import load_weights, read_model
 from hasten.nets.build import build_network
-from hasten.observe.rundir import CHECKPOINTS
 from hasten.prepare.case import prepare_case
 from hasten.prepare.restore import restore_label
 from hasten.prepare.types import Prepared
@@ -65,7 +64,7 @@ def predict(
     """
     run, out = Path(run), Path(out)
     files = [Path(path) for path in ([inputs] if isinstance(inputs, (str, Path)) else inputs)]
-    content = _read_model(run)
+    content = read_model(run)
     cases = find_cases(files, content["channels"], content["spatial_dims"])
     targets = _targets(cases, out, overwrite)
     model = load_model(content, where=str(run), device=device)
@@ -102,7 +101,7 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto") -> 
     network = build_network(
         config.network, num_channels=len(content["channels"]), num_classes=len(content["labels"]), spatial_dims=dims
     )
-    network.load_state_dict(content["weights"])
+    load_weights(network, content["weights"], where=where)
     layout = memory_format(dims, bool(config.train.channels_last))
     return Model(
         network=network.to(target).to(memory_format=layout).eval(),  # type: ignore[call-overload]
@@ -118,18 +117,6 @@ def _on_device(config: RunConfig) -> RunConfig:
     device = pick_device(config.train.device)
     precision = "fp32" if device.type == "cpu" and config.train.precision == "fp16" else config.train.precision
     return dataclasses.replace(config, train=dataclasses.replace(config.train, device=str(device), precision=precision))
-
-
-def _read_model(run: Path) -> dict[str, Any]:
-    if not run.exists():
-        raise ValueError(f"{run}: no such run; name the folder of a training run, or its best.pt")
-    path = run / CHECKPOINTS / "best.pt" if run.is_dir() else run
-    content = read_checkpoint(path)
-    if "weights" not in content:
-        raise ValueError(
-            f"{path}: holds the state of a run to resume, not a model; name the run's folder or its best.pt"
-        )
-    return content
 
 
 def _labelled(prepared: Prepared, model: Model) -> Any:

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
 from hasten.engine.job import Planned, with_train
 from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, faster_compiled, fastest_variant
+from hasten.feed.staged import StagedProgram, make_staged, stage_plan
 from hasten.nets.build import build_loss, divisor
 from hasten.sample.mixed import MixedProgram, make_mixed
 from hasten.sample.program import BatchProgram, BatchSpec, make_program
@@ -127,7 +129,9 @@ def probe_of(planned: Planned) -> Probe:
     )
 
 
-def settle_program(planned: Planned, arena: Arena) -> tuple[Planned, BatchProgram | MixedProgram, Engaged]:
+def settle_program(
+    planned: Planned, arena: Arena
+) -> tuple[Planned, BatchProgram | MixedProgram | StagedProgram, Engaged]:
     """The batch program, compiled if that is set, or if it pays within this run."""
     config = planned.config
     spec = BatchSpec(
@@ -145,7 +149,7 @@ def settle_program(planned: Planned, arena: Arena) -> tuple[Planned, BatchProgra
         tables = arena.tables if arena.part is None else arena.part.tables
         eager = make_program(spec, tables, cases if arena.part is None else (0,), config.train.seed, compile=False)
         wanted, why = _compile_pays(eager, config.train.steps or 0, planned.device, known=marker.is_file())
-    program = _program(spec, arena, cases, config.train.seed, compile=wanted)
+    program = _staged(planned, spec, lambda own: _program(own, arena, cases, config.train.seed, compile=wanted))
     if program.compiled:
         # Only a hint for the next run's decision: a cache folder that can't be written must not end this one.
         with contextlib.suppress(OSError):
@@ -154,6 +158,24 @@ def settle_program(planned: Planned, arena: Arena) -> tuple[Planned, BatchProgra
     on = Engaged(program.compiled, f"{why}; {program.why}" if wanted else why)
     part = dataclasses.replace(config.sample, compile=program.compiled)
     return dataclasses.replace(planned, config=dataclasses.replace(config, sample=part)), program, on
+
+
+def _staged(
+    planned: Planned, spec: BatchSpec, make: Callable[[BatchSpec], BatchProgram | MixedProgram]
+) -> BatchProgram | MixedProgram | StagedProgram:
+    """One program, or one for each size of the patch."""
+    sample, train = planned.config.sample, planned.config.train
+    if not sample.stages:
+        return make(spec)
+    assert sample.patch is not None
+    assert sample.batch_size is not None
+    assert train.steps is not None
+    least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `_deepest`
+    unit = divisor(planned.config.network)
+    stages = stage_plan(
+        sample.stages, train.steps, sample.patch, unit, sample.batch_size, sample.stage_voxels, least=least
+    )
+    return make_staged(spec, stages, make)
 
 
 def _program(

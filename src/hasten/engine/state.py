@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.engine.weights import describe_mismatch
+from hasten.optim.layout import innermost, lay_out_moments
 
 
 class Stateful(Protocol):
@@ -44,7 +45,7 @@ def training_state(
         "network": network.state_dict(),
         "average": average.state_dict() if average is not None else None,
         "optimizer": optimizer.state_dict(),
-        "optimizer_name": type(_innermost(optimizer)).__name__,
+        "optimizer_name": type(innermost(optimizer)).__name__,
         "scaler": scaler.state_dict() if scaler is not None else {},
         "schedule": schedule.state_dict() if schedule is not None else None,
         "random_state": torch.get_rng_state(),
@@ -100,7 +101,7 @@ def restore_state(
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: str) -> None:
-    name, saved = type(_innermost(optimizer)).__name__, state.get("optimizer_name")
+    name, saved = type(innermost(optimizer)).__name__, state.get("optimizer_name")
     # Some accept each other's state and would go on wrongly.
     if saved not in (None, name):
         raise ValueError(f"{where}: saved with the optimizer {saved}, and this run has {name}; use the same")
@@ -122,27 +123,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> 
             group["lr"] = rate.fill_(group["lr"])
         elif isinstance(group["lr"], Tensor):
             group["lr"] = float(group["lr"])
-    lay_out(optimizer)
-
-
-def lay_out(optimizer: torch.optim.Optimizer) -> None:
-    """Give the moments their parameter's memory format, which may be set anew on resuming.
-
-    The fused AdamW walks both in the order of memory and is silently wrong where they differ (torch 2.13).
-    """
-    for parameter, values in (*optimizer.state.items(), *_innermost(optimizer).state.items()):
-        for name, value in values.items():
-            if not isinstance(value, Tensor):
-                continue
-            if value.shape == parameter.shape and value.stride() != parameter.stride():
-                empty = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
-                values[name] = empty.copy_(value)
-
-
-def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """What a Lookahead, which takes its inner optimizer's state too, has inside."""
-    inner = getattr(optimizer, "inner", None)
-    return _innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
+    lay_out_moments(optimizer)
 
 
 def _restore_random(state: Mapping[str, Any], device: torch.device) -> None:

@@ -16,8 +16,10 @@ from hasten.observe.rundir import append_jsonl
 class TrainLog:
     """Keeps losses on the device until a line is written: the one moment at which the host asks for them."""
 
-    def __init__(self, path: Path, waited: Callable[[], float], *, batch_size: int, first: int) -> None:
-        self.path, self.waited, self.batch_size = path, waited, batch_size
+    def __init__(
+        self, path: Path, waited: Callable[[], float], samples: Callable[[int, int], int], *, first: int
+    ) -> None:
+        self.path, self.waited, self.samples = path, waited, samples
         self.losses: list[Tensor] = []
         self._logged = first
         self._mark = (time.perf_counter(), 0.0)
@@ -41,7 +43,7 @@ class TrainLog:
         count_finite = int(finite.sum())
         loss = float(torch.where(finite, losses, 0).sum()) / count_finite if count_finite else math.nan
         # Of this process alone: the losses of a resumed run begin with those of the process before it.
-        count, self._logged = step - self._logged, step
+        count, self._logged = self.samples(self._logged, step), step
         self.losses.clear()
         now, waited = time.perf_counter(), self.waited()
         spent = now - self._mark[0]
@@ -50,7 +52,7 @@ class TrainLog:
             "time_s": time_s,
             "loss": loss,
             "lr": rate,
-            "samples_per_s": count * self.batch_size / spent if spent > 0 else 0.0,
+            "samples_per_s": count / spent if spent > 0 else 0.0,
             "wait_share": (waited - self._mark[1]) / spent if spent > 0 else 0.0,
         }
         self._mark = (now, waited)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hasten.config.schema import TrainConfig
 from hasten.optim.groups import exempt_parameters, param_groups, transposed_filters
 from hasten.optim.lamb import Lamb
 from hasten.optim.lars import Lars
+from hasten.optim.layout import lay_out_moments
 from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
 from hasten.optim.novograd import Novograd
@@ -58,15 +59,8 @@ def _laid_right(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     torch's fused kernels walk both as flat memory, so that a checkpoint of channels-last weights would else be read in
     the wrong order by a contiguous network, without a word.
     """
-    optimizer.register_load_state_dict_post_hook(_lay_states)
+    optimizer.register_load_state_dict_post_hook(lay_out_moments)
     return optimizer
-
-
-def _lay_states(optimizer: torch.optim.Optimizer) -> None:
-    for parameter, state in optimizer.state.items():
-        for name, value in state.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
-                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def build_schedule(config: TrainConfig, steps: int, batch_size: int) -> Schedule:

@@ -164,6 +164,22 @@ def test_further_inputs_of_the_network_and_an_inferer_of_ones_own() -> None:
     assert same(*found)
 
 
+def test_a_subclass_may_have_an_iteration_of_its_own() -> None:
+    class Noted(SupervisedTrainer):
+        def _iteration(self, engine: Any, batchdata: Any) -> Any:
+            output = super()._iteration(engine, batchdata)
+            assert output is self.state.output
+            return [{**sample, "noted": True} for sample in output]
+
+    trainer, seen = run(Noted, batches(), watched=[Events.ITERATION_COMPLETED])
+    assert [sample["noted"] for sample in trainer.state.output] == [True, True]
+    plain, _ = run(SupervisedTrainer, batches(), watched=[])
+    assert len(seen) == 8
+    assert all(
+        torch.equal(*pair) for pair in zip(trainer.network.parameters(), plain.network.parameters(), strict=True)
+    )
+
+
 def test_arguments_are_monais_in_monais_order() -> None:
     ours = list(inspect.signature(SupervisedTrainer).parameters.values())
     theirs = list(inspect.signature(MonaiTrainer).parameters.values())
@@ -217,6 +233,14 @@ def test_a_network_that_was_left_in_evaluation_mode_trains() -> None:
     trainer.run()
     assert net.training
     assert net[1].num_batches_tracked == 4
+
+
+def test_a_part_in_evaluation_mode_stays_in_it() -> None:
+    net = network()
+    net[1].eval()
+    SupervisedTrainer("cpu", 1, batches(), net, torch.optim.SGD(net.parameters(), lr=0.1), loss).run()
+    assert net[1].num_batches_tracked == 0
+    assert net.training
 
 
 @pytest.mark.parametrize("data", [[None, None]])

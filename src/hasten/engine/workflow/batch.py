@@ -53,7 +53,11 @@ def _pair(batch: Any) -> tuple[Any, Any] | None:
 
 
 def _lies_on(value: Any, device: Any) -> bool:
-    return isinstance(value, Tensor) and (device is None or value.device == device)
+    if not isinstance(value, Tensor) or not isinstance(device, torch.device):
+        return False
+    if device.type == "cuda" and device.index is None:  # the current one
+        return value.device.type == "cuda" and value.device.index == torch.cuda.current_device()
+    return value.device == device
 
 
 def plain(value: Any) -> Any:

@@ -50,9 +50,9 @@ class AsyncValidationHandler:
     save `handler.network`. Its loader gets a generator of its own where it has none, so that it takes no numbers from
     the training's. deliver: called in the trainer's thread, at the end of a later step or of the run, with
     `Validated(step, result, seconds, network)`, whose result is the evaluator's `state.metrics`; the last one is kept
-    as `handler.last`. when_busy, threads: as for `AsyncValidation`, which `handler.validation` is; a run that ends after
-    a validation was skipped validates its last weights. The rest: as for MONAI's handler. Raises in the trainer what the
-    evaluator raised.
+    as `handler.last`. when_busy, threads: as for `AsyncValidation`, which `handler.validation` is; a run that ends
+    after a validation was skipped validates its last weights. The rest: as for MONAI's handler. Raises in the trainer
+    what the evaluator raised.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A network that somebody else made: what is inside, and channels-last order for it and its optimizer's moments."""
+"""A network that somebody else made: what is inside, and channels-last order for it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,3 @@ def as_laid_out(image: Any) -> Any:
     if isinstance(image, Tensor) and image.ndim in _FORMATS:
         return image.contiguous(memory_format=_FORMATS[image.ndim])
     return image
-
-
-def lay_out_moments(optimizer: torch.optim.Optimizer) -> None:
-    """Give the moments their parameter's order in memory, which they do not have after a checkpoint of another order.
-
-    The fused AdamW walks both in the order of memory and is silently wrong where they differ (torch 2.13).
-    """
-    for parameter, values in optimizer.state.items():
-        for name, value in values.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
-                values[name] = torch.empty_like(parameter, requires_grad=False).copy_(value)

@@ -18,8 +18,9 @@ from hasten.engine.update import Update, without_sync
 from hasten.engine.workflow.base import QuickWorkflow, old_name
 from hasten.engine.workflow.batch import detached, float32, joined, like, pieces, plain, prepare_batch
 from hasten.engine.workflow.late import KEEP
-from hasten.engine.workflow.layout import lay_out, lay_out_moments, unwrapped
+from hasten.engine.workflow.layout import lay_out, unwrapped
 from hasten.optim.average import average_of
+from hasten.optim.layout import lay_out_moments
 
 
 class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
@@ -29,7 +30,8 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
     pass the network and the loss as plain tensors, and the loss stays on the device until somebody reads it. Gradients
     are dropped before a step (`optim_set_to_none`), never filled with 0. Losses are computed in float32. A batch may be
     a dict, an (image, label) pair or what else `prepare_batch` takes, so that a `Feed` or `ChainFeed` can be the
-    loader; they know no length, so give `epoch_length`. post_transform: older name of postprocessing.
+    loader; they know no length, so give `epoch_length`. A part of the network that was put into evaluation mode stays
+    in it, as long as the network is in training mode. post_transform: older name of postprocessing.
 
     Beyond MONAI's:
 

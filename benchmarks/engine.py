@@ -1,0 +1,112 @@
+"""The engine: a step against plain PyTorch, optimizers, recipes on the hippocampus, sliding window, memory, overhead.
+
+`--parts` runs some of it. What takes long is `ablation`: every recipe is trained from an empty cache in a process of
+its own, three seeds each, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Claim, arguments, busy_machine, finish, median_ratio
+
+Part = tuple[list[Claim], dict[str, list[float]], dict[str, Any]]
+"""Claims, raw numbers by series, and what else a reader should know."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = arguments(
+        str(__doc__).splitlines()[0], argv,
+        parts={"nargs": "+", "choices": tuple(PARTS), "default": list(PARTS)},
+        rounds={"type": int, "help": "steps, or windows' volumes, per arm; default 15, quick 2"},
+        seeds={"type": int, "help": "ablation: runs per arm; default 3, quick 1"},
+        arms={"nargs": "+", "help": "ablation: some of its arms"},
+        work={"type": Path, "help": "ablation: keep the result of every run here, and reuse what is there"},
+    )  # fmt: skip
+    others = busy_machine()
+    given.rounds = given.rounds or (2 if given.quick else 15)
+    claims: list[Claim] = []
+    results: dict[str, list[float]] = {}
+    settings: dict[str, Any] = {"about": __doc__}
+    for name in given.parts:
+        print(f"{name} ...", file=sys.stderr)
+        part_claims, part_results, told = PARTS[name](given)
+        claims += part_claims
+        results |= {f"{name}/{series}": values for series, values in part_results.items()}
+        settings[name] = told
+    label = "engine" if given.parts == list(PARTS) else "_".join(["engine", *given.parts])
+    finish(label, claims, results, given.out, given.quick, settings=settings, others_before=others)
+
+
+def steps(given: argparse.Namespace) -> Part:
+    from benchmarks.engines.steps import NETS, step_times
+
+    times, told = step_times(given.rounds, compiled=not given.quick)
+    claims = []
+    for net in NETS:
+        ratio = median_ratio(times[f"{net}/plain_ms"], times[f"{net}/hasten_ms"])
+        claims.append(Claim.at_least(f"{net}: a plain float32 step takes this many times Hasten's", ratio, 1.0))
+    return claims, times, told
+
+
+def optimizers(given: argparse.Namespace) -> Part:
+    from benchmarks.engines.optimizers import optimizer_times, ratios
+
+    times = optimizer_times(given.rounds)
+    claims = [Claim.at_least(f"one step of {pair}", value, 2.0) for pair, value in ratios(times).items()]
+    return claims, {f"{arm}_ms": values for arm, values in times.items()}, {}
+
+
+def overhead(given: argparse.Namespace) -> Part:
+    from benchmarks.engines.overhead import overhead_times
+
+    times = overhead_times(3 if given.quick else 15)
+    bare = statistics.median(times["bare loop"])
+    ours = (statistics.median(times["hasten SupervisedTrainer"]) - bare) / 1e3
+    claim = Claim.at_most("trainer with its default handlers over the bare step, ms a step", ours, 0.1)
+    return [claim], {f"{arm}_us": values for arm, values in times.items()}, {}
+
+
+def sliding(given: argparse.Namespace) -> Part:
+    from benchmarks.engines.sliding import sliding_memory, sliding_times
+
+    times = sliding_times(given.rounds, given.quick)
+    memory = sliding_memory()
+    return [], {**times, **memory}, {}
+
+
+def memory(given: argparse.Namespace) -> Part:
+    from benchmarks.engines.memory import memory_curves
+
+    return memory_curves(given.quick)
+
+
+def ablation(given: argparse.Namespace) -> Part:
+    from benchmarks.engines.ablation import ABOUT, ARMS, table
+    from benchmarks.engines.ablation import ablation as run
+
+    if given.data is None:
+        print("no hippocampus data: give its folder with --data; the ablation is left out", file=sys.stderr)
+        return [], {}, {}
+    arms = list(given.arms or (list(ARMS)[:1] if given.quick else ARMS))
+    with nullcontext(str(given.work)) if given.work else tempfile.TemporaryDirectory() as work:
+        Path(work).mkdir(parents=True, exist_ok=True)
+        found = run(given.data, given.seeds or (1 if given.quick else 3), Path(work), arms)
+    return [], table(found), {"about": ABOUT, "runs": found}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
+    "steps": steps, "optimizers": optimizers, "overhead": overhead, "sliding": sliding, "memory": memory,
+    "ablation": ablation,
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

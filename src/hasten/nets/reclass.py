@@ -1,0 +1,57 @@
+"""Giving a module another forward by giving it another class: parameters, names and hooks stay the module's own."""
+
+from __future__ import annotations
+
+import copyreg
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+
+class Mixed:
+    """Base of what is put in front of a module's class. Such a module can be deep-copied and pickled."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced: Any = super().__reduce_ex__(protocol)
+        made, _, *rest = reduced
+        assert made is copyreg.__newobj__  # type: ignore[attr-defined]
+        # The class itself has no name that a pickle could find it under.
+        return (_empty, _parts(type(self)), *rest)
+
+
+def become(module: nn.Module, mixin: type[Mixed]) -> bool:
+    """Put `mixin` in front of the module's class, in place. False if it is there already."""
+    if isinstance(module, mixin):
+        return False
+    parts: tuple[Any, Any] = (mixin, type(module))
+    module.__class__ = _mixed(*parts)
+    return True
+
+
+def original(module: nn.Module) -> None:
+    """Give the module the class back that it had before `become`."""
+    module.__class__ = _parts(type(module))[0]
+
+
+@cache
+def _mixed(mixin: Any, base: Any) -> Any:
+    name = mixin.__name__.lstrip("_") + base.__name__
+    return type(name, (mixin, base), {"__module__": base.__module__, "_mixed_of": (mixin, base)})
+
+
+def _parts(kind: type) -> tuple[Any, ...]:
+    """The class that was there first, and the mixins in the order in which they came."""
+    mixins = []
+    while "_mixed_of" in vars(kind):
+        mixin, kind = vars(kind)["_mixed_of"]
+        mixins.append(mixin)
+    return kind, *reversed(mixins)
+
+
+def _empty(base: type[nn.Module], *mixins: Any) -> nn.Module:
+    kind: Any = base
+    for mixin in mixins:
+        kind = _mixed(mixin, kind)
+    found: nn.Module = kind.__new__(kind)
+    return found

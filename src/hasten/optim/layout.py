@@ -1,0 +1,26 @@
+"""The order of an optimizer's moments in memory, which must be that of their parameters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def lay_out_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Give the moments their parameter's memory format, which may have been set anew since they were saved.
+
+    torch's fused kernels walk both as flat memory and are silently wrong where they differ (torch 2.13).
+    """
+    for parameter, values in (*optimizer.state.items(), *innermost(optimizer).state.items()):
+        for name, value in values.items():
+            if not isinstance(value, Tensor):
+                continue
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                empty = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
+                values[name] = empty.copy_(value)
+
+
+def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """What a Lookahead, which takes its inner optimizer's state too, has inside."""
+    inner = getattr(optimizer, "inner", None)
+    return innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer

@@ -1,0 +1,81 @@
+"""The peers' loops that the optimizer benchmark writes anew compute what they are said to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.engines.optimizers import (
+    PAIRS,
+    makers,
+    newton_schulz,
+    peer_lamb,
+    peer_lars,
+    peer_muon,
+    ratios,
+)
+from hasten.optim.lamb import Lamb
+from hasten.optim.lars import Lars
+
+
+def _network() -> nn.Module:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv3d(1, 4, 3), nn.PReLU(), nn.Conv3d(4, 8, 3), nn.Conv3d(8, 2, 1))
+    for parameter in net.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("peer", "ours"),
+    [
+        (peer_lamb, lambda net: Lamb(net.parameters(), lr=0.01, weight_decay=0.1, max_grad_norm=1.0)),
+        (peer_lars, lambda net: Lars(net.parameters(), lr=0.01, weight_decay=0.1)),
+    ],
+)
+def test_a_peers_loop_is_its_optimizer(
+    peer: Callable[..., Callable[[], object]], ours: Callable[[nn.Module], torch.optim.Optimizer]
+) -> None:
+    net, other = _network(), _network()
+    step, optimizer = peer(other, lr=0.01, weight_decay=0.1), ours(net)
+    for _ in range(5):
+        step()
+        # Ours may use the gradients up.
+        for parameter, kept in zip(net.parameters(), other.parameters(), strict=True):
+            assert kept.grad is not None
+            parameter.grad = kept.grad.clone()
+        optimizer.step()
+    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_the_peers_muon_moves_by_nearly_orthogonal_matrices() -> None:
+    for shape in ((16, 60), (60, 16)):
+        values = torch.linalg.svdvals(newton_schulz(torch.randn(shape)).float())
+        assert values.min() > 0.7
+        assert values.max() < 1.3
+    net = _network()
+    start = [parameter.detach().clone() for parameter in net.parameters()]
+    peer_muon(net, lr=0.1, weight_decay=0.0)()
+    assert all((found - before).abs().max() > 0 for found, before in zip(net.parameters(), start, strict=True))
+
+
+def test_every_pair_is_measured() -> None:
+    names = set(makers())
+    assert {*PAIRS, *PAIRS.values()} <= names
+    figures = {name: [2.0 if name in PAIRS.values() else 1.0] for name in names}
+    assert ratios(figures) == dict.fromkeys(PAIRS, 2.0)
+
+
+@pytest.mark.parametrize("name", makers())
+def test_every_arm_moves_every_weight(name: str) -> None:
+    net = _network()
+    start = [parameter.detach().clone() for parameter in net.parameters()]
+    step = makers()[name](net)
+    for _ in range(2):
+        step()
+    assert all(found.isfinite().all() for found in net.parameters())
+    assert any(not torch.equal(found, before) for found, before in zip(net.parameters(), start, strict=True))

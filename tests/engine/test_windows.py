@@ -1,0 +1,336 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hasten
+from hasten.engine import windows as windows_module
+from hasten.engine.blend import make_axis, weight_map, window_starts
+from hasten.engine.canvas import Canvas, Labels, Scores, Sink, out_of_memory, score_room
+from hasten.engine.windows import Place, Windows, count_windows, slide
+from tests.hot_path import violations
+
+CPU, INDEXED = torch.device("cpu"), torch.device("cpu:0")
+"""A device that is not called the host, although it is."""
+SHAPES = [(9, 14, 11), (5, 6, 20), (12, 12, 12)]
+Slot = tuple[slice, slice, slice]
+
+
+def make(**given: Any) -> Windows:
+    base: dict[str, Any] = {"window": (6, 7, 8), "overlap": (0.5, 0.5, 0.5), "batch_size": 4, "device": CPU}
+    return Windows(**{**base, **given})
+
+
+def net(classes: int = 3) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Conv3d(1, classes, 3, padding=1)
+
+
+def volumes_of(*shapes: Sequence[int], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(1, *shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def scores_of(forward: Callable[[Tensor, list[Place]], Tensor], volumes: list[Tensor], how: Windows) -> list[Tensor]:
+    def sink(_: int, shape: tuple[int, int, int]) -> Sink:
+        return Scores(lambda classes: score_room((classes, *shape), CPU, torch.float32), how.sums)
+
+    with torch.inference_mode():
+        found = dict(slide(forward, volumes, how, sink))
+    return [found[number] for number in range(len(volumes))]
+
+
+def labels_of(forward: Callable[[Tensor, list[Place]], Tensor], volumes: list[Tensor], how: Windows) -> list[Tensor]:
+    with torch.inference_mode():
+        found = dict(slide(forward, volumes, how, lambda _, shape: Labels(shape, CPU)))
+    return [found[number] for number in range(len(volumes))]
+
+
+def textbook(network: nn.Module, volume: Tensor, how: Windows) -> Tensor:
+    """Every window by itself, all sums and weights of the volume held at once. Not for volumes below a window."""
+    starts = [
+        window_starts(side, window, overlap)
+        for side, window, overlap in zip(volume.shape[1:], how.window, how.overlap, strict=True)
+    ]
+    weight = weight_map(how.window, how.mode, how.sigma, CPU)
+    total, norm = 0.0, torch.zeros(volume.shape[1:])
+    for d, h, w in product(*starts):
+        slot = (slice(d, d + how.window[0]), slice(h, h + how.window[1]), slice(w, w + how.window[2]))
+        with torch.no_grad():
+            score = network(volume[(None, slice(None), *slot)].float())[0]
+        if isinstance(total, float):
+            total = torch.zeros(len(score), *volume.shape[1:])
+        total[(slice(None), *slot)] += score * weight
+        norm[slot] += weight
+    assert isinstance(total, Tensor)
+    return total / norm
+
+
+LARGE = [(9, 14, 11), (6, 9, 20), (12, 12, 12)]
+
+
+@pytest.mark.parametrize("mode", ["gaussian", "constant"])
+@pytest.mark.parametrize("overlap", [(0.0, 0.25, 0.5), (0.6, 0.3, 0.8)])
+def test_scores_and_labels_are_the_textbooks(mode: str, overlap: tuple[float, float, float]) -> None:
+    network, volumes, how = net(), volumes_of(*LARGE), make(mode=mode, overlap=overlap)
+    scores = scores_of(lambda batch, _: network(batch), volumes, how)
+    labels = labels_of(lambda batch, _: network(batch), volumes, how)
+    for volume, score, label in zip(volumes, scores, labels, strict=True):
+        expected = textbook(network, volume, how)
+        torch.testing.assert_close(score, expected, atol=1e-5, rtol=1e-5)
+        assert torch.equal(label, score.argmax(0).to(torch.uint8))
+
+
+def test_windows_of_several_volumes_share_batches() -> None:
+    network, volumes, how = net(), volumes_of(*SHAPES), make(batch_size=5)
+    sizes, owners = [], []
+
+    def forward(batch: Tensor, places: list[Place]) -> Tensor:
+        sizes.append(len(batch))
+        owners.append({place.volume for place in places})
+        return network(batch)
+
+    together = scores_of(forward, volumes, how)
+    total = sum(count_windows(volume.shape[1:], how) for volume in volumes)  # type: ignore[arg-type]
+    assert sizes == [5] * (total // 5) + ([total % 5] if total % 5 else [])
+    assert any(len(found) > 1 for found in owners)
+    for number, volume in enumerate(volumes):
+        (alone,) = scores_of(lambda batch, _: network(batch), [volume], how)
+        torch.testing.assert_close(together[number], alone, atol=1e-6, rtol=1e-6)
+
+
+def test_a_place_is_where_the_window_was_cut() -> None:
+    (volume,) = volumes_of((9, 14, 11))
+
+    def forward(batch: Tensor, places: list[Place]) -> Tensor:
+        for window, place in zip(batch, places, strict=True):
+            assert torch.equal(window, volume[(slice(None), *place.slot)])
+        return batch
+
+    scores_of(forward, [volume], make())
+
+
+def test_each_volume_comes_as_soon_as_its_last_window_is_through() -> None:
+    done = 0
+
+    def forward(batch: Tensor, places: list[Place]) -> Tensor:
+        nonlocal done
+        done += len(batch)
+        return batch
+
+    volumes, how = volumes_of(*SHAPES), make(batch_size=1)
+    counts = [count_windows(volume.shape[1:], how) for volume in volumes]  # type: ignore[arg-type]
+    seen = [done for _ in slide(forward, volumes, how, lambda _, shape: Labels(shape, CPU))]
+    assert seen == [sum(counts[: number + 1]) for number in range(len(volumes))]
+
+
+def test_ticks_count_every_window() -> None:
+    ticks: list[int] = []
+    volumes, how = volumes_of(*SHAPES), make()
+    list(slide(lambda batch, _: batch, volumes, how, lambda _, shape: Labels(shape, CPU), ticks.append))
+    assert sum(ticks) == sum(count_windows(volume.shape[1:], how) for volume in volumes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("overlap", [0.25, 0.5])
+def test_few_sums_are_held_at_once(overlap: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    add = Canvas.add
+
+    def watched(self: Canvas, *given: Any) -> None:
+        add(self, *given)
+        held.append(sum(sums.untyped_storage().nbytes() for sums in self.cells.values()))
+
+    monkeypatch.setattr(Canvas, "add", watched)
+    shape, classes = (60, 60, 40), 5
+    how = make(window=(20, 20, 20), overlap=(overlap,) * 3, batch_size=1)
+    labels_of(lambda batch, _: batch.expand(-1, classes, -1, -1, -1), volumes_of(shape), how)
+    assert held[-1] == 0
+    assert max(held) <= 0.26 * 4 * classes * 60 * 60 * 40
+
+
+@pytest.mark.parametrize("shape", [(20, 8, 8), (8, 20, 8), (8, 8, 20)])
+def test_slabs_lie_along_the_longest_axis(shape: tuple[int, int, int]) -> None:
+    axes = tuple(make_axis(side, 8, 0.5) for side in shape)
+    weight = weight_map((8, 8, 8), "constant", (1, 1, 1), CPU)
+    canvas = Canvas.make(axes, weight, Labels(shape, CPU), torch.float32, CPU)  # type: ignore[arg-type]
+    longest = shape.index(20)
+    assert [window[longest] for window in canvas.windows()] == [0, 1, 2, 3]
+    assert canvas.window_count() == 4
+
+
+@pytest.mark.parametrize(("sums", "off"), [(torch.float16, 3e-3), (torch.bfloat16, 3e-2)])
+def test_half_sums_are_off_by_little(sums: torch.dtype, off: float) -> None:
+    network, volumes = net(), volumes_of(*SHAPES)
+    exact = scores_of(lambda batch, _: network(batch), volumes, make())
+    found = scores_of(lambda batch, _: network(batch), volumes, make(sums=sums))
+    for one, other in zip(exact, found, strict=True):
+        assert other.dtype == torch.float32
+        assert not torch.equal(one, other)
+        assert (one - other).abs().max() <= off * one.abs().max()
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_scores_of_any_type_and_memory_format(form: torch.memory_format, dtype: torch.dtype) -> None:
+    network, volumes, how = net(), volumes_of(*SHAPES), make(overlap=(0.3, 0.3, 0.3))
+    plain = scores_of(lambda batch, _: network(batch), volumes, how)
+    found = scores_of(lambda batch, _: network(batch).to(dtype).contiguous(memory_format=form), volumes, how)
+    labels = labels_of(lambda batch, _: network(batch).to(dtype).contiguous(memory_format=form), volumes, how)
+    for one, other, label in zip(plain, found, labels, strict=True):
+        torch.testing.assert_close(other, one, atol=2e-2, rtol=2e-2)
+        assert (label == other.argmax(0)).float().mean() > 0.999
+
+
+def test_more_than_256_classes() -> None:
+    def forward(batch: Tensor, _: Any) -> Tensor:
+        found = torch.zeros(len(batch), 300, *batch.shape[2:])
+        found[:, 299] = 1
+        return found
+
+    (found,) = labels_of(forward, volumes_of((6, 7, 8)), make())
+    assert found.dtype == torch.int16
+    assert bool((found == 299).all())
+
+
+def test_the_first_of_several_highest_scores_counts() -> None:
+    (found,) = labels_of(lambda batch, _: torch.zeros(len(batch), 4, *batch.shape[2:]), volumes_of((9, 14, 11)), make())
+    assert not found.any()
+
+
+def test_scores_of_another_size_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"size \(3, 3, 4\) for windows of \(6, 7, 8\)"):
+        labels_of(
+            lambda batch, _: batch[..., ::2, ::2, ::2].contiguous()[..., :3, :3, :4], volumes_of((9, 9, 9)), make()
+        )
+
+
+def too_much() -> Tensor:
+    """What a host without memory does."""
+    return torch.empty(2**58)
+
+
+def oom() -> Tensor:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+@pytest.mark.parametrize("fail", [too_much, oom])
+def test_the_batch_is_halved_until_it_fits(
+    fail: Callable[[], Tensor], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, volumes = net(), volumes_of(*SHAPES)
+    sizes: list[int] = []
+
+    def forward(batch: Tensor, _: Any) -> Tensor:
+        sizes.append(len(batch))
+        return network(batch) if len(batch) <= 3 else fail()
+
+    found = scores_of(forward, volumes, make(batch_size=12))
+    assert sizes[:3] == [12, 6, 3]
+    assert max(sizes[2:]) == 3, "a size that failed is not tried again"
+    assert "out of memory with 12 windows at once; going on with 6" in caplog.text
+    for one, other in zip(found, scores_of(lambda batch, _: network(batch), volumes, make()), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+
+
+def test_a_single_window_that_does_not_fit_moves_the_sums_to_the_host(caplog: pytest.LogCaptureFixture) -> None:
+    network, volumes = net(), volumes_of(*SHAPES)
+    calls = 0
+
+    def forward(batch: Tensor, _: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return oom() if calls == 7 else network(batch)
+
+    found = labels_of(forward, volumes, make(batch_size=1, sums_device=INDEXED))
+    assert caplog.text.count("go on in host memory") == 1
+    for one, other in zip(found, labels_of(lambda batch, _: network(batch), volumes, make()), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_single_window_that_never_fits_is_an_error() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        labels_of(lambda batch, _: oom(), volumes_of((9, 9, 9)), make(batch_size=8, sums_device=INDEXED))
+
+
+def test_other_errors_pass() -> None:
+    def forward(batch: Tensor, _: Any) -> Tensor:
+        raise RuntimeError("expected 2 channels")
+
+    with pytest.raises(RuntimeError, match="expected 2 channels"):
+        labels_of(forward, volumes_of((9, 9, 9)), make())
+
+
+@pytest.mark.parametrize("method", ["_put", "_hand_on"])
+@pytest.mark.parametrize("make_all", [scores_of, labels_of])
+def test_sums_that_do_not_fit_move_to_the_host_and_none_is_counted_twice(
+    method: str, make_all: Callable[..., list[Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, volumes = net(), volumes_of(*SHAPES)
+    expected = make_all(lambda batch, _: network(batch), volumes, make())
+    act, calls = getattr(Canvas, method), 0
+
+    def failing(self: Canvas, *given: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if self.device == INDEXED and calls % 5 == 0:
+            oom()
+        act(self, *given)
+
+    monkeypatch.setattr(Canvas, method, failing)
+    found = make_all(lambda batch, _: network(batch), volumes, make(sums_device=INDEXED))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+
+
+def test_a_volume_that_does_not_fit_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, volumes = net(), volumes_of(*LARGE)
+    expected = labels_of(lambda batch, _: network(batch), volumes, make())
+    move = Tensor.to
+
+    def failing(self: Tensor, *given: Any, **also: Any) -> Tensor:
+        return oom() if given == (CPU,) and self.ndim == 4 and len(self) == 1 else move(self, *given, **also)
+
+    monkeypatch.setattr(Tensor, "to", failing)
+    for one, other in zip(labels_of(lambda batch, _: network(batch), volumes, make()), expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_counts_as_out_of_memory() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        too_much()
+    assert out_of_memory(caught.value)
+    assert out_of_memory(MemoryError())
+    assert not out_of_memory(RuntimeError("shape mismatch"))
+    assert not out_of_memory(ValueError("not enough memory"))
+
+
+def test_a_cpu_takes_few_large_windows_at_once() -> None:
+    sizes: list[int] = []
+
+    def forward(batch: Tensor, _: Any) -> Tensor:
+        sizes.append(len(batch))
+        return batch
+
+    labels_of(forward, volumes_of((64, 64, 256)), make(window=(64, 64, 64), batch_size=16))
+    assert max(sizes) == windows_module._HOST_VOXELS // 64**3
+
+
+ENGINE = Path(hasten.__file__).parent / "engine"
+
+
+def _found(names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    for name in names:
+        for function, _, what in violations((ENGINE / name).read_text(encoding="utf-8")):
+            yield name, function, what
+
+
+def test_nothing_in_the_loop_waits_for_the_device() -> None:
+    files = ["blend.py", "canvas.py", "infer.py", "scores.py", "sliding.py", "windows.py"]
+    # Where the device has no room: then the host has to take what it gives up.
+    assert set(_found(files)) == {("canvas.py", "Canvas.to_host", ".cpu()")}

@@ -1,0 +1,105 @@
+"""The step on a CUDA device: no value is read in it, TF32 is set and given back, and a CUDA graph trains as it does."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasten.config.schema import LossConfig, TrainConfig
+from hasten.engine.capture import CapturedStep, why_not
+from hasten.engine.precision import tensor_cores
+from hasten.engine.step import TrainStep
+from hasten.engine.update import Update
+from hasten.nets.build import build_loss
+from hasten.optim.average import average_of
+from hasten.optim.build import build_optimizer
+from hasten.sample.program import BatchProgram
+from tests.engine.test_step import network_of
+from tests.gpu.test_feed import no_sync
+from tests.sample.arenas import program_of, random_tables
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+STEPS = 10
+OPTIMIZERS = ("muon", "adamw", "sgd", "novograd", "lamb", "nvlamb", "lars")
+
+
+def program() -> BatchProgram:
+    tables = random_tables([(20, 24, 28), (32, 16, 24)], dtype="float16").to(torch.device("cuda"))
+    return program_of(tables, (16, 16, 16), batch_size=4, seed=3, foreground_prob=0.5, affine_prob=0.5)
+
+
+def step_of(optimizer: str = "muon", precision: str = "fp32", lookahead: int = 0) -> TrainStep:
+    network = network_of(3).cuda()
+    config = TrainConfig(optimizer=optimizer, learning_rate=1e-3, lookahead=lookahead)  # type: ignore[arg-type]
+    update = Update(
+        weights=network,
+        optimizer=build_optimizer(network, config),
+        schedule=lambda index: 1e-3 / (1 + index),
+        average=average_of(network),
+        average_decay=0.9,
+        clip_norm=1.0,
+    )
+    return TrainStep(
+        network=network.train(),
+        loss=build_loss(LossConfig()),
+        update=update,
+        precision=precision,
+        device=torch.device("cuda"),
+    )
+
+
+def weights(module: nn.Module | None) -> list[Tensor]:
+    assert module is not None
+    return [weight.detach() for weight in module.parameters() if weight.ndim > 1]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_a_step_reads_no_value(optimizer: str, precision: str) -> None:
+    step, batches = step_of(optimizer, precision), program()
+    step(*batches(0), 0)
+    batch = batches(1)
+    with no_sync():
+        step(*batch, 1)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_infinite_gradient_changes_nothing(optimizer: str) -> None:
+    step, batches = step_of(optimizer), program()
+    step(*batches(0), 0)
+    image, label = batches(1)
+    before = copy.deepcopy(weights(step.update.weights))
+    with no_sync():
+        step(image * torch.inf, label, 1)
+    for found, wanted in zip(weights(step.update.weights), before, strict=True):
+        assert torch.equal(found, wanted)
+    assert step.update.skipped.item() == 1
+
+
+@pytest.mark.parametrize(("optimizer", "lookahead"), [(name, 0) for name in OPTIMIZERS] + [("adamw", 3)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_replayed_steps_train_as_plain_ones(optimizer: str, lookahead: int, precision: str) -> None:
+    plain, batches = step_of(optimizer, precision, lookahead), program()
+    wanted = [plain(*batches(index), index) for index in range(STEPS)]
+    captured = CapturedStep(step=step_of(optimizer, precision, lookahead), program=program(), always=True)
+    assert why_not(captured.step, captured.program) is None
+    found = [captured(index) for index in range(STEPS)]
+    assert captured.engaged, captured.why
+    torch.testing.assert_close(torch.stack(found), torch.stack(wanted), rtol=2e-2, atol=2e-3)
+    for left, right in zip(weights(captured.step.update.average), weights(plain.update.average), strict=True):
+        assert (left - right).norm() <= 0.05 * right.norm()
+    captured.close()
+    captured(STEPS)
+
+
+def test_tensor_cores_are_given_back() -> None:
+    before = torch.backends.cuda.matmul.fp32_precision  # type: ignore[attr-defined]
+    with tensor_cores(torch.device("cuda"), "tf32"):
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"  # type: ignore[attr-defined]
+    assert torch.backends.cuda.matmul.fp32_precision == before  # type: ignore[attr-defined]

@@ -1,0 +1,73 @@
+"""Losses on the card: the host's values and gradients, no wait for a value, capture in a CUDA graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasten.nets.deep_supervision import DeepSupervisionLoss
+from tests.nets.test_losses import ALL, index_of, name_of, scores_of
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    return scores_of(3, 2, 3, [24, 20, 16], 2.0), index_of(1, 2, 3, [24, 20, 16])
+
+
+@pytest.mark.parametrize("loss", ALL, ids=name_of)
+def test_the_card_finds_what_the_host_does(loss: nn.Module) -> None:
+    scores, target = batch()
+    there = scores.detach().cuda().requires_grad_()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        found = loss(there, target.cuda())
+    wanted = loss(scores, target)
+    assert torch.allclose(found.cpu(), wanted, rtol=1e-5, atol=1e-6)
+    found.backward()
+    wanted.backward()
+    assert there.grad is not None
+    assert scores.grad is not None
+    assert torch.allclose(there.grad.cpu(), scores.grad, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("loss", ALL, ids=name_of)
+def test_it_waits_for_no_value(loss: nn.Module) -> None:
+    scores, target = (side.detach().cuda() for side in batch())
+    scores.requires_grad_()
+    deep = DeepSupervisionLoss(loss)
+    deep([scores, scores[..., ::2, ::2, ::2]], target).backward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        deep([scores, scores[..., ::2, ::2, ::2]], target).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("loss", ALL, ids=name_of)
+def test_it_is_captured_in_a_graph(loss: nn.Module) -> None:
+    scores, target = (side.detach().cuda() for side in batch())
+    scores.requires_grad_()
+
+    def step() -> tuple[Tensor, Tensor]:
+        value = loss(scores, target)
+        return value.detach(), torch.autograd.grad(value, scores)[0]
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        value, gradient = step()
+    with torch.no_grad():
+        scores.mul_(0.5)
+    graph.replay()
+    wanted, slope = step()
+    assert torch.allclose(value, wanted, rtol=1e-5)
+    assert torch.allclose(gradient, slope, rtol=1e-4, atol=1e-7)

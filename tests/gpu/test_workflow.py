@@ -1,0 +1,97 @@
+"""The workflows on a CUDA device: no wait for the device in a step, arithmetic, validation on a stream of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ignite.engine import Events
+from torch import nn
+
+from hasten.engine.async_validate import AsyncValidation
+from hasten.engine.workflow import AsyncValidationHandler, SupervisedEvaluator, SupervisedTrainer
+from tests.engine.workflow.parts import batches, loss, network
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def on_device(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: one[key].cuda() for key in ("image", "label")} for one in data]
+
+
+def trainer_of(net: nn.Module, epochs: int = 1, **settings: Any) -> SupervisedTrainer:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, fused=True)
+    return SupervisedTrainer("cuda", epochs, on_device(batches()), net, optimizer, loss, **settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"amp": True}, {"clip_norm": 1.0, "average": True, "precision": "bf16"}, {"precision": "tf32"}]
+)
+def test_a_step_never_waits_for_the_device(settings: dict[str, Any]) -> None:
+    net = network().cuda()
+    trainer_of(net, **settings).run()  # what is set up once may wait
+    trainer = trainer_of(net, epochs=2, **settings)
+    trainer.add_event_handler(Events.EPOCH_COMPLETED(once=1), lambda: torch.cuda.set_sync_debug_mode("error"))
+    try:
+        trainer.run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    # The loss is there for who asks, and only then.
+    assert isinstance(trainer.state.output[0]["loss"], float)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_precisions_agree(precision: str) -> None:
+    plain, net = network().cuda(), network().cuda()
+    trainer_of(plain, precision="fp32").run()
+    trainer = trainer_of(net, precision=precision)
+    trainer.run()
+    assert (trainer.scaler is not None and trainer.scaler.is_enabled()) == (precision == "fp16")
+    for one, other in zip(plain.parameters(), net.parameters(), strict=True):
+        assert (one - other).abs().max() < 0.1
+
+
+def test_batches_of_the_host_are_moved() -> None:
+    net = network().cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    trainer = SupervisedTrainer("cuda", 1, batches(meta=True), net, optimizer, loss, non_blocking=True)
+    trainer.run()
+    assert trainer.state.output[0]["pred"].device.type == "cuda"
+    assert trainer.state.output[0]["pred"].meta["filename_or_obj"] == "case 3.0"
+
+
+def test_validation_has_a_stream_of_its_own_and_the_weights_of_its_step() -> None:
+    net = nn.Linear(64, 64).cuda()
+    streams: list[Any] = []
+    got: list[Any] = []
+
+    def validate(copy: nn.Module) -> float:
+        streams.append(torch.cuda.current_stream())
+        return copy.bias.sum().item()
+
+    with AsyncValidation(validate, got.append, like=net, when_busy="wait") as validation, torch.no_grad():
+        for step in range(20):
+            for _ in range(50):
+                net.bias.copy_(net.bias @ net.weight)  # work that is queued when the copy is made
+            net.bias.fill_(step)
+            validation.request(net, step)
+            net.bias.fill_(-1.0)
+    assert [(one.step, one.result) for one in got] == [(step, 64.0 * step) for step in range(20)]
+    assert all(stream != torch.cuda.default_stream() for stream in streams)
+
+
+def test_the_handler_gives_what_a_validation_in_line_gives() -> None:
+    net = network().cuda()
+    evaluator = SupervisedEvaluator("cuda", on_device(batches(2)), net, decollate=False)
+    expected: list[torch.Tensor] = []
+    handler = AsyncValidationHandler(1, evaluator, when_busy="wait")
+    trainer = trainer_of(net, epochs=3, train_handlers=[handler])
+    trainer.run()
+    net.eval()
+    with torch.no_grad():
+        expected.append(net(on_device(batches(2))[-1]["image"]))
+    torch.testing.assert_close(evaluator.state.output["pred"], expected[0])
