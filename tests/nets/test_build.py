@@ -136,3 +136,23 @@ def test_a_short_float_is_lifted_before_the_loss(name: Any) -> None:
     assert short.grad is not None
     assert short.grad.dtype == torch.bfloat16
     assert short.grad.any()
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_deep_supervision_gives_more_outputs_while_training_and_one_else(dims: int) -> None:
+    strides = ((2, 2, 2) if dims == 3 else (1, 2, 2),) * 3
+    config = NetworkConfig(name="dynunet", channels=(4, 8, 8, 8), strides=strides, deep_supervision=2)
+    network = build_network(config, num_channels=1, num_classes=3, spatial_dims=dims)
+    image = torch.randn(2, 1, *(16,) * dims)
+    assert network.train()(image).shape == (2, 3, 3, *(16,) * dims)
+    assert network.eval()(image).shape == (2, 3, *(16,) * dims)
+    label = torch.zeros(2, 1, *(16,) * dims, dtype=torch.uint8)
+    assert build_loss(LossConfig())(network.train()(image), label).shape == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "told"), [("unet", 1, "only network.name=dynunet"), ("dynunet", 3, "2 or less")]
+)
+def test_deep_supervision_that_is_not_there_is_told(name: str, count: int, told: str) -> None:
+    config = NetworkConfig(name=name, channels=(4, 8, 8, 8), strides=((2, 2, 2),) * 3, deep_supervision=count)  # type: ignore[arg-type]
+    assert told in str(network_mistake(config, 3))

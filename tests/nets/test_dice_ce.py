@@ -52,3 +52,11 @@ def test_sure_and_wrong_scores_stay_finite() -> None:
     (gradient,) = torch.autograd.grad(found, scores)
     assert found.item() == pytest.approx(1000 + 1, rel=1e-3)
     assert gradient.isfinite().all()
+
+
+def test_autocast_lowers_nothing() -> None:
+    scores = torch.randn(2, 3, 9, 9, 9)
+    label = torch.randint(0, 3, (2, 1, 9, 9, 9))
+    wanted = dice_ce(scores, label, include_background=False, batch=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(dice_ce(scores, label, include_background=False, batch=True), wanted)

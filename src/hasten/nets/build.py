@@ -1,18 +1,15 @@
-"""Networks and losses from MONAI, built from the plan. MONAI is imported here and not before."""
+"""Networks from MONAI, built from the plan. MONAI is imported here and not before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from math import prod
 
-from torch import Tensor, nn
+from torch import nn
 
-from hasten.config.schema import LossConfig, NetworkConfig, Triple
-from hasten.nets.dice_ce import dice_ce
+from hasten.config.schema import NetworkConfig, Triple
+from hasten.nets.build_loss import Loss, build_loss
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(output (B, K, ...) float32, label (B, 1, ...) class index) -> () loss."""
+__all__ = ["Loss", "build_loss", "build_network", "divisor", "network_mistake"]
 
 _ACT = {"prelu": "PRELU", "relu": "RELU", "leakyrelu": ("LEAKYRELU", {"negative_slope": 0.01, "inplace": True})}
 
@@ -61,6 +58,16 @@ def network_mistake(config: NetworkConfig, spatial_dims: int) -> str | None:
             f"network.strides: {len(strides)} for network.name=dynunet, which has 3 levels or more; "
             "give 2 strides and 3 channels, or use network.name=unet"
         )
+    if config.deep_supervision > 0 and config.name != "dynunet":
+        return (
+            f"network.deep_supervision: {config.deep_supervision}, which only network.name=dynunet has; set it to 0, or "
+            "use that"
+        )
+    if 0 < len(strides) <= config.deep_supervision:
+        return (
+            f"network.deep_supervision: {config.deep_supervision} for {len(strides)} network.strides; there is an output "
+            f"at each level but the coarsest: use {len(strides) - 1} or less"
+        )
     wanted = (2, 2, 2) if spatial_dims == 3 else (1, 2, 2)
     doubling = [channels[0] * 2**level for level in range(len(channels))]
     if config.name == "segresnet" and (list(channels) != doubling or any(stride != wanted for stride in strides)):
@@ -108,6 +115,8 @@ def _dynunet(config: NetworkConfig, strides: list[tuple[int, ...]], inputs: int,
         norm_name=(config.norm, {"affine": True}),
         act_name=_ACT[config.act],
         res_block=config.num_res_units > 0,
+        deep_supervision=config.deep_supervision > 0,
+        deep_supr_num=max(1, config.deep_supervision),
     )
 
 
@@ -127,26 +136,3 @@ def _segresnet(config: NetworkConfig, inputs: int, outputs: int, dims: int) -> n
         act=_ACT[config.act] if config.act != "prelu" else "RELU",
         dropout_prob=config.dropout or None,
     )
-
-
-def build_loss(config: LossConfig) -> Loss:
-    """Soft-max Dice, alone or with cross-entropy or focal loss."""
-    if config.name == "dice_ce":
-        return partial(_dice_ce, config)
-    from monai.losses import DiceFocalLoss, DiceLoss
-
-    common = {"include_background": config.include_background, "to_onehot_y": True, "softmax": True}
-    match config.name:
-        case "dice_focal":
-            loss = DiceFocalLoss(**common, batch=config.batch)
-        case "dice":
-            loss = DiceLoss(**common, batch=config.batch)
-
-    def compute(output: Tensor, label: Tensor) -> Tensor:
-        return loss(output.float(), label)
-
-    return compute
-
-
-def _dice_ce(config: LossConfig, output: Tensor, label: Tensor) -> Tensor:
-    return dice_ce(output.float(), label, include_background=config.include_background, batch=config.batch)

@@ -56,5 +56,7 @@ def dice_ce(scores: Tensor, label: Tensor, *, include_background: bool, batch: b
     scores: (B, K, ...) float32 or float64, K >= 2. label: (B, 1, ...) class index, any integer type, each in 0..K-1.
     batch: sum over the batch before the Dice is divided. Returns (). Differentiable once, in scores.
     """
-    found: Tensor = _DiceCE.apply(scores, label, include_background, batch)
+    # Autocast would take the products in half precision.
+    with torch.autocast(scores.device.type, enabled=False):
+        found: Tensor = _DiceCE.apply(scores, label, include_background, batch)
     return found

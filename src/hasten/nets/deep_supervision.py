@@ -1,0 +1,62 @@
+"""One loss on the outputs of several depths of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class DeepSupervisionLoss(nn.Module):
+    """The weighted sum of a loss over the heads of a network, the finest first; a network without heads has one.
+
+    loss: (scores (B, K, ...), target) -> () loss. weights: one per head, or more, used as they are; None takes 1, 1/2,
+    1/4, ... divided by their sum, as nnU-Net does. MONAI's DeepSupervisionLoss with the same `weights` is equal; its
+    default does not divide.
+    """
+
+    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor], weights: Sequence[float] | None = None) -> None:
+        super().__init__()
+        self.loss = loss
+        self.weights = None if weights is None else tuple(weights)
+
+    def forward(self, input: Tensor | Sequence[Tensor], target: Tensor) -> Tensor:
+        """() loss.
+
+        input: (B, K, ...); heads of one size stacked (B, heads, K, ...), as MONAI's DynUNet gives in training; or a
+        sequence of (B, K, ...), of any sizes. target: (B, 1, ...) or (B, K, ...), taken at the nearest voxel for a
+        head of another size. ValueError if there are more heads than weights.
+        """
+        heads = heads_of(input, target)
+        if len(heads) == 1 and self.weights is None:
+            return self.loss(heads[0], target)
+        weights = self.weights or [2 ** (len(heads) - 1 - level) / (2 ** len(heads) - 1) for level in range(len(heads))]
+        if len(weights) < len(heads):
+            raise ValueError(f"weights: {len(weights)} for {len(heads)} heads; give one for each")
+        losses = [
+            weight * self.loss(head, nearest(target, head.shape[2:]))
+            for head, weight in zip(heads, weights, strict=False)
+        ]
+        return sum(losses[1:], start=losses[0])
+
+
+def heads_of(output: Tensor | Sequence[Tensor], target: Tensor) -> Sequence[Tensor]:
+    """The outputs (B, K, ...), finest first."""
+    if not isinstance(output, Tensor):
+        return output
+    return output.unbind(1) if output.ndim == target.ndim + 1 else (output,)
+
+
+def nearest(target: Tensor, size: Sequence[int]) -> Tensor:
+    """The target (B, C, ...) at the voxel nearest to each of a grid of `size`: torch's mode "nearest-exact"."""
+    sides = target.shape[2:]
+    if tuple(sides) == tuple(size):
+        return target
+    if all(side % wanted == 0 for side, wanted in zip(sides, size, strict=True)):
+        steps = [side // wanted for side, wanted in zip(sides, size, strict=True)]
+        for axis, step in enumerate(steps, start=2):
+            target = target[(slice(None),) * axis + (slice(step // 2, None, step),)]
+        return target
+    # A class index is exact in float32; no integer but uint8 can be interpolated.
+    return F.interpolate(target.float(), size=list(size), mode="nearest-exact").to(target.dtype)

@@ -1,0 +1,58 @@
+"""The sigmoid focal loss as one differentiable operation in few passes, equal to MONAI's `sigmoid_focal_loss`.
+
+With s = -z where the label holds and z elsewhere, q = sigmoid(s) is the share of the wrong answer, and the loss
+q^g softplus(s). Its derivative q^g (g (1 - q) softplus(s) + q) in s is made in the forward pass, from what that has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class _Focal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, label: Tensor, gamma: float, first: int) -> Tensor:
+        index = label.reshape(label.shape[0], 1, -1).long()
+        flat = scores.flatten(2)
+        signed = flat.scatter(1, index, -flat.gather(1, index))[:, first:]
+        surprise, wrong = F.softplus(signed), signed.sigmoid()
+        much = wrong.square() if gamma == 2 else wrong.pow(gamma)
+        found = torch.linalg.vecdot(much, surprise)
+        slope = surprise.addcmul_(surprise, wrong, value=-1).mul_(gamma).add_(wrong).mul_(much)
+        ctx.save_for_backward(slope, index)
+        ctx.shape, ctx.first = scores.shape, first
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        slope, index = ctx.saved_tensors
+        found = slope.new_zeros(*ctx.shape[:2], slope.shape[2])
+        found[:, ctx.first :] = slope * gradient.unsqueeze(2)
+        found.scatter_(1, index, -found.gather(1, index))
+        return found.reshape(ctx.shape), None, None, None
+
+
+def focal_sums(scores: Tensor, label: Tensor, *, gamma: float, first: int = 0) -> Tensor:
+    """(B, K - first): the focal loss of each class against the rest, summed over space.
+
+    scores: (B, K, ...) float32. label: (B, 1, ...) class index, any integer type, each in 0..K-1. gamma: 0 or more.
+    first: classes before it are left out. Differentiable once, in scores.
+    """
+    found: Tensor = _Focal.apply(scores, label, gamma, first)
+    return found
+
+
+def focal_voxels(scores: Tensor, target: Tensor, *, gamma: float, alpha: float | None) -> Tensor:
+    """The focal loss (B, K, ...) of each voxel by plain operations. target: (B, K, ...) float, 0 to 1.
+
+    alpha: weight of what the target holds, against 1 - alpha of what it does not; None weighs both alike.
+    """
+    entropy = scores - scores * target - F.logsigmoid(scores)
+    found = (gamma * F.logsigmoid(-scores * (target * 2 - 1))).exp() * entropy
+    return found if alpha is None else (target * alpha + (1 - target) * (1 - alpha)) * found

@@ -1,0 +1,95 @@
+"""Soft overlap of the soft-max of scores with class index labels: the counts that Dice and Tversky losses are made of.
+
+One differentiable operation in few passes. Its derivative is written out: with p = softmax(z), one-hot labels t and
+A_k = dL/dhit_k t_k + dL/dpredicted_k, c_k = dL/dsurprise_k, it is
+dL/dz_k = p_k (A_k - sum_j p_j A_j + c_label) - c_k t_k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Voxels, soft ones, of each sample and class (B, K), or of each class (K,)."""
+
+    hit: Tensor
+    """Sum of share times target."""
+    predicted: Tensor
+    labelled: Tensor
+
+    def foreground(self) -> Counts:
+        """Without class 0; as it is where there is one class."""
+        if self.hit.shape[1] == 1:
+            return self
+        return Counts(self.hit[:, 1:], self.predicted[:, 1:], self.labelled[:, 1:])
+
+    def over_batch(self) -> Counts:
+        return Counts(self.hit.sum(0), self.predicted.sum(0), self.labelled.sum(0))
+
+
+class _SoftCounts(torch.autograd.Function):
+    """Three counts, and the surprise if `surprised`, else None."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, label: Tensor, surprised: bool) -> tuple[Tensor | None, ...]:
+        count, classes = scores.shape[:2]
+        flat, index = scores.reshape(count, classes, -1), label.reshape(count, 1, -1).long()
+        share = flat.log_softmax(1) if surprised else flat.softmax(1)
+        target = torch.zeros_like(share).scatter_(1, index, 1.0)
+        surprise = None
+        if surprised:
+            surprise = -torch.linalg.vecdot(share, target)
+            share.exp_()
+        hit, predicted, labelled = torch.linalg.vecdot(share, target), share.sum(2), target.sum(2)
+        ctx.mark_non_differentiable(labelled)
+        ctx.save_for_backward(share, target, index if surprised else None)
+        ctx.shape = scores.shape
+        return hit, predicted, labelled, surprise
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, to_hit: Tensor, to_predicted: Tensor, _: Any, to_surprise: Tensor | None
+    ) -> tuple[Tensor, None, None]:
+        share, target, index = ctx.saved_tensors
+        found = torch.addcmul(to_predicted.unsqueeze(2), target, to_hit.unsqueeze(2))
+        common = (found * share).sum(1, keepdim=True)
+        if index is not None:
+            assert to_surprise is not None
+            common -= to_surprise.gather(1, index.squeeze(1)).unsqueeze(1)
+        found.sub_(common).mul_(share)
+        if index is not None:
+            assert to_surprise is not None
+            found.addcmul_(target, to_surprise.unsqueeze(2), value=-1)
+        return found.reshape(ctx.shape), None, None
+
+
+def soft_counts(scores: Tensor, label: Tensor) -> Counts:
+    """Counts (B, K) of the soft-max of the scores.
+
+    scores: (B, K, ...) float32 or float64, K >= 2. label: (B, 1, ...) class index, any integer type, each in 0..K-1.
+    Differentiable once, in scores.
+    """
+    return Counts(*_SoftCounts.apply(scores, label, False)[:3])
+
+
+def surprised_counts(scores: Tensor, label: Tensor) -> tuple[Counts, Tensor]:
+    """`soft_counts`, and the surprise (B, K): the sum of -log p over the voxels of each class, for cross-entropies."""
+    *counts, surprise = _SoftCounts.apply(scores, label, True)
+    return Counts(*counts), surprise
+
+
+def counts_of(share: Tensor, target: Tensor, *, squared: bool) -> Counts:
+    """Counts (B, K) by plain operations. share, target: (B, K, ...), floating point; squared: count p^2 and t^2."""
+    share, target = share.flatten(2), target.flatten(2)
+    hit = (share * target).sum(2)
+    if squared:
+        share, target = share.square(), target.square()
+    return Counts(hit, share.sum(2), target.sum(2))
