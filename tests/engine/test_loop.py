@@ -129,7 +129,13 @@ def test_a_run_in_which_no_gradient_is_finite_ends(
 
 @pytest.mark.parametrize(
     ("overrides", "step"),
-    [(("train.accumulate=2",), 7), (("train.optimizer=lamb", "train.lookahead=3"), 7), (STAGES, 6), (STAGES, 9)],
+    [
+        (("train.accumulate=2",), 7),
+        (("train.optimizer=lamb", "train.lookahead=3"), 7),
+        (STAGES, 6),
+        (STAGES, 9),
+        (("train.activations=200KB",), 7),
+    ],
     ids=str,
 )
 def test_other_ways_to_train_resume_too(
@@ -143,3 +149,11 @@ def test_other_ways_to_train_resume_too(
         train(make(*overrides), out)
     train(resumed(out), out, resume=True)
     assert_same_run(out, whole)
+
+
+def test_recomputed_activations_change_nothing_and_are_reported(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    train(make("network.dropout=0"), whole)
+    summary = train(make("network.dropout=0", "train.activations=200KB"), out)
+    assert summary["engaged"]["recomputed activations"]["on"]
+    assert_equal(checkpoint(out, "last")["network"], checkpoint(whole, "last")["network"])

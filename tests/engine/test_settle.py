@@ -17,6 +17,7 @@ from hasten.engine import settle
 from hasten.engine.job import Planned, build_net
 from hasten.engine.measure import Engaged, Measured, Probe, Variant
 from hasten.engine.settle import probe_of, settle_network, settle_program, settle_variant
+from hasten.nets.build import build_network
 
 GIVEN = "set in the configuration"
 
@@ -133,7 +134,7 @@ def test_what_is_set_in_part_is_measured_in_part(tmp_path: Path, asked: list[tup
 
 
 @pytest.mark.parametrize(
-    ("dims", "patch", "strides", "device", "offered"),
+    ("dims", "patch", "strides", "device", "sound"),
     [
         (3, (12, 12, 12), ((2, 2, 2), (2, 2, 2)), "cpu", True),
         (3, (8, 12, 12), ((2, 2, 2), (2, 2, 2)), "cpu", False),
@@ -146,35 +147,37 @@ def test_what_is_set_in_part_is_measured_in_part(tmp_path: Path, asked: list[tup
         (2, (1, 8, 12), ((1, 2, 2), (1, 2, 2)), "cpu", False),
     ],
 )
-def test_bf16_is_not_offered_where_its_gradients_are_wrong(
+def test_layers_whose_bf16_gradients_are_wrong_stay_in_float32(
     tmp_path: Path,
     asked: list[tuple[Any, ...]],
     dims: int,
     patch: tuple[int, int, int],
     strides: tuple[tuple[int, int, int], ...],
     device: str,
-    offered: bool,
+    sound: bool,
 ) -> None:
     run = planned(tmp_path, dims=dims, patch=patch, strides=strides, device=device)
-    found, engaged, _ = settle_variant(run, nn.Identity())
-    assert {variant.precision for variant in asked[0][2]} == ({"fp32", "bf16"} if offered else {"fp32"})
-    assert found.config.train.precision == ("bf16" if offered else "fp32")
-    if not offered:
-        assert "voxels; on a CPU" in engaged["autocast bf16"].why
+    network = build_network(run.config.network, num_channels=2, num_classes=2, spatial_dims=dims)
+    _, engaged, _ = settle_variant(run, network)
+    assert {variant.precision for variant in asked[0][2]} >= {"fp32", "bf16"}
+    kept = [name for name, module in network.named_modules() if type(module).__name__.startswith("Fp32")]
+    assert (kept == []) is sound
+    assert ("stay in float32" in engaged["autocast bf16"].why) is not sound
 
 
-def test_bf16_that_is_set_where_it_is_unsafe_is_warned_of(
-    tmp_path: Path, asked: list[tuple[Any, ...]], caplog: pytest.LogCaptureFixture
-) -> None:
-    settle_variant(
-        planned(tmp_path, patch=(8, 8, 8), precision="bf16", channels_last=True, compile=False), nn.Identity()
-    )
-    assert "2 x 2 x 2 voxels" in caplog.text
-    assert asked == []
-    caplog.clear()
-    for run in (planned(tmp_path, precision="bf16"), planned(tmp_path, patch=(8, 8, 8), precision="fp32")):
-        settle_variant(run, nn.Identity())
-    assert caplog.text == ""
+def test_layers_that_are_set_stay_in_float32(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+    run = planned(tmp_path, fp32_layers=("model.0.*",), precision="bf16")
+    network = build_net(run)
+    _, engaged, _ = settle_variant(run, network)
+    assert "layers stay in float32 (train.fp32_layers)" in engaged["autocast bf16"].why
+    assert type(network.model[0].conv).__name__.startswith("Fp32")  # type: ignore[index, union-attr]
+    with pytest.raises(ValueError, match=r"train\.fp32_layers: 'modell\.\*' matches no module"):
+        settle_variant(planned(tmp_path, fp32_layers=("modell.*",)), build_net(run))
+
+
+def test_a_gpu_is_offered_tf32_too(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+    settle_variant(planned(tmp_path, device="cuda", channels_last=False), nn.Identity())
+    assert [str(variant) for variant in asked[0][2]] == ["fp32", "tf32", "bf16"]
 
 
 def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The one place that shows the order in which a run is put together.
 
-network -> memory format -> compile -> optimizer -> average -> batch program -> feed (in the loop).
+network (operated on) -> memory format -> recomputation -> batch program -> optimizer -> average -> compile ->
+CUDA graph -> feed (in the loop).
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from dataclasses import dataclass
 from torch import nn
 
 from hasten.cache.arena import Arena
+from hasten.config.size import parse_size
 from hasten.engine.capture import CapturedStep, why_not
 from hasten.engine.infer import Inference
 from hasten.engine.job import Planned, inference_of, with_train
 from hasten.engine.measure import Engaged
-from hasten.engine.precision import scaler_for
-from hasten.engine.settle import settle_network, settle_program
+from hasten.engine.precision import autocast, scaler_for
+from hasten.engine.settle import example_of, settle_network, settle_program
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
 from hasten.feed.staged import StagedProgram
 from hasten.nets.build import build_loss
+from hasten.nets.recompute import recompute
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, build_schedule
@@ -77,6 +80,7 @@ def build_parts(
     train, dims = planned.config.train, planned.case_set.spatial_dims
     assert train.channels_last is not None
     network.to(memory_format=memory_format(dims, train.channels_last))  # type: ignore[call-overload]
+    _recompute(planned, network, engaged)
     with clock.span("compile"):
         planned, program, engaged["compiled batch program"] = settle_program(planned, arena)
         step = _step(planned, network)
@@ -98,12 +102,29 @@ def build_parts(
     )
 
 
+def _recompute(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]) -> None:
+    """Throw away and compute again as many activations as the budget asks for."""
+    train = planned.config.train
+    if train.activations == "all":
+        return
+    assert train.precision is not None
+    with autocast(planned.device, train.precision):
+        report = recompute(
+            network, example_of(planned), parse_size(train.activations), batch_size=planned.config.sample.batch_size
+        )
+    if not report.fits:
+        log.warning("train.activations: %s; give more, or a smaller sample.batch_size or sample.patch", report)
+    engaged["recomputed activations"] = Engaged(bool(report.modules), str(report))
+
+
 def _captured(
     planned: Planned, step: TrainStep, program: BatchProgram | MixedProgram | StagedProgram, engaged: dict[str, Engaged]
 ) -> CapturedStep | None:
     """What becomes of it is known only some steps into the run."""
     wanted = planned.config.train.capture
     reason = "set in the configuration" if wanted is False else why_not(step, program)
+    if reason is None and planned.config.train.activations != "all" and planned.config.network.dropout > 0:
+        reason = "recomputing a dropout asks the host for the random state"
     if reason is not None:
         if wanted:
             log.warning("train.capture: the step can't be captured, as %s", reason)

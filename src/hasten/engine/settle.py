@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
@@ -19,10 +18,9 @@ from hasten.engine.job import Planned, with_train
 from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, faster_compiled, fastest_variant
 from hasten.feed.staged import StagedProgram, make_staged, stage_plan
 from hasten.nets.build import build_loss, divisor
+from hasten.nets.fallback import keep_fp32, tiny_layers
 from hasten.sample.mixed import MixedProgram, make_mixed
 from hasten.sample.program import BatchProgram, BatchSpec, make_program
-
-log = logging.getLogger(__name__)
 
 _GIVEN = "set in the configuration"
 _COMPILE_SECONDS = 40.0
@@ -34,10 +32,12 @@ _NETWORK_COMPILE_SECONDS = 1200.0
 def settle_variant(planned: Planned, network: nn.Module) -> tuple[Planned, dict[str, Engaged], float]:
     """Precision and memory format, as set or the fastest measured, and the seconds of a step's forward and backward.
 
-    Nothing is measured, and the seconds are 0, where precision, memory format and compiling are all set.
+    Layers that must not, or are set not to, run in a shorter float are kept from it in `network`, in place. Nothing is
+    measured, and the seconds are 0, where precision, memory format and compiling are all set.
     """
     train = planned.config.train
-    precisions, precision_why = _precisions(planned)
+    kept = keep_layers(planned, network)
+    precisions = _precisions(planned)
     formats = [train.channels_last] if train.channels_last is not None else [False, True]
     allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
     variant, why, seconds = allowed[0], "", 0.0
@@ -47,32 +47,56 @@ def settle_variant(planned: Planned, network: nn.Module) -> tuple[Planned, dict[
         variant = measured.variant
         why = explain(measured, f"{measured.variant} was fastest") if len(allowed) > 1 else ""
         seconds = measured.seconds[str(variant)] * (planned.config.sample.batch_size or 1) / probe.shape[0]
+    precision_why = (_GIVEN if train.precision is not None else why) + kept
     engaged = {
-        "autocast " + (variant.precision if variant.precision != "fp32" else "bf16"): Engaged(
-            variant.precision != "fp32", precision_why or why
-        ),
+        _PRECISION_NAMES[variant.precision]: Engaged(variant.precision != "fp32", precision_why),
         "channels-last": Engaged(variant.channels_last, why if train.channels_last is None else _GIVEN),
     }
     settled = with_train(planned, precision=variant.precision, channels_last=variant.channels_last)
     return settled, engaged, seconds
 
 
-def _precisions(planned: Planned) -> tuple[list[Precision], str]:
-    """The precisions to choose from, and why there is but one."""
-    given, deepest = planned.config.train.precision, _deepest(planned)
-    tiny = planned.device.type == "cpu" and min(deepest) < 3
-    size = " x ".join(map(str, deepest))
-    if given is None and tiny:
-        return ["fp32"], f"the coarsest features are {size} voxels; on a CPU, bf16 gradients are sound from 3 voxels on"
-    if given is None:
-        return ["fp32", "bf16"], ""
-    if given == "bf16" and tiny:
-        log.warning(
-            "train.precision=bf16: the coarsest features are %s voxels, and on a CPU bf16 gradients of less than 3 can "
-            "be wrong; use fp32, a larger sample.patch or fewer network.strides",
-            size,
-        )
-    return [given], _GIVEN
+_PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "autocast fp16", "tf32": "TF32"}
+
+
+def _precisions(planned: Planned) -> list[Precision]:
+    """The precisions to choose from; the first one is what the others are compared with."""
+    given = planned.config.train.precision
+    if given is not None:
+        return [given]
+    return ["fp32", "tf32", "bf16"] if planned.device.type == "cuda" else ["fp32", "bf16"]
+
+
+def keep_layers(planned: Planned, network: nn.Module) -> str:
+    """Keep layers in float32, in place: those that are set, and on a CPU those whose bf16 gradients are wrong.
+
+    There a bf16 convolution whose image is shorter than its filter returns uninitialised memory as its weights'
+    gradient (torch 2.13 with AVX512-BF16; the loss looks normal). Returns what to add to the reason for the precision.
+    """
+    train = planned.config.train
+    told = ""
+    if train.fp32_layers:
+        try:
+            names = keep_fp32(network, train.fp32_layers)
+        except ValueError as error:
+            raise ValueError(f"train.fp32_layers: {str(error).removeprefix('patterns: ')}") from None
+        told = f"; {len(names)} layers stay in float32 (train.fp32_layers)"
+    if planned.device.type != "cpu" or train.precision not in (None, "bf16") or min(_deepest(planned)) >= 3:
+        return told
+    tiny = tiny_layers(network, example_of(planned))
+    if tiny:
+        keep_fp32(network, tiny)
+        told += f"; {len(tiny)} convolutions of the smallest features stay in float32, as a CPU's bf16 is unsound there"
+    return told
+
+
+def example_of(planned: Planned) -> Tensor:
+    """An image (1, C, ...) of the training patch's size, as the network takes it."""
+    channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
+    assert planned.config.sample.patch is not None
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(1, channels, *planned.config.sample.patch[3 - dims :], generator=generator)
+    return image.to(planned.device)
 
 
 def settle_network(planned: Planned, network: nn.Module, step_seconds: float) -> tuple[Planned, nn.Module, Engaged]:
@@ -94,11 +118,7 @@ def settle_network(planned: Planned, network: nn.Module, step_seconds: float) ->
 
 
 def _deepest(planned: Planned) -> list[int]:
-    """Sides of the coarsest feature map of a patch.
-
-    On a CPU a bf16 convolution whose input is 1 or 2 voxels long returns uninitialised memory as its weights' gradient
-    (torch 2.13 with AVX512-BF16; the loss looks normal), so bf16 is not offered there.
-    """
+    """Sides of the coarsest feature map of a patch."""
     patch, unit = planned.config.sample.patch, divisor(planned.config.network)
     assert patch is not None
     first = 0 if planned.case_set.spatial_dims == 3 else 1

@@ -1,8 +1,9 @@
-"""Instance norm and activation as one differentiable operation that gives back the memory format it was given.
+"""Norm and activation as one differentiable operation on a CPU that gives back the memory format it was given.
 
-torch's own two, on a CPU: `instance_norm` leaves channels-last activations contiguous, so that the next convolution
-turns them back, and the gradient of a PReLU's slope is taken element by element. The rules are the same; only the order
-of rounding differs.
+torch's own two there: `instance_norm` leaves channels-last activations contiguous, so that the next convolution turns
+them back; `group_norm` turns them around in its backward pass. Turning costs several times what the norm does. The
+rules are the same here; only the order of rounding differs. Between forward and backward nothing is kept but the image,
+which the convolution before it made, and if it is asked for, the output, which the one behind keeps anyway.
 """
 
 from __future__ import annotations
@@ -12,33 +13,120 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function
+
+from hasten.nets.activate import Slope, activate_, gradient_before, gradient_of_slope
+from hasten.nets.moments import backward_in_groups, backward_last, group_moments, layout_of, normalise, on_cpu_only
 
 _aten = torch.ops.aten
 
 
-class _NormAct(torch.autograd.Function):
+class _GroupNormAct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, image: Tensor, slope: Tensor, eps: float) -> Tensor:
-        layout, plain = _layout(image), image.contiguous()
-        normed, mean, rstd = _aten.native_layer_norm(plain, image.shape[2:], None, None, eps)
-        ctx.save_for_backward(plain, normed, mean, rstd, slope)
-        ctx.layout = layout
-        return functional.leaky_relu(normed, float(slope)).contiguous(memory_format=layout)
+    def forward(
+        ctx: Any,
+        image: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        slope: Slope,
+        groups: int,
+        eps: float,
+        keep_output: bool,
+    ) -> Tensor:
+        layout = layout_of(image)
+        image, scale, offset = image.contiguous(memory_format=layout), *_affine(image, weight, bias)
+        if layout is torch.contiguous_format:
+            sizes = (*image.shape[:2], image[0, 0].numel(), groups)
+            normed, mean, rstd = _aten.native_group_norm(image, scale, offset, *sizes, eps)
+        else:
+            mean, var = group_moments(image, groups)
+            rstd = (var + eps).rsqrt()
+            normed = normalise(image, mean, rstd, scale, offset)
+        found = activate_(normed, slope)
+        _save(ctx, image, (weight, bias), slope, (mean, rstd), found if keep_output else None)
+        ctx.groups = groups
+        return found
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        plain, normed, mean, rstd, slope = ctx.saved_tensors
-        gradient = gradient.contiguous()
-        to_slope = None
-        if ctx.needs_input_grad[1]:
-            exact = torch.promote_types(normed.dtype, torch.float32)
-            to_slope = normed.clamp(max=0).mul_(gradient).sum(dtype=exact).to(slope.dtype).reshape(slope.shape)
-        through = _aten.leaky_relu_backward(gradient, normed, float(slope), False)
-        shape, only_image = plain.shape[2:], [True, False, False]
-        found = _aten.native_layer_norm_backward(through, plain, shape, mean, rstd, None, None, only_image)[0]
-        return found.contiguous(memory_format=ctx.layout), to_slope, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        image, weight, bias, mean, rstd, gradient, to_slope = _open(ctx, gradient)
+        scale, _ = _affine(image, weight, bias)
+        mask = list(ctx.needs_input_grad[:3])
+        if layout_of(image) is torch.contiguous_format:
+            sizes = (*image.shape[:2], image[0, 0].numel(), ctx.groups)
+            grads = _aten.native_group_norm_backward(gradient, image, mean, rstd, scale, *sizes, mask)
+        elif ctx.groups == image.shape[1]:
+            grads = backward_last(gradient, image, mean, rstd, scale, mask)
+        else:
+            grads = backward_in_groups(gradient, image, mean, rstd, scale, mask)
+        return grads[0], _like(grads[1], weight), _like(grads[2], bias), to_slope, None, None, None
+
+
+def _save(
+    ctx: Any,
+    image: Tensor,
+    affine: tuple[Tensor | None, Tensor | None],
+    slope: Slope,
+    moments: tuple[Tensor, Tensor],
+    output: Tensor | None,
+) -> None:
+    learned = slope if isinstance(slope, Tensor) else None
+    ctx.save_for_backward(image, *affine, learned, *moments, output)
+    ctx.slope = None if learned is not None else slope
+
+
+def _open(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    """What was saved, the gradient before the activation, and that of the slope."""
+    image, weight, bias, learned, mean, rstd, output = ctx.saved_tensors
+    slope = learned if learned is not None else ctx.slope
+    gradient = gradient.contiguous(memory_format=layout_of(image))
+    to_slope = None
+    if slope is not None:
+        normed = output if output is not None else normalise(image, mean, rstd, *_affine(image, weight, bias))
+        if ctx.needs_input_grad[3]:
+            to_slope = gradient_of_slope(gradient, normed, slope)
+        gradient = gradient_before(gradient, normed, slope)
+    return image, weight, bias, mean, rstd, gradient, to_slope
+
+
+def _affine(image: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weight and bias in the type of the statistics, which torch keeps short for a short image that has neither."""
+    exact = torch.promote_types(image.dtype, torch.float32)
+    scale = weight.to(exact) if weight is not None else image.new_ones(image.shape[1], dtype=exact)
+    return scale, bias.to(exact) if bias is not None else image.new_zeros(image.shape[1], dtype=exact)
+
+
+def _like(gradient: Tensor | None, value: Tensor | None) -> Tensor | None:
+    return gradient.to(value.dtype) if gradient is not None and value is not None else None
+
+
+def group_norm_act(
+    image: Tensor,
+    groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    slope: Slope = None,
+    eps: float = 1e-5,
+    *,
+    keep_output: bool = False,
+) -> Tensor:
+    """prelu(group_norm(image)); an instance norm where `groups` is the number of channels.
+
+    image: (B, C, H, W) or (B, C, D, H, W), of any float type, on a CPU. weight, bias: (C,). slope: None for no
+    activation, a number, or a tensor of one element or C. eps: added to each variance. keep_output: keep the output
+    for the backward pass and spare it a computation; as for a ReLU, it must not be changed then, and `slope` must be
+    a number that is not negative. Differentiable once.
+    """
+    assert not keep_output or slope is None or (isinstance(slope, float | int) and slope >= 0)
+    if has_torch_function((image,)):
+        found: Tensor = handle_torch_function(
+            group_norm_act, (image,), image, groups, weight, bias, slope, eps, keep_output=keep_output
+        )
+        return found
+    keep_output = keep_output and slope is not None
+    found = _GroupNormAct.apply(image, weight, bias, slope, groups, eps, keep_output)
+    return found
 
 
 def norm_act(image: Tensor, slope: Tensor, eps: float) -> Tensor:
@@ -47,13 +135,7 @@ def norm_act(image: Tensor, slope: Tensor, eps: float) -> Tensor:
     image: (B, C, H, W) or (B, C, D, H, W), of any float type, on a CPU. slope: one element, the factor of what is
     below 0, with a gradient if it asks for one. eps: added to each channel's variance. Differentiable once.
     """
-    found: Tensor = _NormAct.apply(image, slope, eps)
-    return found
-
-
-def _layout(image: Tensor) -> torch.memory_format:
-    last = torch.channels_last_3d if image.ndim == 5 else torch.channels_last
-    return last if image.is_contiguous(memory_format=last) and not image.is_contiguous() else torch.contiguous_format
+    return group_norm_act(image, image.shape[1], None, None, slope, eps)
 
 
 class NormAct(nn.Module):
@@ -87,8 +169,7 @@ class NormAct(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         slope: Tensor = self.A.weight if isinstance(self.A, nn.PReLU) else self.slope  # type: ignore[assignment]
-        apart = image.device.type != "cpu" or slope.device.type != "cpu" or torch.compiler.is_compiling()
-        if apart or image.shape[2:].numel() == 1:
+        if not on_cpu_only(image, slope) or image.shape[2:].numel() == 1:
             found: Tensor = self.A(self.N(image))
             return found
         eps: float = self.N.eps  # type: ignore[assignment]

@@ -5,76 +5,93 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
+from hasten.nets.bias import cancelled_biases, leave_out
+from hasten.nets.dataflow import Probe, see_flow
+from hasten.nets.fuse import fuse as fuse_norms
+from hasten.nets.fuse import unfuse
 from hasten.nets.normact import NormAct
+from hasten.nets.reclass import original
+from hasten.nets.unbiased import is_unbiased, to_unbiased
 
 
 @dataclass(frozen=True, slots=True)
 class Surgery:
-    """What was done to a network."""
+    """What was done to a network, by the names of its modules."""
 
-    fused: int
-    """Blocks of an instance norm and an activation that became one operation."""
-    biases: int
-    """Convolutions whose bias the instance norm behind them takes away again, and that no longer add it."""
+    pairs: tuple[str, ...] = ()
+    """Norms that became one operation with the activation behind them."""
+    unbiased: tuple[str, ...] = ()
+    """Layers whose bias the norm behind them takes away again, and that no longer add it."""
+    norms: tuple[str, ...] = ()
+    """Norms that are computed in the memory format that they are given, those of `pairs` among them."""
+    activations: tuple[str, ...] = ()
+    """Activations that wait for such a norm, and PReLUs whose gradient is one sum."""
 
+    @property
+    def fused(self) -> int:
+        return len(self.pairs)
 
-class _Unbiased(nn.Conv2d):
-    def forward(self, image: Tensor) -> Tensor:
-        return self._conv_forward(image, self.weight, None)
+    @property
+    def biases(self) -> int:
+        return len(self.unbiased)
 
-
-class _Unbiased3d(nn.Conv3d):
-    def forward(self, image: Tensor) -> Tensor:
-        return self._conv_forward(image, self.weight, None)
-
-
-class _UnbiasedTransposed(nn.ConvTranspose2d):
-    def forward(self, image: Tensor, output_size: list[int] | None = None) -> Tensor:
-        assert output_size is None
-        assert isinstance(self.padding, tuple)
-        return functional.conv_transpose2d(
-            image, self.weight, None, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+    def __str__(self) -> str:
+        return (
+            f"{self.fused} norms are one operation with their activation, {len(self.norms)} keep the memory format, "
+            f"{self.biases} layers add no bias, as the norm behind them would take it away again"
         )
 
 
-class _UnbiasedTransposed3d(nn.ConvTranspose3d):
-    def forward(self, image: Tensor, output_size: list[int] | None = None) -> Tensor:
-        assert output_size is None
-        assert isinstance(self.padding, tuple)
-        return functional.conv_transpose3d(
-            image, self.weight, None, self.stride, self.padding, self.output_padding, self.groups, self.dilation
-        )
+def operate(
+    network: nn.Module, probe: Probe | None = None, *, biases: bool = True, fuse: bool = True, compiled: bool = False
+) -> Surgery:
+    """Fuse norms with activations and leave out biases that cancel, in place.
 
-
-_UNBIASED: dict[type[nn.Module], type[nn.Module]] = {
-    nn.Conv2d: _Unbiased,
-    nn.Conv3d: _Unbiased3d,
-    nn.ConvTranspose2d: _UnbiasedTransposed,
-    nn.ConvTranspose3d: _UnbiasedTransposed3d,
-}
-
-
-def operate(network: nn.Module) -> Surgery:
-    """Fuse norms with activations and leave out biases that cancel, in place, in blocks of MONAI's `Convolution`.
-
-    A bias that an instance norm cancels stays a parameter, with the value it has, but is neither added nor trained.
+    probe: an input as in training, on the network's device: it is run a few times on copies, to see what feeds what in
+    any network. Without one, only blocks of MONAI's `Convolution` with an instance norm are known. A bias that a norm
+    cancels stays a parameter, but is neither added nor trained; make the optimizer afterwards. compiled: on a GPU, an
+    instance or group norm and its activation become one kernel of inductor's; not for a network that is compiled
+    itself. Raises ValueError if the network can't be copied or does not run on the probe.
     """
-    fused = biases = 0
-    for parent in list(network.modules()):
+    if probe is None:
+        return _known_blocks(network)
+    flow = see_flow(network, probe)
+    unbiased = leave_out(network, cancelled_biases(network, probe, flow=flow)) if biases else ()
+    if not fuse:
+        return Surgery(unbiased=unbiased)
+    done = fuse_norms(network, flow, compiled=compiled)
+    pairs = tuple(dict.fromkeys(norm for norm, _ in done.pairs))
+    return Surgery(pairs, unbiased, done.norms, done.activations)
+
+
+def undo(network: nn.Module) -> None:
+    """Give modules that `operate` changed with a probe their own classes back, and train their biases again."""
+    for module in network.modules():
+        unfuse(module)
+        if is_unbiased(module):
+            original(module)
+            bias = module._parameters["bias"]
+            assert bias is not None
+            bias.requires_grad_(True)
+
+
+def _known_blocks(network: nn.Module) -> Surgery:
+    """MONAI's `Convolution`: a layer and its ADN block, one after the other."""
+    fused, unbiased = [], []
+    for prefix, parent in list(network.named_modules(prefix="")):
         if not isinstance(parent, nn.Sequential):
             continue
-        children = list(parent.named_children())
-        for (_, convolution), (name, block) in pairwise(children):
+        start = f"{prefix}." if prefix else ""
+        for (first, layer), (name, block) in pairwise(list(parent.named_children())):
             if not NormAct.takes(block):
                 continue
             setattr(parent, name, NormAct(block.get_submodule("N"), block.get_submodule("A")))
-            fused += 1
-            if type(convolution) in _UNBIASED and isinstance(convolution.bias, nn.Parameter):
-                # The class alone changes: parameters, names and hooks are the module's own.
-                convolution.__class__ = _UNBIASED[type(convolution)]
-                convolution.bias.requires_grad_(False)
-                biases += 1
-    return Surgery(fused, biases)
+            fused.append(f"{start}{name}.N")
+            bias = layer._parameters.get("bias") if isinstance(layer, _ConvNd) else None
+            if bias is not None and to_unbiased(layer):
+                bias.requires_grad_(False)
+                unbiased.append(start + first)
+    return Surgery(tuple(fused), tuple(unbiased), tuple(fused))

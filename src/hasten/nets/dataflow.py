@@ -1,0 +1,184 @@
+"""Which module's output goes where, seen in one forward pass: of any module, whatever its control flow."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+Probe = Tensor | tuple[Any, ...] | dict[str, Any]
+"""A network's input: one tensor, or all its arguments by position or by name."""
+
+_PROPERTIES = "shape device dtype ndim layout requires_grad grad_fn is_leaf is_cuda is_meta is_sparse is_nested names"
+_METHODS = "size dim stride numel nelement ndimension is_contiguous is_floating_point is_complex get_device __len__"
+_QUIET = frozenset(
+    [getattr(Tensor, name).__get__ for name in _PROPERTIES.split() if hasattr(Tensor, name)]
+    + [getattr(Tensor, name) for name in _METHODS.split()]
+)
+"""What asks a tensor for its form and not for its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a module."""
+
+    module: str
+    given: Any
+    """The first argument."""
+    found: Any
+    """What it returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One function that took a tensor."""
+
+    function: Any
+    inside: tuple[int, ...]
+    """Numbers of the module calls that it happened in, the outermost first."""
+    returned_it: bool
+    """It gave back the very tensor that it took, as a dropout of 0 does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What one forward pass did with its tensors. They are kept, so that no two of them have one id."""
+
+    network: nn.Module
+    """The copy that was run, in training mode."""
+    calls: dict[int, Call]
+    uses: dict[int, list[Use]]
+    """By id of the tensor."""
+    outputs: frozenset[int]
+    """Ids of the tensors that the network returned."""
+    result: Any
+    held: list[Tensor]
+
+    def calls_of(self, module: str) -> list[Call]:
+        return [call for call in self.calls.values() if call.module == module]
+
+    def consumers(self, tensor: Tensor) -> list[Call] | None:
+        """The innermost module calls that took the tensor as their first argument and that alone used it.
+
+        None if anything else did, or if it left the network.
+        """
+        if id(tensor) in self.outputs:
+            return None
+        found: dict[int, Call] = {}
+        for use in self.uses_of(tensor):
+            number = self._taker(use, tensor)
+            if number is None:
+                return None
+            found[number] = self.calls[number]
+        return list(found.values())
+
+    def uses_of(self, tensor: Tensor) -> list[Use]:
+        """In their order, without dropouts that do nothing."""
+        uses = self.uses.get(id(tensor), [])
+        return [use for use in uses if not (use.returned_it and "dropout" in use.function.__name__)]
+
+    def first_consumer(self, tensor: Tensor) -> Call | None:
+        """The innermost module call that took the tensor first, whoever uses it later."""
+        uses = self.uses_of(tensor)
+        number = self._taker(uses[0], tensor) if uses else None
+        return self.calls[number] if number is not None else None
+
+    def _taker(self, use: Use, tensor: Tensor) -> int | None:
+        return next((number for number in reversed(use.inside) if self.calls[number].given is tensor), None)
+
+
+@dataclass(slots=True)
+class _Watch(TorchFunctionMode):
+    open: list[int] = field(default_factory=list)
+    uses: dict[int, list[Use]] = field(default_factory=dict)
+    held: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        TorchFunctionMode.__init__(self)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func not in _QUIET:
+            for leaf in tree_leaves((args, kwargs)):
+                if isinstance(leaf, Tensor):
+                    self.held.append(leaf)
+                    self.uses.setdefault(id(leaf), []).append(Use(func, tuple(self.open), result is leaf))
+        return result
+
+
+def see_flow(network: nn.Module, probe: Probe) -> Flow:
+    """Run a copy of `network` once on `probe`, in training mode and without gradients.
+
+    The network, its running statistics and the random state are left as they are. Raises ValueError if it can't be
+    copied or does not run on the probe.
+    """
+    twin = copied(network)
+    watch = _Watch()
+    calls: dict[int, Call] = {}
+
+    def enter(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        number = len(calls)
+        given = args[0] if args else next(iter(kwargs.values()), None)
+        calls[number] = Call(name, given, None)
+        watch.open.append(number)
+
+    def leave(found: Any) -> None:
+        number = watch.open.pop()
+        calls[number] = replace(calls[number], found=found)
+        watch.held.extend(leaf for leaf in tree_leaves((calls[number].given, found)) if isinstance(leaf, Tensor))
+
+    handles = []
+    for name, module in twin.named_modules():
+        handles += [
+            module.register_forward_pre_hook(
+                lambda _, args, kwargs, name=name: enter(name, args, kwargs), with_kwargs=True
+            ),
+            module.register_forward_hook(lambda _, args, found: leave(found)),
+        ]
+    with watch:
+        result = run(twin, probe)
+    for handle in handles:
+        handle.remove()
+    leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+    return Flow(twin, calls, watch.uses, frozenset(map(id, leaves)), result, [*watch.held, *leaves])
+
+
+def copied(network: nn.Module) -> nn.Module:
+    """A copy in training mode. Raises ValueError if there can be none."""
+    try:
+        return copy.deepcopy(network).train()
+    except Exception as error:
+        raise ValueError(
+            f"network: {type(network).__name__} can't be copied to try it out ({error}); "
+            "operate on it before its first training step"
+        ) from error
+
+
+def run(network: nn.Module, probe: Probe, *, seed: int = 0) -> Any:
+    """The output on the probe, without gradients and with the same draws each time. Raises ValueError if it fails."""
+    with _fixed_draws(network, seed), torch.no_grad():
+        try:
+            if isinstance(probe, dict):
+                return network(**probe)
+            return network(*probe) if isinstance(probe, tuple) else network(probe)
+        except Exception as error:
+            raise ValueError(
+                f"probe: {type(network).__name__} does not run on it in training mode ({error}); give the input of a "
+                "training step, of its shape and on the network's device"
+            ) from error
+
+
+@contextmanager
+def _fixed_draws(network: nn.Module, seed: int) -> Iterator[None]:
+    devices = {value.device for value in network.parameters() if value.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(devices, key=str)):
+        torch.manual_seed(seed)
+        yield
