@@ -19,7 +19,7 @@ from hasten.engine.job import build_net, plan_run, plan_to_dict
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
 from hasten.engine.parts import Parts, build_parts
-from hasten.engine.settle import settle_variant
+from hasten.engine.settle import example_of, settle_variant
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import write_examples, write_summary
 from hasten.nets.surgery import operate
@@ -98,16 +98,12 @@ def _put_together(config: RunConfig, plan: Path | None, clock: Clock) -> Parts:
         )
     with clock.span("tune"):
         network = build_net(planned)
-        done = operate(network)
+        done = operate(network, example_of(planned, small=True))
         kept = keep_freed_memory() if planned.device.type == "cpu" else None
         planned, engaged, seconds = settle_variant(planned, network)
         if kept is not None:
             engaged["kept host memory"] = kept
-        engaged["surgery"] = Engaged(
-            done.fused + done.biases > 0,
-            f"{done.fused} pairs of norm and activation are one operation each on a CPU, and {done.biases} "
-            "convolutions add no bias, as the norm behind them would take it away again",
-        )
+        engaged["surgery"] = Engaged(done.fused + done.biases > 0, str(done))
     return build_parts(planned, arena, network, clock, engaged=engaged, step_seconds=seconds)
 
 

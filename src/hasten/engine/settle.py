@@ -90,12 +90,13 @@ def keep_layers(planned: Planned, network: nn.Module) -> str:
     return told
 
 
-def example_of(planned: Planned) -> Tensor:
-    """An image (1, C, ...) of the training patch's size, as the network takes it."""
+def example_of(planned: Planned, *, small: bool = False) -> Tensor:
+    """An image (1, C, ...) of the training patch's size, as the network takes it; or the smallest that norms take."""
     channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
-    assert planned.config.sample.patch is not None
-    generator = torch.Generator().manual_seed(0)
-    image = torch.randn(1, channels, *planned.config.sample.patch[3 - dims :], generator=generator)
+    patch, unit = planned.config.sample.patch, divisor(planned.config.network)
+    assert patch is not None
+    sides = [min(side, 2 * by) if small else side for side, by in zip(patch, unit, strict=True)]
+    image = torch.randn(1, channels, *sides[3 - dims :], generator=torch.Generator().manual_seed(0))
     return image.to(planned.device)
 
 
