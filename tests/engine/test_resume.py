@@ -292,7 +292,7 @@ def test_moments_take_the_memory_format_that_is_set_on_resuming(
     make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path, overrides: tuple[str, ...]
 ) -> None:
     """The fused AdamW would mix up the values of weights and moments that lie in memory differently."""
-    out, plain = tmp_path / "run", ADAMW + ("network.dropout=0",)  # a dropout's draws follow the order of memory
+    out, plain = tmp_path / "run", (*ADAMW, "network.dropout=0")  # a dropout's draws follow the order of memory
     stopped(make(*plain), out, 6, "interrupt")
     train(resumed(out, *overrides), out, resume=True)
     for name, value in checkpoint(whole(plain), "last")["network"].items():

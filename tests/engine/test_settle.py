@@ -171,8 +171,8 @@ def test_layers_that_are_set_stay_in_float32(tmp_path: Path, asked: list[tuple[A
     _, engaged, _ = settle_variant(run, network)
     assert "layers stay in float32 (train.fp32_layers)" in engaged["autocast bf16"].why
     assert type(network.model[0].conv).__name__.startswith("Fp32")  # type: ignore[index, union-attr]
-    with pytest.raises(ValueError, match=r"train\.fp32_layers: 'modell\.\*' matches no module"):
-        settle_variant(planned(tmp_path, fp32_layers=("modell.*",)), build_net(run))
+    with pytest.raises(ValueError, match=r"train\.fp32_layers: 'absent\.\*' matches no module"):
+        settle_variant(planned(tmp_path, fp32_layers=("absent.*",)), build_net(run))
 
 
 def test_a_gpu_is_offered_tf32_too(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:

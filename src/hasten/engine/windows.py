@@ -35,8 +35,8 @@ class Windows:
     mode: Mode = "gaussian"
     sigma: Sigma = (0.125, 0.125, 0.125)
     sums: torch.dtype = torch.float32
-    """Type of the sums. float16 halves them; at an overlap of a half, scores are off by about a thousandth of the largest
-    (bfloat16: a hundredth), and by more where more windows meet."""
+    """Type of the sums. float16 halves them; at an overlap of a half, scores are off by about a thousandth of the
+    largest (bfloat16: a hundredth), and by more where more windows meet."""
     sums_device: torch.device | None = None
     """Where the sums are held; None is `device`."""
     dtype: torch.dtype = torch.float32

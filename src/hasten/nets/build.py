@@ -60,13 +60,13 @@ def network_mistake(config: NetworkConfig, spatial_dims: int) -> str | None:
         )
     if config.deep_supervision > 0 and config.name != "dynunet":
         return (
-            f"network.deep_supervision: {config.deep_supervision}, which only network.name=dynunet has; set it to 0, or "
-            "use that"
+            f"network.deep_supervision: {config.deep_supervision}, which only network.name=dynunet has; set it to "
+            "0, or use that"
         )
     if 0 < len(strides) <= config.deep_supervision:
         return (
-            f"network.deep_supervision: {config.deep_supervision} for {len(strides)} network.strides; there is an output "
-            f"at each level but the coarsest: use {len(strides) - 1} or less"
+            f"network.deep_supervision: {config.deep_supervision} for {len(strides)} network.strides; there is an "
+            f"output at each level but the coarsest: use {len(strides) - 1} or less"
         )
     wanted = (2, 2, 2) if spatial_dims == 3 else (1, 2, 2)
     doubling = [channels[0] * 2**level for level in range(len(channels))]
