@@ -288,3 +288,24 @@ def test_a_missing_device_ends_the_plan_before_the_data_is_read(source: Path, mo
 
     monkeypatch.setattr("hasten.engine.job.get_fingerprint", never)
     assert message_of(config).startswith("train.device=cuda:0: this machine has 0 CUDA devices")
+
+
+def test_inference_follows_the_configuration() -> None:
+    config = load_run(
+        None,
+        (
+            "sample.patch=[16,16,16]",
+            "infer.patch=[16,32,32]",
+            "infer.flip_axes=[1,2]",
+            "infer.sums=fp16",
+            "infer.sums_on_host=true",
+            "infer.overlap=0.25",
+            "network.strides=[[2,2,2]]",
+            "network.channels=[4,8]",
+            "train.precision=fp32",
+            "train.channels_last=false",
+        ),
+    )
+    how = inference_of(config, spatial_dims=3, device=torch.device("cpu"))
+    assert (how.patch, how.divisor, how.overlap) == ((16, 32, 32), (2, 2, 2), 0.25)
+    assert (how.flip_axes, how.sums, how.sums_on_host) == ((1, 2), "fp16", True)

@@ -137,7 +137,7 @@ class Canvas:
             (d, h, w): counts[0][d] * counts[1][h] * counts[2][w]
             for d, h, w in product(*(range(len(axis.cells)) for axis in axes))
         }
-        return cls(axes, weight, sink, dtype, device, {}, waiting)
+        return cls(axes, weight.to(device), sink, dtype, device, {}, waiting)
 
     def windows(self) -> Iterator[Triple]:
         """Every window as its number along each axis. Along the axis with the most windows the number changes last."""
@@ -160,7 +160,8 @@ class Canvas:
         return not self.waiting
 
     def add(self, window: Triple, score: Tensor) -> None:
-        """score: (K, d, h, w) of one window, of any float type."""
+        """score: (K, d, h, w) of one window, of any float type and on any device."""
+        score = self._near(score)
         for parts in product(*(axis.parts[number] for axis, number in zip(self.axes, window, strict=True))):
             cell = (parts[0].cell, parts[1].cell, parts[2].cell)
             self._with_room(partial(self._put, cell, parts, score))
@@ -182,15 +183,18 @@ class Canvas:
     def to_host(self) -> None:
         """Free what the sums take on their device."""
         log.warning("out of memory on %s; the sums of windows go on in host memory", self.device)
-        self.device = HOST
+        self.device, self.weight = HOST, self.weight.cpu()
         for cell in list(self.cells):
             self.cells[cell] = self.cells[cell].cpu()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
+    def _near(self, score: Tensor) -> Tensor:
+        return score if score.device.type == self.device.type else score.to(self.device)
+
     def _put(self, cell: Triple, parts: Sequence[Part], score: Tensor) -> None:
         d, h, w = (part.in_window for part in parts)
-        piece, weight = score[:, d, h, w], self.weight[d, h, w]
+        piece, weight = self._near(score[:, d, h, w]), self.weight[d, h, w]
         sums = self.cells.get(cell)
         if sums is None:
             sums = self._first(cell, piece, weight, whole=all(part.whole for part in parts))
@@ -199,10 +203,7 @@ class Canvas:
                 return
             sums = self._blank(cell, piece)
         d, h, w = (part.in_cell for part in parts)
-        if sums.device == piece.device:
-            sums[:, d, h, w].addcmul_(piece, weight)
-        else:
-            sums[:, d, h, w].add_((piece * weight).to(sums.device))
+        sums[:, d, h, w].addcmul_(piece, weight)
         self.cells[cell] = sums
 
     def _first(self, cell: Triple, piece: Tensor, weight: Tensor, *, whole: bool) -> Tensor | None:
