@@ -103,7 +103,7 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
     ]
     assert set(left) <= {
         *("data.spatial_dims", "prepare.num_threads", "cache.dir", "sample.compile", "train.precision"),
-        *("train.channels_last", "train.compile", "train.target", "train.max_seconds"),
+        *("train.channels_last", "train.compile", "train.capture", "train.target", "train.max_seconds"),
     }
     if data.spatial_dims == 2:
         assert patch[0] == unit[0] == 1

@@ -204,3 +204,79 @@ def test_the_windows_cover_every_voxel_whatever_the_overlap() -> None:
 def test_no_gradient_is_kept() -> None:
     ((_, label),) = infer_labels(conv_net(3, 2, 3), volumes_of((4, 4, 4)), make())
     assert label.is_inference()
+
+
+@pytest.mark.parametrize("whole_up_to", [0, 10**9])
+@pytest.mark.parametrize("average", ["scores", "softmax"])
+def test_labels_of_the_mean_over_mirror_images(whole_up_to: int, average: Any) -> None:
+    network, volumes = conv_net(3, 2, 3), volumes_of((6, 9, 8), (4, 4, 12))
+
+    class Mirrored(nn.Module):
+        def forward(self, image: Tensor) -> Tensor:
+            total = torch.zeros(())
+            for flip in ([], [2], [4], [2, 4]):
+                scores = network(image.flip(flip)).flip(flip)
+                total = total + (scores.softmax(1) if average == "softmax" else scores)
+            return total / 4
+
+    how = make(whole_up_to=whole_up_to)
+    expected = dict(infer_labels(Mirrored(), volumes, how))
+    mirrored = dataclasses.replace(how, flip_axes=(0, 2), average=average)
+    for position, found in infer_labels(network, volumes, mirrored):
+        assert (found != expected[position]).sum() <= 1  # a tie may fall either way
+        assert not torch.equal(found, dict(infer_labels(network, volumes, how))[position])
+
+
+def test_large_volumes_share_batches() -> None:
+    network = Recorder()
+    list(infer_labels(network, volumes_of((4, 4, 6), (4, 4, 8), (6, 4, 4)), make(whole_up_to=0, batch_size=7)))
+    assert [shape[0] for shape in network.shapes] == [7]
+
+
+@pytest.mark.parametrize("sums", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("mode", ["gaussian", "constant"])
+@pytest.mark.parametrize("on_host", [False, True])
+def test_labels_with_other_sums(sums: Any, mode: Any, on_host: bool) -> None:
+    network, volumes = conv_net(3, 2, 3), volumes_of((9, 8, 7), (4, 4, 12))
+    how = make(whole_up_to=0, sums=sums, mode=mode, sums_on_host=on_host)
+    for position, found in infer_labels(network, volumes, how):
+        scores = sliding_window(network, volumes[position], dataclasses.replace(how, sums="fp32"))
+        assert (found == scores.argmax(0)).float().mean() > (0.999 if sums == "fp32" else 0.97)
+
+
+def test_volumes_that_do_not_fit_in_one_piece_go_by_windows(caplog: pytest.LogCaptureFixture) -> None:
+    class Small(Recorder):
+        """Fails as a card does for what is larger than a window, and for three windows at once."""
+
+        def forward(self, image: Tensor) -> Tensor:
+            if image[0, 0].numel() > 4**3 or len(image) > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().forward(image)
+
+    volumes = volumes_of(*SHAPES)
+    found = dict(infer_labels(Small(), volumes, make(batch_size=4)))
+    assert sorted(found) == list(range(len(volumes)))
+    for position, volume in enumerate(volumes):
+        assert torch.equal(found[position], (volume[0] > 0.5).to(torch.uint8))
+    assert "in one piece; going on with windows of (4, 4, 4)" in caplog.text
+
+
+def test_other_errors_of_a_whole_volume_pass() -> None:
+    class Broken(nn.Module):
+        def forward(self, image: Tensor) -> Tensor:
+            raise RuntimeError("expected 3 channels")
+
+    with pytest.raises(RuntimeError, match="expected 3 channels"):
+        list(infer_labels(Broken(), volumes_of((4, 4, 4)), make()))
+
+
+@pytest.mark.parametrize("whole_up_to", [0, 10**9])
+def test_of_several_outputs_the_first_counts(whole_up_to: int) -> None:
+    class Heads(Recorder):
+        def forward(self, image: Tensor) -> Any:
+            scores = super().forward(image)
+            return [scores, -scores]
+
+    (volume,) = volumes_of((6, 9, 8))
+    ((_, found),) = infer_labels(Heads(), [volume], make(whole_up_to=whole_up_to))
+    assert torch.equal(found, (volume[0] > 0.5).to(torch.uint8))

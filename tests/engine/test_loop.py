@@ -7,6 +7,7 @@ import math
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,20 @@ def test_recomputed_activations_change_nothing_and_are_reported(make: Callable[.
     summary = train(make("network.dropout=0", "train.activations=200KB"), out)
     assert summary["engaged"]["recomputed activations"]["on"]
     assert_equal(checkpoint(out, "last")["network"], checkpoint(whole, "last")["network"])
+
+
+def test_the_largest_batch_is_taken_once_and_its_rate_is_scaled(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hasten.engine import parts
+    from hasten.engine.batch_size import find_batch_size_for
+
+    out = tmp_path / "run"
+    monkeypatch.setattr(parts, "find_batch_size_for", partial(find_batch_size_for, highest=6))
+    summary = train(make("sample.fit_batch=true", "train.steps=4"), out)
+    assert summary["engaged"]["largest batch"]["why"].startswith("6 patches instead of 3: ")
+    settled = resumed(out)
+    assert (settled.sample.batch_size, settled.sample.fit_batch, settled.train.learning_rate_batch) == (6, False, 3)
+    assert settled.train.learning_rate is not None
+    # One cycle's first step: a 25th of the peak, which is twice what was planned for three patches.
+    assert metrics(out, "train")[0]["lr"] == pytest.approx(2 * settled.train.learning_rate / 25)

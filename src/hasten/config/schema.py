@@ -94,6 +94,8 @@ class SampleConfig:
     """Size of a training patch (D, H, W) in voxels."""
     batch_size: int | None = None
     """Patches in a step."""
+    fit_batch: bool = False
+    """Take the largest batch that fits into memory, and scale the learning rate from `batch_size` to it."""
     foreground_prob: float = 0.5
     """Share of the crops that are centred on a foreground voxel; the class is drawn evenly from those present."""
     flip_prob: Spacing | None = None

@@ -7,12 +7,13 @@ CUDA graph -> feed (in the loop).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from hasten.cache.arena import Arena
 from hasten.config.size import parse_size
+from hasten.engine.batch_size import find_batch_size_for
 from hasten.engine.capture import CapturedStep, why_not
 from hasten.engine.infer import Inference
 from hasten.engine.job import Planned, inference_of, with_train
@@ -81,6 +82,7 @@ def build_parts(
     assert train.channels_last is not None
     network.to(memory_format=memory_format(dims, train.channels_last))  # type: ignore[call-overload]
     _recompute(planned, network, engaged)
+    planned = _fit_batch(planned, network, engaged)
     with clock.span("compile"):
         planned, program, engaged["compiled batch program"] = settle_program(planned, arena)
         step = _step(planned, network)
@@ -115,6 +117,28 @@ def _recompute(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]
     if not report.fits:
         log.warning("train.activations: %s; give more, or a smaller sample.batch_size or sample.patch", report)
     engaged["recomputed activations"] = Engaged(bool(report.modules), str(report))
+
+
+def _fit_batch(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]) -> Planned:
+    """The run with the largest batch, if it asks for one; what it settles on is not looked for again on resuming."""
+    config = planned.config
+    if not config.sample.fit_batch:
+        return planned
+    train, dims, batch_size = config.train, planned.case_set.spatial_dims, config.sample.batch_size
+    assert train.precision is not None
+    with autocast(planned.device, train.precision):
+        found = find_batch_size_for(
+            network,
+            build_loss(config.loss),
+            tuple(example_of(planned).shape[1:]),
+            num_classes=len(planned.case_set.labels),
+            device=planned.device,
+            layout=memory_format(dims, bool(train.channels_last)),
+        )
+    engaged["largest batch"] = Engaged(True, f"{found.batch_size} patches instead of {batch_size}: {found.why}")
+    sample = replace(config.sample, batch_size=found.batch_size, fit_batch=False)
+    planned = replace(planned, config=replace(config, sample=sample))
+    return with_train(planned, learning_rate_batch=train.learning_rate_batch or batch_size)
 
 
 def _captured(
