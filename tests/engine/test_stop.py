@@ -139,6 +139,15 @@ def test_a_forked_worker_ends_as_it_would_have(number: signal.Signals) -> None:
 
 
 def test_a_forked_worker_is_interrupted_by_the_first_ctrl_c() -> None:
+    # A shell starts jobs in the background with Ctrl-C ignored, and Python then leaves it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        _fork_and_interrupt()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _fork_and_interrupt() -> None:
     with StopRequest() as stop:
         child = os.fork()
         if not child:

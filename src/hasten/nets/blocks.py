@@ -14,7 +14,7 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 def compile_blocks(network: nn.Module) -> list[str]:
     """Compile every repeated block in place, lazily, and return their names; an empty list if nothing repeats.
 
-    A block is an outermost module that is no mere container, holds weights in modules of its own, whose class occurs
+    A block is an outermost module that is no mere container (of torch's own), holds weights in modules of its own, whose class occurs
     twice or more in the network and never inside itself. Names, parameters and copies of the network stay as they are
     (a copy is not compiled).
     """
@@ -43,4 +43,4 @@ def _inner(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_block(module: nn.Module) -> bool:
-    return not isinstance(module, _CONTAINERS) and any(list(inner.parameters(False)) for inner in _inner(module))
+    return type(module) not in _CONTAINERS and any(list(inner.parameters(False)) for inner in _inner(module))
