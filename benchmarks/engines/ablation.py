@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.harness import ROOT
 
 ABOUT = __doc__
-STEPS = 500
+STEPS = 300
 LEVEL = 0.85
 BASE = (
     f"train.steps={STEPS}", "train.validate_every=25", "train.learning_rate=0.01", "sample.flip_prob=[0,0,0]",
@@ -26,12 +26,12 @@ BASE = (
 )  # fmt: skip
 ARMS: dict[str, tuple[str, ...]] = {
     "recipe (muon, one cycle, dice_ce, average)": (),
-    "adamw": ("train.optimizer=adamw", "train.learning_rate=0.005"),
+    "adamw": ("train.optimizer=adamw", "train.learning_rate=0.015"),
     "sgd": ("train.optimizer=sgd", "train.learning_rate=0.1"),
-    "novograd": ("train.optimizer=novograd", "train.learning_rate=0.02"),
-    "lamb": ("train.optimizer=lamb", "train.learning_rate=0.02"),
+    "novograd": ("train.optimizer=novograd", "train.learning_rate=0.06"),
+    "lamb": ("train.optimizer=lamb", "train.learning_rate=0.06"),
     "nvlamb": ("train.optimizer=nvlamb", "train.learning_rate=0.02"),
-    "lars": ("train.optimizer=lars", "train.learning_rate=5"),
+    "lars": ("train.optimizer=lars", "train.learning_rate=8"),
     "lookahead around muon": ("train.lookahead=5",),
     "cosine": ("train.schedule=cosine",),
     "poly": ("train.schedule=poly",),

@@ -14,9 +14,9 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 def compile_blocks(network: nn.Module) -> list[str]:
     """Compile every repeated block in place, lazily, and return their names; an empty list if nothing repeats.
 
-    A block is an outermost module that is no mere container (of torch's own), holds weights in modules of its own, whose class occurs
-    twice or more in the network and never inside itself. Names, parameters and copies of the network stay as they are
-    (a copy is not compiled).
+    A block is an outermost module that is no mere container (of torch's own), holds weights in modules of its own, whose
+    class occurs twice or more in the network and never inside itself. Names, parameters and copies of the network stay
+    as they are (a copy is not compiled).
     """
     found = list(repeated_blocks(network))
     # One class runs at several sizes, and torch would give up at the ninth.
