@@ -44,7 +44,7 @@ def parts(*, surgery: bool, loss: bool) -> tuple[Any, Callable[..., Any]]:
     from benchmarks.peers.common import network as shared_network
     from hasten.config.schema import LossConfig
     from hasten.nets.build import build_loss
-    from hasten.nets.surgery import operate
+    from hasten.nets.surgery.operate import operate
 
     torch.manual_seed(0)
     network = shared_network(3).to(memory_format=torch.channels_last_3d)

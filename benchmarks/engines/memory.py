@@ -15,9 +15,9 @@ def memory_curves(quick: bool) -> tuple[list[Claim], dict[str, list[float]], dic
     from benchmarks.engines.steps import NETS, batch, build
     from hasten.config.schema import LossConfig
     from hasten.nets.build import build_loss
-    from hasten.nets.recompute_choice import occupied
-    from hasten.nets.recompute_measure import memory_curve
-    from hasten.nets.recompute_profile import profile_network
+    from hasten.nets.recompute.choice import occupied
+    from hasten.nets.recompute.measure import memory_curve
+    from hasten.nets.recompute.profile import profile_network
 
     results: dict[str, list[float]] = {}
     claims: list[Claim] = []

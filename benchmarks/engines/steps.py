@@ -77,7 +77,7 @@ def hasten_steps(net: Net, *, compiled: bool) -> tuple[dict[str, Callable[[], fl
     from hasten.config.schema import LossConfig
     from hasten.engine.measure import Probe, Variant, explain, fastest_variant
     from hasten.nets.build import build_loss
-    from hasten.nets.surgery import operate
+    from hasten.nets.surgery.operate import operate
 
     network = build(net).train()
     operate(network)

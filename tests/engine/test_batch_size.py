@@ -19,7 +19,7 @@ from hasten.engine.batch_size import (
     host_batch_size,
     is_out_of_memory,
 )
-from hasten.nets.recompute_measure import HostBytes
+from hasten.nets.recompute.measure import HostBytes
 
 CPU = torch.device("cpu")
 ERRORS = [

@@ -22,7 +22,7 @@ from hasten.engine import export
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.export import Exported, export_weights
 from hasten.nets.build import build_network
-from hasten.nets.surgery import operate
+from hasten.nets.surgery.operate import operate
 
 NETWORKS = ("unet", "dynunet", "segresnet")
 CHANNELS, LABELS = ["T1", "T2"], {"0": "background", "3": "a", "7": "b"}

@@ -11,10 +11,10 @@ from monai.networks.nets import DynUNet, UNet
 from torch import Tensor, nn
 
 from hasten.engine.batch_size import find_batch_size, find_batch_size_for
-from hasten.nets.recompute import recompute
-from hasten.nets.recompute_choice import occupied
-from hasten.nets.recompute_measure import memory_curve, step_bytes
-from hasten.nets.recompute_profile import profile_network
+from hasten.nets.recompute.apply import recompute
+from hasten.nets.recompute.choice import occupied
+from hasten.nets.recompute.measure import memory_curve, step_bytes
+from hasten.nets.recompute.profile import profile_network
 
 pytestmark = [
     pytest.mark.gpu,

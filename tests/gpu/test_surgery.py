@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from hasten.nets.fallback import keep_fp32
-from hasten.nets.normact import group_norm_act
-from hasten.nets.normact_compiled import compiled_norm_act, written_out
-from hasten.nets.surgery import operate
+from hasten.nets.surgery.fallback import keep_fp32
+from hasten.nets.surgery.normact import group_norm_act
+from hasten.nets.surgery.normact_compiled import compiled_norm_act, written_out
+from hasten.nets.surgery.operate import operate
 from tests.nets.examples import NETWORKS, image_of, laid_out, network_of
 
 pytestmark = [

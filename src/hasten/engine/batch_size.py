@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hasten.cache.memory import available_memory
 from hasten.nets.build import Loss
-from hasten.nets.recompute_measure import HostBytes
+from hasten.nets.recompute.measure import HostBytes
 from hasten.optim.schedule import scaled_rate
 
 _HIGHEST = 2**16

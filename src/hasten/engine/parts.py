@@ -24,7 +24,7 @@ from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
 from hasten.feed.staged import StagedProgram
 from hasten.nets.build import build_loss
-from hasten.nets.recompute import recompute
+from hasten.nets.recompute.apply import recompute
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, build_schedule

@@ -22,7 +22,7 @@ from hasten.engine.parts import Parts, build_parts
 from hasten.engine.settle import example_of, settle_variant
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import write_examples, write_summary
-from hasten.nets.surgery import operate
+from hasten.nets.surgery.operate import operate
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.env import environment
 from hasten.observe.progress import Progress

@@ -18,7 +18,7 @@ from hasten.engine.job import Planned, with_train
 from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, faster_compiled, fastest_variant
 from hasten.feed.staged import StagedProgram, make_staged, stage_plan
 from hasten.nets.build import build_loss, divisor
-from hasten.nets.fallback import keep_fp32, tiny_layers
+from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.sample.mixed import MixedProgram, make_mixed
 from hasten.sample.program import BatchProgram, BatchSpec, make_program
 

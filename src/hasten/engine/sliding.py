@@ -19,7 +19,7 @@ from hasten.engine.kept import kept_memory
 from hasten.engine.scores import Average, averaged, first_output
 from hasten.engine.step import memory_format
 from hasten.engine.windows import Place, Windows, count_windows, slide
-from hasten.nets.surgery import operate
+from hasten.nets.surgery.operate import operate
 
 _WORTH_KEEPING = 2**21
 """Voxels of all windows from which on it pays to keep freed host memory."""

@@ -14,7 +14,7 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 def compile_blocks(network: nn.Module) -> list[str]:
     """Compile every repeated block in place, lazily, and return their names; an empty list if nothing repeats.
 
-    A block is an outermost module that is no mere container (of torch's own), holds weights in modules of its own, whose
+    A block is an outermost module that is no mere container of torch's, holds weights in modules of its own, whose
     class occurs twice or more in the network and never inside itself. Names, parameters and copies of the network stay
     as they are (a copy is not compiled).
     """

@@ -7,7 +7,7 @@ from math import prod
 from torch import nn
 
 from hasten.config.schema import NetworkConfig, Triple
-from hasten.nets.build_loss import Loss, build_loss
+from hasten.nets.losses.build import Loss, build_loss
 
 __all__ = ["Loss", "build_loss", "build_network", "divisor", "network_mistake"]
 

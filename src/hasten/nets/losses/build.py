@@ -1,0 +1,42 @@
+"""The loss of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from hasten.config.schema import LossConfig
+from hasten.nets.losses.deep_supervision import DeepSupervisionLoss
+from hasten.nets.losses.modules import DiceCELoss, DiceFocalLoss, DiceLoss, FocalTverskyLoss, TverskyCELoss, TverskyLoss
+
+Loss = Callable[[Any, Tensor], Tensor]
+"""(output (B, K, ...) of any float type, stacked or a list of heads, label (B, 1, ...) class index) -> () float32."""
+
+
+def build_loss(config: LossConfig) -> Loss:
+    """The loss of soft-max scores and class index; over all heads where a network gives several in training."""
+    return DeepSupervisionLoss(_single(config))
+
+
+def _single(config: LossConfig) -> nn.Module:
+    common: Any = {
+        "include_background": config.include_background,
+        "batch": config.batch,
+        "to_onehot_y": True,
+        "softmax": True,
+    }
+    match config.name:
+        case "dice_ce":
+            return DiceCELoss(**common)
+        case "dice_focal":
+            return DiceFocalLoss(gamma=config.gamma, **common)
+        case "dice":
+            return DiceLoss(**common)
+        case "tversky":
+            return TverskyLoss(alpha=config.alpha, beta=config.beta, **common)
+        case "tversky_ce":
+            return TverskyCELoss(alpha=config.alpha, beta=config.beta, **common)
+        case "focal_tversky":
+            return FocalTverskyLoss(alpha=config.alpha, beta=config.beta, gamma=config.gamma, **common)

@@ -1,0 +1,312 @@
+"""Losses for segmentation with the arguments, values and gradients of MONAI's, in fewer passes over the scores.
+
+All take scores (B, K, ...) of any floating-point type and a target (B, 1, ...) of class index (to_onehot_y=True) or
+(B, K, ...) of 0 and 1, where several classes may hold in a voxel (sigmoid=True). They compute in float32 whatever
+autocast says, read no device value and compile whole. K = 1 is one class against nothing: to_onehot_y and
+include_background=False change nothing then. `OverlapLoss` explains the arguments that all share. Class weights are a
+buffer: move the loss to the scores' device once. A gradient can be taken once, not of a gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hasten.nets.losses.dice_ce import dice_ce
+from hasten.nets.losses.focal import focal_sums, focal_voxels
+from hasten.nets.losses.overlap import (
+    OverlapLoss,
+    OverlapOptions,
+    Reduction,
+    Weight,
+    check_reduction,
+    check_shapes,
+    check_terms,
+    class_weight,
+    cross_entropy,
+    indexed,
+    lifted,
+    prepared,
+    reduced,
+    weighted,
+    without_autocast,
+)
+from hasten.nets.losses.soft_counts import Counts, surprised_counts
+
+
+class DiceLoss(OverlapLoss):
+    """1 - Dice, or 1 - IoU with `jaccard`: MONAI's DiceLoss, without soft_label.
+
+    weight: one per class that counts, or one for all.
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        squared_pred: bool = False,
+        jaccard: bool = False,
+        weight: Weight = None,
+        **options: Unpack[OverlapOptions],
+    ) -> None:
+        super().__init__(squared_pred=squared_pred, **options)
+        self.jaccard = jaccard
+        self.register_buffer("weight", class_weight(weight))
+
+    def score(self, counts: Counts) -> Tensor:
+        union = counts.predicted + counts.labelled
+        if self.jaccard:
+            union = 2 * (union - counts.hit)
+        found = 1 - (2 * counts.hit + self.smooth_nr) / (union + self.smooth_dr)
+        return found if found.shape[-1] == 1 else weighted(found, self.weight)
+
+
+class GeneralizedDiceLoss(OverlapLoss):
+    """MONAI's, without soft_label: one Dice over all classes, each weighed by the inverse of its labelled volume.
+
+    w_type: "square" (of the volume), "simple" or "uniform". A class that no label holds gets the largest weight found.
+    """
+
+    def __init__(
+        self, *, w_type: Literal["square", "simple", "uniform"] = "square", **options: Unpack[OverlapOptions]
+    ) -> None:
+        super().__init__(**options)
+        if w_type not in ("square", "simple", "uniform"):
+            raise ValueError(f"w_type: {w_type!r}; use 'square', 'simple' or 'uniform'")
+        self.w_type = w_type
+
+    def score(self, counts: Counts) -> Tensor:
+        power = {"square": 2, "simple": 1, "uniform": 0}[self.w_type]
+        weight = counts.labelled.pow(-power)
+        absent = weight.isinf()
+        weight = weight.masked_fill(absent, 0.0)
+        weight = torch.where(absent, weight.amax(-1, keepdim=True), weight)
+        hit = (counts.hit * weight).sum(-1, keepdim=True)
+        union = ((counts.predicted + counts.labelled) * weight).sum(-1, keepdim=True)
+        return 1 - (2 * hit + self.smooth_nr) / (union + self.smooth_dr)
+
+
+class TverskyLoss(OverlapLoss):
+    """MONAI's, without soft_label: the overlap with false positives weighed by `alpha`, false negatives by `beta`.
+
+    beta > alpha seeks the small structures that Dice leaves out. Dice is alpha = beta = 0.5, but for the smoothing.
+    """
+
+    def __init__(self, *, alpha: float = 0.5, beta: float = 0.5, **options: Unpack[OverlapOptions]) -> None:
+        super().__init__(**options)
+        self.alpha, self.beta = alpha, beta
+
+    def score(self, counts: Counts) -> Tensor:
+        wrong = self.alpha * (counts.predicted - counts.hit) + self.beta * (counts.labelled - counts.hit)
+        return 1 - (counts.hit + self.smooth_nr) / (counts.hit + wrong + self.smooth_dr)
+
+    def reduced(self, score: Tensor, ndim: int) -> Tensor:
+        """With reduction "none" (B, K) or (K,), as in MONAI."""
+        return reduced(score, self.reduction)
+
+
+class FocalTverskyLoss(TverskyLoss):
+    """Each class's Tversky loss to the power of `gamma`, before the reduction (Abraham and Khan, 2018, use 0.75).
+
+    Above 1, a class that is found well counts less; below 1 it counts more. MONAI has none.
+    """
+
+    def __init__(
+        self, *, alpha: float = 0.3, beta: float = 0.7, gamma: float = 0.75, **options: Unpack[OverlapOptions]
+    ) -> None:
+        super().__init__(alpha=alpha, beta=beta, **options)
+        if gamma <= 0:
+            raise ValueError(f"gamma: {gamma}; give a positive number")
+        self.gamma = gamma
+
+    def score(self, counts: Counts) -> Tensor:
+        # Rounding can put a perfect class below 0, where a power has no value; at 0 its slope is infinite if gamma < 1.
+        return super().score(counts).clamp(min=1e-6).pow(self.gamma)
+
+
+class DiceCELoss(DiceLoss):
+    """`lambda_dice` DiceLoss + `lambda_ce` cross-entropy: MONAI's DiceCELoss.
+
+    As there, the cross-entropy is that of a soft-max where K > 1, whatever the Dice term uses, and a binary one where
+    K = 1, with `weight` as its pos_weight. weight: (K,), also of the Dice term. reduction: "mean" or "sum".
+    """
+
+    ce_weight: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        squared_pred: bool = False,
+        jaccard: bool = False,
+        weight: Weight = None,
+        lambda_dice: float = 1.0,
+        lambda_ce: float = 1.0,
+        label_smoothing: float = 0.0,
+        **options: Unpack[OverlapOptions],
+    ) -> None:
+        whole = class_weight(weight)
+        counted = whole if whole is None or whole.ndim == 0 or options.get("include_background", True) else whole[1:]
+        super().__init__(squared_pred=squared_pred, jaccard=jaccard, weight=counted, **options)
+        check_terms(self, lambda_dice=lambda_dice, lambda_ce=lambda_ce)
+        self.lambda_dice, self.lambda_ce, self.label_smoothing = lambda_dice, lambda_ce, label_smoothing
+        self.register_buffer("ce_weight", whole)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        check_shapes(input, target)
+        with without_autocast(input):
+            scores, target = lifted(input, target)
+            if not self.fused(scores, target) or self.label_smoothing:
+                dice = self.of_counts(self.counts(scores, target), scores.ndim)
+                return self.lambda_dice * dice + self.lambda_ce * self._entropy(scores, target)
+            if self._plain():
+                return dice_ce(scores, target, include_background=self.include_background, batch=self.batch)
+            counts, surprise = surprised_counts(scores, target)
+            entropy = cross_entropy(counts, surprise, self.ce_weight, self.reduction)
+            return self.lambda_dice * self.of_counts(counts, scores.ndim) + self.lambda_ce * entropy
+
+    def _plain(self) -> bool:
+        usual = self.lambda_dice == self.lambda_ce == 1 and self.smooth_nr == self.smooth_dr == 1e-5
+        return usual and self.ce_weight is None and not self.jaccard and self.reduction == "mean"
+
+    def _entropy(self, scores: Tensor, target: Tensor) -> Tensor:
+        weight = None if self.ce_weight is None else self.ce_weight.to(scores)
+        if scores.shape[1] == 1:
+            truth = target.to(scores.dtype)
+            return F.binary_cross_entropy_with_logits(scores, truth, pos_weight=weight, reduction=self.reduction)
+        weight = weight if weight is None else weight.expand(scores.shape[1])
+        truth = target[:, 0].long() if target.shape[1] == 1 else target.to(scores.dtype)
+        return F.cross_entropy(scores, truth, weight, reduction=self.reduction, label_smoothing=self.label_smoothing)
+
+
+class TverskyCELoss(TverskyLoss):
+    """`lambda_tversky` TverskyLoss + `lambda_ce` cross-entropy, of the soft-max and class index; MONAI has none.
+
+    weight: (K,), of the cross-entropy alone. reduction: "mean" or "sum".
+    """
+
+    ce_weight: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 0.3,
+        beta: float = 0.7,
+        lambda_tversky: float = 1.0,
+        lambda_ce: float = 1.0,
+        weight: Weight = None,
+        **options: Unpack[OverlapOptions],
+    ) -> None:
+        super().__init__(alpha=alpha, beta=beta, **options)
+        check_terms(self, lambda_tversky=lambda_tversky, lambda_ce=lambda_ce)
+        if not (self.softmax and self.to_onehot_y):
+            raise ValueError("softmax, to_onehot_y: TverskyCELoss is of the soft-max and class index; set both True")
+        self.lambda_tversky, self.lambda_ce = lambda_tversky, lambda_ce
+        self.register_buffer("ce_weight", class_weight(weight))
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        check_shapes(input, target)
+        with without_autocast(input):
+            scores, target = lifted(input, target)
+            if not self.fused(scores, target):
+                raise ValueError(f"target: shape {tuple(target.shape)}; TverskyCELoss takes class index, K >= 2 scores")
+            counts, surprise = surprised_counts(scores, target)
+            entropy = cross_entropy(counts, surprise, self.ce_weight, self.reduction)
+            return self.lambda_tversky * self.of_counts(counts, scores.ndim) + self.lambda_ce * entropy
+
+
+class FocalLoss(nn.Module):
+    """MONAI's FocalLoss of sigmoids, without use_softmax: each class against the rest, hard voxels before easy ones.
+
+    gamma: 0 is cross-entropy; the larger, the less a voxel counts that is classified well. alpha: weight of the
+    voxels that a class holds, against 1 - alpha of the others. weight: one per class that counts, or one for all.
+    reduction: "sum" sums the means over space; "none" gives each voxel's (B, K, ...).
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        include_background: bool = True,
+        to_onehot_y: bool = False,
+        gamma: float = 2.0,
+        alpha: float | None = None,
+        weight: Weight = None,
+        reduction: Reduction = "mean",
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_reduction(reduction)
+        if gamma < 0:
+            raise ValueError(f"gamma: {gamma}; give 0 or more")
+        self.include_background, self.to_onehot_y = include_background, to_onehot_y
+        self.gamma, self.alpha, self.ignore_index = gamma, alpha, ignore_index
+        self.reduction: Reduction = reduction
+        self.register_buffer("weight", class_weight(weight))
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        with without_autocast(input):
+            scores, target = lifted(input, target)
+            first = 0 if self.include_background or scores.shape[1] == 1 else 1
+            usual = self.alpha is None and self.ignore_index is None and self.reduction != "none"
+            if usual and indexed(self, scores, target):
+                sums = focal_sums(scores, target, gamma=self.gamma, first=first)
+                return reduced(weighted(sums / scores[0, 0].numel(), self.weight), self.reduction)
+            return self._by_voxel(scores, target, first)
+
+    def _by_voxel(self, scores: Tensor, target: Tensor, first: int) -> Tensor:
+        hot, mask = prepared(scores, target, to_onehot_y=self.to_onehot_y, ignore_index=self.ignore_index)
+        found = focal_voxels(scores[:, first:], hot[:, first:], gamma=self.gamma, alpha=self.alpha)
+        if mask is not None:
+            found = found * mask
+        found = weighted(found.movedim(1, -1), self.weight).movedim(-1, 1)
+        if self.reduction == "none":
+            return found
+        if mask is None:
+            return reduced(found.flatten(2).mean(2), self.reduction)
+        # As in MONAI: a mean over the voxels that count sums over the classes.
+        each = mask.flatten(2).sum(2)
+        if self.reduction == "sum":
+            return (found.flatten(2).sum(2) / each.clamp(min=torch.finfo(each.dtype).eps)).sum()
+        return found.sum() / each.sum().clamp(min=torch.finfo(each.dtype).eps)
+
+
+class DiceFocalLoss(nn.Module):
+    """`lambda_dice` DiceLoss + `lambda_focal` FocalLoss: MONAI's DiceFocalLoss.
+
+    As there, the focal term is of sigmoids also with softmax=True. weight: one per class that counts, of both terms.
+    reduction: "mean" or "sum".
+    """
+
+    def __init__(
+        self,
+        *,
+        squared_pred: bool = False,
+        jaccard: bool = False,
+        gamma: float = 2.0,
+        weight: Weight = None,
+        lambda_dice: float = 1.0,
+        lambda_focal: float = 1.0,
+        alpha: float | None = None,
+        **options: Unpack[OverlapOptions],
+    ) -> None:
+        super().__init__()
+        self.dice = DiceLoss(squared_pred=squared_pred, jaccard=jaccard, weight=weight, **options)
+        check_terms(self.dice, lambda_dice=lambda_dice, lambda_focal=lambda_focal)
+        self.focal = FocalLoss(
+            include_background=self.dice.include_background,
+            to_onehot_y=self.dice.to_onehot_y,
+            gamma=gamma,
+            alpha=alpha,
+            weight=weight,
+            reduction=self.dice.reduction,
+        )
+        self.lambda_dice, self.lambda_focal = lambda_dice, lambda_focal
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        scores, target = lifted(input, target)
+        return self.lambda_dice * self.dice(scores, target) + self.lambda_focal * self.focal(scores, target)

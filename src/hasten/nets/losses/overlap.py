@@ -1,0 +1,221 @@
+"""What the losses have in common: the target as the terms need it, class weights, reductions, soft counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from hasten.nets.losses.soft_counts import Counts, counts_of, soft_counts
+
+Reduction = Literal["mean", "sum", "none"]
+Weight = Sequence[float] | float | Tensor | None
+
+
+class OverlapOptions(TypedDict, total=False):
+    """Arguments of every loss of counts, as `OverlapLoss` explains them."""
+
+    include_background: bool
+    to_onehot_y: bool
+    sigmoid: bool
+    softmax: bool
+    other_act: Callable[[Tensor], Tensor] | None
+    reduction: Reduction
+    smooth_nr: float
+    smooth_dr: float
+    batch: bool
+    ignore_index: int | None
+
+
+class OverlapLoss(nn.Module):
+    """A loss of soft counts; a subclass says which in `score`. Arguments as in MONAI:
+
+    include_background: whether class 0 counts. to_onehot_y: the target is class index. sigmoid, softmax, other_act:
+    how scores become shares; at most one. squared_pred: squares in the denominator. reduction: over samples and
+    classes. smooth_nr, smooth_dr: added to numerator and denominator. batch: sum over the batch before dividing.
+    ignore_index: voxels of this label do not count; it need not be a class.
+    """
+
+    def __init__(
+        self,
+        *,
+        include_background: bool = True,
+        to_onehot_y: bool = False,
+        sigmoid: bool = False,
+        softmax: bool = False,
+        other_act: Callable[[Tensor], Tensor] | None = None,
+        squared_pred: bool = False,
+        reduction: Reduction = "mean",
+        smooth_nr: float = 1e-5,
+        smooth_dr: float = 1e-5,
+        batch: bool = False,
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__()
+        if sigmoid + softmax + (other_act is not None) > 1:
+            raise ValueError("sigmoid, softmax, other_act: more than one is given; choose one")
+        check_reduction(reduction)
+        self.include_background, self.to_onehot_y, self.batch = include_background, to_onehot_y, batch
+        self.sigmoid, self.softmax, self.other_act = sigmoid, softmax, other_act
+        self.squared_pred, self.ignore_index = squared_pred, ignore_index
+        self.reduction: Reduction = reduction
+        self.smooth_nr, self.smooth_dr = smooth_nr, smooth_dr
+
+    def score(self, counts: Counts) -> Tensor:
+        """A loss for each sample and class (B, K), or each class (K,) with `batch`."""
+        raise NotImplementedError
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """() loss; with reduction "none" (B, K, 1, ...), or (K, 1, ...) with `batch`.
+
+        input: (B, K, ...) scores. target: (B, 1, ...) class index, or (B, K, ...). ValueError if they do not fit.
+        """
+        with without_autocast(input):
+            return self.of_counts(self.counts(*lifted(input, target)), input.ndim)
+
+    def of_counts(self, counts: Counts, ndim: int) -> Tensor:
+        """The loss of all K classes' (B, K) counts. ndim: of the scores."""
+        counts = counts if self.include_background else counts.foreground()
+        counts = counts.over_batch() if self.batch else counts
+        return self.reduced(self.score(counts), ndim)
+
+    def reduced(self, score: Tensor, ndim: int) -> Tensor:
+        found = reduced(score, self.reduction)
+        return found if self.reduction != "none" else found.reshape(*found.shape, *[1] * (ndim - 2))
+
+    def fused(self, scores: Tensor, target: Tensor) -> bool:
+        """Whether `soft_counts` covers the call."""
+        return self.softmax and not self.squared_pred and self.ignore_index is None and indexed(self, scores, target)
+
+    def counts(self, scores: Tensor, target: Tensor) -> Counts:
+        """Counts (B, K) of all classes."""
+        if self.fused(scores, target):
+            return soft_counts(scores, target)
+        hot, mask = prepared(scores, target, to_onehot_y=self.to_onehot_y, ignore_index=self.ignore_index)
+        share = self.activated(scores)
+        if mask is not None:
+            share, hot = share * mask, hot * mask
+        return counts_of(share, hot, squared=self.squared_pred)
+
+    def activated(self, scores: Tensor) -> Tensor:
+        if self.softmax:
+            if scores.shape[1] == 1:
+                raise ValueError("softmax: the scores have one channel, whose soft-max is 1; use sigmoid=True")
+            return scores.softmax(1)
+        if self.sigmoid:
+            return scores.sigmoid()
+        return self.other_act(scores) if self.other_act is not None else scores
+
+
+def lifted(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores in float32 (float64 as they are), and both as plain tensors: MONAI's drag meta data along."""
+    scores, target = (each if type(each) is Tensor else each.as_subclass(Tensor) for each in (scores, target))
+    return scores if scores.dtype == torch.float64 else scores.float(), target
+
+
+def without_autocast(scores: Tensor) -> torch.autocast:
+    """A sum over a volume is worthless in half precision, and autocast lowers some that the losses use."""
+    return torch.autocast(scores.device.type, enabled=False)
+
+
+def indexed(loss: nn.Module, scores: Tensor, target: Tensor) -> bool:
+    """Whether the target is class index of one shape with the scores."""
+    if not loss.to_onehot_y or scores.shape[1] == 1:
+        return False
+    check_shapes(scores, target)
+    return target.shape[1] == 1
+
+
+def prepared(
+    scores: Tensor, target: Tensor, *, to_onehot_y: bool, ignore_index: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """The target as (B, K, ...) in the scores' dtype, and (B, 1, ...) 1 where a voxel counts, None if all do."""
+    mask = None if ignore_index is None else counted(target, ignore_index).to(scores.dtype)
+    classes = scores.shape[1]
+    if to_onehot_y and classes > 1:
+        index = target.long()
+        if ignore_index is not None and not 0 <= ignore_index < classes:
+            index = index.masked_fill(index == ignore_index, 0)
+        target = torch.zeros_like(scores).scatter_(1, index, 1.0)
+    if target.shape != scores.shape:
+        raise ValueError(
+            f"target: shape {tuple(target.shape)} for scores of {tuple(scores.shape)}; "
+            "give class index (B, 1, ...) with to_onehot_y=True, or one channel for each class"
+        )
+    return target.to(scores.dtype), mask
+
+
+def counted(target: Tensor, ignore_index: int) -> Tensor:
+    """(B, 1, ...) bool. Of a one-hot target, `ignore_index` is a channel, or else stands for voxels of no channel."""
+    if target.shape[1] == 1:
+        return target != ignore_index
+    if 0 <= ignore_index < target.shape[1]:
+        return target[:, ignore_index : ignore_index + 1] == 0
+    return target.sum(1, keepdim=True) > 0
+
+
+def class_weight(weight: Weight) -> Tensor | None:
+    """As a float32 tensor. Raises ValueError if one is below 0."""
+    if weight is None:
+        return None
+    found = torch.as_tensor(weight, dtype=torch.float32)
+    if bool((found < 0).any()):
+        raise ValueError(f"weight: {found.tolist()}; a class weight is 0 or more")
+    return found
+
+
+def weighted(values: Tensor, weight: Tensor | None) -> Tensor:
+    """values (..., K) times the weight of each class; raises ValueError for another number of classes."""
+    if weight is None:
+        return values
+    if weight.ndim and weight.shape[0] != values.shape[-1]:
+        raise ValueError(
+            f"weight: {weight.shape[0]} for {values.shape[-1]} classes that count; "
+            "give one for each (none for the background with include_background=False)"
+        )
+    return values * weight.to(values)
+
+
+def reduced(values: Tensor, reduction: Reduction) -> Tensor:
+    match reduction:
+        case "mean":
+            return values.mean()
+        case "sum":
+            return values.sum()
+        case "none":
+            return values
+
+
+def cross_entropy(counts: Counts, surprise: Tensor, weight: Tensor | None, reduction: Reduction) -> Tensor:
+    """As torch's, from what `surprised_counts` gives. weight: (K,)."""
+    total, size = surprise.sum(0), counts.labelled.sum(0)
+    if weight is not None:
+        weight = weight.to(total).expand_as(total)
+        total, size = total * weight, size * weight
+    return total.sum() if reduction == "sum" else total.sum() / size.sum()
+
+
+def check_reduction(reduction: str, known: tuple[str, ...] = ("mean", "sum", "none")) -> None:
+    if reduction not in known:
+        raise ValueError(f"reduction: {reduction!r}; use one of {', '.join(known)}")
+
+
+def check_terms(loss: OverlapLoss, **factors: float) -> None:
+    """Of a loss of two terms: raises ValueError for a negative factor, and what the second term has none of."""
+    check_reduction(loss.reduction, ("mean", "sum"))
+    for name, factor in factors.items():
+        if factor < 0:
+            raise ValueError(f"{name}: {factor}; give 0 or more")
+    if loss.ignore_index is not None:
+        raise ValueError(f"ignore_index: {type(loss).__name__} has none; use DiceLoss, FocalLoss or TverskyLoss")
+
+
+def check_shapes(scores: Tensor, target: Tensor) -> None:
+    same = scores.ndim == target.ndim and scores.shape[2:] == target.shape[2:] and scores.shape[0] == target.shape[0]
+    if not same or target.shape[1] not in (1, scores.shape[1]):
+        raise ValueError(
+            f"target: shape {tuple(target.shape)} for scores of {tuple(scores.shape)}; "
+            f"give (B, 1, ...) class index or (B, {scores.shape[1]}, ...), of the scores' size"
+        )

@@ -1,0 +1,109 @@
+"""Activation checkpointing: modules that compute their activations again in the backward pass, to fit a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from hasten.nets.recompute.choice import choose, occupied
+from hasten.nets.recompute.module import Recomputed, turn_off, turn_on
+from hasten.nets.recompute.profile import Profile, profile_network
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What is recomputed, and what that is predicted to change. Bytes are of activations, without weights."""
+
+    modules: tuple[str, ...]
+    """Names of the modules that are recomputed."""
+    budget: int
+    before: int
+    """Bytes that a step holds at most where nothing is recomputed."""
+    predicted: int
+    """Bytes that it holds at most now; the fewest that were found, if `fits` is false."""
+    kept: int
+    """Bytes between the forward and the backward pass."""
+    seconds: float
+    """Forward seconds that a step spends more, at the size of the probe."""
+    forward_seconds: float
+    """Seconds of one forward pass of the probe."""
+    left_out: dict[str, str]
+    """Modules that cannot be recomputed, and why."""
+
+    @property
+    def fits(self) -> bool:
+        return self.predicted <= self.budget
+
+    def __str__(self) -> str:
+        budget, before, predicted = (f"{size / 2**20:.1f} MiB" for size in (self.budget, self.before, self.predicted))
+        if not self.modules and self.fits:
+            return f"nothing is recomputed: a step holds {before} of activations, within the budget of {budget}"
+        share = self.seconds / self.forward_seconds if self.forward_seconds > 0 else 0.0
+        told = (
+            f"{len(self.modules)} modules are recomputed: a step holds {predicted} of activations instead of {before}, "
+            f"and computes {share:.0%} of a forward pass again"
+        )
+        return told if self.fits else f"{told}; no choice fits the budget of {budget}"
+
+
+def recompute(
+    network: nn.Module,
+    probe: Tensor | tuple[Any, ...],
+    budget_bytes: int,
+    *,
+    batch_size: int | None = None,
+    profile: Profile | None = None,
+) -> Report:
+    """Choose modules to recompute so that a step's activations fit `budget_bytes` at the least time; in place.
+
+    probe: the network's input as in training, or a tuple of its arguments, on the network's device; it is run a few
+    times, under the autocast that the caller is in. batch_size: the batch that is trained with, where the probe has a
+    smaller one; activations grow in proportion. profile: what `profile_network` found for the probe, to save running
+    it. A budget that cannot be met is met as nearly as possible, and the report says so. What an earlier call chose is
+    taken off first. Call it before `torch.compile`, and after the network was moved, laid out and operated on.
+    Raises ValueError for a compiled network and for a budget that is not positive.
+    """
+    if hasattr(network, "_orig_mod"):
+        raise ValueError("recompute: the network is compiled; give the module itself, and compile it afterwards")
+    if budget_bytes <= 0:
+        raise ValueError(f"budget_bytes={budget_bytes}: give the bytes of activations that a step may hold, 1 or more")
+    undo(network)
+    arguments = probe if isinstance(probe, tuple) else (probe,)
+    found = profile if profile is not None else profile_network(network, *arguments)
+    if batch_size is not None:
+        found = _scaled(found, batch_size, arguments[0].shape[0])
+    blocks, held = choose(found, budget_bytes)
+    recompute_modules(network, [block.name for block in blocks], draws={block.name for block in blocks if block.draws})
+    return Report(
+        modules=tuple(block.name for block in blocks), budget=budget_bytes, before=occupied(found, ()).peak,
+        predicted=held.peak, kept=held.kept, seconds=sum(block.seconds for block in blocks),
+        forward_seconds=found.seconds, left_out=found.left_out,
+    )  # fmt: skip
+
+
+def recompute_modules(network: nn.Module, names: Iterable[str], *, draws: Iterable[str] = ()) -> None:
+    """Recompute the modules of these names, as a `Report` has them. draws: those that take random numbers other than by
+    torch's dropout modules, which are seen by themselves.
+
+    Raises ValueError for a name that the network does not have.
+    """
+    modules, drawing = dict(network.named_modules()), set(draws)
+    for name in names:
+        if name not in modules:
+            raise ValueError(f"{name}: the network has no module of this name; see dict(network.named_modules())")
+        turn_on(modules[name], draws=name in drawing)
+
+
+def undo(network: nn.Module) -> int:
+    """Recompute nothing any more. Returns how many modules were."""
+    found = [module for module in network.modules() if isinstance(module, Recomputed)]
+    for module in found:
+        turn_off(module)
+    return len(found)
+
+
+def _scaled(profile: Profile, batch_size: int, probed: int) -> Profile:
+    return replace(profile, sizes=tuple(size * batch_size // probed for size in profile.sizes))

@@ -1,0 +1,186 @@
+"""Which modules to recompute, so that what a step holds fits a number of bytes at the least time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from hasten.nets.recompute.profile import Block, Call, Profile
+
+_SHARE = 1e-3
+"""A block that frees less than this share of everything is not looked at."""
+_WIDTH = 64
+"""Ways to a place that are gone on with; where there are more, these are spread evenly from cheap to small."""
+
+
+class Occupied(NamedTuple):
+    """Bytes of activations."""
+
+    kept: int
+    """Between the forward and the backward pass."""
+    peak: int
+    """At most: what is kept by then and what a recomputed block holds while its gradient is taken."""
+
+
+def occupied(profile: Profile, blocks: Iterable[Block]) -> Occupied:
+    """What a step holds where these blocks, none within another, are recomputed.
+
+    A backward pass goes through the saves from the last to the first and frees as it goes, so that a block finds
+    nothing but what was kept before its end. It keeps its inputs, and saves within it anew what is not there yet.
+    """
+    seen: set[int] = set()
+    kept = peak = place = 0
+
+    def keep(storages: Iterable[int]) -> int:
+        new = set(storages) - seen
+        seen.update(new)
+        return sum(profile.sizes[storage] for storage in new)
+
+    for call in sorted(block.call for block in blocks):
+        kept += keep(profile.saves[place : call.begin]) + keep(call.inputs)
+        inner = set(profile.saves[call.begin : call.end]) - seen
+        peak = max(peak, kept + sum(profile.sizes[storage] for storage in inner))
+        place = call.end
+    kept += keep(profile.saves[place:])
+    return Occupied(kept, max(peak, kept))
+
+
+def choose(profile: Profile, budget: int) -> tuple[tuple[Block, ...], Occupied]:
+    """The blocks to recompute so that a step's activations fit `budget` bytes at the least time, and what it holds.
+
+    Where no choice fits, one with the smallest peak. A choice is a way along the row of saves: each is kept, or jumped
+    over with a block that begins there. Of the ways to a place only those stay that no other beats in bytes and
+    seconds; for networks of up to some tens of blocks the answer is the best there is.
+    """
+    nothing = occupied(profile, ())
+    if nothing.peak <= budget:
+        return (), nothing
+    search = _search(profile)
+    found = _cheapest(search, budget, peaks=False)
+    if found is None:
+        smallest = _cheapest(search, nothing.peak, peaks=True)
+        assert smallest is not None
+        found = _cheapest(search, int(smallest.cost), peaks=False) or smallest
+    blocks = tuple(found.blocks())
+    return blocks, occupied(profile, blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    profile: Profile
+    places: list[int]
+    """Where a block begins or ends, and both ends of the row."""
+    starting: dict[int, list[Block]]
+    later: dict[int, int]
+    """The storages that are saved or taken from a place on, as the bits of a number."""
+
+
+class _Way(NamedTuple):
+    """From the beginning of the row to a place."""
+
+    cost: float
+    """Seconds, or bytes at most."""
+    kept: int
+    seen: int
+    """The storages that are kept, as the bits of a number."""
+    last: Block | None
+    before: _Way | None
+
+    def blocks(self) -> Iterator[Block]:
+        if self.before is not None:
+            yield from self.before.blocks()
+        if self.last is not None:
+            yield self.last
+
+
+def _search(profile: Profile) -> _Search:
+    total = sum(profile.sizes[storage] for storage in set(profile.saves))
+    known: dict[Call, Block] = {}
+    for block in profile.blocks:
+        call = block.call
+        within = set(profile.saves[call.begin : call.end]) - set(call.inputs)
+        # A wrapper and what it wraps are one choice.
+        faster = call not in known or block.seconds < known[call].seconds
+        if faster and sum(profile.sizes[storage] for storage in within) > _SHARE * total:
+            known[call] = block
+    starting: dict[int, list[Block]] = {}
+    for call, block in known.items():
+        starting.setdefault(call.begin, []).append(block)
+    ends = {call.end for call in known}
+    places = sorted({0, len(profile.saves), *starting, *ends})
+    later = {places[-1]: 0}
+    for here, after in reversed(list(pairwise(places))):
+        taken = [storage for block in starting.get(here, []) for storage in block.call.inputs]
+        later[here] = later[after] | _bits(profile.saves[here:after]) | _bits(taken)
+    return _Search(profile, places, starting, later)
+
+
+def _cheapest(search: _Search, budget: int, *, peaks: bool) -> _Way | None:
+    """The way to the end that costs least of those that fit; cost is the seconds, or with `peaks` the bytes at most."""
+    ways: dict[int, list[_Way]] = {place: [] for place in search.places}
+    ways[0].append(_Way(0.0, 0, 0, None, None))
+    for here, after in pairwise(search.places):
+        for way in _front(ways.pop(here), search.later[here], search.profile.sizes):
+            ways[after] += _kept(search, way, search.profile.saves[here:after], budget, peaks=peaks)
+            for block in search.starting.get(here, []):
+                ways[block.call.end] += _jumped(search, way, block, budget, peaks=peaks)
+    return min(ways[search.places[-1]], key=lambda way: (way.cost, way.kept), default=None)
+
+
+def _kept(search: _Search, way: _Way, saves: tuple[int, ...], budget: int, *, peaks: bool) -> Iterator[_Way]:
+    kept, seen = _added(way, saves, search.profile.sizes)
+    if kept <= budget:
+        yield _Way(max(way.cost, kept) if peaks else way.cost, kept, seen, None, way)
+
+
+def _jumped(search: _Search, way: _Way, block: Block, budget: int, *, peaks: bool) -> Iterator[_Way]:
+    call = block.call
+    kept, seen = _added(way, call.inputs, search.profile.sizes)
+    taken = _Way(way.cost, kept, seen, None, None)
+    most, _ = _added(taken, search.profile.saves[call.begin : call.end], search.profile.sizes)
+    if most <= budget:
+        yield _Way(max(way.cost, most) if peaks else way.cost + block.seconds, kept, seen, block, way)
+
+
+def _added(way: _Way, storages: Iterable[int], sizes: tuple[int, ...]) -> tuple[int, int]:
+    """What is kept, and which storages, once these are too."""
+    kept, seen = way.kept, way.seen
+    for storage in storages:
+        bit = 1 << storage
+        if not seen & bit:
+            seen |= bit
+            kept += sizes[storage]
+    return kept, seen
+
+
+def _front(ways: list[_Way], later: int, sizes: tuple[int, ...]) -> list[_Way]:
+    """The ways that no other beats, cheap ones first."""
+    found: list[_Way] = []
+    for way in sorted(ways, key=lambda way: (way.cost, way.kept)):
+        if not any(_beats(other, way, later, sizes) for other in found):
+            found.append(way)
+    if len(found) <= _WIDTH:
+        return found
+    return [found[round(place * (len(found) - 1) / (_WIDTH - 1))] for place in range(_WIDTH)]
+
+
+def _beats(one: _Way, other: _Way, later: int, sizes: tuple[int, ...]) -> bool:
+    """Whether a way that costs no more holds no more either, also when it comes to keep what the other has already."""
+    more = one.kept
+    if more > other.kept:
+        return False
+    missing = other.seen & ~one.seen & later
+    while missing:
+        lowest = missing & -missing
+        more += sizes[lowest.bit_length() - 1]
+        missing ^= lowest
+    return more <= other.kept
+
+
+def _bits(storages: Iterable[int]) -> int:
+    found = 0
+    for storage in storages:
+        found |= 1 << storage
+    return found

@@ -1,0 +1,147 @@
+"""How many bytes a step holds, measured, and what each budget costs in time."""
+
+from __future__ import annotations
+
+import copy
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from hasten.nets.build import Loss
+from hasten.nets.recompute.apply import Report, recompute, recompute_modules, undo
+from hasten.nets.recompute.profile import profile_network
+
+
+class Point(NamedTuple):
+    """One budget of `memory_curve`."""
+
+    budget: int
+    """Bytes."""
+    predicted: int
+    """Bytes of activations that a step was predicted to hold at most."""
+    kept: int
+    """Bytes measured between the forward and the backward pass: activations, output and loss."""
+    peak: int
+    """Bytes measured at most: these, the gradients, and what operations pass on to one another."""
+    milliseconds: float
+    """Median of a forward and backward pass."""
+    report: Report
+
+
+def memory_curve(
+    network: nn.Module,
+    probe_batch: tuple[Tensor, Tensor],
+    loss: Loss,
+    budgets: Sequence[int],
+    *,
+    rounds: int = 3,
+) -> list[Point]:
+    """What each budget (bytes) gives: predicted and measured bytes, and the time of a forward and backward pass.
+
+    probe_batch: image (B, C, ...) and label (B, 1, ...) on the network's device, for loss(output, label). A copy of the
+    network is measured, under the caller's autocast, budgets in turn; torch's random state is left as it was.
+    Counted is what a step adds to what was held before it: tensors on a CPU, the allocator's bytes on a GPU.
+    """
+    image, label = probe_batch
+    twin = copy.deepcopy(network).train()
+    undo(twin)
+    profile = profile_network(twin, image)
+    reports = [recompute(twin, image, budget, profile=profile) for budget in budgets]
+    draws = {block.name for block in profile.blocks if block.draws}
+
+    def forward() -> Tensor:
+        value: Tensor = loss(twin(image), label)
+        return value
+
+    with torch.random.fork_rng(devices=[image.device] if image.device.type == "cuda" else []):
+        measured: list[tuple[int, int]] = []
+        times: list[list[float]] = [[] for _ in reports]
+        for number in range(rounds + 1):
+            for place, report in enumerate(reports):
+                undo(twin)
+                recompute_modules(twin, report.modules, draws=draws)
+                if number:
+                    times[place].append(_milliseconds(forward, image.device))
+                else:
+                    measured.append(step_bytes(forward, image.device))
+                twin.zero_grad(set_to_none=True)
+    return [
+        Point(report.budget, report.predicted, *sizes, median(spent) if spent else 0.0, report)
+        for report, sizes, spent in zip(reports, measured, times, strict=True)
+    ]
+
+
+def step_bytes(forward: Callable[[], Tensor], device: torch.device) -> tuple[int, int]:
+    """Bytes held after `forward()`, which returns the loss, and at most until its backward pass is over."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        value = forward()
+        kept = torch.cuda.memory_allocated(device) - before
+        value.backward()
+        return kept, torch.cuda.max_memory_allocated(device) - before
+    with HostBytes() as counted:
+        value = forward()
+        kept = counted.held
+        value.backward()
+    return kept, counted.peak
+
+
+def _milliseconds(forward: Callable[[], Tensor], device: torch.device) -> float:
+    begin = time.perf_counter()
+    forward().backward()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return 1e3 * (time.perf_counter() - begin)
+
+
+class HostBytes(TorchDispatchMode):
+    """Counts the bytes of tensors made within it that are still there, and the most there were at once.
+
+    What lives inside a single operation is not seen. limit: bytes at which MemoryError is raised, long before the
+    kernel would end the process.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        super().__init__()
+        self.limit = limit
+        self.held = self.peak = 0
+        self._sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, Tensor):
+                self._note(tensor, made=False)
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor):
+                self._note(tensor, made=True)
+        if self.limit is not None and self.held > self.limit:
+            raise MemoryError(f"a step holds more than {self.limit / 2**20:.0f} MiB")
+        return found
+
+    def _note(self, tensor: Tensor, *, made: bool) -> None:
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+            return
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._sizes:
+            return
+        # What an operation was given and nothing here made was there before.
+        size = storage.nbytes() if made else 0
+        self._sizes[storage._cdata] = size
+        self.held += size
+        self.peak = max(self.peak, self.held)
+        weakref.finalize(storage, self._freed, storage._cdata).atexit = False
+
+    def _freed(self, key: int) -> None:
+        self.held -= self._sizes.pop(key)

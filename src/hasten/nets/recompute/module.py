@@ -1,0 +1,95 @@
+"""Modules whose activations are computed a second time in the backward pass. Names and state dict stay as they are."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils.checkpoint import checkpoint
+
+from hasten.nets.surgery.reclass import Mixed, become
+
+if TYPE_CHECKING:
+    _Module = nn.Module
+else:
+    _Module = object
+
+_DRAWS = "_recompute_draws"
+
+
+class Recomputed(Mixed, _Module):
+    """Put in front of a module's class."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        plain = super().forward
+        if not (self.training and torch.is_grad_enabled()):
+            return plain(*args, **kwargs)
+        call = partial(plain, **kwargs) if kwargs else plain
+        if torch.compiler.is_compiling():
+            # The compiler's own rules: what a forward pass writes into buffers, it writes once.
+            return checkpoint(call, *args, use_reentrant=False)
+        return checkpoint(
+            call, *args, use_reentrant=False, preserve_rng_state=_draws(self), context_fn=partial(_contexts, self)
+        )
+
+
+def turn_on(module: nn.Module, *, draws: bool) -> None:
+    """Recompute this module from now on. draws: whether its forward pass takes random numbers other than by dropout."""
+    if become(module, Recomputed) and draws:
+        setattr(module, _DRAWS, True)
+
+
+def turn_off(module: nn.Module) -> None:
+    """Give the module the class back that it had, under those that were put in front of it since."""
+    since: list[type] = []
+    kind: type = type(module)
+    while kind.__bases__[0] is not Recomputed:
+        since.append(kind.__bases__[0])
+        kind = kind.__bases__[1]
+    module.__class__ = kind.__bases__[1]
+    for mixin in reversed(since):
+        become(module, mixin)
+    module.__dict__.pop(_DRAWS, None)
+
+
+def _draws(module: nn.Module) -> bool:
+    """Whether the random state must be put back for the second pass; to read it would stop a CUDA-graph capture."""
+    return hasattr(module, _DRAWS) or any(
+        isinstance(part, _DropoutNd) and part.training and part.p > 0 for part in module.modules()
+    )
+
+
+def _contexts(module: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
+    return nullcontext(), _StatisticsKept(module)
+
+
+class _StatisticsKept:
+    """Within it, norms of the module count into copies of their running statistics.
+
+    In training these are written and not read, so that the copies change no output; they are handed to the operation
+    all the same, as the second pass must save the tensors that the first one saved.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._kept: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+
+    def __enter__(self) -> None:
+        for part in self._module.modules():
+            if isinstance(part, _NormBase) and part.training and part.running_mean is not None:
+                self._kept.append((part, dict(part._buffers)))
+                for name, buffer in part._buffers.items():
+                    part._buffers[name] = buffer.clone() if buffer is not None else None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._kept:
+            part, buffers = self._kept.pop()
+            part._buffers.update(buffers)

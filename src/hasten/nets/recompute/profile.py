@@ -1,0 +1,333 @@
+"""What each module of a network saves for the backward pass, and how long it takes forwards: one measured probe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
+
+from hasten.nets.surgery.deferred import Deferred
+
+_ROUNDS = 3
+_TABLES = ("_parameters", "_buffers", "_modules")
+
+Left = Callable[[Any], None]
+"""Called at the end of a module's call, with its output."""
+Entered = Callable[[str, tuple[Any, ...], dict[str, Any]], Left]
+"""Called at its beginning, with its name and arguments."""
+
+
+class Call(NamedTuple):
+    """One call of a module in the probe."""
+
+    begin: int
+    """Number of saves before it."""
+    end: int
+    inputs: tuple[int, ...]
+    """Storages of its arguments, which are kept where the module is recomputed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """A module that can be recomputed as a whole."""
+
+    name: str
+    call: Call
+    seconds: float
+    """Of its forward pass."""
+    draws: bool = False
+    """Whether it takes random numbers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """A forward pass as a row of saves."""
+
+    sizes: tuple[int, ...]
+    """Bytes of each storage; 0 for what the network or the caller holds anyway."""
+    saves: tuple[int, ...]
+    """The storage of each tensor that was saved for the backward pass, in order."""
+    blocks: tuple[Block, ...]
+    left_out: dict[str, str]
+    """Why a module that was called cannot be recomputed."""
+    seconds: float
+    """Of the whole forward pass."""
+
+
+def profile_network(network: nn.Module, *probe: Any) -> Profile:
+    """Run `network(*probe)` a few times in training mode, under the caller's autocast, and see what it saves.
+
+    Weights, running statistics, random state, gradients and modes are left as they were. The passes hold what a plain
+    forward pass of this probe holds.
+    """
+    modes = {module: module.training for module in network.modules()}
+    device = next((tensor.device for tensor in _tensors(probe)), torch.device("cpu"))
+    if not network.training:
+        network.train()
+    try:
+        with _state_kept(network), _random_state_kept(device), torch.enable_grad():
+            watch = _watched(network, probe, device)
+            rounds = [_timed(network, probe, list(watch.calls), device) for _ in range(_ROUNDS)]
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    seconds = {name: median(found[name] for found in rounds) for name in rounds[0]}
+    blocks = (
+        Block(name=name, call=calls[0], seconds=seconds[name], draws=name in watch.draws)
+        for name, calls in watch.calls.items()
+        if name and name not in watch.left_out
+    )
+    return Profile(
+        sizes=tuple(watch.sizes), saves=tuple(watch.saves), blocks=tuple(blocks),
+        left_out=watch.left_out, seconds=seconds[""],
+    )  # fmt: skip
+
+
+class _Watch:
+    """What is noted during the one pass that is watched."""
+
+    def __init__(self, held: list[Tensor]) -> None:
+        self.sizes: list[int] = []
+        self.saves: list[int] = []
+        self.calls: dict[str, list[Call]] = {}
+        self.left_out: dict[str, str] = {}
+        self.draws: set[str] = set()
+        self._numbers: dict[int, int] = {}
+        # Storages are told apart by address, so that all those seen must live until the pass is over.
+        self._alive: list[Tensor] = []
+        self._versions: dict[str, list[tuple[Tensor, int]]] = {}
+        for tensor in held:
+            self.sizes[self.number(tensor)] = 0
+
+    def number(self, tensor: Tensor) -> int:
+        """The position of the tensor's storage in `sizes`."""
+        if tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            key, size = storage._cdata, storage.nbytes()
+        else:
+            key, size = id(tensor), tensor.numel() * tensor.element_size()
+        if key not in self._numbers:
+            self._numbers[key] = len(self.sizes)
+            self.sizes.append(size)
+            self._alive.append(tensor.detach() if tensor.layout is torch.strided else tensor)
+        return self._numbers[key]
+
+    def save(self, tensor: Tensor) -> Tensor:
+        self.saves.append(self.number(tensor))
+        # Not the tensor itself: an output that its own graph holds would never be freed.
+        return tensor.detach()
+
+    def enter(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Left:
+        """Note the beginning of a call; returns what notes its end."""
+        begin = len(self.saves)
+        inputs = list(_tensors((args, kwargs)))
+        if not _plain((*args, *kwargs.values())):
+            self.left_out[name] = "takes a list or an object, which it could change"
+        versions = [(tensor.detach(), tensor._version) for tensor in inputs]
+        self._versions.setdefault(name, []).extend(versions)
+        numbers = tuple(dict.fromkeys(map(self.number, inputs)))
+
+        def leave(output: Any) -> None:
+            if any(isinstance(leaf, Deferred) for leaf in tree_leaves((args, kwargs, output))):
+                self.left_out[name] = "takes or gives a norm's output that is not computed yet"
+            self.calls.setdefault(name, []).append(Call(begin, len(self.saves), numbers))
+            if any(tensor._version != version for tensor, version in versions):
+                self.left_out[name] = "changes its input in place"
+
+        return leave
+
+    def finish(self) -> None:
+        for name, versions in self._versions.items():
+            if name not in self.left_out and any(tensor._version != version for tensor, version in versions):
+                self.left_out[name] = "its input is changed in place later on"
+        self._versions.clear()
+        self._alive.clear()
+
+
+def _watched(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -> _Watch:
+    held = [*network.parameters(), *network.buffers(), *_tensors(probe)]
+    watch = _Watch(held)
+    modules = dict(network.named_modules())
+    for name, module in modules.items():
+        reason = _unfit(module)
+        if reason:
+            watch.left_out[name] = reason
+
+    def entered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Left:
+        state, leave = _random_state(device), watch.enter(name, args, kwargs)
+
+        def left(output: Any) -> None:
+            leave(output)
+            if any(not torch.equal(one, other) for one, other in zip(state, _random_state(device), strict=True)):
+                watch.draws.add(name)
+
+        return left
+
+    before = {name: _state_of(module) for name, module in modules.items()}
+    with _hooked(modules, entered), saved_tensors_hooks(watch.save, lambda tensor: tensor):
+        output = network(*probe)
+    changed = [name for name, module in modules.items() if _changed(module, before[name])]
+    for name in modules:
+        culprit = next((inner for inner in changed if _within(inner, name)), None)
+        if culprit is not None:
+            told = "" if culprit == name else f"{culprit} within it "
+            watch.left_out[name] = f"{told}keeps something from its forward pass"
+    for name, calls in watch.calls.items():
+        if len(calls) > 1:
+            watch.left_out.setdefault(name, "is called more than once")
+    watch.finish()
+    del output
+    return watch
+
+
+def _timed(network: nn.Module, probe: tuple[Any, ...], names: list[str], device: torch.device) -> dict[str, float]:
+    """Seconds of each module's forward passes."""
+    spans: dict[str, list[tuple[Any, Any]]] = {}
+    cuda = device.type == "cuda"
+
+    def now() -> Any:
+        if not cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(device))
+        return event
+
+    def entered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Left:
+        begin = now()
+        return lambda _: spans.setdefault(name, []).append((begin, now()))
+
+    modules = dict(network.named_modules())
+    with _hooked({name: modules[name] for name in names}, entered):
+        network(*probe)
+    if cuda:
+        torch.cuda.synchronize(device)
+        return {name: sum(1e-3 * begin.elapsed_time(end) for begin, end in found) for name, found in spans.items()}
+    return {name: sum(end - begin for begin, end in found) for name, found in spans.items()}
+
+
+@contextmanager
+def _hooked(modules: dict[str, nn.Module], entered: Entered) -> Iterator[None]:
+    """Call `entered` before every call of these modules, and what it returned after it."""
+    handles: list[RemovableHandle] = []
+    pending: list[Left] = []
+
+    def watch(name: str, module: nn.Module) -> None:
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            pending.append(entered(name, args, kwargs))
+
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            pending.pop()(output)
+
+        handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        handles.append(module.register_forward_hook(after, prepend=True))
+
+    try:
+        for name, module in modules.items():
+            watch(name, module)
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _unfit(module: nn.Module) -> str | None:
+    if isinstance(module, torch.jit.ScriptModule):
+        return "is compiled by TorchScript"
+    if "forward" in vars(module):
+        return "has a forward of its own, in place of its class's"
+    if any(part is not module and (part._forward_hooks or part._forward_pre_hooks) for part in module.modules()):
+        return "has hooks within, which would be called twice"
+    return None
+
+
+def _state_of(module: nn.Module) -> dict[str, Any]:
+    """Everything that a forward pass could leave in the module itself, and what lists and dicts held."""
+    own: dict[str, Any] = {name: value for name, value in vars(module).items() if name not in _TABLES}
+    contents = {name: value.copy() for name, value in own.items() if type(value) in (list, dict)}
+    held = {**module._parameters, **({} if isinstance(module, _NormBase) else module._buffers)}
+    versions = {name: (tensor, tensor._version) for name, tensor in held.items() if tensor is not None}
+    return {"own": own, "contents": contents, "versions": versions}
+
+
+def _changed(module: nn.Module, before: dict[str, Any]) -> bool:
+    now = _state_of(module)
+    if now["own"].keys() != before["own"].keys() or now["versions"].keys() != before["versions"].keys():
+        return True
+    return (
+        any(value is not before["own"][name] for name, value in now["own"].items())
+        or any(not _same(value, before["contents"][name]) for name, value in now["contents"].items())
+        or any(
+            tensor is not before["versions"][name][0] or version != before["versions"][name][1]
+            for name, (tensor, version) in now["versions"].items()
+        )
+    )
+
+
+def _same(one: list[Any] | dict[Any, Any], other: list[Any] | dict[Any, Any]) -> bool:
+    """Whether two containers hold the very same objects; tensors have no truth value to compare by."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(value is other[name] for name, value in one.items())
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _put_back(module: nn.Module, before: dict[str, Any]) -> None:
+    own = vars(module)
+    for name in [name for name in own if name not in _TABLES and name not in before["own"]]:
+        del own[name]
+    own.update(before["own"])
+    for name, content in before["contents"].items():
+        own[name].clear()
+        if isinstance(content, dict):
+            own[name].update(content)
+        else:
+            own[name].extend(content)
+
+
+def _within(inner: str, outer: str) -> bool:
+    return not outer or inner == outer or inner.startswith(f"{outer}.")
+
+
+@contextmanager
+def _state_kept(network: nn.Module) -> Iterator[None]:
+    """Put back running statistics, and what modules keep of a forward pass, which may hold the probe's whole graph."""
+    kept = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
+    before = [(module, _state_of(module)) for module in network.modules()]
+    try:
+        yield
+    finally:
+        for module, state in before:
+            _put_back(module, state)
+        with torch.no_grad():
+            for buffer, value in kept:
+                buffer.copy_(value)
+
+
+def _random_state_kept(device: torch.device) -> AbstractContextManager[None]:
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def _random_state(device: torch.device) -> list[Tensor]:
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    # To ask anything of a norm's output that waits for its activation would have it computed without.
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and not isinstance(leaf, Deferred))
+
+
+def _plain(values: tuple[Any, ...]) -> bool:
+    """Whether all of this is tensors, numbers and texts, or tuples of them: nothing that the callee could change."""
+    return all(
+        _plain(value) if type(value) in (tuple, torch.Size) else isinstance(value, Tensor | int | float | str | None)
+        for value in values
+    )

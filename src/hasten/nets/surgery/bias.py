@@ -1,0 +1,263 @@
+"""Biases that the normalisation behind a convolution or a linear layer takes away again.
+
+Two ways to be rid of them: `leave_out` keeps the parameters, so that checkpoints load both ways as they are; `drop`
+removes them, with `without_biases` and `with_biases` for checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.utils._pytree import tree_leaves
+
+from hasten.nets.surgery.dataflow import Call, Flow, Probe, copied, run, see_flow
+from hasten.nets.surgery.unbiased import is_unbiased, to_unbiased
+
+_CHANGED = 1e-3
+"""How much of an output's largest value a bias may change by rounding, and still be called cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A bias that a norm takes away again."""
+
+    layer: str
+    """Name of the convolution or linear layer."""
+    channels: int
+    tracked: tuple[str, ...]
+    """Names of the norms behind it whose running mean holds the bias: it is taken off there, too."""
+
+
+def cancelled_biases(network: nn.Module, probe: Probe, *, flow: Flow | None = None) -> tuple[Cancelled, ...]:
+    """The biases that change nothing in training, and in evaluation only together with a running mean.
+
+    Found by following one forward pass, and proved by changing them and comparing what the network returns. A group
+    norm cancels a bias only if every group is one channel. `network` is left as it is.
+    """
+    flow = flow or see_flow(network, probe)
+    owners: dict[int, int] = {}
+    for module in flow.network.modules():
+        for value in module._parameters.values():
+            owners[id(value)] = owners.get(id(value), 0) + 1
+    found = []
+    for name, module in flow.network.named_modules():
+        bias = module._parameters.get("bias") if isinstance(module, _ConvNd | nn.Linear) else None
+        if bias is None or owners[id(bias)] > 1 or is_unbiased(module):
+            continue
+        norms = _norms_behind(name, module, flow)
+        if norms:
+            tracked = tuple(norm for norm in norms if _running_mean(flow.network.get_submodule(norm)) is not None)
+            found.append(Cancelled(name, len(bias), tracked))
+    return _proved(copied(network), probe, _untangled(found, flow))
+
+
+def _norms_behind(name: str, layer: nn.Module, flow: Flow) -> tuple[str, ...]:
+    """The norms that every output of the layer goes to and nowhere else, if each of them cancels its bias."""
+    norms: dict[str, None] = {}
+    for call in flow.calls_of(name):
+        consumers = flow.consumers(call.found) if isinstance(call.found, Tensor) else None
+        if not consumers or not all(_cancels(flow.network, layer, consumer) for consumer in consumers):
+            return ()
+        norms.update(dict.fromkeys(consumer.module for consumer in consumers))
+    return tuple(norms)
+
+
+def _cancels(network: nn.Module, layer: nn.Module, call: Call) -> bool:
+    norm, dims = network.get_submodule(call.module), call.given.ndim
+    if isinstance(layer, nn.Linear):
+        # Its channels are the last axis, a norm's the second: they are one in (B, C) alone.
+        return dims == 2 and isinstance(norm, _BatchNorm)
+    assert isinstance(layer, _ConvNd)
+    if dims != len(layer.kernel_size) + 2:
+        return False
+    if isinstance(norm, nn.GroupNorm):
+        return norm.num_groups == norm.num_channels
+    if isinstance(norm, nn.LayerNorm):
+        return len(norm.normalized_shape) <= dims - 2
+    return isinstance(norm, _BatchNorm | _InstanceNorm)
+
+
+def _untangled(found: list[Cancelled], flow: Flow) -> list[Cancelled]:
+    """Without those whose running mean would have to lose another layer's bias, too."""
+    kept = []
+    for each in found:
+        outputs = {id(call.found) for call in flow.calls_of(each.layer)}
+        inputs = [call.given for norm in each.tracked for call in flow.calls_of(norm)]
+        if all(id(given) in outputs for given in inputs):
+            kept.append(each)
+    return kept
+
+
+@torch.no_grad()
+def _proved(twin: nn.Module, probe: Probe, found: list[Cancelled]) -> tuple[Cancelled, ...]:
+    """Those that can be changed without a change of the output; `twin` is used up."""
+    if not found:
+        return ()
+    before = run(twin, probe)
+    if not _any_number(before):
+        return ()
+    if _unchanged(twin, probe, found, before):
+        return tuple(found)
+    return tuple(each for each in found if _unchanged(twin, probe, [each], before))
+
+
+def _unchanged(twin: nn.Module, probe: Probe, found: Iterable[Cancelled], before: Any) -> bool:
+    generator = torch.Generator().manual_seed(1)
+    biases = [twin.get_submodule(each.layer)._parameters["bias"] for each in found]
+    changes = []
+    for bias in biases:
+        assert bias is not None
+        change = torch.randn(bias.shape, generator=generator).to(bias)
+        bias.add_(change)
+        changes.append(change)
+    after = run(twin, probe)
+    for bias, change in zip(biases, changes, strict=True):
+        assert bias is not None
+        bias.sub_(change)
+    return all(_close(one, other) for one, other in zip(_numbers(after), _numbers(before), strict=True))
+
+
+def _numbers(output: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def _any_number(output: Any) -> bool:
+    return any(leaf.numel() for leaf in _numbers(output))
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    if not other.numel():
+        return True
+    return bool((one - other).abs().max() <= _CHANGED * other.abs().max())
+
+
+def _running_mean(norm: nn.Module) -> Tensor | None:
+    value = getattr(norm, "running_mean", None)
+    return value if isinstance(value, Tensor) else None
+
+
+def leave_out(network: nn.Module, found: Iterable[Cancelled]) -> tuple[str, ...]:
+    """Make the layers of `found` add no bias, in place, and return the names of those that can.
+
+    Names and shapes stay: a bias is no longer trained, keeps its value if no running mean holds it, and is 0 if one
+    does, which is shifted by it; so is what is loaded from a checkpoint that has another bias there.
+    """
+    done = []
+    for each in found:
+        layer = network.get_submodule(each.layer)
+        if not to_unbiased(layer):
+            continue
+        bias = layer._parameters["bias"]
+        assert bias is not None
+        bias.requires_grad_(False)
+        if each.tracked:
+            _shift(network, each, bias)
+            bias.data.zero_()
+            _shift_what_is_loaded(network, each)
+        done.append(each.layer)
+    return tuple(done)
+
+
+@torch.no_grad()
+def _shift(network: nn.Module, each: Cancelled, bias: Tensor) -> None:
+    for name in each.tracked:
+        mean = _running_mean(network.get_submodule(name))
+        assert mean is not None
+        mean.sub_(bias.to(mean))
+
+
+def _shift_what_is_loaded(network: nn.Module, each: Cancelled) -> None:
+    """On the innermost module that holds layer and norms, so that loading a part of a network is seen, too."""
+    paths = [name.split(".")[:-1] for name in (each.layer, *each.tracked)]
+    depth = 0
+    while all(len(path) > depth for path in paths) and len({path[depth] for path in paths}) == 1:
+        depth += 1
+    start = sum(len(part) + 1 for part in paths[0][:depth])
+    inner = Cancelled(each.layer[start:], each.channels, tuple(name[start:] for name in each.tracked))
+    network.get_submodule(".".join(paths[0][:depth])).register_load_state_dict_pre_hook(_Shift(inner))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shift:
+    each: Cancelled
+
+    def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        key = f"{prefix}{self.each.layer}.bias"
+        bias = state.get(key)
+        if not isinstance(bias, Tensor):
+            return
+        for name in self.each.tracked:
+            mean = f"{prefix}{name}.running_mean"
+            if mean in state:
+                state[mean] = state[mean] - bias.to(state[mean])
+            else:
+                _shift(module, Cancelled(self.each.layer, self.each.channels, (name,)), bias)
+        state[key] = torch.zeros_like(bias)
+
+
+def drop_biases(network: nn.Module, probe: Probe) -> tuple[Cancelled, ...]:
+    """Remove the biases that change nothing, in place: `bias` of those layers is None, and no state dict has it.
+
+    Keep what is returned: `without_biases` and `with_biases` convert checkpoints by it. An optimizer is made after.
+    """
+    found = cancelled_biases(network, probe)
+    for each in found:
+        layer = network.get_submodule(each.layer)
+        bias = layer._parameters["bias"]
+        assert bias is not None
+        for name in each.tracked:
+            norm = network.get_submodule(name)
+            mean = _running_mean(norm)
+            assert mean is not None
+            # Not in place: a state dict that was taken before keeps the mean that goes with its bias.
+            norm.running_mean = mean - bias.detach().to(mean)
+        layer.register_parameter("bias", None)
+    return found
+
+
+def without_biases(state: Mapping[str, Any], found: Iterable[Cancelled], *, prefix: str = "") -> dict[str, Any]:
+    """A state dict of the network with biases, for the one without: each bias is taken off the running means behind it.
+
+    prefix: what stands before the names in `state`, such as "module.". Values are shared, `state` is left as it is.
+    """
+    new = _shallow(state)
+    for each in found:
+        bias = new.pop(f"{prefix}{each.layer}.bias", None)
+        if bias is None:
+            continue
+        for name in each.tracked:
+            key = f"{prefix}{name}.running_mean"
+            new[key] = new[key] - bias.to(new[key])
+    return new
+
+
+def with_biases(state: Mapping[str, Any], found: Iterable[Cancelled], *, prefix: str = "") -> dict[str, Any]:
+    """A state dict of the network without biases, for the one with them: they are 0, where that network has them."""
+    biases = {f"{prefix}{each.layer}.": each for each in found}
+    new = _shallow(state)
+    new.clear()
+    for key, value in state.items():
+        new[key] = value
+        layer = key.rpartition(".")[0] + "."
+        if layer in biases and isinstance(value, Tensor):
+            new.setdefault(f"{layer}bias", value.new_zeros(biases.pop(layer).channels))
+    if biases:
+        raise ValueError(f"state: has no weights of {sorted(biases)}; give the state dict of the network itself")
+    return new
+
+
+def _shallow(state: Mapping[str, Any]) -> Any:
+    new: Any = OrderedDict(state)
+    if hasattr(state, "_metadata"):
+        new._metadata = state._metadata
+    return new

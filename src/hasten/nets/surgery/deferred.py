@@ -1,0 +1,109 @@
+"""A norm's output that is not computed before it is known what comes next.
+
+An activation takes it as one operation with the norm. Anything else that touches it gets the norm's output as it would
+have been: control flow that was not foreseen costs time and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils._pytree import tree_map
+
+from hasten.nets.surgery.activate import Slope
+
+Finish = Callable[[Slope, bool], Tensor]
+"""The norm with an activation of this slope; and whether the output may be kept for the backward pass."""
+
+_RELU = (functional.relu, torch.relu, Tensor.relu)
+FUNCTIONS = (*_RELU, functional.leaky_relu)
+"""Functions, and not modules, that a norm may be one operation with."""
+
+_DROPOUT = (
+    functional.dropout,
+    functional.dropout1d,
+    functional.dropout2d,
+    functional.dropout3d,
+    functional.alpha_dropout,
+    functional.feature_alpha_dropout,
+)
+
+
+class Deferred(Tensor):
+    """Stands for a norm's output. `finish(None, False)` computes that."""
+
+    _finish: Finish
+    _value: Tensor | None
+    _graph: bool
+
+    @staticmethod
+    def __new__(cls, image: Tensor, finish: Finish) -> Deferred:
+        graph = torch.is_grad_enabled()
+        made: Deferred = Tensor._make_wrapper_subclass(
+            cls, image.shape, dtype=image.dtype, device=image.device, requires_grad=graph
+        )
+        made._finish, made._value, made._graph = finish, None, graph
+        if graph:
+            with torch._C.DisableTorchFunctionSubclass():
+                made.register_hook(_astray)
+        return made
+
+    def __init__(self, image: Tensor, finish: Finish) -> None:
+        pass
+
+    def value(self) -> Tensor:
+        """The norm's output, computed once, with a graph if there was to be one when the norm was called."""
+        if self._value is None:
+            with torch.set_grad_enabled(self._graph):
+                self._value = self._finish(None, False)
+        return self._value
+
+    def activated(self, slope: Slope, *, inplace: bool = False) -> Tensor | None:
+        """The norm's output behind an activation, as one operation; None where the output is in use already.
+
+        inplace: whoever holds this sees the activated output from now on.
+        """
+        if self._value is not None or torch.is_grad_enabled() != self._graph:
+            return None
+        fixed = isinstance(slope, float) and (slope == 0 or (inplace and slope > 0))
+        found = self._finish(slope, fixed)
+        if inplace:
+            self._value = found
+        return found
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if args and isinstance(args[0], Deferred):
+            found = _known(func, args, kwargs)
+            if found is not None:
+                return found
+        args, kwargs = tree_map(lambda leaf: leaf.value() if isinstance(leaf, Deferred) else leaf, (args, kwargs))
+        return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
+        raise RuntimeError(f"{func}: a norm's output, not computed so far, can't be used below torch functions")
+
+
+def _known(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    deferred: Deferred = args[0]
+    if func in _RELU and len(args) == 1 and not kwargs.get("inplace"):
+        return deferred.activated(0.0)
+    if func is functional.leaky_relu and len(args) == 1 and not kwargs.get("inplace"):
+        slope = kwargs.get("negative_slope", 0.01)
+        return deferred.activated(float(slope)) if slope >= 0 else None
+    if func in _DROPOUT and len(args) == 1 and (kwargs.get("p", 0.5) == 0 or not kwargs.get("training", True)):
+        return deferred
+    return None
+
+
+def _astray(gradient: Tensor) -> None:
+    raise RuntimeError(
+        "an autograd function took a norm's output that Hasten had not computed yet, and its gradient would be lost; "
+        "leave this network's norms and activations apart: operate(network, probe, fuse=False)"
+    )

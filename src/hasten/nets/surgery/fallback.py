@@ -1,0 +1,71 @@
+"""Single layers in float32 within a network that runs in a shorter float."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.utils._pytree import tree_map
+
+from hasten.nets.surgery.dataflow import Probe, see_flow
+from hasten.nets.surgery.reclass import Mixed, become
+
+
+class _Fp32(Mixed):
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        devices = {value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor)}
+        args, kwargs = tree_map(_lengthened, (args, kwargs))
+        with torch.autocast(next(iter(devices), "cpu"), enabled=False):
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+
+
+def _lengthened(value: Any) -> Any:
+    short = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
+    return value.float() if short else value
+
+
+def keep_fp32(network: nn.Module, patterns: str | Iterable[str]) -> tuple[str, ...]:
+    """Run the modules whose dotted names match one of `patterns` with autocast off and in float32, in place.
+
+    patterns: as of `fnmatch`, such as "model.1.*"; case counts. Their outputs are float32, which the next layer under
+    autocast makes short again. Parameters, names and hooks stay; parameters are float32 already, as autocast wants
+    them. Returns the names of the modules. Raises ValueError for a pattern that matches none.
+    """
+    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    names = [name for name, _ in network.named_modules() if name]
+    for pattern in wanted:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(
+                f"patterns: {pattern!r} matches no module; the names are those of network.named_modules(), "
+                f"such as {', '.join(names[:3])}"
+            )
+    found = tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted))
+    for name in found:
+        become(network.get_submodule(name), _Fp32)
+    return found
+
+
+def tiny_layers(network: nn.Module, probe: Probe, smallest: int = 3) -> tuple[str, ...]:
+    """Names of convolutions whose weights' gradient can't be trusted in bf16 on a CPU.
+
+    torch 2.13 with AVX512-BF16 returns uninitialised memory there, or writes past its end, if an image is shorter than
+    the filter along an axis on which the filter is longer than one voxel: the input's, or for a transposed convolution
+    the output's. Axes shorter than `smallest` or than the filter are counted; those with a filter of one voxel, as the
+    squeezed depth of a flat image has, are not. probe: an input as in training; one copy of the network is run on it.
+    """
+    flow = see_flow(network, probe)
+    found: dict[str, None] = {}
+    for call in flow.calls.values():
+        layer = flow.network.get_submodule(call.module)
+        if not isinstance(layer, _ConvNd):
+            continue
+        image = call.found if layer.transposed else call.given
+        sides = image.shape[-len(layer.kernel_size) :]
+        extents = [(size - 1) * step + 1 for size, step in zip(layer.kernel_size, layer.dilation, strict=True)]
+        if any(extent > 1 and side < max(smallest, extent) for side, extent in zip(sides, extents, strict=True)):
+            found[call.module] = None
+    return tuple(found)

@@ -1,0 +1,159 @@
+"""Norms that keep channels-last, and are one operation with the activation behind them where that is all they feed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hasten.nets.surgery.activate import Slope, prelu
+from hasten.nets.surgery.dataflow import Flow
+from hasten.nets.surgery.deferred import FUNCTIONS, Deferred
+from hasten.nets.surgery.moments import layout_of, on_cpu_only
+from hasten.nets.surgery.normact import group_norm_act
+from hasten.nets.surgery.normact_compiled import compiled_norm_act
+from hasten.nets.surgery.reclass import Mixed, become, original
+
+_INSTANCE = (nn.InstanceNorm2d, nn.InstanceNorm3d)
+_NORMS = (*_INSTANCE, nn.GroupNorm)
+_FEW = 1 << 20
+"""Numbers in a channels-last image below which torch's group norm is as fast."""
+_ACTIVATIONS = (nn.PReLU, nn.ReLU, nn.LeakyReLU)
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Names of what was changed."""
+
+    norms: tuple[str, ...]
+    """Instance and group norms, and those of `pairs`."""
+    activations: tuple[str, ...]
+    pairs: tuple[tuple[str, str], ...]
+    """Norms, each with an activation that it is one operation with ("" is a function, not a module)."""
+
+
+class _Kept(Mixed):
+    """A norm that gives back the memory format that it was given."""
+
+    hasten_defers: bool = False
+    """Its output goes to an activation, so that it waits for that."""
+    hasten_compiles: bool = False
+    """Norm and activation are one compiled kernel where this is on a GPU."""
+
+    def forward(self: Any, image: Tensor) -> Tensor:
+        ours = on_cpu_only(image, self.weight, self.bias) or _compiles(self, image)
+        if not (ours and _regular(self, image)):
+            found: Tensor = super().forward(image)  # type: ignore[misc]
+            traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(found, Deferred)
+            return found if traced else found.contiguous(memory_format=layout_of(image))
+        finish = partial(_finish, self, image)
+        return Deferred(image, finish) if self.hasten_defers else finish(None, False)
+
+
+def _compiles(norm: Any, image: Tensor) -> bool:
+    busy = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
+    return norm.hasten_compiles and image.is_cuda and not busy
+
+
+def _regular(norm: Any, image: Tensor) -> bool:
+    """Whether this file has something to do; if not, torch does it, and says what is wrong with the image."""
+    if isinstance(image, Deferred) or not image.is_floating_point() or image.ndim not in (4, 5) or not image.numel():
+        return False
+    voxels, channels = image.shape[2:].numel(), image.shape[1]
+    if isinstance(norm, nn.GroupNorm):
+        few = image.numel() < _FEW and not image.is_cuda and layout_of(image) is not torch.contiguous_format
+        return channels == norm.num_channels and voxels * (channels // norm.num_groups) > 1 and not few
+    dims = 2 if isinstance(norm, nn.InstanceNorm2d) else 3
+    fits = channels == norm.num_features and image.ndim == dims + 2 and voxels > 1
+    return fits and not norm.track_running_stats
+
+
+def _finish(norm: Any, image: Tensor, slope: Slope, keep_output: bool) -> Tensor:
+    groups = norm.num_groups if isinstance(norm, nn.GroupNorm) else image.shape[1]
+    if image.is_cuda:
+        return compiled_norm_act(image, groups, norm.weight, norm.bias, slope, norm.eps)
+    return group_norm_act(image, groups, norm.weight, norm.bias, slope, norm.eps, keep_output=keep_output)
+
+
+class _Following(Mixed):
+    """An activation that knows a norm's output that waits for it, and a PReLU's gradient as one sum."""
+
+    def forward(self: Any, image: Tensor) -> Tensor:
+        slope = _slope(self)
+        if isinstance(image, Deferred):
+            found = image.activated(slope, inplace=getattr(self, "inplace", False))
+            if found is not None:
+                return found
+            image = image.value()
+        if isinstance(slope, Tensor) and _takes(image, slope):
+            return prelu(image, slope)
+        return super().forward(image)  # type: ignore[misc]
+
+
+def _takes(image: Tensor, slope: Tensor) -> bool:
+    if not on_cpu_only(image, slope) or type(image) not in (Tensor, nn.Parameter):
+        return False
+    return image.is_floating_point() and image.ndim > 1 and slope.numel() in (1, image.shape[1])
+
+
+def _slope(activation: nn.Module) -> Slope:
+    if isinstance(activation, nn.PReLU):
+        return activation.weight
+    return float(activation.negative_slope) if isinstance(activation, nn.LeakyReLU) else 0.0
+
+
+def fuse(network: nn.Module, flow: Flow, *, compiled: bool = False) -> Fused:
+    """Change the classes of norms and activations of `network`, in place; `flow` is what was seen of it.
+
+    Parameters, buffers, names and hooks stay. Batch norms are left as they are: torch's keeps channels-last, and fused
+    it was no faster. compiled: on a GPU, an instance or group norm and its activation are compiled into one kernel.
+    """
+    norms, activations, pairs = [], [], []
+    for name, module in network.named_modules():
+        if isinstance(module, _ACTIVATIONS) and type(module) in _ACTIVATIONS and become(module, _Following):
+            activations.append(name)
+        if type(module) not in _NORMS:
+            continue
+        followers = _followers(name, flow)
+        become(module, _Kept)
+        norms.append(name)
+        module.hasten_defers, module.hasten_compiles = bool(followers), compiled
+        pairs += [(name, follower) for follower in followers]
+    return Fused(tuple(norms), tuple(activations), tuple(pairs))
+
+
+def unfuse(module: nn.Module) -> None:
+    """Take back what `fuse` did to one module."""
+    if isinstance(module, _Kept | _Following):
+        original(module)
+        for name in ("hasten_defers", "hasten_compiles"):
+            module.__dict__.pop(name, None)
+
+
+def _followers(name: str, flow: Flow) -> tuple[str, ...]:
+    """The activations that every output of a norm goes to, and nowhere else."""
+    found: dict[str, None] = {}
+    for call in flow.calls_of(name):
+        follower = _follower(call.found, flow)
+        if follower is None:
+            return ()
+        found[follower] = None
+    return tuple(found)
+
+
+def _follower(output: Any, flow: Flow) -> str | None:
+    if not isinstance(output, Tensor):
+        return None
+    uses, call = flow.uses_of(output), flow.first_consumer(output)
+    if call is None:
+        alone = len(uses) == 1 and not uses[0].returned_it and id(output) not in flow.outputs
+        return "" if alone and uses[0].function in FUNCTIONS else None
+    if call.found is not output and len(flow.consumers(output) or ()) != 1:
+        # Had the activation changed it in place, what uses it later would be using the activation's output.
+        return None
+    activation = flow.network.get_submodule(call.module)
+    known = type(activation) in _ACTIVATIONS or isinstance(activation, _Following)
+    return call.module if known and getattr(activation, "negative_slope", 0.0) >= 0 else None

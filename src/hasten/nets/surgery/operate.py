@@ -1,0 +1,97 @@
+"""What a network computes for nothing, left out. Parameters keep their names and shapes: checkpoints load both ways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from hasten.nets.surgery.bias import cancelled_biases, leave_out
+from hasten.nets.surgery.dataflow import Probe, see_flow
+from hasten.nets.surgery.fuse import fuse as fuse_norms
+from hasten.nets.surgery.fuse import unfuse
+from hasten.nets.surgery.normact import NormAct
+from hasten.nets.surgery.reclass import original
+from hasten.nets.surgery.unbiased import is_unbiased, to_unbiased
+
+
+@dataclass(frozen=True, slots=True)
+class Surgery:
+    """What was done to a network, by the names of its modules."""
+
+    pairs: tuple[str, ...] = ()
+    """Norms that became one operation with the activation behind them."""
+    unbiased: tuple[str, ...] = ()
+    """Layers whose bias the norm behind them takes away again, and that no longer add it."""
+    norms: tuple[str, ...] = ()
+    """Norms that are computed in the memory format that they are given, those of `pairs` among them."""
+    activations: tuple[str, ...] = ()
+    """Activations that wait for such a norm, and PReLUs whose gradient is one sum."""
+
+    @property
+    def fused(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def biases(self) -> int:
+        return len(self.unbiased)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.fused} norms are one operation with their activation, {len(self.norms)} keep the memory format, "
+            f"{self.biases} layers add no bias, as the norm behind them would take it away again"
+        )
+
+
+def operate(
+    network: nn.Module, probe: Probe | None = None, *, biases: bool = True, fuse: bool = True, compiled: bool = False
+) -> Surgery:
+    """Fuse norms with activations and leave out biases that cancel, in place.
+
+    probe: an input as in training, on the network's device: it is run a few times on copies, to see what feeds what in
+    any network. Without one, only blocks of MONAI's `Convolution` with an instance norm are known. A bias that a norm
+    cancels stays a parameter, but is neither added nor trained; make the optimizer afterwards. compiled: on a GPU, an
+    instance or group norm and its activation become one kernel of inductor's; not for a network that is compiled
+    itself. Raises ValueError if the network can't be copied or does not run on the probe.
+    """
+    if probe is None:
+        return _known_blocks(network)
+    flow = see_flow(network, probe)
+    unbiased = leave_out(network, cancelled_biases(network, probe, flow=flow)) if biases else ()
+    if not fuse:
+        return Surgery(unbiased=unbiased)
+    done = fuse_norms(network, flow, compiled=compiled)
+    pairs = tuple(dict.fromkeys(norm for norm, _ in done.pairs))
+    return Surgery(pairs, unbiased, done.norms, done.activations)
+
+
+def undo(network: nn.Module) -> None:
+    """Give modules that `operate` changed with a probe their own classes back, and train their biases again."""
+    for module in network.modules():
+        unfuse(module)
+        if is_unbiased(module):
+            original(module)
+            bias = module._parameters["bias"]
+            assert bias is not None
+            bias.requires_grad_(True)
+
+
+def _known_blocks(network: nn.Module) -> Surgery:
+    """MONAI's `Convolution`: a layer and its ADN block, one after the other."""
+    fused, unbiased = [], []
+    for prefix, parent in list(network.named_modules(prefix="")):
+        if not isinstance(parent, nn.Sequential):
+            continue
+        start = f"{prefix}." if prefix else ""
+        for (first, layer), (name, block) in pairwise(list(parent.named_children())):
+            if not NormAct.takes(block):
+                continue
+            setattr(parent, name, NormAct(block.get_submodule("N"), block.get_submodule("A")))
+            fused.append(f"{start}{name}.N")
+            bias = layer._parameters.get("bias") if isinstance(layer, _ConvNd) else None
+            if bias is not None and to_unbiased(layer):
+                bias.requires_grad_(False)
+                unbiased.append(start + first)
+    return Surgery(tuple(fused), tuple(unbiased), tuple(fused))

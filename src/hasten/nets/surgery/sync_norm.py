@@ -1,0 +1,81 @@
+"""Batch norm over all processes, on a GPU as torch does it, and on a CPU, where torch refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed import ProcessGroup
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hasten.nets.surgery.activate import per_channel
+from hasten.nets.surgery.reclass import Mixed, become
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over processes; so is its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, group: ProcessGroup | None) -> Tensor:
+        ctx.group = group
+        total = value.detach().clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+class _Shared(Mixed):
+    """A batch norm, or torch's `SyncBatchNorm` for images on a CPU: mean and variance are two sums over processes."""
+
+    def forward(self: Any, image: Tensor) -> Tensor:
+        group = getattr(self, "process_group", None)
+        of_many = self.training and distributed.is_available() and distributed.is_initialized()
+        torchs = isinstance(self, nn.SyncBatchNorm) and image.device.type != "cpu"
+        if torchs or not of_many or distributed.get_world_size(group) == 1:
+            found: Tensor = super().forward(image)  # type: ignore[misc]
+            return found
+        self._check_input_dim(image)
+        exact = image.to(torch.promote_types(image.dtype, torch.float32))
+        dims = [0, *range(2, image.ndim)]
+        own = exact.new_full((1,), image.numel() // image.shape[1])
+        first = _Sum.apply(torch.cat([exact.sum(dims), own]), group)
+        mean, count = first[:-1] / first[-1], first[-1].detach()
+        centred = exact - per_channel(mean, image)
+        var = _Sum.apply(centred.square().sum(dims), group) / count
+        if self.track_running_stats:
+            self._go_on(mean.detach(), var.detach() * (count / (count - 1)))
+        normed = centred * per_channel((var + self.eps).rsqrt(), image)
+        if self.weight is not None:
+            normed = normed * per_channel(self.weight, image)
+        if self.bias is not None:
+            normed = normed + per_channel(self.bias, image)
+        return normed.to(image.dtype)
+
+    @torch.no_grad()
+    def _go_on(self: Any, mean: Tensor, var: Tensor) -> None:
+        self.num_batches_tracked.add_(1)
+        factor = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean.to(self.running_mean), factor)
+        self.running_var.lerp_(var.to(self.running_var), factor)
+
+
+def sync_batch_norm(network: nn.Module, process_group: ProcessGroup | None = None) -> nn.Module:
+    """Every batch norm of `network` becomes one over the processes of the group; names and parameters stay.
+
+    process_group: None is all processes. On processes that speak gloo the layers stay `BatchNorm`s, as
+    DistributedDataParallel refuses torch's `SyncBatchNorm` on a CPU; else they are torch's. Before or after `operate`,
+    and before DistributedDataParallel. Returns the network (another module only where it is a batch norm itself).
+    """
+    started = distributed.is_available() and distributed.is_initialized()
+    if not (started and distributed.get_backend(process_group) == "gloo"):
+        network = nn.SyncBatchNorm.convert_sync_batchnorm(network, process_group)
+    for module in network.modules():
+        if isinstance(module, _BatchNorm) and become(module, _Shared):
+            module.process_group = process_group  # type: ignore[assignment]
+    return network

@@ -1,0 +1,270 @@
+"""Which biases a norm takes away, and checkpoints with and without them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from hasten.nets.surgery.bias import cancelled_biases, drop_biases, leave_out, with_biases, without_biases
+from tests.nets.examples import network_of
+
+
+def through(*layers: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    network = nn.Sequential(*layers)
+    for layer in network.modules():
+        bias = layer._parameters.get("bias")
+        if bias is not None:
+            nn.init.normal_(bias)
+    return network
+
+
+def conv() -> nn.Module:
+    return nn.Conv2d(1, 6, 3)
+
+
+IMAGE = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize(
+    ("norm", "taken"),
+    [
+        (nn.InstanceNorm2d(6), True),
+        (nn.InstanceNorm2d(6, affine=True, track_running_stats=True), True),
+        (nn.BatchNorm2d(6), True),
+        (nn.BatchNorm2d(6, affine=False, track_running_stats=False), True),
+        (nn.SyncBatchNorm(6), True),
+        (nn.GroupNorm(6, 6), True),
+        (nn.GroupNorm(3, 6), False),
+        (nn.GroupNorm(1, 6), False),
+        (nn.LayerNorm([6, 6]), True),
+        (nn.LayerNorm([6, 6, 6]), False),
+        (nn.ReLU(), False),
+        (nn.Identity(), False),
+    ],
+)
+def test_a_norm_takes_away_what_is_constant_where_it_takes_the_mean(norm: nn.Module, taken: bool) -> None:
+    found = cancelled_biases(through(conv(), norm, nn.ReLU(), nn.Conv2d(6, 2, 1)), IMAGE)
+    assert [each.layer for each in found] == (["0"] if taken else [])
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.ConvTranspose2d(1, 6, 2, stride=2), nn.Conv2d(1, 6, 3, padding=1, padding_mode="reflect")],
+)
+def test_other_convolutions_are_known_too(layer: nn.Module) -> None:
+    plain = through(layer, nn.BatchNorm2d(6), nn.Conv2d(6, 2, 1))
+    other = copy.deepcopy(plain)
+    found = cancelled_biases(other, IMAGE)
+    assert leave_out(other, found) == ("0",)
+    assert torch.allclose(other(IMAGE), plain(IMAGE), atol=1e-5)
+
+
+def test_a_transposed_convolution_takes_the_size_of_its_output_as_before() -> None:
+    layer = nn.ConvTranspose3d(2, 3, 3, stride=2, padding=1)
+    network = nn.ModuleList([layer])
+    plain = copy.deepcopy(layer)
+    image = torch.randn(1, 2, 4, 4, 4)
+    from hasten.nets.surgery.unbiased import to_unbiased
+
+    assert to_unbiased(network[0])
+    assert layer.bias is not None
+    for size in (None, [8, 7, 8]):
+        wanted = plain(image, size) - layer.bias.reshape(-1, 1, 1, 1)
+        assert torch.allclose(layer(image, size), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize(("shape", "taken"), [((5, 4), True), ((2, 7, 4), False)])
+def test_a_linear_layer_meets_a_batch_norm_in_two_dimensions_only(shape: tuple[int, ...], taken: bool) -> None:
+    network = through(nn.Linear(4, 7), nn.BatchNorm1d(7), nn.ReLU())
+    assert bool(cancelled_biases(network, torch.randn(shape))) == taken
+
+
+class Flow(nn.Module):
+    def __init__(self, forward: Callable[[Flow, Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.norm, self.other = nn.BatchNorm2d(4), nn.InstanceNorm2d(4)
+        self.last = nn.Conv2d(4, 1, 1)
+        self.own = forward
+
+    def forward(self, image: Tensor) -> Any:
+        return self.own(self, image)
+
+
+def skipped(net: Flow, image: Tensor) -> Tensor:
+    found = net.a(image)
+    return net.last(net.norm(found) + found)
+
+
+def returned(net: Flow, image: Tensor) -> tuple[Tensor, Tensor]:
+    found = net.a(image)
+    return net.norm(found), found
+
+
+def changed(net: Flow, image: Tensor) -> Tensor:
+    return net.norm(net.a(image).relu_())
+
+
+def twice(net: Flow, image: Tensor) -> Tensor:
+    return net.norm(net.b(net.norm(net.a(image))))
+
+
+def sometimes(net: Flow, image: Tensor) -> Tensor:
+    found = net.norm(net.b(net.a(image)))
+    return found + net.b(found)
+
+
+def measured(net: Flow, image: Tensor) -> Tensor:
+    found = net.a(image)
+    return net.norm(found) * found.mean().item()
+
+
+@pytest.mark.parametrize("forward", [skipped, returned, changed, twice, sometimes, measured])
+def test_an_output_that_goes_elsewhere_keeps_its_bias(forward: Any) -> None:
+    assert cancelled_biases(Flow(forward), IMAGE) == ()
+
+
+def test_one_output_may_go_to_two_norms_and_one_norm_follow_two_layers() -> None:
+    def both(net: Flow, image: Tensor) -> Tensor:
+        found = net.a(image)
+        return net.last(net.other(net.b(net.norm(found) + net.other(found))))
+
+    network = Flow(both)
+    assert [each.layer for each in cancelled_biases(network, IMAGE)] == ["a", "b"]
+
+
+def test_looking_at_the_form_of_a_tensor_is_no_use_of_it() -> None:
+    def asks(net: Flow, image: Tensor) -> Tensor:
+        found = net.a(image)
+        assert found.shape[1] == 4
+        assert found.dim() == 4
+        return net.norm(found) if found.is_contiguous() else found
+
+    assert [each.layer for each in cancelled_biases(Flow(asks), IMAGE)] == ["a"]
+
+
+def test_a_bias_that_two_layers_share_and_one_that_is_made_anew_stay() -> None:
+    network = through(conv(), nn.InstanceNorm2d(6), nn.Conv2d(6, 6, 1), nn.InstanceNorm2d(6))
+    network[2].bias = network[0].bias  # type: ignore[index]
+    assert cancelled_biases(network, IMAGE) == ()
+    made = through(parametrizations.weight_norm(conv(), "bias", dim=0), nn.InstanceNorm2d(6))
+    assert cancelled_biases(made, IMAGE) == ()
+
+
+def test_a_norm_that_only_looks_like_one_is_found_out() -> None:
+    class Shifted(nn.InstanceNorm2d):
+        def forward(self, image: Tensor) -> Tensor:
+            return super().forward(image) + image.mean((2, 3), keepdim=True)
+
+    assert cancelled_biases(through(conv(), Shifted(6), nn.ReLU()), IMAGE) == ()
+
+
+def test_a_layer_with_a_forward_of_its_own_keeps_its_bias_or_loses_it_for_good() -> None:
+    class Own(nn.Conv2d):
+        def forward(self, image: Tensor) -> Tensor:
+            return nn.functional.conv2d(image, self.weight, self.bias)
+
+    network = through(Own(1, 6, 3), nn.BatchNorm2d(6))
+    found = cancelled_biases(network, IMAGE)
+    assert leave_out(network, found) == ()
+    assert network[0].bias.requires_grad  # type: ignore[index]
+    before = copy.deepcopy(network)(IMAGE)
+    drop_biases(network, IMAGE)
+    assert torch.allclose(network(IMAGE), before, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["unet", "unet batch", "basicunet", "odd"])
+def test_states_are_converted_both_ways(name: str) -> None:
+    plain = network_of(name, 2)
+    side = 32 if name == "basicunet" else 16
+    image = torch.randn(2, 1, side, side)
+    for value in plain.state_dict().values():
+        if value.is_floating_point():
+            value.add_(torch.rand_like(value), alpha=0.1)
+    bare = copy.deepcopy(plain)
+    found = drop_biases(bare, image)
+    assert found
+    assert all(bare.get_submodule(each.layer).bias is None for each in found)
+    state = plain.state_dict()
+    converted = without_biases(state, found)
+    assert list(converted) == list(bare.state_dict())
+    assert list(state) == list(plain.state_dict())
+    fresh = copy.deepcopy(bare)
+    for value in fresh.state_dict().values():
+        value.zero_()
+    fresh.load_state_dict(converted)
+    back = network_of(name, 2)
+    again = with_biases(bare.state_dict(), found)
+    assert list(again) == list(state)
+    back.load_state_dict(again)
+    for training in (False, True):
+        wanted = plain.train(training)(image)
+        for network in (bare, fresh, back):
+            error = (network.train(training)(image) - wanted).abs().max()
+            assert error < 1e-4 * wanted.abs().max()
+
+
+def test_states_with_a_prefix_and_states_of_another_network() -> None:
+    network = through(conv(), nn.BatchNorm2d(6))
+    state = {f"module.{key}": value for key, value in network.state_dict().items()}
+    found = drop_biases(network, IMAGE)
+    bare = without_biases(state, found, prefix="module.")
+    assert "module.0.bias" not in bare
+    assert torch.equal(bare["module.1.running_mean"], network[1].running_mean)  # type: ignore[index]
+    assert with_biases(bare, found, prefix="module.")["module.0.bias"].shape == (6,)
+    with pytest.raises(ValueError, match="no weights of"):
+        with_biases({"other": torch.zeros(1)}, found)
+
+
+def test_loading_a_part_moves_its_running_means() -> None:
+    plain = nn.ModuleDict({"part": through(conv(), nn.BatchNorm2d(6)), "rest": through(nn.Conv2d(6, 6, 1))})
+    forward = lambda network, image: network["rest"](network["part"](image))  # noqa: E731
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = copy.deepcopy(plain)
+
+        def forward(self, image: Tensor) -> Tensor:
+            return forward(self.parts, image)
+
+    network, other = Both(), Both()
+    leave_out(other, cancelled_biases(other, IMAGE))
+    state = {key: torch.rand_like(value) for key, value in plain["part"].state_dict().items() if value.ndim}
+    state["1.num_batches_tracked"] = torch.tensor(3)
+    for loaded in (network, other):
+        loaded.parts["part"].load_state_dict(state)
+        loaded.eval()
+    assert torch.allclose(network(IMAGE), other(IMAGE), atol=1e-5)
+    # Without the running mean, what is there is shifted.
+    for loaded in (network, other):
+        loaded.load_state_dict({**network.state_dict(), "parts.part.0.bias": torch.zeros(6)})
+        loaded.load_state_dict({"parts.part.0.bias": torch.ones(6)}, strict=False)
+    assert torch.allclose(network(IMAGE), other(IMAGE), atol=1e-5)
+
+
+def test_the_average_of_an_operated_network_is_that_of_the_plain_one() -> None:
+    network = through(conv(), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 1, 1))
+    other = copy.deepcopy(network)
+    leave_out(other, cancelled_biases(other, IMAGE))
+    outputs = []
+    for each in (network, other):
+        average = copy.deepcopy(each).eval()
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
+        for _ in range(3):
+            each(IMAGE).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                torch._foreach_lerp_(list(average.parameters()), list(each.parameters()), 0.3)
+                torch._foreach_copy_(list(average.buffers()), list(each.buffers()))
+        outputs.append(average(IMAGE))
+    assert torch.allclose(*outputs, atol=1e-5)

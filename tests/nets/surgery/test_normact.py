@@ -1,0 +1,235 @@
+"""The fused operation against torch's own instance norm and activation."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from monai.networks.blocks import ADN
+from torch import nn
+from torch.nn import functional
+
+from hasten.nets.surgery.activate import prelu
+from hasten.nets.surgery.normact import NormAct, group_norm_act, norm_act
+from hasten.nets.surgery.normact_compiled import compiled_norm_act, written_out
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    count=st.integers(1, 3),
+    channels=st.integers(1, 5),
+    sides=st.lists(st.integers(1, 6), min_size=2, max_size=3).filter(lambda sides: max(sides) > 1),
+    slope=st.floats(-0.5, 1.5),
+    last=st.booleans(),
+    seed=st.integers(0, 99),
+)
+@example(count=1, channels=1, sides=[6, 6, 6], slope=0.0, last=False, seed=6)  # the slope's gradient nearly cancels
+def test_values_and_gradients_are_torchs(
+    count: int, channels: int, sides: list[int], slope: float, last: bool, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    image = torch.randn(count, channels, *sides, generator=generator, dtype=torch.float64)
+    upstream = torch.randn(image.shape, generator=generator, dtype=torch.float64)
+    if last:
+        image = image.contiguous(memory_format=torch.channels_last_3d if len(sides) == 3 else torch.channels_last)
+    factor = torch.tensor([slope], dtype=torch.float64)
+    one, other = image.clone().requires_grad_(), image.clone().requires_grad_()
+    mine, theirs = factor.clone().requires_grad_(), factor.clone().requires_grad_()
+    found = norm_act(one, mine, 1e-5)
+    wanted = functional.prelu(functional.instance_norm(other, eps=1e-5), theirs)
+    assert torch.allclose(found, wanted, atol=1e-9)
+    found.backward(upstream)
+    wanted.backward(upstream)
+    assert one.grad is not None
+    assert other.grad is not None
+    assert mine.grad is not None
+    assert theirs.grad is not None
+    assert torch.allclose(one.grad, other.grad, atol=1e-6)
+    assert torch.allclose(mine.grad, theirs.grad, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+def test_the_memory_format_is_kept_both_ways(layout: torch.memory_format) -> None:
+    image = torch.randn(2, 4, 3, 5, 6).contiguous(memory_format=layout).requires_grad_()
+    found = norm_act(image, torch.tensor([0.1]), 1e-5)
+    assert found.is_contiguous(memory_format=layout)
+    (gradient,) = torch.autograd.grad(found.sum(), image)
+    assert gradient.is_contiguous(memory_format=layout)
+
+
+def test_bf16_is_no_further_from_the_truth_than_torchs_own_two() -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(2, 8, 10, 12, 9, generator=generator) * 3 + 1
+    upstream = torch.randn(exact.shape, generator=generator)
+    slope = torch.tensor([0.25])
+
+    def gradient(image: torch.Tensor, *, fused: bool) -> torch.Tensor:
+        image = image.clone().requires_grad_()
+        apart = functional.prelu(functional.instance_norm(image), slope.to(image.dtype))
+        found = norm_act(image, slope, 1e-5) if fused else apart
+        return torch.autograd.grad(found, image, upstream.to(image.dtype))[0].float()
+
+    truth, short = gradient(exact, fused=False), exact.bfloat16()
+    errors = {fused: (gradient(short, fused=fused) - truth).norm() for fused in (False, True)}
+    assert errors[True] <= 1.2 * errors[False]
+
+
+def block(act: object, *, norm: object = "instance", dropout: float = 0.0) -> nn.Module:
+    return ADN(in_channels=4, act=act, norm=norm, norm_dim=3, dropout=dropout, dropout_dim=3)
+
+
+@pytest.mark.parametrize("act", ["PRELU", "RELU", ("LEAKYRELU", {"negative_slope": 0.2, "inplace": True})])
+def test_a_block_of_monai_gives_what_it_gave(act: object) -> None:
+    plain = block(act)
+    assert NormAct.takes(plain)
+    parts = copy.deepcopy(plain)
+    fused = NormAct(parts.get_submodule("N"), parts.get_submodule("A"))
+    assert list(fused.state_dict()) == list(plain.state_dict())
+    image = torch.randn(2, 4, 5, 6, 7)
+    assert torch.allclose(fused(image), plain(image), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        block("PRELU", norm="batch"),
+        block("PRELU", norm=("instance", {"affine": True})),
+        block("PRELU", norm=("instance", {"track_running_stats": True})),
+        block(("PRELU", {"num_parameters": 4})),
+        block("PRELU", dropout=0.1),
+        block("TANH"),
+        nn.Sequential(nn.InstanceNorm3d(4), nn.PReLU()),
+    ],
+)
+def test_other_blocks_are_left_alone(other: nn.Module) -> None:
+    assert not NormAct.takes(other)
+
+
+def test_a_single_voxel_is_refused_as_torch_refuses_it() -> None:
+    fused = NormAct(nn.InstanceNorm3d(4), nn.PReLU())
+    with pytest.raises(ValueError, match="more than 1 spatial element"):
+        fused(torch.randn(1, 4, 1, 1, 1))
+
+
+SLOPES: dict[str, tuple[float | None, int]] = {"none": (None, 0), "relu": (0.0, 0), "leaky": (0.3, 0), "one": (0.2, 1)}
+"""A fixed slope, or the start of a learned one with that many elements (C for -1)."""
+SLOPES["channels"] = (-0.2, -1)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    count=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    width=st.integers(1, 3),
+    sides=st.lists(st.integers(1, 6), min_size=2, max_size=3).filter(lambda sides: max(sides) > 1),
+    slope=st.sampled_from(sorted(SLOPES)),
+    affine=st.booleans(),
+    last=st.booleans(),
+    keep=st.booleans(),
+    seed=st.integers(0, 99),
+)
+@example(1, 2, 2, [200, 100], "one", True, True, False, 0)  # more than one piece of a channels-last image
+def test_groups_of_any_width_are_torchs(
+    count: int, groups: int, width: int, sides: list[int], slope: str, affine: bool, last: bool, keep: bool, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    channels = groups * width
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    image, upstream = normal(count, channels, *sides) * 3 + 1, normal(count, channels, *sides)
+    if last:
+        image = image.contiguous(memory_format=torch.channels_last_3d if len(sides) == 3 else torch.channels_last)
+    start, learned = SLOPES[slope]
+    factor: torch.Tensor | float | None = start
+    if learned:
+        factor = torch.full([channels if learned < 0 else 1], start, dtype=torch.float64)
+    weights = [normal(channels), normal(channels)] if affine else [None, None]
+    results = []
+    for ours in (True, False):
+        given = [image, *weights, factor]
+        leaves = [
+            each.clone(memory_format=torch.preserve_format).requires_grad_() if torch.is_tensor(each) else each
+            for each in given
+        ]
+        if ours:
+            keep_output = keep and not learned
+            found = group_norm_act(leaves[0], groups, *leaves[1:], 1e-5, keep_output=keep_output)  # type: ignore[arg-type, misc]
+        else:
+            found = functional.group_norm(leaves[0], groups, leaves[1], leaves[2])  # type: ignore[arg-type]
+            if learned:
+                found = functional.prelu(found, leaves[3])  # type: ignore[arg-type]
+            elif start is not None:
+                found = functional.leaky_relu(found, start)
+        found.backward(upstream)
+        results.append([found, *(each.grad for each in leaves if torch.is_tensor(each))])
+    for found, wanted in zip(*results, strict=True):
+        assert torch.allclose(found, wanted, atol=1e-8)
+
+
+@pytest.mark.parametrize("groups", [2, 8])
+def test_float32_is_nearer_to_the_truth_than_a_plain_sum(groups: int) -> None:
+    exact = torch.randn(1, 8, 64, 64, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 4
+    image = exact.float().contiguous(memory_format=torch.channels_last_3d)
+    truth = functional.group_norm(exact, groups)
+    assert (group_norm_act(image, groups) - truth).abs().max() < 5e-6
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_short_images_have_long_statistics(last: bool) -> None:
+    exact = torch.randn(2, 4, 20, 30, generator=torch.Generator().manual_seed(0)) + 100
+    short = exact.bfloat16().contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+    truth = functional.instance_norm(short.float())
+    for weight in (None, torch.ones(4), torch.ones(4, dtype=torch.bfloat16)):
+        found = group_norm_act(short, 4, weight)
+        assert found.dtype == torch.bfloat16
+        assert (found - truth).abs().max() < 0.02
+
+
+def test_a_slice_of_a_batch_and_a_strided_gradient_are_taken() -> None:
+    whole = torch.randn(2, 8, 6, 6).contiguous(memory_format=torch.channels_last)
+    image = whole[:, ::2, 1:].requires_grad_()
+    found = group_norm_act(image, 4, None, None, 0.0)
+    (gradient,) = torch.autograd.grad(found.transpose(2, 3).sum() * 2, image)
+    assert torch.allclose(found, functional.instance_norm(image).relu(), atol=1e-5)
+    assert gradient.shape == image.shape
+
+
+@pytest.mark.parametrize("slopes", [1, 3])
+@pytest.mark.parametrize("dims", [0, 1, 3])
+def test_a_prelu_alone_is_torchs(slopes: int, dims: int) -> None:
+    image = torch.randn(4, 3, *[5] * dims, dtype=torch.float64)
+    slope = torch.full((slopes,), 0.3, dtype=torch.float64)
+    leaves = [[image.clone().requires_grad_(), slope.clone().requires_grad_()] for _ in range(2)]
+    for (one, factor), operation in zip(leaves, (prelu, functional.prelu), strict=True):
+        operation(one, factor).square().sum().backward()
+    for one, other in zip(*leaves, strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.allclose(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("slope", [None, 0.0, 0.1, torch.tensor([0.2]), torch.full((4,), 0.2)])
+def test_written_out_it_is_the_same_and_keeps_the_format(groups: int, slope: torch.Tensor | float | None) -> None:
+    image = torch.randn(2, 4, 3, 5, 6).contiguous(memory_format=torch.channels_last_3d)
+    found = written_out(image, groups, torch.ones(4), torch.zeros(4), slope, 1e-5)
+    assert torch.allclose(found, group_norm_act(image, groups, None, None, slope), atol=1e-5)
+    assert found.is_contiguous(memory_format=torch.channels_last_3d)
+    assert written_out(image.bfloat16(), groups, None, None, slope, 1e-5).dtype == torch.bfloat16
+
+
+@pytest.mark.slow
+def test_compiled_it_is_the_same() -> None:
+    image = torch.randn(2, 4, 3, 5, 6).contiguous(memory_format=torch.channels_last_3d).requires_grad_()
+    slope = torch.tensor([0.2], requires_grad=True)
+    found = compiled_norm_act(image, 4, None, None, slope, 1e-5)
+    wanted = group_norm_act(image, 4, None, None, slope)
+    assert torch.allclose(found, wanted, atol=1e-5)
+    assert found.is_contiguous(memory_format=torch.channels_last_3d)
+    grads = [torch.autograd.grad(each.square().sum(), [image, slope]) for each in (found, wanted)]
+    assert all(torch.allclose(one, other, atol=1e-3) for one, other in zip(*grads, strict=True))

@@ -1,0 +1,220 @@
+"""`operate` with a probe, on any network: outputs, gradients, steps and checkpoints are those of before."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasten.nets.surgery.operate import operate, undo
+from tests.nets.examples import NETWORKS, Odd, image_of, laid_out, network_of, trained
+
+FOUND = {
+    "unet": (9, 9),
+    "unet batch": (0, 9),
+    "unet group": (9, 0),
+    "dynunet": (10, 0),
+    "dynunet deep": (7, 0),
+    "dynunet batch": (0, 0),
+    "segresnet": (15, 0),
+    "basicunet": (0, 18),
+    "odd": (2, 2),
+}
+"""Pairs and biases of each network: the group norms of a few channels cancel none, nor what is added to a skip."""
+
+
+def close(found: Tensor, wanted: Tensor, share: float = 1e-4) -> bool:
+    """To a share of the largest value."""
+    return bool((found - wanted).abs().max() <= share * wanted.abs().max())
+
+
+def operated(name: str, dims: int) -> tuple[nn.Module, nn.Module, Tensor]:
+    plain, image = network_of(name, dims), image_of(name, dims)
+    other = copy.deepcopy(plain)
+    done = operate(other, image)
+    assert (done.fused, done.biases) == FOUND[name], done
+    return plain, other, image
+
+
+def outcome(network: nn.Module, image: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    output = network(image)
+    output.square().mean().backward()
+    return output, {name: value.grad for name, value in network.named_parameters() if value.grad is not None}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("dims", [2, 3])
+def test_outputs_gradients_and_statistics_are_those_before(name: str, dims: int) -> None:
+    # In float64, as batch norms of a few values make much of a rounding error.
+    pair = [part.double() for part in operated(name, dims)]
+    for last in (False, True):
+        (plain, image), (other, _) = (laid_out(network, pair[2], last=last) for network in pair[:2])  # type: ignore[arg-type]
+        (wanted, theirs), (found, mine) = outcome(plain, image), outcome(other, image)
+        assert close(found, wanted, 1e-9)
+        largest = max(float(value.abs().max()) for value in theirs.values())
+        for key, value in mine.items():
+            assert torch.allclose(value, theirs[key], atol=1e-9 * largest), key
+        for key in set(theirs) - set(mine):
+            assert theirs[key].abs().max() < 1e-9 * largest, f"{key} is not taken away again"
+        for network in (plain, other):
+            network.eval()
+        assert close(other(image), plain(image), 1e-9)
+
+
+@pytest.mark.parametrize("name", ["unet", "unet batch", "unet group", "dynunet deep", "segresnet", "odd"])
+def test_a_few_steps_and_the_evaluation_after_them_are_the_same(name: str) -> None:
+    plain, other, image = operated(name, 2)
+    for network in (plain, other):
+        network.train()
+    assert trained(other, image, steps=5) == pytest.approx(trained(plain, image, steps=5), rel=1e-3)
+    for network in (plain, other):
+        network.eval()
+    wanted = plain(image)
+    assert close(other(image), wanted, 2e-3)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_checkpoints_load_both_ways(name: str) -> None:
+    plain, other, image = operated(name, 2)
+    for network in (plain, other):
+        with torch.no_grad():
+            for value in [*(value for value in network.parameters() if value.requires_grad), *network.buffers()]:
+                if value.is_floating_point():
+                    value.add_(torch.rand_like(value), alpha=0.1)
+    fresh, fresh_operated = network_of(name, 2), copy.deepcopy(other)
+    assert list(fresh.state_dict()) == list(other.state_dict())
+    for source, target in ((other, fresh), (plain, fresh_operated)):
+        state = source.state_dict()
+        before = {key: value.clone() for key, value in state.items()}
+        target.load_state_dict(state)
+        assert all(torch.equal(value, before[key]) for key, value in state.items())
+        for training in (True, False):
+            wanted = copy.deepcopy(source).train(training)(image)
+            assert close(copy.deepcopy(target).train(training)(image), wanted)
+
+
+@pytest.mark.parametrize("name", ["unet", "unet batch", "segresnet"])
+def test_copies_and_pickles_are_operated_too(name: str) -> None:
+    _, other, image = operated(name, 2)
+    for twin in (copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
+        assert [type(module) for module in twin.modules()] == [type(module) for module in other.modules()]
+        twin.load_state_dict(other.state_dict())
+        assert torch.equal(copy.deepcopy(twin)(image), copy.deepcopy(other)(image))
+
+
+def test_the_network_and_the_random_state_are_not_touched_by_looking() -> None:
+    network, image = network_of("unet batch", 2), image_of("unet batch", 2)
+    network.eval()
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    drawn = torch.get_rng_state()
+    operate(network, image, biases=False)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert not network.training
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_second_time_changes_nothing_and_undo_takes_it_back(name: str) -> None:
+    plain, other, image = operated(name, 2)
+    kinds = [type(module) for module in other.modules()]
+    done = operate(other, image)
+    assert (done.biases, done.norms, done.activations) == (0, (), ())
+    assert [type(module) for module in other.modules()] == kinds
+    undo(other)
+    assert [type(module) for module in other.modules()] == [type(module) for module in plain.modules()]
+    assert all(parameter.requires_grad for parameter in other.parameters())
+    assert close(other(image), plain(image))
+
+
+def test_control_flow_that_was_not_foreseen_changes_nothing() -> None:
+    plain, other, image = operated("odd", 3)
+    assert isinstance(plain, Odd)
+    assert isinstance(other, Odd)
+    plain.use_early = other.use_early = True
+    (wanted, theirs), (found, mine) = outcome(plain, image), outcome(other, image)
+    assert torch.allclose(found, wanted, atol=1e-5)
+    assert all(torch.allclose(value, theirs[key], atol=1e-5) for key, value in mine.items())
+
+
+@pytest.mark.parametrize("name", ["unet", "dynunet", "segresnet"])
+@pytest.mark.parametrize("last", [False, True])
+def test_bf16_is_as_near_as_without(name: str, last: bool) -> None:
+    pair = operated(name, 3)
+    exact = outcome(pair[0], pair[2])[0]
+    errors = []
+    for network in pair[:2]:
+        twin, image = laid_out(network, pair[2], last=last)
+        with torch.autocast("cpu", torch.bfloat16):
+            output = twin(image)
+        output.float().square().mean().backward()
+        errors.append(((output - exact).norm() / exact.norm()).item())
+    assert errors[1] < 1.3 * errors[0] + 1e-3
+
+
+def test_forward_hooks_see_the_tensors_that_they_saw() -> None:
+    plain, other, image = operated("unet", 2)
+    seen: dict[bool, list[Tensor]] = {True: [], False: []}
+    for network, ours in ((plain, False), (other, True)):
+        for module in network.modules():
+            if isinstance(module, nn.InstanceNorm2d):
+                module.register_forward_hook(lambda _, given, output, ours=ours: seen[ours].append(output))
+    assert torch.allclose(other(image), plain(image), atol=1e-5)
+    assert all(torch.allclose(one * 1, other, atol=1e-5) for one, other in zip(seen[True], seen[False], strict=True))
+
+
+def test_a_metatensor_stays_one() -> None:
+    from monai.data import MetaTensor
+
+    plain, other, image = operated("unet", 2)
+    given = MetaTensor(image, meta={"name": "case"})
+    found = other(given)
+    assert isinstance(found, MetaTensor)
+    assert found.meta["name"] == "case"
+    assert torch.allclose(found.as_tensor(), plain(image), atol=1e-5)
+
+
+def test_a_probe_may_be_all_arguments() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = network_of("unet", 2)
+
+        def forward(self, image: Tensor, *, scale: Tensor) -> dict[str, Any]:
+            return {"scores": [self.part(image * scale)], "text": "ok"}
+
+    image = image_of("unet", 2)
+    assert operate(Two(), {"image": image, "scale": torch.ones(1)}).biases == 9
+
+
+@pytest.mark.parametrize(
+    ("network", "probe", "told"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2)), torch.zeros(1, 3, 8, 8), "probe: .*does not run"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2)), torch.zeros(1, 1, 3, 3), "probe: .*does not run"),
+    ],
+)
+def test_a_probe_that_does_not_run_is_refused(network: nn.Module, probe: Tensor, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        operate(network, probe)
+
+
+def test_a_network_that_cannot_be_copied_is_refused() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 3))
+    network.kept = (network[0].weight * 2,)  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="before its first training step"):
+        operate(network, torch.zeros(1, 1, 8, 8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["unet", "segresnet"])
+def test_compiled_it_is_what_it_was(name: str) -> None:
+    plain, other, image = operated(name, 2)
+    (wanted, theirs), (found, mine) = outcome(plain, image), outcome(torch.compile(other, fullgraph=True), image)  # type: ignore[arg-type]
+    assert close(found, wanted)
+    for key, value in mine.items():
+        assert torch.allclose(value, theirs[key.removeprefix("_orig_mod.")], atol=1e-4), key
