@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config.schema import Triple
+from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
 from hasten.engine.canvas import Labels, Scores, out_of_memory, score_room
-from hasten.engine.kept import kept_memory
 from hasten.engine.scores import Average, averaged, first_output
 from hasten.engine.step import autocast, memory_format, shaped
 from hasten.engine.windows import Windows, slide

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config.schema import Triple
+from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
 from hasten.engine.canvas import Labels, Scores, Sink, score_room
 from hasten.engine.infer import SUMS
-from hasten.engine.kept import kept_memory
 from hasten.engine.scores import Average, averaged, first_output
 from hasten.engine.step import memory_format
 from hasten.engine.windows import Place, Windows, count_windows, slide

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from hasten.engine.kept import _glibc, kept_memory
+from hasten.engine.allocator import _glibc, kept_memory
 
 SCRIPT = """
-from hasten.engine.kept import _glibc, _kept, kept_memory
+from hasten.engine.allocator import _glibc, _kept, kept_memory
 libc = _glibc()
 assert not _kept(libc)
 with kept_memory() as outer:

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.engines.ablation import ARMS, BASE, LEVEL, table
+from hasten.config.load import load_run
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_arm_is_a_run(arm: str) -> None:
+    changed = load_run(None, (*BASE, *ARMS[arm]))
+    plain = load_run(None, BASE)
+    assert (changed == plain) is (arm == next(iter(ARMS)))
+
+
+def run(*dice: float) -> dict[str, Any]:
+    return {"curve": [{"seconds": 10.0 * at, "step": at, "dice": value} for at, value in enumerate(dice, start=1)]}
+
+
+def test_a_table_counts_only_runs_that_reached_the_level() -> None:
+    found = table({"one": [run(0.5, LEVEL, 0.9), run(0.4, 0.6)]})
+    assert found == {
+        f"one/seconds to {LEVEL}": [20.0],
+        f"one/steps to {LEVEL}": [2.0],
+        "one/best Dice": [0.9, 0.6],
+    }
