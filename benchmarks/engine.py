@@ -27,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts={"nargs": "+", "choices": tuple(PARTS), "default": list(PARTS)},
         rounds={"type": int, "help": "steps, or windows' volumes, per arm; default 15, quick 2"},
         seeds={"type": int, "help": "ablation: runs per arm; default 3, quick 1"},
+        precisions={"nargs": "+", "choices": ("fp32", "bf16"), "default": ["fp32", "bf16"], "help": "sliding window"},
         arms={"nargs": "+", "help": "ablation: some of its arms"},
         work={"type": Path, "help": "ablation: keep the result of every run here, and reuse what is there"},
     )  # fmt: skip
@@ -78,10 +79,10 @@ def overhead(given: argparse.Namespace) -> Part:
 def sliding(given: argparse.Namespace) -> Part:
     from benchmarks.engines.sliding import sliding_memory, sliding_times
 
-    times = sliding_times(1 if given.quick else 5, given.quick)
-    memory = sliding_memory(given.quick)
+    times = sliding_times(1 if given.quick else 5, given.quick, given.precisions)
+    memory = sliding_memory(given.quick, given.precisions)
     claims = []
-    for precision in ("fp32", "bf16"):
+    for precision in given.precisions:
         theirs, ours = (f"{arm}_labels_{precision}_0.25" for arm in ("monai", "surgery"))
         faster = median_ratio(times[f"{theirs}_s"], times[f"{ours}_s"])
         claims.append(Claim.at_least(f"300x300x200, {precision}: MONAI takes this many times as long", faster, 2.0))

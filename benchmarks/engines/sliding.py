@@ -26,10 +26,12 @@ TIMED = ("monai_labels", "plain_labels", "surgery_labels")
 """What takes minutes is left to label maps: scores differ by an argmax."""
 
 
-def sliding_times(rounds: int, quick: bool, overlaps: Sequence[float] = (0.25,)) -> dict[str, list[float]]:
+def sliding_times(
+    rounds: int, quick: bool, precisions: Sequence[str], overlaps: Sequence[float] = (0.25,)
+) -> dict[str, list[float]]:
     """Seconds a volume, by "ARM_PRECISION_OVERLAP_s"."""
     found: dict[str, list[float]] = {}
-    for precision in ("fp32", "bf16"):
+    for precision in precisions:
         for overlap in overlaps:
             setting = Setting(precision, overlap, quick)
             arms: dict[str, Callable[[], float | None]] = {
@@ -40,10 +42,10 @@ def sliding_times(rounds: int, quick: bool, overlaps: Sequence[float] = (0.25,))
     return found
 
 
-def sliding_memory(quick: bool = False, overlap: float = 0.25) -> dict[str, list[float]]:
+def sliding_memory(quick: bool, precisions: Sequence[str], overlap: float = 0.25) -> dict[str, list[float]]:
     """Peak MiB above the process's own, by "ARM_PRECISION_OVERLAP_mib". A child process each."""
     found = {}
-    for precision in ("fp32", "bf16"):
+    for precision in precisions:
         for name in TIMED:
             words = ["-m", "benchmarks.engines.sliding", name, precision, str(overlap), str(int(quick))]
             done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -60,6 +60,11 @@ class Lamb(OwnOptimizer):
             ratios = self._ratios(parameters, updates, group) * -group["lr"]
             # A masked +0 on this side of the product keeps even the sign of a weight of -0.
             factors = ratios if amp.skip is None else torch.where(amp.skip, 0.0, ratios)
+            if self._reads(factors):
+                # As numbers, which spare spreading a tensor of one element over the weights.
+                for parameter, update, factor in zip(parameters, updates, factors.tolist(), strict=True):
+                    parameter.add_(update, alpha=factor)
+                continue
             factors = factors.to(parameters[0].dtype)
             torch._foreach_addcmul_(parameters, updates, list(factors.unbind()))
 
