@@ -203,6 +203,7 @@ class Loop:
 
     def _validate(self, step: int) -> None:
         self._require_sound(step)
+        self._collect()
         if self.beside is not None and step < self.steps:
             self.beside.request(self.parts.validated, step)
             return
@@ -213,7 +214,6 @@ class Loop:
             dice = validate(self.parts, self.parts.validated)
         self._record(dice, step, self.parts.validated, seconds=time.perf_counter() - begin)
         self.log.pause(time.perf_counter() - begin)
-        self._collect()
 
     def _deliver(self, found: Validated[Dice]) -> None:
         """Of a validation beside the training, some steps after the one that it belongs to."""
