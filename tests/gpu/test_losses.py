@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.nets.test_losses import ALL, index_of, name_of, scores_of
 from torch import Tensor, nn
 
 from hasten.nets.losses.deep_supervision import DeepSupervisionLoss
+from tests.nets.losses.test_modules import ALL, index_of, name_of, scores_of
 
 pytestmark = [
     pytest.mark.gpu,
