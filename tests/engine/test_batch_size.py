@@ -17,8 +17,8 @@ from hasten.engine.batch_size import (
     find_batch_size,
     find_batch_size_for,
     host_batch_size,
-    is_out_of_memory,
 )
+from hasten.engine.shortage import out_of_memory
 from hasten.nets.recompute.measure import HostBytes
 
 CPU = torch.device("cpu")
@@ -78,7 +78,7 @@ def test_the_answer_is_the_largest_multiple_that_fits(largest: int, lowest: int,
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: f"{type(error).__name__} {str(error)[:20]}")
 def test_every_way_to_say_that_memory_is_short_is_understood(error: Exception) -> None:
-    assert is_out_of_memory(error)
+    assert out_of_memory(error)
     assert find_batch_size(Machine(5, error)).batch_size == 5
 
 

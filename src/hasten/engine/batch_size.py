@@ -11,20 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from hasten.cache.memory import available_memory
+from hasten.engine.shortage import out_of_memory
 from hasten.nets.build import Loss
+from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.measure import HostBytes
 from hasten.optim.schedule import scaled_rate
 
 _HIGHEST = 2**16
-_TOLD = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "cublas_status_alloc_failed",
-    "cudnn_status_alloc_failed",
-)
-"""What libraries write that report a lack of memory as any other error."""
 _STATE_COPIES = 3
 """Of the weights, beside a step's own memory: two moments of AdamW and the running average."""
 
@@ -81,13 +74,6 @@ def find_batch_size(
     found = max(first, int(good * (1 - safety) + 1e-9)) * unit
     spared = f"; {safety:.0%} is left as a reserve" if found < good * unit else ""
     return Found(batch_size=found, tried=tuple(tried), why=f"a batch of {good * unit} fits, {limit}{spared}")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was short, of the device or of the host."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _TOLD)
 
 
 def free_memory() -> None:
@@ -206,7 +192,7 @@ def find_batch_size_for(
             twin.zero_grad(set_to_none=True)
 
     limits = {"lowest": lowest, "highest": highest, "multiple_of": multiple_of}
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with random_state_kept(device):
         if device.type == "cuda":
             held = _held_back(device, budget, safety, reserve)
             found = find_batch_size(step, **limits)  # type: ignore[arg-type]
@@ -236,7 +222,7 @@ def _fits(try_batch: Callable[[int], object], count: int) -> bool:
     try:
         try_batch(count)
     except Exception as error:
-        if not is_out_of_memory(error):
+        if not out_of_memory(error):
             raise
         fits = False
     # Only now: while the error is there, its traceback holds the tensors of the step that failed.

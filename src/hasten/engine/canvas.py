@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hasten.config.schema import Triple
 from hasten.engine.blend import Axis, Part, cover
+from hasten.engine.shortage import out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -101,15 +102,6 @@ def score_room(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -
                 raise
         log.warning("no room for all scores on %s; they are gathered in host memory", device)
         return torch.empty(*shape, dtype=dtype)
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, on a CUDA device or (with an error of no class of its own) on the host."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(
-        words in str(error) for words in ("DefaultCPUAllocator", "not enough memory", "CUDA out of memory")
-    )
 
 
 @dataclass(slots=True)

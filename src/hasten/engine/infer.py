@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from hasten.config.schema import Triple
 from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
-from hasten.engine.canvas import Labels, Scores, out_of_memory, score_room
+from hasten.engine.canvas import Labels, Scores, score_room
 from hasten.engine.scores import Average, averaged, first_output
+from hasten.engine.shortage import out_of_memory
 from hasten.engine.step import autocast, memory_format, shaped
 from hasten.engine.windows import Windows, slide
 

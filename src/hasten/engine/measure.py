@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -21,6 +20,7 @@ from hasten.engine.precision import autocast, tensor_cores
 from hasten.engine.step import memory_format, shaped
 from hasten.nets.blocks import compile_blocks
 from hasten.nets.build import Loss
+from hasten.nets.random_state import random_state_kept
 from hasten.observe.env import cpu_model
 from hasten.observe.rundir import write_json
 
@@ -130,7 +130,7 @@ def fastest_variant(network: nn.Module, probe: Probe, allowed: list[Variant], me
     traces: dict[str, list[Trace]] = {name: [] for name in names}
     copies = {str(variant): _copy(network, probe, variant) for variant in allowed}
     calls = {str(variant): _pass(copies[str(variant)], probe, variant) for variant in allowed}
-    with _random_state_kept(probe.device):
+    with random_state_kept(probe.device):
         times = interleave(
             {name: _recorded(call, traces[name]) for name, call in calls.items()},
             rounds=_ROUNDS,
@@ -171,10 +171,6 @@ def _recorded(call: Callable[[], Trace], into: list[Trace]) -> Callable[[], None
     return lambda: into.append(call())
 
 
-def _random_state_kept(device: torch.device) -> AbstractContextManager[None]:
-    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-
-
 def faster_compiled(
     network: nn.Module, probe: Probe, variant: Variant, *, always: bool, blocks: bool = False
 ) -> tuple[nn.Module, Engaged]:
@@ -184,7 +180,7 @@ def faster_compiled(
     """
     twin = _copy(network, probe, variant)
     begin = time.perf_counter()
-    with _random_state_kept(probe.device):
+    with random_state_kept(probe.device):
         try:
             compiled = _compiled(_copy(network, probe, variant), blocks=blocks)
             calls = {"eager": _pass(twin, probe, variant), "compiled": _pass(compiled, probe, variant)}

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager:
     """The autocast context of a precision name; it is switched off for fp32 and tf32."""
-    dtype = _DTYPES.get(precision)
+    dtype = DTYPES.get(precision)
     return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
 
 

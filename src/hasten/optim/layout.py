@@ -16,8 +16,14 @@ def lay_out_moments(optimizer: torch.optim.Optimizer) -> None:
             if not isinstance(value, Tensor):
                 continue
             if value.shape == parameter.shape and value.stride() != parameter.stride():
-                empty = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
-                values[name] = empty.copy_(value)
+                values[name] = laid_as(parameter, value)
+
+
+def laid_as(like: Tensor, value: Tensor) -> Tensor:
+    """`value` itself, or a copy of it, with the strides and on the device of `like`."""
+    if value.stride() == like.stride() and value.device == like.device:
+        return value
+    return torch.empty_like(like, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

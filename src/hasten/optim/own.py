@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasten.optim.layout import laid_as
+
 
 @dataclass(frozen=True, slots=True)
 class Amp:
@@ -95,7 +97,7 @@ class OwnOptimizer(torch.optim.Optimizer):
             if gradient is not None:
                 parameters, gradients = found.setdefault((parameter.device, parameter.dtype), ([], []))
                 parameters.append(parameter)
-                gradients.append(_laid_as(parameter, gradient))
+                gradients.append(laid_as(parameter, gradient))
         yield from found.values()
 
     def _moments(self, parameters: list[Tensor], name: str) -> list[Tensor]:
@@ -131,15 +133,8 @@ def _kept(home: dict[Any, Tensor], name: Any, like: Tensor) -> Tensor:
                 "make it .contiguous() before the optimizer is built"
             )
     elif value.stride() != like.stride() or value.device != like.device:
-        value = home[name] = _laid_as(like, value)
+        value = home[name] = laid_as(like, value)
     return value
-
-
-def _laid_as(like: Tensor, value: Tensor) -> Tensor:
-    """`value` itself, or a copy of it, with the strides and on the device of `like`."""
-    if value.stride() == like.stride() and value.device == like.device:
-        return value
-    return torch.empty_like(like, dtype=value.dtype).copy_(value)
 
 
 def momentum_step(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hasten.engine.precision import scaler_for, tensor_cores
+from hasten.engine.precision import DTYPES, scaler_for, tensor_cores
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
@@ -37,7 +37,7 @@ class Arithmetic:
             )
         if precision is None and amp:
             precision = _sixteen_bits(where, amp_kwargs.get("dtype"))
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision or "")
+        dtype = DTYPES.get(precision or "")
         autocasts = {"device_type": where.type, "dtype": dtype, **amp_kwargs} if dtype is not None else {}
         return cls(device=where, precision=precision, autocasts=autocasts)
 

@@ -12,7 +12,7 @@ from monai.transforms import apply_transform
 
 from hasten.engine.workflow.arithmetic import Arithmetic
 from hasten.engine.workflow.batch import is_flat_feed, plain, prepare_batch, prepare_flat_batch
-from hasten.engine.workflow.late import LateState
+from hasten.engine.workflow.late import KEEP, LateState
 from hasten.engine.workflow.layout import as_laid_out
 from hasten.engine.workflow.sample import Sample
 
@@ -32,6 +32,7 @@ class QuickWorkflow:
     def _begin(
         self,
         *,
+        own_iteration: bool,
         precision: str | None,
         keep_meta: bool,
         decollate: bool,
@@ -40,10 +41,15 @@ class QuickWorkflow:
         additional_metrics: dict[str, Any] | None,
         handlers: Sequence[Any] | None,
     ) -> None:
-        """After MONAI's own set-up, which was given none of the last five, and in its order."""
+        """After MONAI's own set-up, which was given none of the last five, and in its order.
+
+        own_iteration: no `iteration_update` was given.
+        """
         self.state = LateState(**vars(self.state))
         self.keep_meta = keep_meta
         own: Any = self
+        if own_iteration and type(self)._iteration is QuickWorkflow._iteration:
+            own._process_function = self._quick_iteration
         self.arithmetic = Arithmetic.of(self.state.device, amp=own.amp, amp_kwargs=own.amp_kwargs, precision=precision)
         if own.prepare_batch is prepare_batch and is_flat_feed(own.data_loader):
             own.prepare_batch = prepare_flat_batch
@@ -54,6 +60,20 @@ class QuickWorkflow:
             own._register_metrics(key_metric, additional_metrics)
         if handlers is not None:
             own._register_handlers(handlers)
+
+    def _step(self, batch: Any) -> None:
+        """What is done with a batch; leaves its output in `state.output`."""
+        raise NotImplementedError
+
+    def _iteration(self, engine: Any, batchdata: Any) -> Any:
+        """One batch; returns what `state.output` holds after it."""
+        self._step(batchdata)
+        return self.state.output
+
+    def _quick_iteration(self, engine: Any, batchdata: Any) -> Any:
+        # ignite puts what this returns into `state.output`, which must not be taken apart for that.
+        self._step(batchdata)
+        return KEEP
 
     def _register_postprocessing(self, posttrans: Callable) -> None:
         own: Any = self

@@ -13,7 +13,6 @@ from torch import nn
 
 from hasten.engine.workflow.base import QuickWorkflow, old_name
 from hasten.engine.workflow.batch import like, prepare_batch
-from hasten.engine.workflow.late import KEEP
 from hasten.engine.workflow.layout import lay_out, unwrapped
 
 
@@ -49,9 +48,8 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
         self.channels_last = channels_last
         if channels_last:
             lay_out(unwrapped(network))
-        if iteration_update is None and type(self)._iteration is SupervisedEvaluator._iteration:
-            self._process_function = self._quick_iteration
         self._begin(
+            own_iteration=iteration_update is None,
             precision=precision,
             keep_meta=keep_meta,
             decollate=decollate,
@@ -61,16 +59,7 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
             handlers=val_handlers,
         )
 
-    def _iteration(self, engine: Any, batchdata: Any) -> Any:
-        """One batch; returns what `state.output` holds after it."""
-        self._evaluate(batchdata)
-        return self.state.output
-
-    def _quick_iteration(self, engine: Any, batchdata: Any) -> Any:
-        self._evaluate(batchdata)
-        return KEEP
-
-    def _evaluate(self, batch: Any) -> None:
+    def _step(self, batch: Any) -> None:
         image, label, args, kwargs = self._parts(batch)
         self.state.output = {Keys.IMAGE: image, Keys.LABEL: label}
         with self.mode(self.network), self.arithmetic.step():

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from hasten.engine.update import Update, without_sync
 from hasten.engine.workflow.base import QuickWorkflow, old_name
 from hasten.engine.workflow.batch import detached, float32, joined, like, pieces, plain, prepare_batch
-from hasten.engine.workflow.late import KEEP
 from hasten.engine.workflow.layout import lay_out, unwrapped
 from hasten.optim.average import average_of
 from hasten.optim.layout import lay_out_moments
@@ -83,9 +82,8 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         ours = schedule is not None or self.average is not None or clip_norm > 0
         self._guarded = ours if skip_non_finite is None else skip_non_finite or ours
         self.update: Update | None = None
-        if iteration_update is None and type(self)._iteration is SupervisedTrainer._iteration:
-            self._process_function = self._quick_iteration
         self._begin(
+            own_iteration=iteration_update is None,
             precision=precision,
             keep_meta=keep_meta,
             decollate=decollate,
@@ -107,16 +105,6 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
             )
         # Past MONAI's own `run`, which only makes a new scaler, for CUDA.
         super(Trainer, self).run()
-
-    def _iteration(self, engine: Any, batchdata: Any) -> Any:
-        """One step; returns what `state.output` holds after it."""
-        self._step(batchdata)
-        return self.state.output
-
-    def _quick_iteration(self, engine: Any, batchdata: Any) -> Any:
-        # ignite puts what this returns into `state.output`, which must not be taken apart for that.
-        self._step(batchdata)
-        return KEEP
 
     def _step(self, batch: Any) -> None:
         parts = self._parts(batch)

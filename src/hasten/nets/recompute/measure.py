@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hasten.nets.build import Loss
+from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.apply import Report, recompute, recompute_modules, undo
 from hasten.nets.recompute.profile import profile_network
 
@@ -60,7 +61,7 @@ def memory_curve(
         value: Tensor = loss(twin(image), label)
         return value
 
-    with torch.random.fork_rng(devices=[image.device] if image.device.type == "cuda" else []):
+    with random_state_kept(image.device):
         measured: list[tuple[int, int]] = []
         times: list[list[float]] = [[] for _ in reports]
         for number in range(rounds + 1):

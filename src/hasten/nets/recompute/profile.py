@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from hasten.nets.random_state import random_state_kept
 from hasten.nets.surgery.deferred import Deferred
 
 _ROUNDS = 3
@@ -75,7 +76,7 @@ def profile_network(network: nn.Module, *probe: Any) -> Profile:
     if not network.training:
         network.train()
     try:
-        with _state_kept(network), _random_state_kept(device), torch.enable_grad():
+        with _state_kept(network), random_state_kept(device), torch.enable_grad():
             watch = _watched(network, probe, device)
             rounds = [_timed(network, probe, list(watch.calls), device) for _ in range(_ROUNDS)]
     finally:
@@ -310,10 +311,6 @@ def _state_kept(network: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value in kept:
                 buffer.copy_(value)
-
-
-def _random_state_kept(device: torch.device) -> AbstractContextManager[None]:
-    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def _random_state(device: torch.device) -> list[Tensor]:
