@@ -9,7 +9,7 @@ import torch
 
 from hasten.optim.groups import param_groups
 from hasten.optim.lamb import Lamb
-from tests.optim.textbook import TextbookLamb, network, norm, set_gradients
+from tests.optim.textbook import TextbookLamb, assert_follows, network, norm, set_gradients
 
 VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
@@ -34,12 +34,8 @@ def test_steps_are_the_textbooks(
         setattr(book, name, value)
     optimizer = Lamb(param_groups(net, weight_decay=0.1), lr=0.01, **given)
     optimizer._reads_on_cpu = not on_gpu
-    for step in range(12):
-        set_gradients(net, step, missing=True, scale=0.1 if step % 2 else 10.0)
-        book.step()
-        optimizer.step()
-    for found, wanted in zip(net.parameters(), book.weights, strict=True):
-        assert torch.allclose(found.double(), wanted, rtol=2e-5, atol=3e-6 if dtype == torch.float32 else 1e-7)
+    scales = [0.1 if step % 2 else 10.0 for step in range(12)]
+    assert_follows(optimizer, book, net, scales, rtol=2e-5, atol=3e-6 if dtype == torch.float32 else 1e-7)
 
 
 def test_a_layer_moves_by_the_rate_times_its_norm() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from hasten.optim.groups import param_groups
 from hasten.optim.lars import Lars
-from tests.optim.textbook import TextbookLars, network, norm, set_gradients
+from tests.optim.textbook import TextbookLars, assert_follows, network, norm, set_gradients
 
 VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
@@ -32,12 +32,7 @@ def test_steps_are_the_textbooks(
         setattr(book, name, value)
     optimizer = Lars(param_groups(net, weight_decay=0.1), lr=0.3, **given)
     optimizer._reads_on_cpu = not on_gpu
-    for step in range(12):
-        set_gradients(net, step, missing=True)
-        book.step()
-        optimizer.step()
-    for found, wanted in zip(net.parameters(), book.weights, strict=True):
-        assert torch.allclose(found.double(), wanted, rtol=1e-5, atol=2e-6 if dtype == torch.float32 else 1e-7)
+    assert_follows(optimizer, book, net, [1.0] * 12, rtol=1e-5, atol=2e-6 if dtype == torch.float32 else 1e-7)
 
 
 def test_without_adaptation_it_is_sgd() -> None:

@@ -59,6 +59,18 @@ class Textbook:
         raise NotImplementedError
 
 
+def assert_follows(
+    optimizer: torch.optim.Optimizer, book: Textbook, net: nn.Module, scales: list[float], *, rtol: float, atol: float
+) -> None:
+    """After a step for each of `scales`, of the gradients, some of which are missing, the weights are the textbook's."""
+    for step, scale in enumerate(scales):
+        set_gradients(net, step, missing=True, scale=scale)
+        book.step()
+        optimizer.step()
+    for found, wanted in zip(net.parameters(), book.weights, strict=True):
+        assert torch.allclose(found.double(), wanted, rtol=rtol, atol=atol)
+
+
 class TextbookNovograd(Textbook):
     betas, eps, averaging, amsgrad = (0.9, 0.98), 1e-8, False, False
 

@@ -18,6 +18,20 @@ def loss(scores: Tensor, label: Tensor) -> Tensor:
     return nn.functional.cross_entropy(scores, label[:, 0].long())
 
 
+class Watcher:
+    """A handler that looks at an engine at each of some events."""
+
+    def __init__(self, watched: list[Any]) -> None:
+        self.watched, self.seen = watched, list[Any]()
+
+    def attach(self, engine: Any) -> None:
+        for event in self.watched:
+            engine.add_event_handler(event, self.look, event)
+
+    def look(self, engine: Any, event: Any) -> None:
+        raise NotImplementedError
+
+
 def batches(count: int = 4, size: int = 2, *, meta: bool = False) -> list[dict[str, Any]]:
     """Dicts as a loader gives them: image (B, 1, 6, 6), label (B, 1, 6, 6), and a name for each sample."""
     generator = torch.Generator().manual_seed(1)

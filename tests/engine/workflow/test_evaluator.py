@@ -16,7 +16,7 @@ from monai.inferers import SlidingWindowInferer
 from monai.transforms import AsDiscreted, Compose, Lambdad
 
 from hasten.engine.workflow.evaluator import SupervisedEvaluator
-from tests.engine.workflow.parts import batches, difference, network, snapshot
+from tests.engine.workflow.parts import Watcher, batches, difference, network, snapshot
 
 WATCHED = [
     Events.STARTED,
@@ -28,14 +28,7 @@ WATCHED = [
 POST = Compose([AsDiscreted(keys=["pred", "label"], argmax=[True, False], to_onehot=2)])
 
 
-class Witness:
-    def __init__(self, watched: list[Any]) -> None:
-        self.watched, self.seen = watched, []
-
-    def attach(self, engine: Any) -> None:
-        for event in self.watched:
-            engine.add_event_handler(event, self.look, event)
-
+class Witness(Watcher):
     def look(self, engine: Any, event: Any) -> None:
         state = engine.state
         seen = [str(event), state.iteration, state.output, state.batch, state.metrics, engine.get_stats()]

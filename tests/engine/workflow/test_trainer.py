@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 import hasten.engine.workflow
 from hasten.engine.workflow.trainer import SupervisedTrainer
-from tests.engine.workflow.parts import batches, difference, loss, network, same, snapshot
+from tests.engine.workflow.parts import Watcher, batches, difference, loss, network, same, snapshot
 from tests.hot_path import violations
 
 WATCHED = [
@@ -36,15 +36,8 @@ WATCHED = [
 ]
 
 
-class Witness:
+class Witness(Watcher):
     """Writes down what a handler can see at each event."""
-
-    def __init__(self, watched: list[Any] = WATCHED) -> None:
-        self.watched, self.seen = watched, []
-
-    def attach(self, engine: Any) -> None:
-        for event in self.watched:
-            engine.add_event_handler(event, self.look, event)
 
     def look(self, engine: Any, event: Any) -> None:
         state = engine.state
