@@ -62,7 +62,7 @@ class Textbook:
 def assert_follows(
     optimizer: torch.optim.Optimizer, book: Textbook, net: nn.Module, scales: list[float], *, rtol: float, atol: float
 ) -> None:
-    """After a step for each of `scales`, of the gradients, some of which are missing, the weights are the textbook's."""
+    """After a step for each of `scales` of the gradients, some of them missing, the weights are the textbook's."""
     for step, scale in enumerate(scales):
         set_gradients(net, step, missing=True, scale=scale)
         book.step()
