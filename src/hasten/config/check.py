@@ -13,6 +13,7 @@ from hasten.config.schema import (
     InferConfig,
     LossConfig,
     NetworkConfig,
+    ObserveConfig,
     PrepareConfig,
     RunConfig,
     SampleConfig,
@@ -34,6 +35,7 @@ def check_run(config: RunConfig) -> list[str]:
         *_loss(config.loss),
         *_train(config.train),
         *_infer(config.infer),
+        *_observe(config.observe),
         *_flat(config),
     ]
 
@@ -145,6 +147,16 @@ def _train(train: TrainConfig) -> Iterator[str]:
         yield _wrong("train.target", "must be a Dice above 0 and at most 1", train.target)
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", train.device):
         yield _wrong("train.device", "must be auto, cpu, cuda or cuda:N", train.device)
+
+
+def _observe(observe: ObserveConfig) -> Iterator[str]:
+    every = observe.monitor_every
+    if every != 0 and not 0.05 <= every < math.inf:
+        yield _wrong("observe.monitor_every", "must be 0 (off) or at least 0.05 seconds", every)
+    if len(set(observe.trackers)) < len(observe.trackers):
+        yield _wrong("observe.trackers", "must name each tracker once", ", ".join(observe.trackers))
+    if not observe.project.strip():
+        yield "observe.project: is empty; give a name, such as hasten"
 
 
 def _infer(infer: InferConfig) -> Iterator[str]:

@@ -241,6 +241,21 @@ class InferConfig:
     """Add them up in host memory from the start, and not only where the device has no room."""
 
 
+TrackerName = Literal["tensorboard", "mlflow", "neptune", "wandb", "jsonl"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObserveConfig:
+    """What a run writes about itself while it trains."""
+
+    monitor_every: float = 1.0
+    """Seconds between samples of GPU and host in monitor.csv; 0 is off."""
+    trackers: tuple[TrackerName, ...] = ("tensorboard",)
+    """Where metrics are sent besides metrics.jsonl; neptune and wandb write to files that their own tools send."""
+    project: str = "hasten"
+    """Name under which a tracker groups runs: MLflow's experiment, Neptune's and W&B's project."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
@@ -251,3 +266,4 @@ class RunConfig:
     loss: LossConfig = field(default_factory=LossConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     infer: InferConfig = field(default_factory=InferConfig)
+    observe: ObserveConfig = field(default_factory=ObserveConfig)

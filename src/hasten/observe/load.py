@@ -1,0 +1,56 @@
+"""How much of the machine other programs take: what decides whether a timing can be believed."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+
+BUSY = 0.3
+"""Cores that other programs may use before a timing is called doubtful."""
+
+
+class LoadMeter:
+    """Cores used by other programs since it was made, or last asked. Time that the host took away (steal) counts."""
+
+    def __init__(self) -> None:
+        self._mark = _now()
+
+    def others(self) -> float:
+        """Mean cores of others since the last mark, which moves to now; ask no sooner than 10 ms after it."""
+        before, self._mark = self._mark, _now()
+        wall = self._mark[0] - before[0]
+        total, idle, own = (later - earlier for later, earlier in zip(self._mark[1:], before[1:], strict=True))
+        if total <= 0 or wall <= 0:
+            return 0.0
+        busy = (psutil.cpu_count() or 1) * (1 - idle / total)
+        return round(max(0.0, busy - own / wall), 2)
+
+
+def other_cores(seconds: float = 1.0) -> float:
+    """Cores used by other programs over the next `seconds`."""
+    meter = LoadMeter()
+    time.sleep(seconds)
+    return meter.others()
+
+
+def _now() -> tuple[float, float, float, float]:
+    """Wall, all processor time, idle time and that of this process and its children, in seconds."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    # Guest time is part of user time already.
+    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return time.perf_counter(), total, idle, _own_cpu()
+
+
+def _own_cpu() -> float:
+    me = psutil.Process()
+    finished = me.cpu_times()
+    total = getattr(finished, "children_user", 0.0) + getattr(finished, "children_system", 0.0)
+    for process in (me, *me.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system
+    return total

@@ -1,0 +1,132 @@
+"""A against B so that noise is not taken for gain: interleaved rounds, an interval, and a refusal on a busy machine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hasten.observe.load import BUSY, LoadMeter
+
+Verdict = Literal["faster", "slower", "same", "unclear"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """What one arm gained over the base."""
+
+    arm: str
+    gain: float
+    """Median over the rounds of base time / arm time: 1.2 means that the arm does 1.2 times the work in a time."""
+    low: float
+    """Lower end of the interval that holds the median gain at about 95 % (order statistics of the rounds)."""
+    high: float
+    verdict: Verdict
+    why: str
+    """Why the verdict is unclear; empty otherwise."""
+
+    def __str__(self) -> str:
+        told = f"{self.verdict}: {self.gain:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
+        return f"{told}; {self.why}" if self.why else told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Every arm against the base, with the raw times."""
+
+    base: str
+    seconds: dict[str, list[float]]
+    """By arm, in the order of the rounds."""
+    others: float
+    """Cores that other programs used meanwhile."""
+    arms: dict[str, Compared] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> bool:
+        return self.others > BUSY
+
+    def median(self, arm: str) -> float:
+        """Median seconds of an arm."""
+        return statistics.median(self.seconds[arm])
+
+
+def compare(
+    arms: Mapping[str, Callable[[], object]],
+    *,
+    base: str,
+    sync: Callable[[], object] | None = None,
+    rounds: tuple[int, int] = (6, 24),
+    least: float = 0.03,
+    seconds: float = 30.0,
+    warmup: int = 1,
+    meter: LoadMeter | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Comparison:
+    """Time `arms` in turns, the order reversed every other round, until each one's verdict stands or a limit is hit.
+
+    arms: calls by name; one that returns a float is recorded by that (seconds), any other by its wall time, for which
+    `sync` waits for the device. rounds: at least and at most so many, after `warmup` unrecorded ones; `seconds` is when
+    a new round is no longer begun, however many were made. least: a gain or loss below this share counts as none.
+    A gain is faster or slower only if its whole interval says so, and unclear wherever others used over 0.3 cores.
+    """
+    assert base in arms
+    meter = meter or LoadMeter()
+    meter.others()
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    begun = clock()
+    for number in range(warmup + rounds[1]):
+        order = list(arms)[:: 1 if number % 2 == 0 else -1]
+        for name in order:
+            start = clock()
+            given = arms[name]()
+            if sync is not None:
+                sync()
+            took = clock() - start
+            if number >= warmup:
+                times[name].append(given if isinstance(given, float) else took)
+        done = number + 1 - warmup
+        if done >= 1 and clock() - begun > seconds:
+            break
+        if done >= rounds[0] and all(judge(times[base], times[name], least)[3] != "unclear" for name in arms):
+            break
+    others = meter.others()
+    return Comparison(base=base, seconds=times, others=others, arms=_judged(times, base, least, others))
+
+
+def _judged(times: dict[str, list[float]], base: str, least: float, others: float) -> dict[str, Compared]:
+    found = {}
+    for name in times:
+        if name == base:
+            continue
+        gain, low, high, verdict = judge(times[base], times[name], least)
+        why = ""
+        if others > BUSY:
+            verdict, why = "unclear", f"other programs used {others:.1f} cores meanwhile"
+        elif verdict == "unclear":
+            why = f"the runs spread too much, after {len(times[base])} rounds"
+        found[name] = Compared(arm=name, gain=gain, low=low, high=high, verdict=verdict, why=why)
+    return found
+
+
+def judge(base: list[float], arm: list[float], least: float) -> tuple[float, float, float, Verdict]:
+    """Median gain of the paired rounds, the ends of its interval, and the verdict: unclear for fewer than 5 rounds."""
+    ratios = sorted(one / other for one, other in zip(base, arm, strict=True))
+    n, gain = len(ratios), statistics.median(ratios)
+    # The interval from the k-th smallest to the k-th largest misses the median with probability 2 * P(Bin(n, 1/2) < k).
+    k, missed, term = 0, 0.0, 0.5**n
+    while 2 * (missed + term) <= 0.0626 and k < n // 2:
+        missed += term
+        k += 1
+        term = term * (n - k + 1) / k
+    if k == 0:
+        return gain, ratios[0], ratios[-1], "unclear"
+    low, high = ratios[k - 1], ratios[n - k]
+    if low > 1 + least:
+        return gain, low, high, "faster"
+    if high < 1 - least:
+        return gain, low, high, "slower"
+    if low >= 1 - 2 * least and high <= 1 + 2 * least:
+        return gain, low, high, "same"
+    return gain, low, high, "unclear"

@@ -1,0 +1,115 @@
+"""Where the wall time of a training goes, and the one sentence that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Bound = Literal["input", "launch", "compute", "memory", "sync", "validation", "checkpoint"]
+
+PARTS: dict[str, str] = {
+    "read": "reading files",
+    "prepare": "preparing cases",
+    "wait": "waiting for data",
+    "host_to_device": "copies to the device",
+    "sample": "cropping and augmenting",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "device_reads": "reading device values on the host",
+    "gradient_sync": "waiting for other ranks",
+    "validation": "validation",
+    "checkpoint": "checkpoints",
+    "overhead": "interpreter and kernel launches",
+}
+"""Parts in the order in which a step goes through them, and their words."""
+
+GROUPS: dict[Bound, tuple[str, ...]] = {
+    "input": ("read", "prepare", "wait", "host_to_device", "sample"),
+    "sync": ("device_reads", "gradient_sync"),
+    "validation": ("validation",),
+    "checkpoint": ("checkpoint",),
+    "launch": ("overhead",),
+}
+"""What is not compute: the parts that could in principle be hidden or left out."""
+
+_SHARE = 0.15
+"""Share of the wall time from which such a group is called what the training is bound by."""
+_DOUBLED = 1.5
+"""A step of twice the samples that takes less than this many times as long is bound by its fixed costs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """Mean seconds a step by part, as they were spent one after another: they add up to `step_s`."""
+
+    steps: int
+    step_s: float
+    """Wall seconds a step, everything between the steps (validation, checkpoints) spread over them."""
+    parts: dict[str, float]
+    fixed_batch_s: float | None = None
+    """Ablation: seconds of a step on one batch that lies ready: the compute floor."""
+    feed_alone_s: float | None = None
+    """Ablation: seconds a batch with no step: the data's ceiling."""
+    doubled: float | None = None
+    """Seconds of a step on twice the samples over those of one; near 1 where fixed costs rule."""
+    bandwidth_share: float | None = None
+    """Share of the memory's measured copy rate that the network's forward and backward reach, if it was estimated."""
+    flops_share: float | None = None
+    """Share of the measured matrix-multiply rate that they reach."""
+
+    def share(self, bound: Bound) -> float:
+        """Of the wall time."""
+        return sum(self.parts.get(name, 0.0) for name in GROUPS[bound]) / self.step_s if self.step_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    bound: Bound
+    sentence: str
+    evidence: tuple[str, ...] = field(default=())
+
+
+def diagnose(split: Split) -> Diagnosis:
+    """Name what the training is bound by: the largest group that isn't compute, if it is large; else which compute."""
+    shares = {bound: split.share(bound) for bound in GROUPS}
+    worst = max(shares, key=lambda bound: shares[bound])
+    evidence = _evidence(split)
+    if shares[worst] >= _SHARE:
+        largest = max(GROUPS[worst], key=lambda name: split.parts.get(name, 0.0))
+        return Diagnosis(
+            worst,
+            f"The training is {worst}-bound: {shares[worst]:.0%} of its time goes into {PARTS[largest]}"
+            f"{' and what belongs to it' if len(GROUPS[worst]) > 1 else ''}.",
+            evidence,
+        )
+    if split.doubled is not None and split.doubled < _DOUBLED:
+        return Diagnosis(
+            "launch",
+            f"The training is launch-bound: a step on twice the samples takes only {split.doubled:.2f} times as long, "
+            "so fixed costs rule; the batch is too small.",
+            evidence,
+        )
+    bandwidth, flops = split.bandwidth_share, split.flops_share
+    if bandwidth is not None and flops is not None and bandwidth > 0.5 and bandwidth > 1.5 * flops:
+        return Diagnosis(
+            "memory",
+            f"The training is memory-bound: its layers move data at {bandwidth:.0%} of the rate of a plain copy, "
+            f"and multiply at {flops:.0%} of what the processor can.",
+            evidence,
+        )
+    rest = 1 - sum(shares.values())
+    return Diagnosis("compute", f"The training is compute-bound: {rest:.0%} of its time is the step itself.", evidence)
+
+
+def _evidence(split: Split) -> tuple[str, ...]:
+    told = [f"{split.steps} steps of {1e3 * split.step_s:.1f} ms"]
+    named = [(name, split.parts[name]) for name in PARTS if split.parts.get(name, 0.0) >= 0.01 * split.step_s]
+    told.append(", ".join(f"{PARTS[name]} {value / split.step_s:.0%}" for name, value in named))
+    if split.fixed_batch_s is not None:
+        told.append(f"on one fixed batch a step takes {1e3 * split.fixed_batch_s:.1f} ms")
+    if split.feed_alone_s is not None:
+        told.append(f"with no step a batch takes {1e3 * split.feed_alone_s:.1f} ms")
+    if split.doubled is not None:
+        told.append(f"a step on twice the samples takes {split.doubled:.2f} times as long")
+    return tuple(told)

@@ -1,0 +1,85 @@
+"""Gain, loss, none, and what can't be told."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from hasten.study.compare import compare, judge
+
+
+class FakeMeter:
+    def __init__(self, others: float = 0.0) -> None:
+        self.value = others
+
+    def others(self) -> float:
+        return self.value
+
+
+def arms(**series):
+    """Calls that return the given seconds, over and over."""
+    return {name: itertools.cycle(values).__next__ for name, values in series.items()}
+
+
+def test_a_clear_gain_stops_after_the_least_rounds():
+    found = compare(arms(old=[2.0, 2.1], new=[1.0, 1.05]), base="old", meter=FakeMeter())
+    assert found.arms["new"].verdict == "faster"
+    assert 1.8 < found.arms["new"].low <= found.arms["new"].gain <= found.arms["new"].high < 2.2
+    assert len(found.seconds["old"]) == 6
+
+
+def test_a_loss_and_no_difference():
+    found = compare(arms(old=[1.0], worse=[1.3], even=[1.001]), base="old", meter=FakeMeter())
+    assert (found.arms["worse"].verdict, found.arms["even"].verdict) == ("slower", "same")
+
+
+def test_noise_is_not_a_gain():
+    draw = random.Random(0)
+    noisy = {name: (lambda: draw.choice([1.0, 3.0, 9.0])) for name in ("old", "new")}
+    found = compare(noisy, base="old", meter=FakeMeter())
+    assert found.arms["new"].verdict == "unclear"
+    assert "spread too much" in found.arms["new"].why
+    assert len(found.seconds["old"]) == 24
+
+
+def test_a_busy_machine_gives_no_verdict_however_clear_the_times():
+    found = compare(arms(old=[9.0], new=[1.0]), base="old", meter=FakeMeter(1.0))
+    assert found.busy
+    assert found.arms["new"].verdict == "unclear"
+    assert "other programs used 1.0 cores" in found.arms["new"].why
+
+
+def test_the_time_limit_leaves_few_rounds_and_so_no_verdict():
+    clock = itertools.count(step=10).__next__
+    found = compare(arms(old=[2.0], new=[1.0]), base="old", meter=FakeMeter(), clock=clock, seconds=5.0)
+    assert len(found.seconds["old"]) == 1
+    assert found.arms["new"].verdict == "unclear"
+
+
+def test_turns_are_reversed_every_other_round_and_warm_up_is_not_recorded():
+    called = []
+
+    def arm(name):
+        return lambda: called.append(name) or 1.0
+
+    found = compare({"a": arm("a"), "b": arm("b")}, base="a", meter=FakeMeter(), rounds=(3, 3))
+    assert called == ["a", "b", "b", "a", "a", "b", "b", "a"]
+    assert len(found.seconds["a"]) == 3
+
+
+@pytest.mark.parametrize("n", [5, 6, 9, 12, 20, 24])
+def test_the_interval_holds_the_true_gain_about_as_often_as_it_says(n):
+    draw, held, trials = random.Random(1), 0, 1500
+    for _ in range(trials):
+        base = [draw.lognormvariate(0.0, 0.2) for _ in range(n)]
+        arm = [draw.lognormvariate(0.0, 0.2) / 1.1 for _ in range(n)]
+        _, low, high, _ = judge(base, arm, 0.03)
+        held += low <= 1.1 <= high
+    assert held / trials > 0.92
+
+
+def test_fewer_than_five_rounds_say_nothing():
+    assert judge([2.0] * 4, [1.0] * 4, 0.03)[3] == "unclear"
+    assert judge([2.0] * 5, [1.0] * 5, 0.03)[3] == "faster"

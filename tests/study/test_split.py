@@ -1,0 +1,71 @@
+"""The verdict follows from the shares."""
+
+from __future__ import annotations
+
+import pytest
+
+from hasten.study.finding import Finding, gain_of, ranked
+from hasten.study.split import Split, diagnose
+
+COMPUTE = {"forward": 0.03, "backward": 0.05, "optimizer": 0.005}
+
+
+def split(more=None, **known):
+    parts = COMPUTE | (more or {})
+    return Split(steps=20, step_s=sum(parts.values()), parts=parts, **known)
+
+
+@pytest.mark.parametrize(
+    ("part", "bound"),
+    [
+        ("read", "input"),
+        ("wait", "input"),
+        ("sample", "input"),
+        ("host_to_device", "input"),
+        ("device_reads", "sync"),
+        ("gradient_sync", "sync"),
+        ("validation", "validation"),
+        ("checkpoint", "checkpoint"),
+        ("overhead", "launch"),
+    ],
+)
+def test_the_largest_group_that_is_not_compute(part, bound):
+    found = diagnose(split({part: 0.08}))
+    assert found.bound == bound
+    assert f"{bound}-bound" in found.sentence
+    assert "48%" in found.sentence or "49%" in found.sentence
+
+
+def test_compute_memory_and_small_batches():
+    assert diagnose(split()).bound == "compute"
+    assert diagnose(split(doubled=1.1)).bound == "launch"
+    assert diagnose(split(doubled=1.9)).bound == "compute"
+    assert diagnose(split(bandwidth_share=0.8, flops_share=0.1)).bound == "memory"
+    assert diagnose(split(bandwidth_share=0.3, flops_share=0.1)).bound == "compute"
+
+
+def test_the_evidence_gives_both_ablations():
+    told = " ".join(diagnose(split({"wait": 0.1}, fixed_batch_s=0.085, feed_alone_s=0.2)).evidence)
+    assert "fixed batch a step takes 85.0 ms" in told
+    assert "no step a batch takes 200.0 ms" in told
+
+
+def finding(name, **known):
+    return Finding(name=name, title=name, where="", cure="", **known)
+
+
+def test_findings_are_ranked_by_gain_then_cost_notes_last():
+    given = [
+        finding("note", gain=9.0, level="note"),
+        finding("dear", cost_s=0.2),
+        finding("cheap", cost_s=0.1),
+        finding("large", gain=2.0),
+        finding("small", gain=1.1),
+    ]
+    assert [each.name for each in ranked(given)] == ["large", "small", "dear", "cheap", "note"]
+
+
+def test_gain_of_a_cost():
+    assert gain_of(0.05, 0.1) == pytest.approx(2.0)
+    assert gain_of(0.1, 0.1) == pytest.approx(20.0)
+    assert gain_of(0.0, 0.1) == 1.0
