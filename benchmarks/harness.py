@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 
 from hasten.observe.env import cpu_model, usable_cores
+from hasten.observe.load import BUSY, other_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
@@ -40,8 +41,6 @@ def _load_average() -> list[float] | None:
 
 LOAD_BEFORE = _load_average()
 """Taken at import, before the benchmark itself loads the machine."""
-BUSY = 0.3
-"""Cores that other programs may use before a timing is called doubtful."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,30 +89,10 @@ def arguments(description: str, argv: Sequence[str] | None = None, **extra: dict
 
 def busy_machine(seconds: float = 1.0) -> float:
     """Cores used by other programs over `seconds`; warns on stderr above 0.3, since timings then say little."""
-    mine = _own_cpu()
-    before, start = psutil.cpu_times(), time.perf_counter()
-    time.sleep(seconds)
-    after, wall = psutil.cpu_times(), time.perf_counter() - start
-    idle = sum(getattr(after, name, 0.0) - getattr(before, name, 0.0) for name in ("idle", "iowait"))
-    total = sum(after) - sum(before)
-    cores = psutil.cpu_count() or 1
-    busy = cores * (1 - idle / total) if total > 0 else 0.0
-    others = max(0.0, busy - (_own_cpu() - mine) / wall)
+    others = other_cores(seconds)
     if others > BUSY:
-        print(f"busy machine: other programs use {others:.1f} of {cores} cores; timings are doubtful", file=sys.stderr)
-    return round(others, 2)
-
-
-def _own_cpu() -> float:
-    me = psutil.Process()
-    total = 0.0
-    for process in (me, *me.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total
+        print(f"busy machine: other programs use {others:.1f} cores; timings are doubtful", file=sys.stderr)
+    return others
 
 
 def interleave(arms: Mapping[str, Callable[[], float | None]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:

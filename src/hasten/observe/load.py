@@ -44,13 +44,14 @@ def _now() -> tuple[float, float, float, float]:
 
 
 def _own_cpu() -> float:
+    """Of this process and all that descend from it, those included that have ended and were waited for."""
     me = psutil.Process()
-    finished = me.cpu_times()
-    total = getattr(finished, "children_user", 0.0) + getattr(finished, "children_system", 0.0)
+    total = 0.0
     for process in (me, *me.children(recursive=True)):
         try:
             times = process.cpu_times()
         except psutil.Error:
             continue
         total += times.user + times.system
+        total += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
     return total
