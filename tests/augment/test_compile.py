@@ -47,11 +47,11 @@ import hasten
 from hasten.augment.compile import compile_transforms
 from hasten.augment.program import ChainProgram
 from hasten.augment.source import SampledProgram
-from hasten.augment.spans import Range
 from hasten.cache.dataset import CacheDataset
 from hasten.cache.gathered import gather
 from hasten.cache.persistent import PersistentDataset
 from hasten.cache.smart import SmartCacheDataset
+from hasten.observe.ranges import Range
 from tests.augment.lowering import KEYS, batch_of, both, error, inner, item, lowered, plain, why
 
 MODES = ("bilinear", "nearest")

@@ -84,6 +84,14 @@ class Warp:
 Stage = Warp | Placed
 
 
+def stage_name(stage: Stage) -> str:
+    """What a profile calls a stage: `Spatial+Mirror`, `GaussianNoise`, `crop`."""
+    if isinstance(stage, Warp):
+        names = {each.position: type(each.op).__name__ for reading in stage.readings.values() for each in reading.ops}
+        return "+".join(names[position] for position in sorted(names)) or "crop"
+    return str(getattr(stage.op, "name", None) or type(stage.op).__name__)
+
+
 def stages_of(chain: Chain, size: Triple) -> tuple[Stage, ...]:
     """Stages in order; the first one is a Warp, of no operation where the chain does not begin with a map.
 

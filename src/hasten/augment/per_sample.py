@@ -13,6 +13,7 @@ from torch import Tensor
 from hasten.augment.chain import Batch, PerSample, Placed
 from hasten.augment.cucim import OnGpu
 from hasten.augment.op import op_key
+from hasten.observe.ranges import Range
 
 
 def run_per_sample(stage: Placed, batch: Batch, key: Tensor) -> Batch:
@@ -41,7 +42,7 @@ def run_one(transforms: tuple[Any, ...], item: dict[str, Any], seed: int) -> Any
         own = (seed + 0x9E3779B1 * number) % 2**32
         if hasattr(each, "set_random_state"):
             each.set_random_state(state=np.random.RandomState(own))
-        with _seeded(own):
+        with Range(getattr(each, "__name__", type(each).__name__)), _seeded(own):
             item = each(item)
     return item
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.augment.chain import Batch, Chain, PerSample, Placed, Stage, stages_of
+from hasten.augment.chain import Batch, Chain, PerSample, Placed, Stage, stage_name, stages_of
 from hasten.augment.draw import Draws, draw_stages, part
 from hasten.augment.host import NOTHING_COMPILED, Kernels, follow_on_host, render_on_host
 from hasten.augment.per_sample import run_per_sample
 from hasten.augment.read import Cases
 from hasten.augment.render import follow, render
-from hasten.augment.spans import name_of, span
 from hasten.augment.store import Store, check_fits, common_size, with_sets
+from hasten.observe.ranges import Range, ranges_on
 from hasten.sample.order import cases_of
 from hasten.sample.random import hash32, sample_key
 
@@ -52,7 +51,8 @@ class ChainProgram:
     why: str = "not asked for"
     compile_seconds: float = 0.0
     spans: bool = False
-    """Whether stages run one by one under their names, for a profile: on a GPU that costs what fusing them gained."""
+    """Whether stages run one by one under their names, for a profile, on a GPU too, where that costs what fusing them
+    gained. On a host they do so whenever a profile is taken."""
 
     @property
     def device(self) -> torch.device:
@@ -72,7 +72,7 @@ class ChainProgram:
         size = self.batch_size
         for begin in range(first, last, _STEPS_PER_DRAW):
             end = min(last, begin + _STEPS_PER_DRAW)
-            with torch.no_grad():
+            with Range("draw"), torch.no_grad():
                 sample = torch.arange(begin * size, end * size, device=self.seed.device)
                 drawn = self.drawn(sample)
             for number in range(end - begin):
@@ -96,22 +96,24 @@ class ChainProgram:
     def rendered(self, draws: Draws) -> Batch:
         """The batch of what was drawn."""
         batch: Batch = {}
+        itemised = self.spans or (ranges_on() and self.seed.device.type != "cuda")
         with torch.no_grad():
-            for first, last in self._segments():
-                with self._span(self.stages[first:last]):
+            for first, last in self._segments(itemised):
+                stages = self.stages[first:last]
+                with Range(" | ".join(stage_name(stage) for stage in stages) if itemised else "render"):
                     own = draws._replace(stages=draws.stages[first:last])
                     batch = self._followed(first, last, batch, own) if first else self._read(last, own)
         return batch
 
-    def _segments(self) -> Iterator[tuple[int, int]]:
+    def _segments(self, itemised: bool) -> Iterator[tuple[int, int]]:
         """Which stages run together: all up to the next that runs sample by sample; for a profile, each kernel."""
         first = 0
         while first < len(self.stages):
             stage = self.stages[first]
             last = first + 1
-            if self.spans and isinstance(stage, Placed):
+            if itemised and isinstance(stage, Placed):
                 last = first + self.kernels.fused.get(stage.position, (1, None))[0]
-            elif not self.spans and not _is_per_sample(stage):
+            elif not itemised and not _is_per_sample(stage):
                 while last < len(self.stages) and not _is_per_sample(self.stages[last]):
                     last += 1
             yield first, last
@@ -136,9 +138,6 @@ class ChainProgram:
             return follow_on_host(stages, batch, draws.stages, dims, self.kernels, first=first)
         found: Batch = self.follower(stages, batch, draws.stages, dims)
         return found
-
-    def _span(self, stages: Sequence[Stage]) -> AbstractContextManager[None]:
-        return span(" | ".join(name_of(stage) for stage in stages)) if self.spans else nullcontext()
 
 
 def _is_per_sample(stage: Stage) -> bool:

@@ -44,6 +44,10 @@ def train(
         if progress is not None:
             progress.stop()  # gives the terminal its cursor back, whatever happened
     report = _report(out)
+    if report is not None:
+        from hasten.observe.trackers import attach
+
+        attach(config.observe.trackers, out, report)
     typer.echo("\n".join(_closing(summary, out, report)))
 
 

@@ -20,6 +20,7 @@ from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoints import Checkpoints
 from hasten.engine.collect import collected_between_steps
 from hasten.engine.metric import Dice
+from hasten.engine.observed import Observed
 from hasten.engine.outcome import Best, Outcome, best_on_disk, model_content
 from hasten.engine.parts import Parts
 from hasten.engine.saver import Saver
@@ -30,7 +31,7 @@ from hasten.engine.validate import validate
 from hasten.feed.staged import StagedProgram, feed_of
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, append_jsonl, read_jsonl, write_jsonl
+from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, read_jsonl, write_jsonl
 
 _LOGS = 200
 """Train lines in metrics.jsonl of a full run, about."""
@@ -52,7 +53,9 @@ class Loop:
         self.steps = self.train.steps or 0
         self.batch_size = parts.planned.config.sample.batch_size or 1
         self.feed = feed_of(parts.program, device=parts.planned.device, first=first, last=self.steps)
-        self.log = TrainLog(out / METRICS_JSONL, lambda: self.feed.wait_seconds, self._samples, first=first)
+        self.done = first
+        self.observed = Observed(out, parts.planned, steps=lambda: self.done, time_s=self.time_s, first=first)
+        self.log = TrainLog(self.observed.record, lambda: self.feed.wait_seconds, self._samples, first=first)
         self.saver, self.stop = Saver(), StopRequest(every=_STOP_EVERY)
         self.kept = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.beside = self._validation_beside() if self.train.validate_async else None
@@ -146,7 +149,7 @@ class Loop:
             self.log.losses.append(loss)
 
     def _after_step(self, engine: Engine) -> None:
-        step = engine.state.iteration
+        step = self.done = engine.state.iteration
         if step % max(1, self.steps // _LOGS) == 0 or step == self.steps:
             self._log(step)
         if self.beside is not None:
@@ -226,7 +229,7 @@ class Loop:
         now = self.time_s()
         line = {"kind": "validation", "step": step, "time_s": now, "dice": dice.mean}
         line |= {"dice_per_class": dice.per_class, "seconds": seconds}
-        append_jsonl(self.out / METRICS_JSONL, line)
+        self.observed.record(line)
         if not self.best.value >= dice.mean:
             self.best = Best(value=dice.mean, step=step)
             content = model_content(self.parts.planned, network, dice, step)

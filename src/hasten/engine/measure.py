@@ -122,7 +122,7 @@ def fastest_variant(network: nn.Module, probe: Probe, allowed: list[Variant], me
     sizes = [str(tuple(parameter.shape)) for parameter in network.parameters()]
     names = [str(variant) for variant in allowed]
     # The text of a network tells its strides, norms and activations, the sizes those of layers without such a text.
-    asked = [_RULES, _machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names]
+    asked = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names]
     kept = memory / f"variant-{digest(asked)}.json"
     found = _remembered(kept, allowed)
     if found is not None:
@@ -137,13 +137,13 @@ def fastest_variant(network: nn.Module, probe: Probe, allowed: list[Variant], me
             device=probe.device,
         )
     reference = traces[names[0]][0]
-    sound = [name for name in names if name == names[0] or all(_agrees(trace, reference) for trace in traces[name])]
+    sound = [name for name in names if name == names[0] or all(agrees(trace, reference) for trace in traces[name])]
     seconds = dict(sorted(((name, median(times[name])) for name in sound), key=lambda item: item[1]))
     best = next(variant for variant in allowed if str(variant) == next(iter(seconds)))
     measured = Measured(seconds, best, tuple(name for name in names if name not in sound))
     try:
         memory.mkdir(parents=True, exist_ok=True)
-        write_json(kept, {**asdict(measured), "machine": _machine(probe.device)})
+        write_json(kept, {**asdict(measured), "machine": machine(probe.device)})
     except OSError as error:
         log.warning(
             "%s: what was measured can't be kept (%s); set cache.dir to a folder that can be written", kept, error
@@ -193,7 +193,7 @@ def faster_compiled(
         spent = time.perf_counter() - begin
         times = {name: median(found) for name, found in interleave(calls, rounds=5, device=probe.device).items()}
     told = f"{1e3 * times['compiled']:.0f} ms against {1e3 * times['eager']:.0f} ms eager, compiled in {spent:.0f} s"
-    if not _agrees(traces["compiled"], traces["eager"]):
+    if not agrees(traces["compiled"], traces["eager"]):
         found, wanted = ("loss {:.4g} and gradient norm {:.4g}".format(*traces[name]) for name in ("compiled", "eager"))
         return network, Engaged(False, f"compiled it gives {found}, eager {wanted}")
     if not always and times["compiled"] > 0.97 * times["eager"]:
@@ -222,7 +222,7 @@ def _copy(network: nn.Module, probe: Probe, variant: Variant) -> nn.Module:
     return twin
 
 
-def _agrees(trace: Trace, reference: Trace) -> bool:
+def agrees(trace: Trace, reference: Trace) -> bool:
     """Whether loss and gradient norm are the reference's, within what a shorter float may change. NaN never agrees."""
     (loss, norm), (true_loss, true_norm) = trace, reference
     same_loss = (loss - true_loss).abs() <= 0.02 * true_loss.abs() + 1e-3
@@ -230,7 +230,8 @@ def _agrees(trace: Trace, reference: Trace) -> bool:
     return bool(same_loss & same_norm)
 
 
-def _machine(device: torch.device) -> list[str | int]:
+def machine(device: torch.device) -> list[str | int]:
+    """What a measurement holds for: the processor's or GPU's name, torch's version, and torch's threads."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
     return [name, torch.__version__, torch.get_num_threads()]
 

@@ -10,23 +10,21 @@ from typing import Any
 
 import torch
 
-from hasten.cache.build import get_arena
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
-from hasten.engine.allocator import keep_freed_memory
 from hasten.engine.checkpoints import Checkpoints
-from hasten.engine.job import build_net, plan_run, plan_to_dict
+from hasten.engine.job import plan_run, plan_to_dict
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
-from hasten.engine.parts import Parts, build_parts
-from hasten.engine.settle import example_of, settle_variant
+from hasten.engine.parts import Parts
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import write_examples, write_summary
-from hasten.nets.surgery.operate import operate
+from hasten.engine.together import put_together
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.env import environment
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, PLAN_JSON, RUN_YAML, SUMMARY_JSON, create_run_dir, write_json
+from hasten.observe.trackers import check_trackers
 
 
 def make_plan(config: RunConfig) -> dict[str, Any]:
@@ -50,6 +48,9 @@ def train(
     SIGTERM or SIGUSR1.
     """
     out = Path(out)
+    missing = check_trackers(config.observe.trackers)
+    if missing:
+        raise ValueError("\n".join(missing))
     done = _complete(out, config) if resume else None
     if done is not None:
         return done
@@ -59,7 +60,7 @@ def train(
     _clear_away(out, resume=resume)
     create_run_dir(out, resume=resume)
     try:
-        parts = _put_together(config, Path(plan) if plan is not None else None, clock)
+        parts = put_together(config, Path(plan) if plan is not None else None, clock)
         if resume:
             _keep_reasons(out, parts)
         # Before anything is written: a damaged checkpoint must leave the run as it was.
@@ -70,9 +71,11 @@ def train(
             _take_back(out, itself=not existed)
         raise
     try:
-        outcome = loop.run()
-        write_examples(out, parts, outcome)
-        summary = write_summary(out, parts, clock, outcome, import_seconds=started)
+        with loop.observed:
+            outcome = loop.run()
+            write_examples(out, parts, outcome)
+            summary = write_summary(out, parts, clock, outcome, import_seconds=started)
+            loop.observed.end(summary)
     except OSError as error:
         raise ValueError(
             f"{out}: the run was stopped, as it could not be written to ({error.strerror or error}); "
@@ -82,31 +85,6 @@ def train(
         assert loop.asked is not None
         raise Stopped(f"stopped at step {outcome.step}; go on with: {_resume_command(out)}", loop.asked)
     return summary
-
-
-def _put_together(config: RunConfig, plan: Path | None, clock: Clock) -> Parts:
-    """Everything before the first step: plan, arena, measured switches, network, compiled programs."""
-    with clock.span("read_plan"):
-        planned = plan_run(config, plan)
-    with clock.span("prepare"):
-        arena = get_arena(
-            planned.case_set,
-            planned.config.prepare,
-            planned.config.cache,
-            device=str(planned.device),
-            first=tuple(case.id for case in planned.train),
-        )
-    with clock.span("tune"):
-        network = build_net(planned)
-        # MONAI's blocks with an instance norm are known at sight; looking at a forward pass takes a second.
-        done = operate(network)
-        done = done if done.fused else operate(network, example_of(planned, small=True))
-        kept = keep_freed_memory() if planned.device.type == "cpu" else None
-        planned, engaged, seconds = settle_variant(planned, network)
-        if kept is not None:
-            engaged["kept host memory"] = kept
-        engaged["surgery"] = Engaged(done.fused + done.biases > 0, str(done))
-    return build_parts(planned, arena, network, clock, engaged=engaged, step_seconds=seconds)
 
 
 def _make_loop(out: Path, parts: Parts, clock: Clock, progress: Progress | None, *, resume: bool) -> Loop:

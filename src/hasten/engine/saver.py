@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasten.observe.ranges import CHECKPOINT, Range
+
 log = logging.getLogger(__name__)
 
 Write = Callable[[dict[str, Any]], object]
@@ -31,6 +33,7 @@ class Saver:
         self._error: BaseException | None = None
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
+    @Range(CHECKPOINT)
     def save(self, content: dict[str, Any], write: Write) -> None:
         """Copy the tensors of `content` to host memory and hand the copy to a thread that calls `write` with it.
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hasten.engine.precision import autocast, tensor_cores
 from hasten.engine.update import Update, without_sync
 from hasten.nets.build import Loss
+from hasten.observe.ranges import FORWARD, Range
 
 
 def memory_format(spatial_dims: int, channels_last: bool) -> torch.memory_format:
@@ -56,6 +57,7 @@ class TrainStep:
             self.update.apply(index)
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
+    @Range(FORWARD)
     def forward(self, image: Tensor, label: Tensor) -> Tensor:
         """() float32 loss of a piece, with its graph. image, label: as `__call__` takes them."""
         image = shaped(image, self.spatial_dims, memory_format(self.spatial_dims, self.channels_last))

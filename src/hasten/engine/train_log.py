@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from hasten.observe.rundir import append_jsonl
 
 
 class TrainLog:
     """Keeps losses on the device until a line is written: the one moment at which the host asks for them."""
 
     def __init__(
-        self, path: Path, waited: Callable[[], float], samples: Callable[[int, int], int], *, first: int
+        self,
+        record: Callable[[dict[str, Any]], None],
+        waited: Callable[[], float],
+        samples: Callable[[int, int], int],
+        *,
+        first: int,
     ) -> None:
-        self.path, self.waited, self.samples = path, waited, samples
+        self.record, self.waited, self.samples = record, waited, samples
         self.losses: list[Tensor] = []
         self._logged = first
         self._mark = (time.perf_counter(), 0.0)
@@ -58,5 +61,5 @@ class TrainLog:
         self._mark = (now, waited)
         extra = {"skipped": skipped} if skipped else {}
         if math.isfinite(loss):
-            append_jsonl(self.path, {"kind": "train", **line, **extra})
+            self.record({"kind": "train", **line, **extra})
         return line

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from hasten.observe.ranges import BACKWARD, OPTIMIZER, Range
 from hasten.optim.average import average_share, update_average
 from hasten.optim.schedule import set_rate
 
@@ -42,10 +43,12 @@ class Update:
     def __post_init__(self) -> None:
         self.skipped = torch.zeros((), dtype=torch.int64, device=next(self.weights.parameters()).device)
 
+    @Range(BACKWARD)
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of one piece; the loss is of any float type, () and of the piece's share."""
         (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
 
+    @Range(OPTIMIZER)
     def apply(self, index: int) -> None:
         """Clip, update and average after the last piece of 0-based step `index`, and drop the gradients."""
         if self.schedule is not None:

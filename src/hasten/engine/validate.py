@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from hasten.engine.infer import infer_labels
 from hasten.engine.metric import Dice, dice_of, overlap_counts
 from hasten.engine.parts import Parts
+from hasten.observe.ranges import VALIDATION, Range
 
 
+@Range(VALIDATION)
 def validate(parts: Parts, network: nn.Module) -> Dice:
     """Dice over the validation cases, on the prepared voxels. network: of the kind that is trained, not compiled."""
     planned, arena = parts.planned, parts.arena

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hasten.feed.ring import Ring
+from hasten.observe.ranges import LOADING, Range
 
 Batch = dict[str, Tensor]
 
@@ -40,7 +41,8 @@ class ChainFeed:
         with closing(self._batches()) as source:
             while True:
                 begin = time.perf_counter()
-                batch = next(source, None)
+                with Range(LOADING):
+                    batch = next(source, None)
                 self.wait_seconds += time.perf_counter() - begin
                 if batch is None:
                     return

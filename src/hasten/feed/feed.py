@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hasten.feed.ring import Ring
+from hasten.observe.ranges import LOADING, Range
 from hasten.sample.mixed import MixedProgram
 from hasten.sample.program import BatchProgram
 
@@ -33,7 +34,8 @@ class Feed:
         try:
             while True:
                 begin = time.perf_counter()
-                batch = next(source, None)
+                with Range(LOADING):
+                    batch = next(source, None)
                 self.wait_seconds += time.perf_counter() - begin
                 if batch is None:
                     return

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from hasten.observe.ranges import LOADING, Range
+
 _STOP = object()
 
 
@@ -42,7 +44,8 @@ class ThreadDataLoader(DataLoader[Any]):
         thread = threading.Thread(target=_make, args=(super().__iter__(), made, stop), name="loader", daemon=True)
         thread.start()
         try:
-            while (batch := made.get()) is not _STOP:
+            taken = Range(LOADING)(made.get)
+            while (batch := taken()) is not _STOP:
                 if isinstance(batch, _Failure):
                     raise batch.error
                 yield batch

@@ -58,9 +58,17 @@ def color(index: int) -> str:
 
 
 def curves(
-    lines: Sequence[Line], *, id_prefix: str, describe: str, target: float | None = None, log: bool = False
+    lines: Sequence[Line],
+    *,
+    id_prefix: str,
+    describe: str,
+    target: float | None = None,
+    log: bool = False,
+    bounds: tuple[float, float | None] | None = None,
 ) -> str:
     """Lines over time, with a dashed level at `target`; what they show is the page's to say.
+
+    bounds: lowest and highest value of the axis, None for as high as the lines.
 
     Returns an <svg> element; `describe` is its spoken label.
     """
@@ -87,6 +95,8 @@ def curves(
     else:
         axes.yaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlim(left=0)
+    if bounds is not None:
+        axes.set_ylim(*bounds)
     axes.xaxis.set_major_locator(MaxNLocator(7))
     axes.grid(True, color=_VARIABLES["--line"], linewidth=0.8)
     axes.set_xlabel(f"Time since the start ({unit})")

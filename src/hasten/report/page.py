@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from hasten.report import slices, words
 from hasten.report.compare import Comparison, compare
 from hasten.report.figures import Line, color, curves
+from hasten.report.machine import machine_view
 from hasten.report.read import Run, read_run
+from hasten.report.template import render, write_page
 from hasten.report.view import Key, view_of
 
 
@@ -30,15 +30,10 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     loaded = _distinct([read_run(Path(folder)) for folder in runs])
     comparison = compare(loaded) if len(loaded) > 1 else None
     views = [view_of(run, f"run-{index}") for index, run in enumerate(loaded, start=1)]
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    html = templates.get_template("page.html.j2").render(
+    html = render(
+        "page.html.j2",
         views=views,
+        machines={view.id: machine_view(view.run.machine, view.id) for view in views},
         comparison=comparison,
         comparison_figure=_comparison_figure(loaded, comparison) if comparison else Markup(),
         comparison_keys=_comparison_keys(loaded, comparison) if comparison else [],
@@ -50,12 +45,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         duration=words.duration,
         threshold=words.threshold,
     )
-    target = out / "report.html" if out.is_dir() else out
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    draft.write_text(html, encoding="utf-8", errors="replace")
-    draft.replace(target)
-    return target
+    return write_page(html, out / "report.html" if out.is_dir() else out)
 
 
 def _distinct(runs: list[Run]) -> list[Run]:

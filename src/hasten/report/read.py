@@ -20,6 +20,7 @@ import numpy as np
 import yaml
 
 from hasten.report.metrics import TrainRecord, ValidationRecord, read_metrics
+from hasten.report.monitor import Machine, read_monitor
 from hasten.report.values import integer, mapping, number, number_in, numbers
 
 MAX_EXAMPLES = 6
@@ -85,6 +86,8 @@ class Run:
     environment: dict[str, Any]
     config: str
     examples: tuple[Example, ...]
+    machine: Machine | None
+    """What the monitor recorded, if there was one."""
     notes: tuple[str, ...]
     """What is missing or damaged, one sentence each."""
 
@@ -94,10 +97,7 @@ def read_run(folder: Path) -> Run:
 
     Raises ValueError if it holds neither summary.json nor metrics.jsonl, hence is no run directory.
     """
-    if not (folder / "summary.json").is_file() and not (folder / "metrics.jsonl").is_file():
-        raise ValueError(
-            f"{folder}: holds neither summary.json nor metrics.jsonl; give the directory that a training run wrote"
-        )
+    _require_run(folder)
     notes: list[str] = []
     summary = _read_json(folder / "summary.json", notes, why="the run is in progress, or ended without writing it")
     plan = _read_json(folder / "plan.json", notes)
@@ -147,8 +147,16 @@ def read_run(folder: Path) -> Run:
         environment=environment,
         config=config,
         examples=_read_examples(folder / "examples.npz", notes),
+        machine=read_monitor(folder, notes),
         notes=tuple(notes),
     )
+
+
+def _require_run(folder: Path) -> None:
+    if not (folder / "summary.json").is_file() and not (folder / "metrics.jsonl").is_file():
+        raise ValueError(
+            f"{folder}: holds neither summary.json nor metrics.jsonl; give the directory that a training run wrote"
+        )
 
 
 def _wait_share(seconds: dict[str, float]) -> float | None:

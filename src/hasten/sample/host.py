@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from hasten.cache.arena import Tables
 from hasten.config.schema import Triple
+from hasten.observe.ranges import Range
 from hasten.sample.geometry import source_coordinates
 from hasten.sample.intensity import Intensity, augment_intensity
 from hasten.sample.types import BatchSpec, Draw
@@ -45,13 +46,15 @@ def render_on_host(spec: BatchSpec, tables: Tables, drawn: Draw) -> tuple[Tensor
         signs = _signs(matrices[number])
         if signs is not None:
             backward = [axis + 1 for axis in range(3) if signs[axis] < 0]
-            for target, source in ((image[number], volume), (label[number], classes)):
-                target.copy_(torch.flip(cut(source, starts[number], patch), backward))
+            with Range("crop and flip"):
+                for target, source in ((image[number], volume), (label[number], classes)):
+                    target.copy_(torch.flip(cut(source, starts[number], patch), backward))
             continue
-        coordinates = source_coordinates(drawn.matrix[number : number + 1], patch)
-        flat = tuple(axis.reshape(-1) for axis in coordinates)
-        interpolate(volume, starts[number], flat, spec.spatial_dims, out=image[number])
-        nearest(classes, starts[number], flat, out=label[number])
+        with Range("rotate and scale"):
+            coordinates = source_coordinates(drawn.matrix[number : number + 1], patch)
+            flat = tuple(axis.reshape(-1) for axis in coordinates)
+            interpolate(volume, starts[number], flat, spec.spatial_dims, out=image[number])
+            nearest(classes, starts[number], flat, out=label[number])
     return _augment(image, drawn, spec), label
 
 
@@ -178,5 +181,6 @@ def _augment(image: Tensor, drawn: Draw, spec: BatchSpec) -> Tensor:
         one = slice(number, number + 1)
         own = Intensity(**{name: getattr(strength, name)[one] for name in off})
         probability: dict[str, Any] = {f"{name}_prob": 0.0 for name in off if name not in names}
-        image[one] = augment_intensity(image[one], drawn.key[one], own, replace(spec.sample, **probability))
+        with Range(" + ".join(names)):
+            image[one] = augment_intensity(image[one], drawn.key[one], own, replace(spec.sample, **probability))
     return image

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hasten.cache.arena import Tables
 from hasten.cache.pages import Pages
+from hasten.observe.ranges import Range
 from hasten.sample.ahead import read_ahead
 from hasten.sample.crop import crop_start
 from hasten.sample.gather import gather_image, gather_label
@@ -102,7 +103,7 @@ class BatchProgram:
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of steps `first` ... `last` - 1; each is the same whatever the first one was."""
         for drawn in self.draws(first, last):
-            with torch.no_grad():
+            with Range("render"), torch.no_grad():
                 batch = self.render(self.spec, self.tables, drawn)
             yield batch
 
@@ -112,7 +113,7 @@ class BatchProgram:
         assert size is not None
         for begin in range(first, last, _STEPS_PER_DRAW):
             end = min(last, begin + _STEPS_PER_DRAW)
-            with torch.no_grad():
+            with Range("draw"), torch.no_grad():
                 sample = torch.arange(begin * size, end * size, device=self.seed.device)
                 drawn = draw(self.spec, self.tables, self.train_cases, self.seed, sample)
             steps = [part(drawn, number * size, size) for number in range(end - begin)]

@@ -18,6 +18,7 @@ from hasten.engine.update import Update, without_sync
 from hasten.engine.workflow.base import QuickWorkflow, old_name
 from hasten.engine.workflow.batch import detached, float32, joined, like, pieces, plain, prepare_batch
 from hasten.engine.workflow.layout import lay_out, unwrapped
+from hasten.observe.ranges import BACKWARD, FORWARD, OPTIMIZER, Range
 from hasten.optim.average import average_of
 from hasten.optim.layout import lay_out_moments
 
@@ -142,12 +143,14 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         state, bare = self.state, not self.keep_meta
         state.output = {Keys.IMAGE: image, Keys.LABEL: label}
         with nullcontext() if sync else without_sync(self.network, last=False):
-            scores = self._infer(image, args, kwargs)
+            with Range(FORWARD):
+                scores = self._infer(image, args, kwargs)
             state.output[Keys.PRED] = like(scores, image) if bare else scores
             self._fire_event(IterationEvents.FORWARD_COMPLETED)
             scores = float32(state.output[Keys.PRED])
             # Between events the output is read anew: a handler may have put something else there.
-            loss = self.loss_function(plain(scores), plain(label)) if bare else self.loss_function(scores, label)
+            with Range(FORWARD):
+                loss = self.loss_function(plain(scores), plain(label)) if bare else self.loss_function(scores, label)
             state.output[Keys.LOSS] = loss.mean() if loss.ndim > 0 else loss
             self._fire_event(IterationEvents.LOSS_COMPLETED)
             loss = state.output[Keys.LOSS]
@@ -176,18 +179,19 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
     def _backward(self, loss: Tensor) -> None:
         if self.update is not None:
             self.update.backward(loss)
-        elif self.scaler is not None:
-            self.scaler.scale(loss).backward()
-        else:
-            loss.backward()
+            return
+        with Range(BACKWARD):
+            (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
 
     def _apply(self, index: int) -> None:
         if self.update is not None:
             # Both may have been replaced since, as attributes of MONAI's trainer may.
             self.update.optimizer, self.update.scaler = self.optimizer, self.scaler
             self.update.apply(index)
-        elif self.scaler is not None:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        else:
-            self.optimizer.step()
+            return
+        with Range(OPTIMIZER):
+            if self.scaler is not None:
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()

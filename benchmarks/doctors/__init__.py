@@ -1,0 +1,1 @@
+"""Programs that the doctor is judged on."""

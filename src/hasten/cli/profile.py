@@ -1,0 +1,86 @@
+"""`hasten profile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hasten.cli.source import OVERRIDES_HELP, config_from
+
+if TYPE_CHECKING:
+    from hasten.config.schema import RunConfig
+
+
+def profile(
+    source: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's YAML, a data set, or the folder of a run, which is only read.")
+    ],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the profile; new or empty.")] = Path("profile"),
+    reports: Annotated[
+        str, typer.Option(help="Of summary, phases, transforms, ops and kernels: the tables to write, with commas.")
+    ] = "summary",
+    formats: Annotated[str, typer.Option(help="Of json, csv and html, with commas.")] = "json,csv,html",
+    steps: Annotated[int, typer.Option(help="Steps to look at, after a few to warm up.")] = 10,
+    cases: Annotated[int, typer.Option(help="Cases of the validation to look at.")] = 2,
+    nsys: Annotated[
+        bool, typer.Option("--nsys", help="Have Nsight Systems look instead: print its command, and run it if it can.")
+    ] = False,
+) -> None:
+    """Show where the time of a training's steps goes: by phase, transform, module, operation and kernel."""
+    from hasten.study.profile.source import empty_folder
+    from hasten.study.profile.write import FORMATS, REPORTS, chosen
+
+    wanted = chosen(reports, REPORTS, "--reports"), chosen(formats, FORMATS, "--formats")
+    if steps < 1:
+        raise ValueError(f"--steps {steps}: give 1 or more")
+    if cases < 1:
+        raise ValueError(f"--cases {cases}: give 1 or more")
+    config = _config(source, overrides or [])
+    if nsys:
+        _nsight(source, overrides or [], empty_folder(out), steps, cases)
+        return
+
+    from hasten.observe.ranges import NVTX
+    from hasten.study.profile.take import take
+    from hasten.study.profile.write import write
+
+    if NVTX:
+        taken = take(config, steps=steps, cases=cases, with_profiler=False)
+        typer.echo(f"a step takes {1e3 * taken.plain_s:.1f} ms; its ranges were marked for Nsight, no table is written")
+        return
+    empty_folder(out)
+    taken = take(config, steps=steps, cases=cases)
+    write(taken, out, reports=wanted[0], formats=wanted[1])
+    typer.echo("\n".join(_closing(out)))
+
+
+def _config(source: str, overrides: list[str]) -> RunConfig:
+    from hasten.study.profile.source import run_folder_config
+
+    found = run_folder_config(Path(source).expanduser(), overrides)
+    return found if found is not None else config_from(source, overrides)
+
+
+def _nsight(source: str, overrides: list[str], out: Path, steps: int, cases: int) -> None:
+    from hasten.study.profile.nsight import nsight_command, run_nsight, shown
+
+    arguments = [source, *overrides, "--steps", str(steps), "--cases", str(cases)]
+    command = nsight_command(arguments, out)
+    typer.echo(shown(command))
+    out.mkdir(parents=True, exist_ok=True)
+    code = run_nsight(command)
+    if code is None:
+        typer.echo("nsys is not on the PATH: install Nsight Systems and give the command above", err=True)
+    elif code:
+        raise typer.Exit(code)
+
+
+def _closing(out: Path) -> list[str]:
+    from hasten.study.profile.write import PAGE, TRACE
+
+    told = {PAGE: "report", "summary.json": "summary", "summary.csv": "table"}
+    lines = [f"{word:<10} {out / name}" for name, word in told.items() if (out / name).exists()]
+    return [*lines, f"{'trace':<10} {out / TRACE} (open in https://ui.perfetto.dev or chrome://tracing)"]

@@ -1,0 +1,34 @@
+"""`hasten watch`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that a training run writes, its --out.")],
+    once: Annotated[bool, typer.Option("--once", help="Print how it stands and stop.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 1.0,
+) -> None:
+    """Show a run as it goes, by the files in its folder alone; it may run elsewhere, or be over."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from hasten.observe.monitor.frame import frame
+    from hasten.observe.monitor.watch import Watch
+
+    following, console = Watch(run), Console(highlight=False)
+    view = following.poll()
+    # What is not a terminal gets one frame, as it can't be drawn over.
+    if once or not console.is_terminal:
+        console.print(frame(view), soft_wrap=True)
+        return
+    with Live(frame(view), console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while not view.is_over:
+            time.sleep(every)
+            view = following.poll()
+            live.update(frame(view), refresh=True)

@@ -1,0 +1,8 @@
+"""The machine while a run trains: sampled, written beside the run, watched, and judged."""
+
+from hasten.observe.monitor.alerts import Alert
+from hasten.observe.monitor.live import Monitor
+from hasten.observe.monitor.recording import Recording, recordings
+from hasten.observe.monitor.sample import COLUMNS, Gpu, Host, Sample
+
+__all__ = ["COLUMNS", "Alert", "Gpu", "Host", "Monitor", "Recording", "Sample", "recordings"]

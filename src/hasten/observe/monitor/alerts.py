@@ -1,0 +1,281 @@
+"""What in a run's samples a person should be told of. Pure functions: the same samples give the same alerts."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from hasten.observe.monitor.sample import Gpu, Sample
+
+BLOCK_S = 60.0
+"""Seconds that a state must last before it is told."""
+BLOCK_SAMPLES = 5
+IDLE_BELOW = 10.0
+"""Percent of GPU utilisation."""
+CREEP_SPAN_S = 180.0
+CREEP_MIB, CREEP_SHARE = 256.0, 0.05
+"""Growth that is told: this much, and this share of what it was."""
+CREEP_WARM_UP = 0.2
+"""Share of the time at the beginning in which buffers and caches may still fill."""
+RAM_FULL = 0.95
+RAM_SOON_S = 600.0
+SLOW_RANK = 1.25
+"""Times the median of the other ranks' step time."""
+SLOW_CLOCK = 0.8
+"""Share of the fastest clock seen, below which a power cap is told; at a cap alone most GPUs run well."""
+HOT = {"hw_slowdown", "sw_thermal", "hw_thermal", "power_brake"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alert:
+    kind: str
+    """idle_gpu, throttling, gpu_memory_creep, memory_creep, ram_full, ram_soon or straggler."""
+    subject: str
+    """Whom it is about: "GPU 0", "rank 1", "host"."""
+    text: str
+    """One sentence for a person."""
+    since_s: float
+    """Seconds since the run started."""
+
+
+def alerts_of(samples: Sequence[Sample], *, rank: int = 0, world_size: int = 1, live: bool = False) -> list[Alert]:
+    """Alerts of one rank, whose samples are in the order of time. live: forecasts as well."""
+    trained = list(training(samples))
+    found: list[Alert] = []
+    for index in sorted({gpu.index for sample in samples for gpu in sample.gpus}):
+        # Ranks on several machines count their GPUs anew.
+        name = f"GPU {index} (rank {rank})" if world_size > 1 else f"GPU {index}"
+        for look in (idle_gpu, throttling, gpu_creep):
+            found += look(trained, index, name)
+    found += [*host_creep(trained, rank), *ram_full(samples)]
+    return found + (ram_soon(trained) if live else [])
+
+
+def alerts_of_ranks(ranks: Mapping[int, Sequence[Sample]], *, live: bool = False) -> list[Alert]:
+    """Alerts of every rank and of the ranks among themselves. That the host is short of memory is told once."""
+    found: dict[tuple[str, str], Alert] = {}
+    for rank, samples in sorted(ranks.items()):
+        for alert in alerts_of(samples, rank=rank, world_size=len(ranks), live=live):
+            found.setdefault((alert.kind, alert.subject), alert)
+    late = {rank: samples[-1].time for rank, samples in ranks.items() if samples}
+    slow = straggler({rank: pace(samples) for rank, samples in ranks.items()}, since_s=max(late.values(), default=0.0))
+    return [*found.values(), *slow]
+
+
+def sentences(alerts: Sequence[Alert]) -> list[str]:
+    """One for each kind of alert: the text of the first, and whom else it is about."""
+    kinds: dict[str, list[Alert]] = {}
+    for alert in alerts:
+        kinds.setdefault(alert.kind, []).append(alert)
+    texts = []
+    for first, *others in kinds.values():
+        likewise = f"; likewise {', '.join(alert.subject for alert in others)}" if others else ""
+        texts.append(f"{first.text[:1].upper()}{first.text[1:]}{likewise}.")
+    return texts
+
+
+def training(samples: Sequence[Sample]) -> Iterator[Sample]:
+    """Those after each process's first finished step, before which a GPU may well wait; all where no one counts."""
+    for _, group in groupby(samples, key=lambda sample: sample.process):
+        first: int | None = None
+        for sample in group:
+            if sample.step is not None and first is None:
+                first = sample.step
+            if sample.step is None or (first is not None and sample.step > first):
+                yield sample
+
+
+def idle_gpu(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
+    """A GPU that does next to nothing while the run trains."""
+
+    def idle(sample: Sample) -> bool | None:
+        gpu = _gpu(sample, index)
+        return None if gpu is None or gpu.util is None else gpu.util < IDLE_BELOW
+
+    spells = _spells(samples, idle)
+    if not spells:
+        return []
+    lasted, whole = sum(end - start for start, end in spells), samples[-1].time - samples[0].time
+    text = (
+        f"{name} was idle (below {IDLE_BELOW:.0f} %) for {seconds(lasted)} of {seconds(whole)} of training: "
+        "the data, a validation or a synchronisation holds it up; hasten doctor says which"
+    )
+    return [Alert(kind="idle_gpu", subject=name, text=text, since_s=spells[0][0])]
+
+
+def throttling(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
+    """A GPU whose clocks are held down by heat or by its power supply, or far down by its power cap."""
+    clocks = [gpu.sm_mhz for sample in samples if (gpu := _gpu(sample, index)) and gpu.sm_mhz]
+    slow = SLOW_CLOCK * max(clocks, default=0.0)
+    seen: set[str] = set()
+
+    def held(sample: Sample) -> bool | None:
+        gpu = _gpu(sample, index)
+        if gpu is None or gpu.throttle is None:
+            return None
+        reasons = HOT & set(gpu.throttle)
+        if "power_cap" in gpu.throttle and gpu.sm_mhz is not None and gpu.sm_mhz < slow:
+            reasons |= {"power_cap"}
+        seen.update(reasons)
+        return bool(reasons)
+
+    spells = _spells(samples, held, share=0.5)
+    if not spells:
+        return []
+    text = (
+        f"{name} was throttled ({', '.join(sorted(seen))}) for "
+        f"{seconds(sum(end - start for start, end in spells))}: look at its cooling and its power limit"
+    )
+    return [Alert(kind="throttling", subject=name, text=text, since_s=spells[0][0])]
+
+
+def gpu_creep(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
+    """GPU memory that grows on and on."""
+    points = [(s.time, gpu.used) for s in samples if (gpu := _gpu(s, index)) and gpu.used is not None]
+    return _creep(points, name, "memory", "tensors that still hang on their graph, as a loss that is summed up")
+
+
+def host_creep(samples: Sequence[Sample], rank: int) -> list[Alert]:
+    """This process's memory that grows on and on."""
+    points = [(s.time, s.host.rss) for s in samples if s.host.rss is not None]
+    return _creep(points, f"rank {rank}", "host memory of the process", "lists or caches that are never emptied")
+
+
+def ram_full(samples: Sequence[Sample]) -> list[Alert]:
+    """A host with next to no memory left."""
+
+    def full(sample: Sample) -> bool | None:
+        used = _ram(sample)
+        return None if used is None else used >= RAM_FULL
+
+    spells = _spells(samples, full, block_s=5.0)
+    if not spells:
+        return []
+    most = max(used for sample in samples if (used := _ram(sample)) is not None)
+    text = f"the host's memory was {100 * most:.0f} % full: a little more and the system ends the run"
+    return [Alert(kind="ram_full", subject="host", text=text, since_s=spells[0][0])]
+
+
+def ram_soon(samples: Sequence[Sample]) -> list[Alert]:
+    """A host whose memory will be full within `RAM_SOON_S` if it fills on as it did over the last two minutes."""
+    end = samples[-1].time if samples else 0.0
+    points = [(s.time, s.host.ram_used) for s in samples if s.time >= end - 2 * BLOCK_S and s.host.ram_used is not None]
+    total = samples[-1].host.ram_total if samples else None
+    if len(points) < 2 * BLOCK_SAMPLES or points[-1][0] - points[0][0] < 1.5 * BLOCK_S or not total:
+        return []
+    rate, used = slope(points), points[-1][1]
+    grown = rate * (points[-1][0] - points[0][0])
+    if used < 0.7 * total or grown < 0.02 * total or (total - used) > rate * RAM_SOON_S:
+        return []
+    left = seconds((total - used) / rate)
+    text = f"the host's memory ({100 * used / total:.0f} % full) will be full in {left} at this rate"
+    return [Alert(kind="ram_soon", subject="host", text=text, since_s=end)]
+
+
+def straggler(paces: Mapping[int, float | None], *, since_s: float = 0.0) -> list[Alert]:
+    """Ranks whose seconds a step are well above the median of the others'."""
+    known = {rank: seconds_ for rank, seconds_ in paces.items() if seconds_}
+    found = []
+    for rank, own in sorted(known.items()):
+        others = [value for other, value in known.items() if other != rank]
+        usual = statistics.median(others) if others else own
+        if own > SLOW_RANK * usual:
+            text = (
+                f"rank {rank} takes {1000 * own:.0f} ms a step and the others {1000 * usual:.0f} ms: all wait for it; "
+                "look at what else runs there, at its GPU and at its share of the work"
+            )
+            found.append(Alert(kind="straggler", subject=f"rank {rank}", text=text, since_s=since_s))
+    return found
+
+
+def pace(samples: Sequence[Sample]) -> float | None:
+    """Median seconds a step, without the waits for other ranks where those are known."""
+    paces = [s.step_s if s.work_s is None else s.work_s for s in samples if s.step_s is not None]
+    return statistics.median(pace for pace in paces if pace is not None) if paces else None
+
+
+def slope(points: Sequence[tuple[float, float]], most: int = 60) -> float:
+    """Theil-Sen: the median slope between any two of at most `most` points, which outliers hardly move."""
+    every = max(1, -(-len(points) // most))
+    few = points[::every]
+    slopes = [
+        (later[1] - earlier[1]) / (later[0] - earlier[0])
+        for number, earlier in enumerate(few)
+        for later in few[number + 1 :]
+        if later[0] > earlier[0]
+    ]
+    return statistics.median(slopes) if slopes else 0.0
+
+
+def seconds(value: float) -> str:
+    """`48 s`, `12 min` or `3.5 h`."""
+    if value < 120:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def _creep(points: Sequence[tuple[float, float]], subject: str, what: str, why: str) -> list[Alert]:
+    if not points:
+        return []
+    begin = points[0][0] + CREEP_WARM_UP * (points[-1][0] - points[0][0])
+    points = [point for point in points if point[0] >= begin]
+    span = points[-1][0] - points[0][0]
+    if span < CREEP_SPAN_S or len(points) < 12:
+        return []
+    rate = slope(points)
+    third = len(points) // 3
+    levels = [statistics.median(value for _, value in part) for part in (points[:third], points[-third:])]
+    middle = statistics.median(value for _, value in points[third:-third])
+    grown = rate * span
+    # A cache that fills and is full, or one jump, has a third that stands still.
+    steady = min(middle - levels[0], levels[1] - middle) > 0.25 * (levels[1] - levels[0])
+    if grown < max(CREEP_MIB, CREEP_SHARE * levels[0]) or not steady:
+        return []
+    is_gpu = subject.startswith("GPU")
+    text = f"{what} of {subject}" if is_gpu else f"{what} ({subject})"
+    text += f" grew by {grown:.0f} MiB in {seconds(span)}, {60 * rate:.1f} MiB a minute, and goes on: look for {why}"
+    return [
+        Alert(kind="gpu_memory_creep" if is_gpu else "memory_creep", subject=subject, text=text, since_s=points[0][0])
+    ]
+
+
+def _spells(
+    samples: Sequence[Sample],
+    flag: Callable[[Sample], bool | None],
+    *,
+    share: float = 0.8,
+    block_s: float = BLOCK_S,
+) -> list[tuple[float, float]]:
+    """(begin, end) of the flagged samples in windows of `block_s` that hold a `share` of such; joined where they meet.
+
+    A sample whose flag is None counts for nothing.
+    """
+    points = [(sample.time, is_on) for sample in samples if (is_on := flag(sample)) is not None]
+    spells: list[tuple[float, float]] = []
+    first = count = 0
+    for last, (end, is_on) in enumerate(points):
+        count += is_on
+        # The shortest window that is long enough.
+        while last - first >= BLOCK_SAMPLES and end - points[first + 1][0] >= block_s:
+            count -= points[first][1]
+            first += 1
+        size = last - first + 1
+        if end - points[first][0] < block_s or size < BLOCK_SAMPLES or count < share * size:
+            continue
+        on = [time for time, held in points[first : last + 1] if held]
+        if spells and on[0] <= spells[-1][1]:
+            spells[-1] = (spells[-1][0], max(spells[-1][1], on[-1]))
+        else:
+            spells.append((on[0], on[-1]))
+    return spells
+
+
+def _gpu(sample: Sample, index: int) -> Gpu | None:
+    return next((gpu for gpu in sample.gpus if gpu.index == index), None)
+
+
+def _ram(sample: Sample) -> float | None:
+    host = sample.host
+    return host.ram_used / host.ram_total if host.ram_used is not None and host.ram_total else None

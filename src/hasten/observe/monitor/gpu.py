@@ -1,0 +1,248 @@
+"""GPUs through NVIDIA's management library (NVML): whatever its driver tells, and no error from what it does not."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hasten.observe.monitor.sample import Gpu
+
+MIB = 1024**2
+_REASONS = {
+    0x04: "power_cap",
+    0x08: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "power_brake",
+}
+"""NVML's bits for what lowers the clocks. An idle GPU and clocks that somebody set are no throttling."""
+_NEVER = ("NVMLError_NotSupported", "NVMLError_FunctionNotFound", "NVMLError_NoPermission")
+"""Errors after which a question is not asked again."""
+
+Reading = Callable[[Any, Any], dict[str, Any]]
+"""Fields of a Gpu, from the library and a handle."""
+
+
+class GpuProbe:
+    """The GPUs of this process. Made without a driver it has none, and `note` says why.
+
+    gpus: which, by their number among those that CUDA_VISIBLE_DEVICES leaves, or by UUID; None: that of LOCAL_RANK
+    where there are several ranks, else all that are visible; () asks for none and never loads the library.
+    CUDA numbers unlike GPUs by speed and NVML by slot: there set CUDA_DEVICE_ORDER=PCI_BUS_ID or give UUIDs.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[int | str] | None = None,
+        *,
+        module: Any = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.note = ""
+        self._devices: list[_Device] = []
+        self._nvml: Any = None
+        if gpus is not None and not gpus:
+            return
+        try:
+            self._nvml = module if module is not None else importlib.import_module("pynvml")
+            self._nvml.nvmlInit()
+        except Exception as error:  # ImportError, NVMLError of any kind, OSError of a broken library
+            self._nvml, self.note = None, f"no GPU is recorded: {_say(error)}"
+            return
+        try:
+            self._devices = [_Device(self._nvml, *found) for found in _chosen(self._nvml, gpus, environ)]
+        except Exception as error:
+            self.note = f"no GPU is recorded: {_say(error)}"
+        if not self._devices and not self.note:
+            self.note = "no GPU is recorded: none is visible to this process"
+
+    def read(self) -> tuple[Gpu, ...]:
+        """One reading of each; a GPU that was lost has empty fields, and `note` says so."""
+        found = tuple(device.read() for device in self._devices)
+        lost = [device.lost for device in self._devices if device.lost]
+        if lost:
+            self.note = "; ".join(lost)
+        return found
+
+    def close(self) -> None:
+        """Let go of the library; safe to call twice."""
+        nvml, self._nvml = self._nvml, None
+        if nvml is None:
+            return
+        for device in self._devices:
+            device.close()
+        self._devices = []
+        try:
+            nvml.nvmlShutdown()
+        except Exception:  # the driver may have gone before us
+            return
+
+
+class _Device:
+    """One GPU, and the questions that it has not declined."""
+
+    def __init__(self, nvml: Any, index: int, handle: Any) -> None:
+        self.index, self.lost = index, ""
+        self._nvml, self._handle = nvml, handle
+        self._tensor: _TensorUse | None = None
+        self._readings: list[Reading] = [_util, _memory, _power, _sm_clock, _memory_clock, _temperature, _throttle]
+        try:
+            self._tensor = _TensorUse(nvml, handle)
+        except Exception:  # GPUs before Hopper, drivers before 520, a library without the calls
+            return
+        self._readings.append(self._tensor)
+
+    def read(self) -> Gpu:
+        found: dict[str, Any] = {}
+        errors: list[Exception] = []
+        for reading in tuple(self._readings):
+            try:
+                found |= reading(self._nvml, self._handle)
+            except Exception as error:
+                errors.append(error)
+                if type(error).__name__ in _NEVER or isinstance(error, AttributeError):
+                    self._readings.remove(reading)
+        if errors and not found and self._readings:
+            self.lost = f"GPU {self.index} does not answer: {_say(errors[0])}"
+        elif found:
+            self.lost = ""
+        return Gpu(index=self.index, **found)
+
+    def close(self) -> None:
+        if self._tensor is not None:
+            self._tensor.close()
+
+
+def _util(nvml: Any, handle: Any) -> dict[str, Any]:
+    return {"util": float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)}
+
+
+def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return {"used": round(memory.used / MIB, 1), "total": round(memory.total / MIB, 1)}
+
+
+def _power(nvml: Any, handle: Any) -> dict[str, Any]:
+    return {"power_w": nvml.nvmlDeviceGetPowerUsage(handle) / 1000}
+
+
+def _sm_clock(nvml: Any, handle: Any) -> dict[str, Any]:
+    return {"sm_mhz": float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))}
+
+
+def _memory_clock(nvml: Any, handle: Any) -> dict[str, Any]:
+    return {"mem_mhz": float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM))}
+
+
+def _temperature(nvml: Any, handle: Any) -> dict[str, Any]:
+    return {"temperature_c": float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))}
+
+
+def _throttle(nvml: Any, handle: Any) -> dict[str, Any]:
+    try:
+        bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    except (AttributeError, nvml.NVMLError_FunctionNotFound):  # a driver before 535 has the old name only
+        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return {"throttle": tuple(name for bit, name in _REASONS.items() if bits & bit)}
+
+
+class _TensorUse:
+    """Use of the tensor cores between one reading and the next, by NVML's GPM counters."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+            raise ValueError("no GPM counters")
+        self._nvml = nvml
+        self._samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
+        nvml.nvmlGpmSampleGet(handle, self._samples[0])
+        self._question = nvml.c_nvmlGpmMetricsGet_t()
+        self._question.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        self._question.numMetrics = 1
+
+    def __call__(self, nvml: Any, handle: Any) -> dict[str, Any]:
+        old, new = self._samples
+        nvml.nvmlGpmSampleGet(handle, new)
+        self._samples = [new, old]
+        asked = self._question
+        asked.sample1, asked.sample2 = old, new
+        asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
+        nvml.nvmlGpmMetricsGet(asked)
+        answer = asked.metrics[0]
+        # NaN where the two samples lie too close together.
+        sound = answer.nvmlReturn == 0 and 0 <= answer.value <= 100
+        return {"tensor": round(float(answer.value), 2)} if sound else {}
+
+    def close(self) -> None:
+        for sample in self._samples:
+            try:
+                self._nvml.nvmlGpmSampleFree(sample)
+            except Exception:  # lost with its GPU
+                continue
+
+
+def _chosen(nvml: Any, gpus: Sequence[int | str] | None, environ: Mapping[str, str]) -> list[tuple[int, Any]]:
+    """(number, handle) of each GPU to record; a GPU that is asked for but not there is left out."""
+    visible = _visible(nvml, environ.get("CUDA_VISIBLE_DEVICES"))
+    if gpus is None:
+        local = environ.get("LOCAL_RANK", "")
+        alone = environ.get("WORLD_SIZE", "1") in ("", "0", "1")
+        own = int(local) if local.isdecimal() and not alone else None
+        # Where each rank was given one GPU only, that one is its first.
+        gpus = range(len(visible)) if own is None else (own if own < len(visible) else 0,)
+    found: list[tuple[int, Any]] = []
+    for wanted in gpus:
+        if isinstance(wanted, int):
+            handle = visible[wanted] if 0 <= wanted < len(visible) else None
+        else:
+            handle = _by_uuid(nvml, wanted if wanted.startswith(("GPU-", "MIG-")) else f"GPU-{wanted}")
+        if handle is not None:
+            found.append((_number(nvml, handle, len(found)), handle))
+    return found
+
+
+def _visible(nvml: Any, names: str | None) -> list[Any]:
+    """Handles in CUDA's order; like CUDA, nothing after the first name that means no device."""
+    count = nvml.nvmlDeviceGetCount()
+    if names is None:
+        return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+    handles = []
+    for name in (name.strip() for name in names.split(",")):
+        if name.isdecimal():
+            handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if int(name) < count else None
+        else:
+            handle = _by_uuid(nvml, name) if name.startswith(("GPU-", "MIG-")) else None
+        if handle is None:
+            break
+        handles.append(handle)
+    return handles
+
+
+def _by_uuid(nvml: Any, uuid: str) -> Any:
+    """A handle by UUID or the beginning of one, as CUDA allows."""
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except nvml.NVMLError:
+        pass
+    for index in range(nvml.nvmlDeviceGetCount()):
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        found = nvml.nvmlDeviceGetUUID(handle)
+        if (found.decode() if isinstance(found, bytes) else found).startswith(uuid):
+            return handle
+    return None
+
+
+def _number(nvml: Any, handle: Any, otherwise: int) -> int:
+    try:
+        return int(nvml.nvmlDeviceGetIndex(handle))
+    except Exception:  # a slice of a GPU (MIG) has no number
+        return otherwise
+
+
+def _say(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    if type(error).__name__ in ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded"):
+        return "no NVIDIA driver was found"
+    return "pynvml is missing (pip install nvidia-ml-py)" if isinstance(error, ImportError) else text

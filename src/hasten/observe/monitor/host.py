@@ -1,0 +1,193 @@
+"""What the operating system says of the machine and this process, for little: a sampler asks every second."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from hasten.observe.monitor.limit import find_limit
+from hasten.observe.monitor.sample import Host
+
+MIB = 1024**2
+SHORTEST = 0.02
+"""Seconds; over less, the system's ticks of 10 ms make no rate."""
+_NOT_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
+_NOT_WIRES = ("lo", "veth", "docker", "br-", "virbr", "ifb", "cni", "flannel", "cali", "dummy")
+"""Each byte through one of these is counted by what lies below it as well."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counters:
+    """Totals since the machine started, whose differences are rates; bytes. None is not known."""
+
+    cpu: tuple[float, float] | None = None
+    """Busy time and all time, in any unit."""
+    memory: tuple[int, int] | None = None
+    """Total and available."""
+    rss: int | None = None
+    disk: tuple[int, int] | None = None
+    """Read and written."""
+    net: tuple[int, int] | None = None
+    """Received and sent."""
+
+
+class HostProbe:
+    """Reads the host; the first reading has no rates."""
+
+    def __init__(
+        self, *, counters: Callable[[], Counters] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._counters = counters or (ProcCounters() if sys.platform == "linux" else portable_counters)
+        self._clock = clock
+        self._limit = find_limit()
+        self._before = Counters()
+        self._mark: tuple[float, float] | None = None
+
+    def read(self) -> Host:
+        now, own = self._clock(), time.process_time()
+        found, before = self._counters(), self._before
+        wall, used_cpu = (now - self._mark[0], own - self._mark[1]) if self._mark else (0.0, 0.0)
+        if wall < SHORTEST and self._mark is not None:
+            wall, before = 0.0, Counters()
+        else:
+            self._before, self._mark = found, (now, own)
+        read, written = _rates(before.disk, found.disk, wall)
+        received, sent = _rates(before.net, found.net, wall)
+        used, total = self._memory(found)
+        return Host(
+            cpu=_busy(before.cpu, found.cpu),
+            own_cores=round(used_cpu / wall, 3) if wall > 0 else None,
+            ram_used=used,
+            ram_total=total,
+            rss=None if found.rss is None else round(found.rss / MIB, 1),
+            disk_read=read,
+            disk_write=written,
+            net_in=received,
+            net_out=sent,
+            load=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        )
+
+    def _memory(self, found: Counters) -> tuple[float | None, float | None]:
+        """Used and total MiB, of the container where that leaves less."""
+        if found.memory is None:
+            return None, None
+        total, available = found.memory
+        if self._limit is not None and self._limit.num_bytes >= total:
+            self._limit = None
+        limited = None if self._limit is None else self._limit.used()
+        if self._limit is not None and limited is not None and self._limit.num_bytes - limited < available:
+            return round(limited / MIB, 1), round(self._limit.num_bytes / MIB, 1)
+        return round((total - available) / MIB, 1), round(total / MIB, 1)
+
+
+def _rates(before: tuple[int, int] | None, now: tuple[int, int] | None, wall: float) -> tuple[float | None, ...]:
+    if before is None or now is None or wall <= 0:
+        return None, None
+    # A counter that fell belongs to a device that went away.
+    return tuple(round(max(0, later - earlier) / wall, 1) for earlier, later in zip(before, now, strict=True))
+
+
+def _busy(before: tuple[float, float] | None, now: tuple[float, float] | None) -> float | None:
+    if before is None or now is None or now[1] <= before[1]:
+        return None
+    return round(min(100.0, max(0.0, 100 * (now[0] - before[0]) / (now[1] - before[1]))), 1)
+
+
+def portable_counters() -> Counters:
+    """By psutil, on every system; a field that the system does not give is None."""
+    times = psutil.cpu_times()
+    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    memory, disk = psutil.virtual_memory(), psutil.disk_io_counters()
+    wires = [wire for name, wire in psutil.net_io_counters(pernic=True).items() if not name.startswith(_NOT_WIRES)]
+    return Counters(
+        cpu=(total - idle, total),
+        memory=(memory.total, memory.available),
+        rss=psutil.Process().memory_info().rss,
+        disk=None if disk is None else (disk.read_bytes, disk.write_bytes),
+        net=(sum(wire.bytes_recv for wire in wires), sum(wire.bytes_sent for wire in wires)) if wires else None,
+    )
+
+
+class ProcCounters:
+    """The same from Linux' own files, held open: a sixth of what psutil takes, which would be a whole budget."""
+
+    def __init__(self, proc: Path = Path("/proc"), block: Path = Path("/sys/block")) -> None:
+        self._files = {name: _open(proc / name) for name in ("stat", "meminfo", "self/statm", "diskstats", "net/dev")}
+        try:
+            names = [path.name for path in block.iterdir()]
+        except OSError:
+            names = []
+        # Partitions are part of their disk.
+        self._disks = {name.encode() for name in names if not name.startswith(_NOT_DISKS)}
+        self._page = os.sysconf("SC_PAGE_SIZE")
+
+    def __call__(self) -> Counters:
+        return Counters(cpu=self._cpu(), memory=self._memory(), rss=self._rss(), disk=self._disk(), net=self._net())
+
+    def __del__(self) -> None:
+        for handle in getattr(self, "_files", {}).values():
+            if handle is not None:
+                os.close(handle)
+
+    def _text(self, name: str, size: int = 1 << 16) -> bytes:
+        handle = self._files[name]
+        try:
+            return b"" if handle is None else os.pread(handle, size, 0)
+        except OSError:
+            return b""
+
+    def _cpu(self) -> tuple[float, float] | None:
+        fields = self._text("stat", 512).partition(b"\n")[0].split()
+        if len(fields) < 6:
+            return None
+        # user, nice, system, idle, iowait, irq, softirq, steal; guest time after them is part of user time already.
+        times = [int(field) for field in fields[1:9]]
+        return float(sum(times) - times[3] - times[4]), float(sum(times))
+
+    def _memory(self) -> tuple[int, int] | None:
+        found = {}
+        for line in self._text("meminfo", 512).split(b"\n")[:4]:
+            name, _, rest = line.partition(b":")
+            if rest.endswith(b"kB"):
+                found[name] = 1024 * int(rest[:-2])
+        total, available = found.get(b"MemTotal"), found.get(b"MemAvailable")
+        return None if total is None or available is None else (total, available)
+
+    def _rss(self) -> int | None:
+        fields = self._text("self/statm").split()
+        return int(fields[1]) * self._page if len(fields) > 1 else None
+
+    def _disk(self) -> tuple[int, int] | None:
+        if not self._disks:
+            return None
+        read = written = 0
+        for line in self._text("diskstats").split(b"\n"):
+            fields = line.split(None, 10)
+            if len(fields) > 9 and fields[2] in self._disks:
+                # In sectors of 512 bytes, whatever the disk's own are.
+                read, written = read + 512 * int(fields[5]), written + 512 * int(fields[9])
+        return read, written
+
+    def _net(self) -> tuple[int, int] | None:
+        received = sent = 0
+        seen = False
+        for line in self._text("net/dev").split(b"\n")[2:]:
+            name, _, rest = line.partition(b":")
+            fields = rest.split()
+            if len(fields) > 8 and not name.strip().decode(errors="replace").startswith(_NOT_WIRES):
+                received, sent, seen = received + int(fields[0]), sent + int(fields[8]), True
+        return (received, sent) if seen else None
+
+
+def _open(path: Path) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except OSError:
+        return None

@@ -1,0 +1,198 @@
+"""monitor.jsonl read back, at once or as it grows: samples on one clock, what was noted, and gaps."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from hasten.observe.monitor.alerts import Alert
+from hasten.observe.monitor.sample import Sample, from_record
+
+MONITOR_CSV = "monitor.csv"
+MONITOR_JSONL = "monitor.jsonl"
+_RANK = re.compile(r"monitor(?:-rank(\d{1,6}))?\.jsonl")
+
+
+def rank_name(name: str, rank: int) -> str:
+    """The file's name for a rank: monitor.csv, monitor-rank1.csv."""
+    stem, _, suffix = name.rpartition(".")
+    return name if rank == 0 else f"{stem}-rank{rank}.{suffix}"
+
+
+def recordings(folder: Path) -> dict[int, Path]:
+    """The ranks' monitor.jsonl in a run directory, by rank; empty if there is none."""
+    found = {}
+    for path in folder.glob("monitor*.jsonl"):
+        match = _RANK.fullmatch(path.name)
+        if match and path.is_file():
+            found[int(match[1] or 0)] = path
+    return dict(sorted(found.items()))
+
+
+class Follower:
+    """New lines of a file that grows; one that was replaced or cut is read from its start."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damaged = 0
+        """Lines that were no JSON objects."""
+        self._place = (-1, 0)
+        self._rest = b""
+
+    def poll(self) -> list[dict[str, Any]]:
+        """Records that are there since the last call; a last line without its end is kept for the next."""
+        try:
+            with self.path.open("rb") as file:
+                inode, size = os.fstat(file.fileno()).st_ino, os.fstat(file.fileno()).st_size
+                if inode != self._place[0] or size < self._place[1]:
+                    self._rest, self.damaged = b"", 0
+                    self._place = (inode, 0)
+                file.seek(self._place[1])
+                data = file.read()
+        except OSError:
+            return []
+        self._place = (inode, self._place[1] + len(data))
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return self._parsed(lines)
+
+    def finish(self) -> list[dict[str, Any]]:
+        """What the last line without an end holds, for a file that grows no more."""
+        rest, self._rest = self._rest, b""
+        return self._parsed([rest])
+
+    def _parsed(self, lines: list[bytes]) -> list[dict[str, Any]]:
+        records = []
+        for line in lines:
+            if not line.strip(b" \0\r"):
+                continue
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                value = None
+            if isinstance(value, dict):
+                records.append(value)
+            else:
+                self.damaged += 1
+        return records
+
+
+class History:
+    """At most about `limit` samples: the last `recent` as they came, of those before every second, fourth, ..."""
+
+    def __init__(self, limit: int = 1200, recent: int = 600) -> None:
+        assert 0 <= recent < limit
+        self._limit, self._recent = limit, recent
+        self._old: list[Sample] = []
+        self._new: list[Sample] = []
+        self._stride, self._passed = 1, 0
+
+    def __len__(self) -> int:
+        return len(self._old) + len(self._new)
+
+    def add(self, sample: Sample) -> None:
+        """Add a sample; those at its time or later are of a process that was killed after its last checkpoint."""
+        while self._new and self._new[-1].time >= sample.time:
+            self._new.pop()
+        while not self._new and self._old and self._old[-1].time >= sample.time:
+            self._old.pop()
+        self._new.append(sample)
+        if len(self._new) > max(1, self._recent):
+            first = self._new.pop(0)
+            if self._passed % self._stride == 0:
+                self._old.append(first)
+            self._passed += 1
+        if len(self) > self._limit:
+            self._old = self._old[::2]
+            self._stride *= 2
+
+    def samples(self) -> list[Sample]:
+        return self._old + self._new
+
+
+class Recording:
+    """One rank's monitor.jsonl."""
+
+    def __init__(self, path: Path, rank: int = 0, *, history: History | None = None) -> None:
+        self.rank, self.path = rank, path
+        self.history = history if history is not None else History()
+        self.notes: list[str] = []
+        """What the monitor said of itself: no driver, a lost GPU."""
+        self.logged: list[Alert] = []
+        """Alerts that the monitor raised while it ran."""
+        self.is_open = False
+        """Whether the last process that recorded did not end its recording: it runs, or was killed."""
+        self.every = 1.0
+        self.processes = 0
+        self._follower = Follower(path)
+        self._unusable = 0
+
+    @property
+    def damaged(self) -> int:
+        """Lines that could not be used."""
+        return self._follower.damaged + self._unusable
+
+    def poll(self, *, is_last: bool = False) -> None:
+        """Take up what is new. is_last: a last line without an end counts too."""
+        for record in self._follower.poll() + (self._follower.finish() if is_last else []):
+            self._take(record)
+
+    def _take(self, record: dict[str, Any]) -> None:
+        kind = record.get("kind")
+        if kind == "sample":
+            sample = from_record(record, process=max(0, self.processes - 1))
+            if sample is None:
+                self._unusable += 1
+            else:
+                self.history.add(sample)
+        elif kind == "start":
+            self.processes, self.is_open = self.processes + 1, True
+            every = record.get("every")
+            self.every = float(every) if isinstance(every, int | float) and 0 < every < 1e6 else 1.0
+        elif kind == "stop":
+            self.is_open = False
+        elif kind == "note":
+            text = str(record.get("text", ""))
+            if text and text not in self.notes:
+                self.notes.append(text)
+        elif kind == "alert":
+            since = record.get("since_s")
+            self.logged.append(
+                Alert(
+                    kind=str(record.get("alert", "")),
+                    subject=str(record.get("subject", "")),
+                    text=str(record.get("text", "")),
+                    since_s=float(since) if isinstance(since, int | float) else 0.0,
+                )
+            )
+
+
+def tail(path: Path, num_bytes: int = 8192) -> list[Sample]:
+    """The last samples of another rank's file, for little; none if it can't be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - num_bytes))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return []
+    found = []
+    for line in lines[1 if size > num_bytes else 0 :]:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        sample = from_record(record) if isinstance(record, dict) and record.get("kind") == "sample" else None
+        if sample is not None:
+            found.append(sample)
+    return found
+
+
+def merged(found: list[Alert], logged: list[Alert]) -> list[Alert]:
+    """Alerts found in the samples, then those that were only raised while the run went, each matter once."""
+    by_matter = {(alert.kind, alert.subject): alert for alert in logged} | {
+        (alert.kind, alert.subject): alert for alert in found
+    }
+    return sorted(by_matter.values(), key=lambda alert: alert.since_s)

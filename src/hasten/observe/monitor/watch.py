@@ -1,0 +1,220 @@
+"""A run seen from outside, by nothing but the files in its directory."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
+from hasten.observe.monitor.recording import MONITOR_JSONL, Follower, Recording, merged, recordings
+from hasten.observe.monitor.sample import Sample
+from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
+
+SILENT_S = 10.0
+"""Seconds without a word, of a run that a monitor writes about, before it is said."""
+SILENT_METRICS_S = 120.0
+"""The same where metrics.jsonl alone tells: a line may stand for many steps."""
+ENDING_S = 30.0
+"""Seconds that a run whose monitor has stopped may take to write its summary."""
+_MARKS = (RUN_YAML, METRICS_JSONL, SUMMARY_JSON, PLAN_JSON, ENV_JSON, MONITOR_JSONL, CHECKPOINTS)
+_AFTER_SUMMARY_S = 5.0
+"""Seconds after summary.json in which the same process may still write."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """What is known of a run at one moment; None is not known."""
+
+    name: str
+    folder: Path
+    state: str
+    """waiting, running, silent, ended, or the status in summary.json."""
+    is_over: bool
+    silent_s: float | None
+    """Seconds since anything was written, if the run should have written."""
+    time_s: float | None
+    steps: int | None
+    """Done, of `total`."""
+    total: int | None
+    target: float | None
+    loss: float | None
+    samples_per_s: float | None
+    wait_share: float | None
+    dice: float | None
+    best: float | None
+    best_step: int | None
+    left_s: float | None
+    """Seconds to the last step at the present pace."""
+    ranks: dict[int, Sample]
+    """The last sample of each rank, with the last known time of a step."""
+    alerts: tuple[Alert, ...]
+    notes: tuple[str, ...]
+
+
+class Watch:
+    """Follows the run in `folder`.
+
+    Raises ValueError if the folder does not exist or holds something that is no run. An empty folder is a run that has
+    not begun to write.
+    """
+
+    def __init__(self, folder: Path, *, now: Callable[[], float] = time.time) -> None:
+        if not folder.is_dir():
+            what = "is a file" if folder.exists() else "does not exist"
+            raise ValueError(f"{folder}: {what}; give the folder that a training run writes, its --out")
+        self.folder, self._now = folder, now
+        self._require_run()
+        self._metrics = Follower(folder / METRICS_JSONL)
+        self._recordings: dict[int, Recording] = {}
+        self._train: dict[str, Any] = {}
+        self._validations: list[dict[str, Any]] = []
+        self._lines: list[tuple[float, float]] = []
+        """Step and seconds of lines of the training."""
+
+    def poll(self) -> View:
+        """Read what is new. Raises ValueError if the folder has become something else."""
+        self._require_run()
+        for record in self._metrics.poll():
+            self._take(record)
+        for rank, path in recordings(self.folder).items():
+            self._recordings.setdefault(rank, Recording(path, rank)).poll()
+        summary, config = self._summary(), self._config()
+        state, silent_s = self._state(summary)
+        samples = {rank: found for rank, recording in self._recordings.items() if (found := _latest(recording))}
+        train = _mapping(config.get("train"))
+        total, steps = _integer(train.get("steps")), self._steps(summary, samples)
+        target = _mapping(summary.get("target")).get("value", train.get("target"))
+        best = max(self._validations, key=lambda line: line["dice"], default=None)
+        last = self._validations[-1] if self._validations else None
+        return View(
+            name=str(summary.get("name") or self.folder.resolve().name),
+            folder=self.folder,
+            state=state,
+            is_over=state not in ("waiting", "running", "silent"),
+            silent_s=silent_s,
+            time_s=self._time(samples),
+            steps=steps,
+            total=total,
+            target=_number(target),
+            loss=_number(self._train.get("loss")),
+            samples_per_s=_number(self._train.get("samples_per_s")),
+            wait_share=_number(self._train.get("wait_share")),
+            dice=None if last is None else last["dice"],
+            best=None if best is None else best["dice"],
+            best_step=None if best is None else _integer(best.get("step")),
+            left_s=self._left(steps, total) if state == "running" else None,
+            ranks=samples,
+            alerts=tuple(self._alerts(is_live=state == "running")),
+            notes=tuple(self._notes()),
+        )
+
+    def _require_run(self) -> None:
+        names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+        if any(not name.startswith(".") for name in names) and not names & set(_MARKS):
+            raise ValueError(f"{self.folder}: holds no run ({RUN_YAML} is missing); give the --out of a training run")
+
+    def _take(self, record: dict[str, Any]) -> None:
+        step, seconds = _number(record.get("step")), _number(record.get("time_s"))
+        if step is None or seconds is None:
+            return
+        if record.get("kind") == "train":
+            # A resumed run, or one that was begun again in the same file, goes on from where it was saved.
+            while self._lines and (self._lines[-1][0] >= step or self._lines[-1][1] >= seconds):
+                self._lines.pop()
+            self._lines.append((step, seconds))
+            self._train = record
+        elif record.get("kind") == "validation" and _number(record.get("dice")) is not None:
+            while self._validations and self._validations[-1]["step"] >= step:
+                self._validations.pop()
+            self._validations.append(record)
+
+    def _state(self, summary: dict[str, Any]) -> tuple[str, float | None]:
+        files = [self.folder / METRICS_JSONL, *(recording.path for recording in self._recordings.values())]
+        news, ended = max(map(_written, files), default=0.0), _written(self.folder / SUMMARY_JSON)
+        if "status" in summary and news <= ended + _AFTER_SUMMARY_S:
+            return str(summary["status"]), None
+        is_open = [recording.is_open for recording in self._recordings.values()]
+        if not news:
+            return "waiting", None
+        age = max(0.0, self._now() - news)
+        every = max((recording.every for recording in self._recordings.values()), default=0.0)
+        patience = max(SILENT_S, 5 * every) if any(is_open) else ENDING_S if is_open else SILENT_METRICS_S
+        if age < patience:
+            return "running", None
+        return ("ended", age) if is_open and not any(is_open) else ("silent", age)
+
+    def _alerts(self, *, is_live: bool) -> list[Alert]:
+        ranks = {rank: recording.history.samples() for rank, recording in self._recordings.items()}
+        logged = [alert for recording in self._recordings.values() for alert in recording.logged]
+        return merged(alerts_of_ranks(ranks, live=is_live), logged)
+
+    def _notes(self) -> list[str]:
+        notes = list(dict.fromkeys(note for recording in self._recordings.values() for note in recording.notes))
+        damaged = self._metrics.damaged + sum(recording.damaged for recording in self._recordings.values())
+        if damaged:
+            notes.append(f"{damaged} line{'s' if damaged > 1 else ''} could not be read")
+        return notes
+
+    def _steps(self, summary: dict[str, Any], samples: dict[int, Sample]) -> int | None:
+        found = [sample.step for sample in samples.values() if sample.step is not None]
+        logged = [int(self._lines[-1][0])] if self._lines else []
+        return max([*found, *logged], default=_integer(summary.get("steps")))
+
+    def _time(self, samples: dict[int, Sample]) -> float | None:
+        times = [sample.time for sample in samples.values()] + [seconds for _, seconds in self._lines[-1:]]
+        return max(times, default=None)
+
+    def _left(self, steps: int | None, total: int | None) -> float | None:
+        """By the pace of the last half of the lines, validations and all."""
+        lines = self._lines[len(self._lines) // 2 - 1 :] if len(self._lines) > 2 else self._lines
+        if steps is None or total is None or len(lines) < 2 or steps >= total:
+            return None
+        (first, began), (last, now) = lines[0], lines[-1]
+        return (total - steps) * (now - began) / (last - first)
+
+    def _summary(self) -> dict[str, Any]:
+        try:
+            return _mapping(json.loads((self.folder / SUMMARY_JSON).read_text(encoding="utf-8")))
+        except (OSError, ValueError, RecursionError):
+            return {}
+
+    def _config(self) -> dict[str, Any]:
+        try:
+            return _mapping(yaml.safe_load((self.folder / RUN_YAML).read_text(encoding="utf-8")))
+        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            return {}
+
+
+def _latest(recording: Recording) -> Sample | None:
+    """The last sample, with the pace of the last one that had any."""
+    samples = recording.history.samples()
+    if not samples:
+        return None
+    return next((sample for sample in samples[:-4:-1] if sample.step_s is not None), samples[-1])
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e300 else None
+
+
+def _integer(value: Any) -> int | None:
+    number = _number(value)
+    return None if number is None else int(number)

@@ -1,0 +1,289 @@
+"""Named ranges, so that a profile (torch.profiler's, Nsight's) is itemised by what the names say.
+
+They are on only while torch's profiler records, or in a process that Nsight Systems looks at (it sets an environment
+variable there; HASTEN_NVTX=1 does the same): a look at torch's own flag, and nothing more, where they are off.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+LOADING, FORWARD, BACKWARD, OPTIMIZER = "data loading", "forward", "backward", "optimizer"
+VALIDATION, CHECKPOINT = "validation", "checkpoint"
+PHASES = (LOADING, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKPOINT)
+"""What a training's ranges are called, in the order in which a step goes through them."""
+
+_NSIGHT = ("NSYS_PROFILING_SESSION_ID", "NVTX_INJECTION64_PATH")
+"""Set by `nsys` for the process that it looks at: the second from its start, the first once it records."""
+_METHODS = ("forward", "__call__", "__next__", "__getitem__")
+"""What is looked for in an object that is none of torch's, as MONAI's `Range` does."""
+
+What = TypeVar("What")
+
+
+def nvtx_wanted(environment: Mapping[str, str]) -> bool:
+    """Whether a process with this environment is to mark its ranges for Nsight."""
+    return environment.get("HASTEN_NVTX", "") == "1" or any(environment.get(name) for name in _NSIGHT)
+
+
+NVTX = nvtx_wanted(os.environ)
+"""A process is looked at from its start or not at all, so that the environment is read once."""
+
+
+def ranges_on() -> bool:
+    """Whether anybody looks."""
+    return NVTX or _profiling()
+
+
+def _profiling() -> bool:
+    profiler = sys.modules.get("torch.autograd.profiler")
+    return profiler is not None and profiler._is_profiler_enabled
+
+
+class Range:
+    """A range by a name: a context, a decorator of functions and methods, or a wrapper of objects, which it keeps.
+
+    `with Range("crop"): ...`; `@Range("crop")` above a function, a method or a generator (whose steps are then ranges);
+    `Range("crop")(transform)` for a transform, a loss, a module, an optimizer, a data set, a loader or an iterator of
+    one, a handler: the object itself comes back, of its own class to all who ask, and can be copied and pickled as
+    before. Without a name it is that of the object's class or of the function. Arguments beyond the name, MONAI's:
+
+    methods: those that are marked; None finds them by the kind of object: forward of a module, step of an optimizer,
+    items of a data set, iteration of a loader, what a handler answers its engine's events with, else what there is of
+    forward, __call__, __next__ and __getitem__. append_method_name: to the name, as `name.method`; None does it where
+    several are marked. recursive: the transforms in a Compose, or the parts of a list or tuple, each under its own name
+    too. Raises ValueError for an object that has none of these methods. As a context, one `Range` is for one thread.
+    """
+
+    __slots__ = ("_open", "append_method_name", "methods", "name", "recursive")
+
+    def __init__(
+        self,
+        name: str | None = None,
+        methods: str | Iterable[str] | None = None,
+        append_method_name: bool | None = None,
+        recursive: bool = False,
+    ) -> None:
+        self.name, self.methods = name, methods
+        self.append_method_name, self.recursive = append_method_name, recursive
+        self._open: list[Any] | None = None
+
+    def __enter__(self) -> Range:
+        if NVTX or _profiling():
+            if self._open is None:
+                self._open = []
+            self._open.append(_begin(self.name or "context"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._open:
+            _end(self._open.pop())
+
+    def __call__(self, what: What) -> What:
+        own: Any = what
+        if self.recursive and isinstance(what, list | tuple):
+            return type(own)(_each(what))
+        if inspect.isroutine(what) or isinstance(what, functools.partial):
+            return _ranged(own, self.name or _name_of(what))
+        if isinstance(what, type):
+            raise ValueError(f"Range: {what.__name__} is a class; give an object of it, or decorate its methods")
+        if self.recursive and isinstance(getattr(what, "transforms", None), list | tuple):
+            own.transforms = type(own.transforms)(_each(own.transforms))
+        return _marked(own, _marked_names(self, own))
+
+
+def _marked_names(how: Range, what: Any) -> dict[str, str]:
+    """The names of the ranges by the method that each is for. Raises ValueError where there is none to mark."""
+    methods = _methods_of(what) if how.methods is None else _tuple(how.methods)
+    missing = [method for method in methods if not hasattr(what, method)]
+    if missing:
+        raise ValueError(f"Range: a {type(what).__name__} has no {missing[0]}; name methods that it has")
+    name = how.name or _name_of(what)
+    append = len(methods) > 1 if how.append_method_name is None else how.append_method_name
+    return {method: f"{name}.{method}" if append else name for method in methods}
+
+
+def _begin(name: str) -> tuple[Any, Any]:
+    """What `_end` has to close: torch's record, and the module that NVTX was told by."""
+    record = nvtx = None
+    if _profiling():
+        record = sys.modules["torch.autograd.profiler"].record_function(name)
+        record.__enter__()
+    if NVTX:
+        # Absent from torch's builds without CUDA, and from a process that has not imported torch.
+        nvtx = getattr(getattr(sys.modules.get("torch"), "_C", None), "_nvtx", None)
+        if nvtx is not None:
+            nvtx.rangePushA(name)
+    return record, nvtx
+
+
+def _end(opened: tuple[Any, Any]) -> None:
+    record, nvtx = opened
+    if nvtx is not None:
+        nvtx.rangePop()
+    if record is not None:
+        record.__exit__(None, None, None)
+
+
+def _ranged(function: Any, name: str) -> Any:
+    """The function under a range; of a generator's function, each of its steps."""
+    if inspect.isgeneratorfunction(function):
+        return functools.wraps(function)(lambda *given, **named: _Steps(function(*given, **named), name))
+
+    def run(*given: Any, **named: Any) -> Any:
+        if not (NVTX or _profiling()):
+            return function(*given, **named)
+        opened = _begin(name)
+        try:
+            return function(*given, **named)
+        finally:
+            _end(opened)
+
+    return functools.update_wrapper(run, function)
+
+
+class _Steps:
+    """An iterator whose steps are ranges, for one whose class can't be changed. What else is asked for is its own."""
+
+    def __init__(self, inner: Iterator[Any], name: str) -> None:
+        self._inner = inner
+        self._next = _ranged(inner.__next__, name)
+
+    def __iter__(self) -> _Steps:
+        return self
+
+    def __next__(self) -> Any:
+        return self._next()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_inner":
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+def _marked(what: Any, names: dict[str, str]) -> Any:
+    """The object with a class of its own, in which these methods are ranges."""
+    if set(names) == {"__next__"} and not _open_to_change(type(what)):
+        return _Steps(what, names["__next__"])
+    on_class: dict[str, str] = {}
+    for method, name in names.items():
+        if not method.startswith("__") and method in getattr(what, "__dict__", {}):
+            setattr(what, method, _ranged(getattr(what, method), name))  # a class's method would not be reached
+        else:
+            on_class[method] = name
+    if on_class:
+        try:
+            object.__setattr__(what, "__class__", _class_of(type(what), on_class))
+        except TypeError:
+            raise ValueError(
+                f"Range: the methods of a {type(what).__name__} can't be marked; wrap a function"
+            ) from None
+    return what
+
+
+def _open_to_change(kind: type) -> bool:
+    return bool(kind.__flags__ & (1 << 9))  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+
+
+def _class_of(kind: type, names: dict[str, str]) -> type:
+    """`kind` with some methods marked. Those who look at its name, its bases or its source see `kind`."""
+    marked: dict[str, Any] = {}
+    for method, name in names.items():
+        original = getattr(kind, method)
+        marked[method] = _steps_of(original, name) if method == "__iter__" else _ranged(original, name)
+
+    def reduce(itself: Any, protocol: Any) -> Any:
+        found: Any = kind.__reduce_ex__(itself, protocol)  # type: ignore[call-arg]
+        if isinstance(found, str) or not found[1] or found[1][0] is not made:
+            return found
+        # The class can't be found by its name: what is sent is how to make it again.
+        return (_again, (kind, names, found[0], found[1][1:]), *found[2:])
+
+    own = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    made: type = type(kind)(kind.__name__, (kind,), {**own, **marked, "__reduce_ex__": reduce})
+    return made
+
+
+def _again(kind: type, names: dict[str, str], make: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    return make(_class_of(kind, names), *given)
+
+
+def _steps_of(iterate: Callable[[Any], Iterator[Any]], name: str) -> Callable[[Any], _Steps]:
+    return functools.wraps(iterate)(lambda itself: _Steps(iter(iterate(itself)), name))
+
+
+def _methods_of(what: Any) -> tuple[str, ...]:
+    """The methods in which an object of its kind does its work."""
+    kind = type(what)
+    if _is(what, "torch.nn", "Module"):
+        return ("forward",)
+    if _is(what, "torch.optim", "Optimizer"):
+        return ("step",)
+    if _is(what, "torch.utils.data", "IterableDataset"):
+        return ("__iter__",)
+    if _is(what, "torch.utils.data", "Dataset"):
+        return ("__getitem__",)
+    answers = _answers(kind) if _has(kind, "attach") and not _has(kind, "__call__") else ()
+    found = answers or tuple(name for name in _METHODS if _has(kind, name))
+    if found:
+        return found
+    if _has(kind, "__iter__"):
+        return ("__iter__",)
+    raise ValueError(
+        f"Range: a {kind.__name__} has none of {', '.join(_METHODS)}; name those to mark: Range(name, methods=...)"
+    )
+
+
+def _has(kind: type, name: str) -> bool:
+    """Whether objects of the class have the method; `hasattr` would also find what makes the class callable."""
+    return any(name in vars(base) for base in kind.__mro__)
+
+
+def _answers(kind: type) -> tuple[str, ...]:
+    """The methods of a handler that its engine calls: those that are given the engine."""
+    found = []
+    for name in dir(kind):
+        method = getattr(kind, name)
+        if name in ("attach", "detach", "is_attached") or name.startswith("__") or not inspect.isfunction(method):
+            continue
+        names = list(inspect.signature(method).parameters)
+        if names[1:2] == ["engine"]:
+            found.append(name)
+    return tuple(found)
+
+
+def _is(what: Any, module: str, name: str) -> bool:
+    """Whether `what` is one of torch's, of which there is none where torch was not imported."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(what, kind)
+
+
+def _name_of(what: Any) -> str:
+    """After the class; wrappers of other libraries' transforms also tell whose they are."""
+    if inspect.isroutine(what):
+        return what.__qualname__.replace("<locals>.", "")
+    if isinstance(what, functools.partial):
+        return _name_of(what.func)
+    kind = type(what).__name__
+    return f"{kind}_{what.name}" if "CuCIM" in kind or "TorchVision" in kind else kind
+
+
+def _each(parts: Iterable[Any]) -> Iterator[Any]:
+    """Each marked under its own name; those of one class are numbered."""
+    seen: dict[str, int] = {}
+    for part in parts:
+        name = _name_of(part)
+        seen[name] = seen.get(name, 0) + 1
+        yield Range(name if seen[name] == 1 else f"{name}_{seen[name]}", recursive=True)(part)
+
+
+def _tuple(methods: str | Iterable[str]) -> tuple[str, ...]:
+    return (methods,) if isinstance(methods, str) else tuple(methods)

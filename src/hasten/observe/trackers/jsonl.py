@@ -1,0 +1,32 @@
+"""RUN/tracking.jsonl: every number as a line of its own, for programs that want no nesting."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hasten.observe.rundir import append_jsonl, read_jsonl, write_jsonl
+from hasten.observe.trackers.base import Place, Plain, Scalar, Status
+
+TRACKING_JSONL = "tracking.jsonl"
+
+
+def begin(place: Place) -> Lines:
+    return Lines(place)
+
+
+class Lines:
+    """A line holds name, value, step and time (seconds since 1970); those of the summary have no step and no time."""
+
+    def __init__(self, place: Place) -> None:
+        self._path = place.folder / TRACKING_JSONL
+        if place.first:
+            kept = [line for line in read_jsonl(self._path) if line.get("step", place.first + 1) <= place.first]
+            write_jsonl(self._path, kept)
+
+    def write(self, scalars: list[Scalar]) -> None:
+        for scalar in scalars:
+            append_jsonl(self._path, dataclasses.asdict(scalar))
+
+    def end(self, status: Status, summary: dict[str, Plain]) -> None:
+        for name, value in ({"status": status} | summary).items():
+            append_jsonl(self._path, {"name": f"summary/{name}", "value": value})

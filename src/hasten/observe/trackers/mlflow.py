@@ -1,0 +1,166 @@
+"""MLflow: one SQLite file beside the runs, or the server that MLFLOW_TRACKING_URI names (extra `mlflow`)."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from hasten.config.url import shown
+from hasten.observe.rundir import ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
+from hasten.observe.trackers.base import Ids, Place, Plain, Scalar, Status
+
+MLFLOW_DB = "mlflow.db"
+ARTIFACTS = "mlartifacts"
+"""Folder beside the database for the files of runs."""
+
+_FILES = (RUN_YAML, PLAN_JSON, ENV_JSON, METRICS_JSONL, SUMMARY_JSON)
+_SQLITE = "sqlite:///"
+_LOCKED_S = 20.0
+"""Seconds to wait for another run that writes to the database."""
+_METRICS, _PARAMS = 1000, 100
+"""MLflow's limits of one call."""
+_LONGEST = 6000
+"""Letters of a parameter's value."""
+_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+
+
+def begin(place: Place) -> MlflowRun:
+    return MlflowRun(place)
+
+
+def tracking_uri(folder: Path) -> str:
+    """Where the runs beside the run directory `folder` are kept."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{folder.parent / MLFLOW_DB}"
+
+
+class MlflowRun:
+    """One run of the experiment `project`, which a resumed run goes on with. What it holds cannot be taken back."""
+
+    def __init__(self, place: Place) -> None:
+        self._folder = place.folder
+        uri = tracking_uri(place.folder)
+        self._client = _client(uri)
+        self._run_id = _known_run(self._client, place, uri)
+        if self._run_id is None:
+            self._run_id = _new_run(self._client, place)
+            place.ids.put("mlflow", {"tracking_uri": uri, "run_id": self._run_id})
+            self._params(place.config)
+
+    def write(self, scalars: list[Scalar]) -> None:
+        from mlflow.entities import Metric
+
+        metrics = [Metric(_key(one.name), one.value, int(1000 * one.time), one.step) for one in scalars]
+        for begin in range(0, len(metrics), _METRICS):
+            self._client.log_batch(self._run_id, metrics=metrics[begin : begin + _METRICS])
+
+    def end(self, status: Status, summary: dict[str, Plain]) -> None:
+        for name, value in summary.items():
+            if isinstance(value, int | float):
+                self._client.log_metric(self._run_id, _key(f"summary/{name}"), float(value))
+            else:
+                self._client.set_tag(self._run_id, _key(f"summary/{name}"), value)
+        for name in _FILES:
+            if (self._folder / name).is_file():
+                _log_file(self._client, self._run_id, self._folder / name)
+        self._client.set_terminated(self._run_id, status=_STATUS[status])
+
+    def _params(self, config: dict[str, Plain]) -> None:
+        from mlflow.entities import Param
+
+        params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in config.items()]
+        for begin in range(0, len(params), _PARAMS):
+            self._client.log_batch(self._run_id, params=params[begin : begin + _PARAMS])
+
+
+class Attached:
+    """One more file for a run that has ended; nothing happens where MLflow does not know the run."""
+
+    def __init__(self, folder: Path, ids: Ids, file: Path) -> None:
+        known = ids.get("mlflow")
+        if known.get("tracking_uri") == tracking_uri(folder) and "run_id" in known:
+            _log_file(_client(known["tracking_uri"]), known["run_id"], file)
+
+    def write(self, scalars: list[Scalar]) -> None:
+        assert not scalars
+
+    def end(self, status: Status, summary: dict[str, Plain]) -> None:
+        pass
+
+
+def _client(uri: str) -> Any:
+    if uri.startswith(_SQLITE):
+        _require_database(uri.removeprefix(_SQLITE))
+    # Read on import. Where patients' data lie, nothing is told to anybody who was not asked to listen.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(uri)
+
+
+def _require_database(path: str) -> None:
+    """Raise sqlite3.Error for a file that can't be a database to write to: MLflow would try it again for minutes."""
+    with closing(sqlite3.connect(path, timeout=_LOCKED_S)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        database.rollback()
+
+
+def _known_run(client: Any, place: Place, uri: str) -> str | None:
+    """The id under which an earlier process of the run began it there; None if there is none, or it was deleted."""
+    from mlflow.exceptions import MlflowException
+
+    known = place.ids.get("mlflow")
+    run_id = known.get("run_id")
+    if run_id is None or known.get("tracking_uri") != uri:
+        return None
+    try:
+        if client.get_run(run_id).info.lifecycle_stage != "active":
+            return None
+        client.update_run(run_id, status="RUNNING")
+    except MlflowException:
+        return None
+    return run_id
+
+
+def _new_run(client: Any, place: Place) -> str:
+    experiment = client.get_experiment_by_name(place.project)
+    run = client.create_run(
+        experiment.experiment_id if experiment is not None else _new_experiment(client, place),
+        run_name=place.run_name,
+        start_time=int(1000 * place.began),
+        tags={"mlflow.source.name": "hasten", "hasten.folder": str(place.folder)},
+    )
+    run_id: str = run.info.run_id
+    return run_id
+
+
+def _new_experiment(client: Any, place: Place) -> str:
+    from mlflow.exceptions import MlflowException
+
+    # Without it, MLflow would put files into the folder that the command was given in.
+    beside = place.folder.parent / ARTIFACTS / re.sub(r"\W", "_", place.project)
+    own = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()
+    try:
+        experiment_id: str = client.create_experiment(place.project, artifact_location=own)
+    except MlflowException:
+        # Another run that begins at the same time was first.
+        experiment = client.get_experiment_by_name(place.project)
+        if experiment is None:
+            raise
+        experiment_id = experiment.experiment_id
+    return experiment_id
+
+
+def _log_file(client: Any, run_id: str | None, file: Path) -> None:
+    """A text file as it is, but for the logins and signatures of URLs, which a server has no need to know."""
+    text = file.read_text(encoding="utf-8")
+    client.log_text(run_id, shown(text) if "://" in text else text, file.name)
+
+
+def _key(name: str) -> str:
+    """A name without the letters that MLflow refuses."""
+    return re.sub(r"[^/\w.\- ]", "_", name)

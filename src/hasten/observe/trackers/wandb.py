@@ -1,0 +1,66 @@
+"""W&B, offline in RUN/wandb unless WANDB_MODE says otherwise (extra `wandb`); `wandb sync` sends what was written."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from itertools import groupby
+from typing import Any
+
+from hasten.observe.trackers.base import Place, Plain, Scalar, Status
+
+_SETTINGS = {
+    "silent": True,
+    "console": "off",
+    "disable_git": True,
+    "save_code": False,
+    "login_timeout": 20.0,
+    # A run of the user's own, in the same process, goes on.
+    "reinit": "create_new",
+    # Hasten's monitor sees to these.
+    "x_disable_stats": True,
+    "x_disable_meta": True,
+    "x_save_requirements": False,
+}
+"""Quiet, and nothing gathered beside what is written here."""
+
+
+def begin(place: Place) -> WandbRun:
+    return WandbRun(place)
+
+
+class WandbRun:
+    """One run of `project`; a resumed one is a second offline folder of the same id, which `wandb sync` joins."""
+
+    def __init__(self, place: Place) -> None:
+        # Read on import and by W&B's own process. Where patients' data lie, nothing is told to anybody unasked.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb
+
+        known = place.ids.get("wandb").get("id")
+        run_id = known or secrets.token_hex(4)
+        # Names of settings come and go with its versions.
+        settings = {name: value for name, value in _SETTINGS.items() if name in wandb.Settings.model_fields}
+        mode: Any = os.environ.get("WANDB_MODE", "offline")
+        self._run: Any = wandb.init(
+            mode=mode,
+            dir=os.environ.get("WANDB_DIR") or str(place.folder),
+            project=place.project,
+            name=place.run_name,
+            id=run_id,
+            resume="allow" if known else None,
+            config=dict(place.config),
+            settings=wandb.Settings(**settings),
+        )
+        place.ids.put("wandb", {"id": run_id})
+        # W&B's own steps only rise, and a validation beside the training comes late.
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
+
+    def write(self, scalars: list[Scalar]) -> None:
+        for (step, taken), record in groupby(scalars, key=lambda scalar: (scalar.step, scalar.time)):
+            self._run.log({"step": step, "_timestamp": taken} | {scalar.name: scalar.value for scalar in record})
+
+    def end(self, status: Status, summary: dict[str, Plain]) -> None:
+        self._run.summary.update({"status": status} | {f"summary/{name}": value for name, value in summary.items()})
+        self._run.finish(exit_code=1 if status == "failed" else 0)

@@ -1,0 +1,112 @@
+"""One tracker in a thread of its own, with what waits for it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from hasten.observe.trackers.base import Place, Plain, Scalar, Status, Tracker
+from hasten.observe.trackers.check import check_trackers, remedy
+
+log = logging.getLogger(__name__)
+
+MOST_SAMPLES = 1000
+"""Samples of the monitor that may wait; the training's own records are few and always wait."""
+START_S = 60.0
+"""Seconds that a tracker may take to import its library and to begin, before it is given up at the end of the run."""
+
+
+class Worker:
+    """Feeds the tracker `name`. begin: makes it, instead of the function of that name in the tracker's module."""
+
+    def __init__(self, name: str, place: Any, *, begin: Callable[[Any], Tracker] | None = None) -> None:
+        self.name, self._place = name, place
+        self._begin = begin or self._begin_module
+        self._waiting: deque[tuple[bool, list[Scalar]]] = deque()
+        self._samples = 0
+        self._dropped = False
+        self._change = threading.Condition()
+        self._end: tuple[Status, dict[str, Plain]] | None = None
+        self._begun, self._done = threading.Event(), threading.Event()
+        self._started = self._begun_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name=f"hasten-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+        self._thread.start()
+
+    def put(self, scalars: list[Scalar], *, is_sample: bool) -> None:
+        """Hand over one record's numbers; does not wait."""
+        with self._change:
+            if self._done.is_set():
+                return
+            self._waiting.append((is_sample, scalars))
+            self._samples += is_sample
+            if self._samples > MOST_SAMPLES:
+                self._drop_oldest_sample()
+            self._change.notify()
+
+    def end(self, status: Status, summary: dict[str, Plain]) -> None:
+        """Nothing more will come."""
+        with self._change:
+            self._end = (status, summary)
+            self._change.notify()
+
+    def wait(self, since: float, seconds: float) -> None:
+        """Until all is written, `seconds` after `since` or after the tracker has begun; then say that it was not."""
+        self._begun.wait(max(0.0, self._started + START_S - time.monotonic()))
+        until = max(since, self._begun_at) + seconds
+        if not self._done.wait(max(0.0, until - time.monotonic())):
+            log.warning("%s: did not finish in time, so that its last records may be missing there", self.name)
+
+    def _begin_module(self, place: Place) -> Tracker:
+        module = importlib.import_module(f"hasten.observe.trackers.{self.name}")
+        tracker: Tracker = module.begin(place)
+        return tracker
+
+    def _run(self) -> None:
+        try:
+            tracker = self._begin(self._place)
+            self._begun_at = time.monotonic()
+            self._begun.set()
+            self._feed(tracker)
+        # A library may also call sys.exit; nothing of a tracker's may end the run or be told twice.
+        except (Exception, SystemExit) as error:
+            self._tell(error)
+        finally:
+            with self._change:
+                self._done.set()
+                self._waiting.clear()
+            self._begun.set()
+
+    def _feed(self, tracker: Tracker) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._waiting or self._end is not None)
+                scalars = [scalar for _, record in self._waiting for scalar in record]
+                self._waiting.clear()
+                self._samples = 0
+                end = self._end
+            if scalars:
+                tracker.write(scalars)
+            elif end is not None:
+                tracker.end(*end)
+                return
+
+    def _drop_oldest_sample(self) -> None:
+        oldest = next(index for index, (is_sample, _) in enumerate(self._waiting) if is_sample)
+        del self._waiting[oldest]
+        self._samples -= 1
+        if not self._dropped:
+            self._dropped = True
+            log.warning("%s: is slower than the monitor, so that some of its samples are left out there", self.name)
+
+    def _tell(self, error: BaseException) -> None:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        cure = f"; {remedy(self.name)}" if isinstance(error, ImportError) or check_trackers([self.name]) else ""
+        log.warning("%s: the run is not tracked there any further (%s)%s", self.name, reason, cure)

@@ -1,0 +1,180 @@
+"""Running a few steps of a run, a validation and a checkpoint under torch's profiler, in no folder of the run's."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hasten.config.schema import RunConfig
+from hasten.engine.checkpoints import Checkpoints
+from hasten.engine.collect import collected_between_steps
+from hasten.engine.parts import Parts
+from hasten.engine.saver import Saver
+from hasten.engine.state import training_state
+from hasten.engine.together import put_together
+from hasten.engine.validate import validate
+from hasten.feed.staged import feed_of
+from hasten.observe.clock import Clock
+from hasten.observe.ranges import Range
+from hasten.study.profile.recording import MODULE, STEP
+
+WARM_UP = 3
+"""Steps before any that count: memory is allocated, libraries choose their algorithms."""
+CASES = 2
+"""Validation cases."""
+_PLAIN = 5
+"""Steps at most that are timed without the profiler, for what it costs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """A profile and what it was taken of."""
+
+    profiler: Any
+    """A finished `torch.profiler.profile`; None where Nsight looked on and torch's profiler kept out of its way."""
+    steps: int
+    cases: int
+    plain_s: float
+    """Median seconds of a step without the profiler."""
+    step_s: float
+    """Mean seconds of a step with it."""
+    device: str
+    setting: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def take(config: RunConfig, *, steps: int, cases: int = CASES, with_profiler: bool = True) -> Taken:
+    """Put the run together as `train` does and profile `steps` steps, a validation of `cases` and a checkpoint.
+
+    Only the cache is written to. Raises ValueError for what is wrong with the settings or the data.
+    """
+    assert steps >= 1
+    notes = []
+    if config.train.capture is not False:
+        # A replayed graph is one launch: nothing in it has a phase or a name.
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
+    parts = put_together(config, None, Clock())
+    if parts.planned.device.type == "cuda":
+        notes.append("Taken without a CUDA graph, which would hide the phases; training may use one and be faster.")
+    compiled = parts.engaged["compiled network"].on
+    if compiled:
+        notes.append("The network is compiled, so that its modules have no ranges of their own.")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hasten-profile-")))
+        stack.enter_context(collected_between_steps())
+        if not compiled:
+            for network in {parts.step.update.weights, parts.validated}:
+                stack.enter_context(_modules_marked(network))
+        return _taken(parts, folder, steps, cases, with_profiler=with_profiler, notes=tuple(notes))
+
+
+def _taken(parts: Parts, folder: Path, steps: int, cases: int, *, with_profiler: bool, notes: tuple[str, ...]) -> Taken:
+    device, plain = parts.planned.device, min(steps, _PLAIN)
+    total = parts.planned.config.train.steps or 1
+    last = WARM_UP + plain + steps
+    some = dataclasses.replace(parts.planned, validation=parts.planned.validation[:cases])
+    with closing(iter(feed_of(parts.program, device=device, first=0, last=last))) as feed:
+
+        def run(first: int, count: int) -> list[float]:
+            spent = []
+            for index in range(first, first + count):
+                begin = time.perf_counter()
+                with Range(STEP):
+                    image, label = next(feed)
+                    parts.step(image, label, min(index, total - 1))
+                if not with_profiler or first < WARM_UP + plain:
+                    _wait(device)
+                spent.append(time.perf_counter() - begin)
+            return spent
+
+        run(0, WARM_UP)
+        seconds = run(WARM_UP, plain)
+        profiler = _profiler(device) if with_profiler else nullcontext()
+        with profiler:
+            begin = time.perf_counter()
+            run(WARM_UP + plain, steps)
+            with Range("waiting for the device") if device.type == "cuda" else nullcontext():
+                _wait(device)
+            spent = time.perf_counter() - begin
+            validate(dataclasses.replace(parts, planned=some), parts.validated)
+            _save(parts, folder, last)
+            _wait(device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    return Taken(
+        profiler=profiler if with_profiler else None, steps=steps, cases=len(some.validation),
+        plain_s=statistics.median(seconds), step_s=spent / steps, device=name, setting=_setting(parts), notes=notes,
+    )  # fmt: skip
+
+
+def _profiler(device: torch.device) -> Any:
+    from torch._C._profiler import _ExperimentalConfig
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    with profile(activities=activities):
+        torch.ones(1, device=device).sum()  # what starting the profiler for the first time takes is no part of a step
+    # Batches may be made on a thread, which torch leaves out by default.
+    return profile(activities=activities, experimental_config=_ExperimentalConfig(profile_all_threads=True))
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _save(parts: Parts, folder: Path, step: int) -> None:
+    update = parts.step.update
+    content = training_state(
+        network=update.weights, optimizer=update.optimizer, step=step, average=update.average, scaler=update.scaler
+    )
+    with Saver() as saver:
+        saver.save(content, Checkpoints(folder).write)
+
+
+@contextmanager
+def _modules_marked(network: nn.Module) -> Iterator[None]:
+    """Inside the block every module of the network is a range by its path."""
+    handles = []
+    for name, module in network.named_modules():
+        if not name:
+            continue
+        mark = Range(f"{MODULE}{name} ({type(module).__name__})")
+        handles.append(module.register_forward_pre_hook(lambda *_, mark=mark: _nothing(mark.__enter__())))
+        handles.append(
+            module.register_forward_hook(lambda *_, mark=mark: mark.__exit__(None, None, None), always_call=True)
+        )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _nothing(_: object) -> None:
+    """What a hook returns takes the place of the module's inputs."""
+
+
+def _setting(parts: Parts) -> dict[str, str]:
+    """What the figures depend on."""
+    config = parts.planned.config
+    return {
+        "data": config.data.source,
+        "patch": " x ".join(map(str, config.sample.patch or ())),
+        "batch size": str(config.sample.batch_size),
+        "precision": str(config.train.precision),
+        "channels-last": str(config.train.channels_last).lower(),
+        "compiled network": str(parts.engaged["compiled network"].on).lower(),
+        "arena": parts.arena.home,
+        "threads": str(torch.get_num_threads()),
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,101 @@
+"""A profile as files: JSON and CSV tables, the trace, and the page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hasten.study.profile.recording import read
+from hasten.study.profile.summary import summary_of
+from hasten.study.profile.tables import CPU, GPU, Table, Tables, tables_of
+from hasten.study.profile.take import Taken
+
+REPORTS = ("summary", "phases", "transforms", "ops", "kernels")
+"""`summary` has the totals and the head of every table; the others are one table each, whole."""
+FORMATS = ("json", "csv", "html")
+TRACE = "trace.json"
+PAGE = "profile.html"
+
+
+def chosen(given: str | Sequence[str], known: tuple[str, ...], option: str) -> tuple[str, ...]:
+    """Names from "a,b" or a sequence, in the order in which they are known. Raises ValueError for one that is not."""
+    names = given.split(",") if isinstance(given, str) else list(given)
+    found = {name.strip() for name in names if name.strip()}
+    unknown = sorted(found - set(known))
+    if unknown or not found:
+        what = f"{', '.join(unknown)} is none" if unknown else "names none"
+        raise ValueError(f"{option}: {what} of {', '.join(known)}; give some of them, with commas between")
+    return tuple(name for name in known if name in found)
+
+
+def write(taken: Taken, out: Path, *, reports: Sequence[str] = ("summary",), formats: Sequence[str] = FORMATS) -> Path:
+    """Write the profile into the folder `out` and return it. A trace for Perfetto is always among the files.
+
+    Raises ValueError where the folder can't be written to.
+    """
+    seen = read(taken.profiler)
+    tables = tables_of(seen)
+    summary = {**summary_of(seen, tables), "Run": _run_of(taken)}
+    contents: dict[str, Any] = {
+        "summary": summary,
+        "phases": tables.phases,
+        "transforms": tables.transforms,
+        "ops": tables.ops,
+        "kernels": _kernels(tables),
+    }
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in reports:
+            if "json" in formats:
+                (out / f"{name}.json").write_text(json.dumps(contents[name], indent=2) + "\n", encoding="utf-8")
+            if "csv" in formats:
+                text = _long_csv(summary) if name == "summary" else _csv(contents[name])
+                (out / f"{name}.csv").write_text(text, encoding="utf-8")
+        taken.profiler.export_chrome_trace(str(out / TRACE))
+    except OSError as error:
+        raise ValueError(f"{out}: cannot be written to ({error.strerror or error}); choose another --out") from None
+    if "html" in formats:
+        from hasten.study.profile.page import write_profile_page
+
+        write_profile_page(out / PAGE, taken, seen, tables, reports=reports)
+    return out
+
+
+def _run_of(taken: Taken) -> dict[str, Any]:
+    return {
+        "Steps": taken.steps,
+        "Validation Cases": taken.cases,
+        "Step Time (ns)": round(1e9 * taken.step_s),
+        "Step Time without Profiler (ns)": round(1e9 * taken.plain_s),
+        "Device": taken.device,
+        "Settings": taken.setting,
+        "Notes": list(taken.notes),
+    }
+
+
+def _kernels(tables: Tables) -> dict[str, dict[str, Any]]:
+    return {name: {"Kind": tables.kind_of[name], **row} for name, row in tables.kernels.items()}
+
+
+def _csv(table: Table | dict[str, dict[str, Any]]) -> str:
+    return _text(["Name"], [([name], row) for name, row in table.items()])
+
+
+def _long_csv(summary: dict[str, Any]) -> str:
+    """All tables of the summary one below the other, with the table's name in front."""
+    sections = ("All Kernels", "Phases", "Transforms", "Modules", "Ops", "Kernels")
+    rows = [([section, name], row) for section in sections for name, row in summary[section].items()]
+    return _text(["Table", "Name"], rows)
+
+
+def _text(keys: list[str], rows: Sequence[tuple[list[str], dict[str, Any]]]) -> str:
+    columns = list(dict.fromkeys(name for _, row in rows for name in row)) or [CPU, GPU]
+    into = io.StringIO()
+    writer = csv.writer(into, lineterminator="\n")
+    writer.writerow([*keys, *columns])
+    writer.writerows([*names, *(row.get(column, "") for column in columns)] for names, row in rows)
+    return into.getvalue()

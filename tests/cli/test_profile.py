@@ -1,0 +1,92 @@
+"""`hasten profile`: its mistakes, its files, and Nsight's command."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from hasten.cases.phantom import write_phantoms
+from hasten.cli.profile import profile
+from hasten.config.load import dump_run
+from tests.engine.runs import SETTINGS, config_of
+
+app = typer.Typer()
+app.command()(profile)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_phantoms(tmp_path_factory.mktemp("set") / "set", num_cases=6, shape=(24, 40, 40))
+
+
+def failing(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert isinstance(result.exception, ValueError), result.output
+    return str(result.exception)
+
+
+def test_mistakes_are_named_before_anything_runs(source: Path, tmp_path: Path) -> None:
+    assert "--steps 0: give 1 or more" in failing(source, "--steps", 0)
+    assert "--cases 0: give 1 or more" in failing(source, "--cases", 0)
+    assert "pdf is none of json, csv, html" in failing(source, "--formats", "pdf")
+    assert "--reports: all is none of summary, phases, transforms, ops, kernels" in failing(source, "--reports", "all")
+    assert "no such file or folder" in failing(tmp_path / "nowhere")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "summary.json").write_text("mine")
+    assert "is not empty" in failing(source, "--out", tmp_path / "old")
+    assert (tmp_path / "old" / "summary.json").read_text() == "mine"
+
+
+def test_a_run_s_folder_is_left_as_it_was(source: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.yaml").write_text(dump_run(config_of(source, tmp_path / "cache")))
+    (run / "summary.json").write_text("{}")
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    assert "is not empty" in failing(run, "--out", run)
+    out = tmp_path / "profile"
+    result = CliRunner().invoke(app, [str(run), "--out", str(out), "--steps", "1", "--formats", "json"])
+    assert result.exit_code == 0, result.output
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    assert {path.name for path in out.iterdir()} == {"summary.json", "trace.json"}
+    assert "trace.json" in result.output
+
+
+def test_nsight_s_command_is_printed_and_run(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    given = [str(source), "train.seed=3", "--nsys", "--steps", "2", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 0, result.output
+    for part in ("nsys profile -t cuda,nvtx,osrt,cudnn", "HASTEN_NVTX=1", " profile ", "train.seed=3", "--steps 2"):
+        assert part in result.output
+    assert "not on the PATH" in result.output
+
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    tool = folder / "nsys"
+    tool.write_text(f'#!/bin/sh\necho "$@" > {tmp_path / "given"}\nexit 3\n')
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 3
+    told = (tmp_path / "given").read_text()
+    assert told.startswith("profile -t cuda,nvtx,osrt,cudnn")
+    assert "--nsys" not in told
+
+
+def test_under_nsight_torch_s_profiler_keeps_away(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hasten.observe import ranges
+
+    monkeypatch.setattr(ranges, "NVTX", True)
+    out = tmp_path / "out"
+    settings = [*SETTINGS, f"cache.dir={tmp_path / 'cache'}"]
+    result = CliRunner().invoke(app, [str(source), *settings, "--steps", "1", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "marked for Nsight" in result.output
+    assert not out.exists()

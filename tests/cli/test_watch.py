@@ -1,0 +1,59 @@
+"""`hasten watch`, on its own app."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from hasten.cli.watch import watch
+from tests.observe.monitor.series import series, start, write
+
+app = typer.Typer()
+app.command()(watch)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "run.yaml").write_text("train:\n  steps: 400\n")
+    write(tmp_path / "monitor.jsonl", series(60), before=[start()])
+    return tmp_path
+
+
+@pytest.mark.parametrize("options", [["--once"], []])  # what is not a terminal gets one frame either way
+def test_one_frame(run: Path, options: list[str]) -> None:
+    done = CliRunner().invoke(app, [str(run), *options])
+    assert done.exit_code == 0, done.output
+    assert "step 118/400" in done.output
+    assert "\x1b" not in done.output
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, [str(tmp_path / "none"), "--once"])
+    assert isinstance(done.exception, ValueError)
+    assert "does not exist" in str(done.exception)
+
+
+def test_on_a_terminal_it_is_drawn_until_the_run_is_over(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Console, "is_terminal", property(lambda console: True))
+    looks = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        write(run / "monitor.jsonl", series(10, start=50 + 10 * looks))
+        if looks == 3:
+            (run / "summary.json").write_text('{"status": "finished"}')
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    watch(run)
+    assert looks == 3
+    output = capsys.readouterr().out
+    assert "running" in output
+    assert "finished" in output

@@ -1,0 +1,85 @@
+"""The monitor over the real driver."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from hasten.observe.monitor import Monitor, Recording
+from hasten.observe.monitor.gpu import GpuProbe
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def work(seconds: float) -> None:
+    """Keep the device and its tensor cores busy."""
+    matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for _ in range(20):
+            matrix = (matrix @ matrix).clamp_(-1, 1)
+        torch.cuda.synchronize()
+
+
+def test_the_driver_tells_of_a_device_at_work() -> None:
+    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    probe = GpuProbe((uuid,))
+    assert probe.note == ""
+    held = torch.zeros(512 * 2**20, dtype=torch.uint8, device="cuda")
+    probe.read()
+    work(2.0)
+    (gpu,) = probe.read()
+    probe.close()
+    assert gpu.util is not None
+    assert gpu.util > 50
+    assert gpu.used is not None
+    assert gpu.total is not None
+    assert held.numel() / 2**20 <= gpu.used <= gpu.total
+    total = torch.cuda.get_device_properties(0).total_memory / 2**20
+    assert gpu.total == pytest.approx(total, rel=0.05)
+    assert gpu.throttle is not None
+    for value in (gpu.power_w, gpu.sm_mhz, gpu.mem_mhz, gpu.temperature_c):
+        assert value is None or value > 0
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0), reason="GPM counters came with Hopper"
+)
+def test_tensor_cores_are_told() -> None:
+    probe = GpuProbe((0,))
+    probe.read()
+    work(2.0)
+    (gpu,) = probe.read()
+    probe.close()
+    if gpu.tensor is None:
+        pytest.skip("this driver keeps its GPM counters to itself")
+    assert gpu.tensor > 5
+
+
+def test_a_sample_costs_little_beside_a_busy_device(tmp_path: Path) -> None:
+    """Printed, and judged loosely: `pytest -s` shows what a sample took."""
+    enough = threading.Event()
+
+    def steps() -> int:
+        if monitor.num_samples >= 30:
+            enough.set()
+        return monitor.num_samples
+
+    monitor = Monitor(tmp_path, every=0.1, steps=steps, gpus=(0,))
+    with monitor:
+        while not enough.is_set():
+            work(0.2)
+    print(f"{1e6 * sum(monitor._costs) / len(monitor._costs):.0f} us of a core for a sample")
+    recording = Recording(tmp_path / "monitor.jsonl")
+    recording.poll(is_last=True)
+    samples = recording.history.samples()
+    assert all(len(sample.gpus) == 1 for sample in samples)
+    assert max(sample.gpus[0].util or 0 for sample in samples) > 50
+    assert sum(monitor._costs) / len(monitor._costs) < 0.05

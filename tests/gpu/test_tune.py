@@ -1,0 +1,42 @@
+"""The search on a GPU: every stage has arms that run there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hasten.cases.phantom import write_phantoms
+from hasten.config.load import load_run
+from hasten.engine.job import plan_run
+from hasten.study.tune.kept import Kept
+from hasten.study.tune.lab import Lab
+from hasten.study.tune.room import room_of
+from hasten.study.tune.space import space_of, start_of
+from hasten.study.tune.workshop import Workshop
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def test_every_arm_runs_or_says_why_not(tmp_path: Path) -> None:
+    write_phantoms(tmp_path / "data", num_cases=4, shape=(16, 32, 32), spacing=(10.0, 4.0, 4.0))
+    given = (
+        f"data.source={tmp_path / 'data'}", f"cache.dir={tmp_path / 'cache'}", "train.device=cuda",
+        "sample.patch=[16,32,32]", "sample.batch_size=2", "network.channels=[8,16]", "network.strides=[[2,2,2]]",
+        "train.optimizer=adamw",
+    )  # fmt: skip
+    planned = plan_run(load_run(None, given))
+    shop, start = Workshop(planned), start_of(planned)
+    lab = Lab(shop, start)
+    room = room_of(shop, start, Kept.open(tmp_path / "kept", {}, fresh=True))
+    for stage in space_of(planned, start, room).stages:
+        arms = [arm for arm in (start.having(change) for change in stage.changes) if arm != start]
+        found = lab.measure(stage.kind, start, arms, 600.0)
+        assert set(found) == set(arms)
+        for arm, measured in found.items():
+            assert measured.outcome != "disagreed", (stage.name, arm.apart(start), measured.agreement)
+            assert measured.gain is not None or measured.why, (stage.name, arm.apart(start))

@@ -1,0 +1,229 @@
+"""A run seen from outside: running, over, killed, not begun, damaged, and no run at all."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from hasten.observe.monitor.frame import frame
+from hasten.observe.monitor.watch import ENDING_S, SILENT_METRICS_S, SILENT_S, Watch
+from tests.observe.monitor.series import series, start, write
+
+NOW = 1_700_000_000.0
+
+
+def lines(folder: Path, *records: dict[str, Any]) -> None:
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+
+
+def train(step: int, **more: Any) -> dict[str, Any]:
+    fields = {"kind": "train", "step": step, "time_s": 10 + step / 2, "loss": 1 / step}
+    return fields | {"samples_per_s": 16.0, "wait_share": 0.012} | more
+
+
+def validation(step: int, dice: float) -> dict[str, Any]:
+    return {"kind": "validation", "step": step, "time_s": 10 + step / 2, "dice": dice}
+
+
+def age(folder: Path, seconds: float) -> None:
+    """Make every file that old."""
+    for path in folder.iterdir():
+        os.utime(path, (NOW - seconds, NOW - seconds))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that has just written."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.yaml").write_text("train:\n  steps: 400\n  target: 0.87\n")
+    lines(folder, *(train(step) for step in range(10, 101, 10)), validation(50, 0.8), validation(100, 0.7))
+    write(folder / "monitor.jsonl", series(60), before=[start()])
+    age(folder, 1)
+    return folder
+
+
+def watch(folder: Path) -> Watch:
+    return Watch(folder, now=lambda: NOW)
+
+
+def shown(folder: Path, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(frame(watch(folder).poll()), soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_running_run(run: Path) -> None:
+    view = watch(run).poll()
+    assert (view.state, view.is_over, view.steps, view.total, view.target) == ("running", False, 118, 400, 0.87)
+    assert (view.loss, view.samples_per_s, view.wait_share) == (0.01, 16.0, 0.012)
+    assert (view.dice, view.best, view.best_step) == (0.7, 0.8, 50)
+    assert view.left_s == pytest.approx(0.5 * (400 - 118))
+    text = shown(run)
+    for words in (
+        "run  running",
+        "step 118/400 (30%), 2 min left at this pace",
+        "loss 0.0100  Dice 0.7000 (best 0.8000 at step 50, target 0.8700)",
+        "16.0 samples/s  waiting for data 1.2%",
+        "500 ms",
+        "7.8/78 GiB",
+        "CPU 80%",
+        "RAM 7.8 of 31.2 GiB",
+    ):
+        assert words in text
+
+
+def test_it_goes_on_with_what_is_new(run: Path) -> None:
+    following = watch(run)
+    assert following.poll().loss == 0.01
+    lines(run, train(200, loss=0.5), validation(200, 0.9))
+    write(run / "monitor.jsonl", series(10, start=60))
+    age(run, 0)
+    view = following.poll()
+    assert (view.loss, view.dice, view.best, view.steps) == (0.5, 0.9, 0.9, 200)
+    assert view.time_s == 110
+
+
+def test_a_run_that_was_resumed_begins_where_it_was_saved(run: Path) -> None:
+    following = watch(run)
+    following.poll()
+    kept = [train(step) for step in range(10, 51, 10)]
+    (run / "new").write_text("".join(json.dumps(line) + "\n" for line in [*kept, validation(50, 0.8)]))
+    (run / "new").replace(run / "metrics.jsonl")
+    age(run, 0)
+    view = following.poll()
+    assert (view.dice, view.loss) == (0.8, 0.02)
+
+
+def test_a_run_that_was_killed(run: Path) -> None:
+    age(run, SILENT_S - 1)
+    assert watch(run).poll().state == "running"
+    age(run, 47)
+    view = watch(run).poll()
+    assert (view.state, view.is_over, view.silent_s, view.left_s) == ("silent", False, 47, None)
+    text = shown(run)
+    assert "no news for 47 s" in text
+    assert f"hasten train --resume --out {run}" in text
+
+
+def test_a_monitor_that_samples_rarely_is_waited_for(run: Path) -> None:
+    (run / "monitor.jsonl").unlink()
+    write(run / "monitor.jsonl", series(60), before=[start(every=30)])
+    age(run, 100)
+    assert watch(run).poll().state == "running"
+    age(run, 200)
+    assert watch(run).poll().state == "silent"
+
+
+def test_a_run_without_a_monitor(run: Path) -> None:
+    (run / "monitor.jsonl").unlink()
+    age(run, SILENT_METRICS_S - 1)
+    view = watch(run).poll()
+    assert (view.state, view.steps, view.ranks) == ("running", 100, {})
+    age(run, SILENT_METRICS_S + 1)
+    assert "no news for 2 min" in shown(run)
+
+
+def test_a_run_that_is_over(run: Path) -> None:
+    write(run / "monitor.jsonl", [], after=[{"kind": "stop"}])
+    (run / "summary.json").write_text(json.dumps({"status": "target_reached", "steps": 100, "name": "hippo"}))
+    age(run, 5000)
+    view = watch(run).poll()
+    assert (view.state, view.is_over, view.silent_s) == ("target_reached", True, None)
+    assert "hippo  target reached" in shown(run)
+
+
+def test_a_run_that_ended_without_a_summary(run: Path) -> None:
+    write(run / "monitor.jsonl", [], after=[{"kind": "stop"}])
+    age(run, ENDING_S - 1)
+    assert watch(run).poll().state == "running"
+    age(run, ENDING_S + 1)
+    assert watch(run).poll().is_over
+    assert "ended without a summary" in shown(run)
+
+
+def test_a_resumed_run_is_not_taken_for_over_by_its_old_summary(run: Path) -> None:
+    (run / "summary.json").write_text(json.dumps({"status": "interrupted", "steps": 50}))
+    age(run, 1)
+    os.utime(run / "summary.json", (NOW - 3000, NOW - 3000))
+    assert watch(run).poll().state == "running"
+    age(run, 60)
+    os.utime(run / "summary.json", (NOW - 3000, NOW - 3000))
+    assert watch(run).poll().state == "silent"
+
+
+@pytest.mark.parametrize("names", [(), ("checkpoints",), ("run.yaml", "plan.json", "checkpoints")])
+def test_a_run_that_has_not_begun(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / name).mkdir() if name == "checkpoints" else (tmp_path / name).write_text("")
+    view = watch(tmp_path).poll()
+    assert (view.state, view.is_over, view.steps, view.ranks) == ("waiting", False, None, {})
+    assert "nothing written yet" in shown(tmp_path)
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"missing: does not exist; give the folder"):
+        Watch(tmp_path / "missing")
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"file: is a file"):
+        Watch(tmp_path / "file")
+    with pytest.raises(ValueError, match=r"holds no run \(run\.yaml is missing\)"):
+        Watch(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["run.yaml", "metrics.jsonl", "monitor.jsonl", "summary.json"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1, 2]", b"\xff\xfe\x00\n", b'{"kind": "train", "step": "x"}\n', None]
+)
+def test_a_damaged_or_missing_file_leaves_the_rest(run: Path, name: str, content: bytes | None) -> None:
+    if content is None:
+        (run / name).unlink(missing_ok=True)
+    else:
+        (run / name).write_bytes(content)
+    age(run, 1)
+    text = shown(run)
+    assert "running" in text
+    assert "step " in text
+    if name.endswith("jsonl") and content in (b"[1, 2]\n", b"\xff\xfe\x00\n"):
+        assert "1 line could not be read" in text
+
+
+def test_ranks_and_alerts_and_notes(run: Path) -> None:
+    (run / "monitor.jsonl").unlink()
+    for rank in range(3):
+        name = f"monitor-rank{rank}.jsonl" if rank else "monitor.jsonl"
+        samples = series(90, step_s=0.6 if rank == 1 else 0.3)
+        write(run / name, samples, before=[start(rank=rank), {"kind": "note", "text": "the same note"}])
+    age(run, 1)
+    view = watch(run).poll()
+    assert sorted(view.ranks) == [0, 1, 2]
+    assert [(alert.kind, alert.subject) for alert in view.alerts] == [("straggler", "rank 1")]
+    assert view.notes == ("the same note",)
+    text = shown(run)
+    assert "! Rank 1 takes 600 ms a step and the others 300 ms" in text
+    assert text.count("the same note") == 1
+
+
+def test_markup_in_names_is_text(tmp_path: Path) -> None:
+    folder = tmp_path / "[red]run"
+    folder.mkdir()
+    write(folder / "monitor.jsonl", series(5), before=[start(), {"kind": "note", "text": "[bold]x[/bold]"}])
+    age(folder, 1)
+    text = shown(folder)
+    assert "[red]run" in text
+    assert "[bold]x[/bold]" in text
+
+
+def test_it_fits_a_narrow_terminal(run: Path) -> None:
+    console = Console(file=io.StringIO(), width=60, highlight=False)
+    console.print(frame(watch(run).poll()))
+    assert isinstance(console.file, io.StringIO)
+    assert max(len(line) for line in console.file.getvalue().splitlines()) <= 60

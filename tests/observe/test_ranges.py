@@ -1,0 +1,258 @@
+"""Ranges: seen by torch's profiler and by NVTX, nothing where nobody looks, and objects stay what they were."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from monai.handlers import CheckpointSaver, StatsHandler
+from monai.losses import DiceLoss
+from monai.transforms import Compose, Flip, RandFlipd, ScaleIntensity
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from hasten.observe import ranges
+from hasten.observe.ranges import Range, nvtx_wanted, ranges_on
+
+
+def seen(call: Callable[[], object]) -> dict[str, int]:
+    """How often each name is recorded."""
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        call()
+    return {event.key: event.count for event in found.key_averages()}
+
+
+class Double:
+    def __call__(self, value: int) -> int:
+        return 2 * value
+
+
+class Cases(Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __len__(self) -> int:
+        return 3
+
+
+@Range("counted")
+def counted(count: int) -> Iterator[int]:
+    """Numbers."""
+    yield from range(count)
+
+
+class Worker:
+    @Range("worked")
+    def work(self, value: int) -> int:
+        """Adds one."""
+        return value + 1
+
+    @Range()
+    def named_by_itself(self) -> None:
+        pass
+
+
+def test_a_range_is_a_context() -> None:
+    def nested() -> None:
+        with Range("outer"), Range("inner"):
+            torch.ones(3).sum()
+
+    found = seen(nested)
+    assert found["outer"] == found["inner"] == 1
+    assert not ranges_on()
+
+
+def test_one_range_may_be_entered_again_inside_itself() -> None:
+    again = Range("again")
+
+    def nested() -> None:
+        with again, Range("between"), again:
+            pass
+        with again:
+            pass
+
+    assert seen(nested)["again"] == 3
+
+
+def test_functions_methods_and_generators_are_decorated() -> None:
+    assert Worker().work(1) == 2
+    assert Worker.work.__doc__ == "Adds one."
+    found = seen(lambda: (Worker().work(1), Worker().named_by_itself(), list(counted(2))))
+    assert found["worked"] == 1
+    assert found["Worker.named_by_itself"] == 1
+    assert found["counted"] == 3  # two numbers, and the end
+    assert seen(lambda: Range()(functools.partial(Worker().work, 1))())["Worker.work"] == 1
+
+
+def test_nothing_is_done_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(name: str) -> Any:
+        raise AssertionError(f"{name} is recorded")
+
+    monkeypatch.setattr(ranges, "_begin", never)
+    monkeypatch.setattr(ranges, "NVTX", False)
+    with Range("quiet"):
+        assert Range("quiet")(Double())(2) == 4
+    assert list(counted(2)) == [0, 1]
+    with profile(activities=[ProfilerActivity.CPU]), pytest.raises(AssertionError, match="loud is recorded"):
+        Range("loud").__enter__()
+
+
+def test_a_range_ends_with_an_error() -> None:
+    @Range("failing")
+    def fails() -> None:
+        raise KeyError("no")
+
+    def run() -> None:
+        for _ in range(2):
+            with pytest.raises(KeyError):
+                fails()
+        with pytest.raises(KeyError), Range("context"):
+            fails()
+        with Range("after"):
+            pass
+
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        run()
+    after = next(event for event in found.events() if event.name == "after")
+    assert after.cpu_parent is None
+
+
+@pytest.mark.parametrize(
+    ("thing", "use", "name"),
+    [
+        (Double(), lambda thing: thing(1), "Double"),
+        (RandFlipd(["image"], prob=1.0), lambda thing: thing({"image": torch.ones(1, 2, 2)}), "RandFlipd"),
+        (nn.Linear(2, 2), lambda thing: thing(torch.ones(1, 2)), "Linear"),
+        (DiceLoss(), lambda thing: thing(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2)), "DiceLoss"),
+        (torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1), lambda thing: thing.step(), "SGD"),
+        (Cases(), lambda thing: thing[0], "Cases"),
+    ],
+    ids=["transform", "monai", "module", "loss", "optimizer", "data set"],
+)
+def test_objects_are_marked_and_stay_what_they_are(thing: Any, use: Callable[[Any], object], name: str) -> None:
+    kind = type(thing)
+    marked = Range()(thing)
+    assert marked is thing
+    assert isinstance(marked, kind)
+    assert (type(marked).__name__, type(marked).__module__, type(marked).__qualname__) == (
+        kind.__name__, kind.__module__, kind.__qualname__,
+    )  # fmt: skip
+    assert seen(lambda: use(marked))[name] == 1
+    for twin in (copy.deepcopy(marked), pickle.loads(pickle.dumps(marked))):
+        assert isinstance(twin, kind)
+        assert seen(lambda twin=twin: use(twin))[name] == 1
+
+
+def test_a_copied_module_runs_with_its_own_weights() -> None:
+    first = Range("net")(nn.Linear(1, 1))
+    second = copy.deepcopy(first)
+    with torch.no_grad():
+        second.weight.fill_(0)
+        second.bias.fill_(7)
+    assert second(torch.ones(1, 1)).item() == 7.0
+
+
+def test_a_marked_module_compiles_into_one_graph() -> None:
+    net = Range("net")(nn.Linear(2, 2))
+
+    def called(value: torch.Tensor) -> torch.Tensor:
+        with Range("part"):
+            return 2 * net(value)
+
+    value = torch.ones(1, 2)
+    assert torch.equal(torch.compile(called, backend="eager", fullgraph=True)(value), called(value))
+
+
+def test_loaders_and_their_iterators_are_marked() -> None:
+    def loader() -> DataLoader[Any]:
+        return DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2)
+
+    marked = Range("data loading")(loader())
+    assert isinstance(marked, DataLoader)
+    assert len(marked) == 2
+    assert seen(lambda: [batch for batch in marked])["data loading"] == 3  # noqa: C416 (its length is not asked for)
+    assert seen(lambda: list(Range("data loading")(iter(loader()))))["data loading"] >= 2
+    assert seen(lambda: next(Range("data loading")(number for number in range(3))))["data loading"] == 1
+    closed = Range("data loading")(number for number in range(3))
+    closed.close()
+    assert list(closed) == []
+
+
+def test_handlers_are_marked_where_their_engine_calls_them() -> None:
+    from ignite.engine import Engine
+
+    handler = Range("told")(StatsHandler(name="quiet", output_transform=lambda _: 1.0))
+    engine = Engine(lambda *_: 1.0)
+    handler.attach(engine)
+    found = seen(lambda: engine.run([0, 1], max_epochs=1))
+    assert found["told.iteration_completed"] == 2
+    assert found["told.epoch_completed"] == 1
+    saver = CheckpointSaver(save_dir="nowhere", save_dict={"net": nn.Linear(1, 1)})
+    assert set(ranges._marked_names(Range(), saver)) == {
+        "completed", "exception_raised", "metrics_completed", "interval_completed",
+    }  # fmt: skip
+
+
+def test_monai_s_arguments() -> None:
+    marked = Range("net", methods=("forward", "extra_repr"))(nn.Linear(1, 1))
+    found = seen(lambda: (marked(torch.ones(1, 1)), repr(marked)))
+    assert found["net.forward"] == found["net.extra_repr"] == 1
+    single = Range("net", methods="forward", append_method_name=True)(nn.Linear(1, 1))
+    assert seen(lambda: single(torch.ones(1, 1)))["net.forward"] == 1
+    chain = Range("all", recursive=True)(Compose([Flip(0), ScaleIntensity(), Flip(1)]))
+    found = seen(lambda: chain(torch.arange(4.0).view(1, 2, 2)))
+    assert [found[name] for name in ("all", "Flip", "Flip_2", "ScaleIntensity")] == [1, 1, 1, 1]
+    assert len(Range(recursive=True)([Flip(0), Flip(1)])) == 2
+
+
+def test_a_method_that_lies_in_the_object_itself_is_reached() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)  # puts a step of its own into the object
+    Range("update")(optimizer)
+    assert seen(optimizer.step)["update"] == 1
+
+
+def test_what_can_not_be_marked_is_said() -> None:
+    with pytest.raises(ValueError, match=r"a object has none of forward, __call__.*methods="):
+        Range()(object())
+    with pytest.raises(ValueError, match="Double is a class"):
+        Range()(Double)
+    with pytest.raises(ValueError, match="a list can't be marked"):
+        Range()([1])
+    with pytest.raises(ValueError, match="a Double has no work; name"):
+        Range("x", methods="work")(Double())
+
+
+def test_nvtx_is_told_in_a_process_that_nsight_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not nvtx_wanted({"HASTEN_NVTX": "0"})
+    assert nvtx_wanted({"HASTEN_NVTX": "1"})
+    assert nvtx_wanted({"NSYS_PROFILING_SESSION_ID": "17"})
+    assert nvtx_wanted({"NVTX_INJECTION64_PATH": "/lib.so"})
+    told: list[str] = []
+    fake = SimpleNamespace(rangePushA=told.append, rangePop=lambda: told.append("end"))
+    monkeypatch.setattr(torch._C, "_nvtx", fake, raising=False)
+    monkeypatch.setattr(ranges, "NVTX", True)
+    with Range("step"):
+        Range("flip")(Double())(1)
+    assert told == ["step", "flip", "end", "end"]
+    monkeypatch.setattr(torch._C, "_nvtx", None, raising=False)  # a build without CUDA
+    with Range("step"):
+        pass
+
+
+def test_it_starts_without_torch() -> None:
+    script = (
+        "import sys; from hasten.observe.ranges import Range\n"
+        "with Range('a'): pass\n"
+        "assert 'torch' not in sys.modules and 'monai' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -1,0 +1,169 @@
+"""What each tracker holds of a run, by its own reader: points by the metric's name, settings, and the summary."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Points = dict[str, list[tuple[int, float]]]
+
+
+@dataclass(frozen=True)
+class Held:
+    points: Points = field(default_factory=lambda: defaultdict(list))
+    """(step, value) of each metric, in the order in which they were written."""
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    ids: set[str] = field(default_factory=set)
+    """Of the tracker's runs that this run's records are in."""
+
+
+def read_jsonl(run: Path) -> Held:
+    held = Held()
+    for line in map(json.loads, (run / "tracking.jsonl").read_text().splitlines()):
+        if line["name"].startswith("summary/"):
+            held.summary[line["name"].removeprefix("summary/")] = line["value"]
+        else:
+            assert line["time"] > 1e9
+            held.points[line["name"]].append((line["step"], line["value"]))
+    return held
+
+
+def read_tensorboard(run: Path) -> Held:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import metadata
+
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    held = Held()
+    for tag in events.Tags()["scalars"]:
+        held.points[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
+    start = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    for name, value in metadata.parse_session_start_info_plugin_data(start).hparams.items():
+        held.config[name] = getattr(value, value.WhichOneof("kind"))
+    if "summary/text_summary" in events.Tags()["tensors"]:
+        text = events.Tensors("summary/text_summary")[-1].tensor_proto.string_val[0].decode()
+        rows = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
+        held.summary.update({name: _typed(value) for name, value in rows})
+    return held
+
+
+def read_mlflow(run: Path) -> Held:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{run.parent / 'mlflow.db'}")
+    held = Held()
+    for experiment in client.search_experiments():
+        for found in client.search_runs([experiment.experiment_id]):
+            held.ids.add(found.info.run_id)
+            held.config.update(found.data.params)
+            for name in found.data.metrics:
+                history = client.get_metric_history(found.info.run_id, name)
+                if name.startswith("summary/"):
+                    held.summary[name.removeprefix("summary/")] = history[-1].value
+                else:
+                    held.points[name] += [(metric.step, metric.value) for metric in history]
+            for name, value in found.data.tags.items():
+                if name.startswith("summary/"):
+                    held.summary[name.removeprefix("summary/")] = value
+    return held
+
+
+def read_neptune(run: Path) -> Held:
+    from neptune.core.components.queue.disk_queue import DiskQueue
+    from neptune.internal.operation import LogFloats, Operation
+
+    held = Held()
+    folders = (run / ".neptune" / "offline").iterdir()
+    for folder in sorted(folders, key=lambda folder: (folder / "metadata.json").stat().st_mtime):
+        queue = DiskQueue(
+            data_path=folder, to_dict=lambda entry: {}, from_dict=Operation.from_dict, lock=threading.RLock()
+        )
+        for element in queue.get_batch(100_000):
+            entry = element.obj
+            if isinstance(entry, LogFloats):
+                held.points["/".join(entry.path)] += [(int(value.step), value.value) for value in entry.values]
+            elif entry.path[0] == "config":
+                held.config[".".join(entry.path[1:])] = entry.value
+            elif entry.path[0] == "summary":
+                held.summary["/".join(entry.path[1:])] = entry.value
+    held.ids.add(json.loads((run / "trackers.json").read_text())["neptune"]["custom_run_id"])
+    return held
+
+
+def read_wandb(run: Path) -> Held:
+    held = Held()
+    files = (run / "wandb").glob("offline-run-*/run-*.wandb")
+    for file in sorted(files, key=lambda file: file.stat().st_mtime):
+        held.ids.add(file.stem.removeprefix("run-"))
+        for record in _finished(file):
+            kind = record.WhichOneof("record_type")
+            if kind == "history":
+                row = {
+                    "/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item
+                }
+                for name, value in row.items():
+                    if "/" in name:
+                        held.points[name].append((row["step"], value))
+            elif kind == "run":
+                held.config.update({entry.key: json.loads(entry.value_json) for entry in record.run.config.update})
+            elif kind == "summary":
+                held.summary.update(
+                    {
+                        entry.key.removeprefix("summary/"): json.loads(entry.value_json)
+                        for entry in record.summary.update
+                        if entry.key.startswith("summary/")
+                    }
+                )
+    return held
+
+
+def _finished(file: Path) -> list[Any]:
+    """W&B's own process may still be writing when a run has ended in ours; its last record is `exit`."""
+    for _ in range(600):
+        records = _wandb_records(file.read_bytes())
+        if records and records[-1].WhichOneof("record_type") == "exit":
+            return records
+        time.sleep(0.05)
+    raise AssertionError(f"{file} was never finished")
+
+
+def _wandb_records(data: bytes) -> list[Any]:
+    """Of W&B's transaction log: LevelDB's log format, behind 7 bytes of its own."""
+    from wandb.proto import wandb_internal_pb2
+
+    assert data[:4] == b":W&B"
+    records, position, whole = [], 7, b""
+    while position + 7 <= len(data):
+        left = 32768 - position % 32768
+        if left < 7:
+            position += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, position)
+        whole += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # the only piece, or the last
+            records.append(wandb_internal_pb2.Record.FromString(whole))
+            whole = b""
+    return records
+
+
+def _typed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+READERS = {
+    "jsonl": read_jsonl,
+    "tensorboard": read_tensorboard,
+    "mlflow": read_mlflow,
+    "neptune": read_neptune,
+    "wandb": read_wandb,
+}

@@ -1,0 +1,253 @@
+"""What every tracker promises: what was logged can be read back with its own reader, and its troubles end no run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hasten.observe.trackers import Tracking, attach, check_trackers
+from tests.observe.trackers.readers import READERS, Held
+
+TRACKERS = sorted(READERS)
+CONFIG: dict[str, Any] = {
+    "sample": {"patch": (40, 56, 40), "batch_size": 8},
+    "train": {"learning_rate": 0.003, "target": None, "compile": True},
+}
+SUMMARY = {
+    "status": "target_reached",
+    "best": {"metric": "mean_dice", "value": 0.875, "step": 40},
+    "seconds": {"train": 61.5},
+    "skipped_updates": None,
+    "engaged": {"bf16": {"on": True, "why": "faster"}},
+}
+CLASSES = ("Anterior", "tumor core (T1/T2)")
+
+
+USERS = ("RANK", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI", "NEPTUNE_DATA_DIRECTORY")
+OURS = {"WANDB_ERROR_REPORTING": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}
+"""Set where the user has not, before a tracker is imported."""
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the user's settings counts, and nothing is left in their home or in the environment."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in (*USERS, *OURS):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of MLflow's without runs: it takes seconds to make one."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    MlflowClient(f"sqlite:///{folder / 'mlflow.db'}").search_experiments()
+    return folder / "mlflow.db"
+
+
+def tracking(name: str, run: Path, *, first: int = 0) -> Tracking:
+    run.mkdir(exist_ok=True)
+    return Tracking([name], run, project="brains", run_name="my run", config=CONFIG, first=first)
+
+
+def records(first: int, last: int) -> list[Mapping[str, Any]]:
+    """Lines of metrics.jsonl and of the monitor after step `first` up to `last`."""
+    found: list[Mapping[str, Any]] = []
+    for step in range(first + 10, last + 1, 10):
+        found.append(
+            {"kind": "train", "step": step, "time_s": 0.5 * step, "loss": 4 / step, "lr": 0.003, "samples_per_s": 80.5,
+             "wait_share": float("nan")}
+        )  # fmt: skip
+        found.append({"kind": "sample", "time": 0.5 * step, "host": {"cpu": 50.5}, "gpus": [{"index": 1, "util": 90}]})
+        if step % 20 == 0:
+            dice = {"Anterior": 0.75, CLASSES[1]: 0.5}
+            found.append(
+                {"kind": "validation", "step": step, "time_s": 0.5 * step, "dice": 0.625, "dice_per_class": dice}
+            )
+    return found
+
+
+def told_by_hasten(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name.startswith("hasten")]
+
+
+def points(*steps: int) -> dict[str, list[tuple[int, float]]]:
+    """What `records` comes to, by name; 20ths were validated."""
+    validated = [step for step in steps if step % 20 == 0]
+    return {
+        "train/loss": [(step, pytest.approx(4 / step)) for step in steps],
+        "train/lr": [(step, pytest.approx(0.003)) for step in steps],
+        "train/samples_per_s": [(step, 80.5) for step in steps],
+        "monitor/host/cpu": [(step, 50.5) for step in steps],
+        "monitor/gpus/1/util": [(step, 90) for step in steps],
+        "validation/dice": [(step, 0.625) for step in validated],
+        "validation/dice_per_class/Anterior": [(step, 0.75) for step in validated],
+        "validation/dice_per_class/tumor core (T1_T2)": [(step, 0.5) for step in validated],
+    }
+
+
+def held_by(name: str, run: Path) -> Held:
+    held = READERS[name](run)
+    if name == "mlflow":  # which has no brackets in its names
+        held.points["validation/dice_per_class/tumor core (T1_T2)"] = held.points.pop(
+            "validation/dice_per_class/tumor core _T1_T2_"
+        )
+    return held
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_what_was_logged_is_read_back_and_a_resumed_run_goes_on(
+    name: str,
+    tmp_path: Path,
+    database: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    run = tmp_path / "run"
+    shutil.copy(database, tmp_path)
+    capfd.readouterr()
+    with tracking(name, run) as first:
+        for record in records(0, 40):
+            first.log(record)
+    held = held_by(name, run)
+    assert dict(held.points) == points(10, 20, 30, 40)
+    if name != "jsonl":
+        assert {key: str(value) for key, value in held.config.items() if not key.startswith("_")} == {
+            "sample.patch": "40, 56, 40",
+            "sample.batch_size": "8.0" if name == "tensorboard" else "8",
+            "train.learning_rate": "0.003",
+            "train.target": "none",
+            "train.compile": "True",
+        }
+    before, second = held.ids, int(time.time())
+    while int(time.time()) == second:  # W&B names its folders by it
+        time.sleep(0.05)
+
+    # The process was killed; its last checkpoint was that of step 20.
+    with tracking(name, run, first=20) as resumed:
+        for record in records(20, 60):
+            resumed.log(record)
+        resumed.summary(SUMMARY)
+    held = held_by(name, run)
+    assert held.ids == before, "the same run of the tracker"
+    # These cannot take back what the killed process sent; MLflow gives points by the time they were taken.
+    again = (30, 40) if name in ("mlflow", "wandb", "neptune") else ()
+    assert {key: sorted(found) for key, found in held.points.items()} == {
+        key: sorted(found, key=lambda point: point[0]) for key, found in points(10, 20, 30, 40, *again, 50, 60).items()
+    }
+    expected = {"status": "target_reached", "best/metric": "mean_dice", "best/value": 0.875, "best/step": 40,
+                "seconds/train": 61.5}  # fmt: skip
+    assert held.summary == expected
+    asked = {"mlflow": ("MLFLOW_DISABLE_TELEMETRY", "MLFLOW_LOGGING_LEVEL"), "wandb": ("WANDB_ERROR_REPORTING",)}
+    assert {key: os.environ.get(key) for key in asked.get(name, ())} == {key: OURS[key] for key in asked.get(name, ())}
+    assert not told_by_hasten(caplog)
+    said = capfd.readouterr()
+    assert not said.out + said.err, "the terminal belongs to the run's progress"
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_closing_twice_and_logging_late_do_nothing(name: str, tmp_path: Path, database: Path) -> None:
+    shutil.copy(database, tmp_path)
+    with tracking(name, tmp_path / "run") as tracked:
+        tracked.log({"kind": "train", "step": 1, "loss": 0.5})
+    tracked.close()
+    tracked.log({"kind": "train", "step": 2, "loss": 0.5})
+    assert dict(READERS[name](tmp_path / "run").points) == {"train/loss": [(1, 0.5)]}
+
+
+BLOCKED = {"jsonl": "tracking.jsonl", "tensorboard": "tensorboard", "mlflow": "../mlflow.db", "neptune": ".neptune"}
+"""What stands in each one's way: a file where it wants a folder, or the other way round. W&B evades such."""
+
+
+@pytest.mark.parametrize("name", sorted(BLOCKED))
+def test_one_that_cannot_write_is_told_once_and_ends_nothing(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    if name in ("jsonl", "mlflow"):
+        (run / BLOCKED[name]).mkdir()
+    else:
+        (run / BLOCKED[name]).write_text("in the way")
+    with tracking(name, run) as tracked:
+        for record in records(0, 40):
+            tracked.log(record)
+    (told,) = told_by_hasten(caplog)
+    assert told.startswith(f"{name}: the run is not tracked there any further (")
+
+
+@pytest.mark.parametrize("name", ["mlflow", "neptune", "wandb", "tensorboard"])
+def test_one_that_is_not_installed_is_told_with_its_remedy(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [module for module in sys.modules if module.split(".")[0] == name]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, name, None)
+    remedy = "pip install tensorboard" if name == "tensorboard" else f"pip install 'hasten[{name}]'"
+    assert check_trackers([name, "jsonl"]) == [f"observe.trackers: {name} is not installed; {remedy}, or leave it out"]
+    with caplog.at_level(logging.WARNING), tracking(name, tmp_path / "run") as tracked:
+        tracked.log({"kind": "train", "step": 1, "loss": 0.5})
+    (told,) = told_by_hasten(caplog)
+    assert told.startswith(f"{name}: the run is not tracked there any further (")
+    assert told.endswith(f"; {remedy}")
+
+
+def test_mlflow_keeps_the_files_of_a_run_and_how_it_ended(tmp_path: Path, database: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    shutil.copy(database, tmp_path)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.yaml").write_text("data:\n  source: https://me:word@host/brains.zip?signature=abc\ntrain: {}\n")
+    with pytest.raises(KeyboardInterrupt), tracking("mlflow", run):
+        raise KeyboardInterrupt
+    (run / "report.html").write_text("<p>")
+    attach(["mlflow"], run, run / "report.html")
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    (experiment,) = client.search_experiments(filter_string="name = 'brains'")
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert (found.info.run_name, found.info.status) == ("my run", "KILLED")
+    assert [file.path for file in client.list_artifacts(found.info.run_id)] == ["report.html", "run.yaml"]
+    (kept,) = (tmp_path / "mlartifacts").rglob("run.yaml")
+    assert kept.read_text() == "data:\n  source: https://host/brains.zip\ntrain: {}\n"
+    assert not (tmp_path / "mlruns").exists()
+
+
+def test_mlflow_goes_where_its_users_send_it(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.tracking import MlflowClient
+
+    shutil.copy(database, tmp_path / "other.db")
+    elsewhere = f"sqlite:///{tmp_path / 'other.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", elsewhere)
+    monkeypatch.chdir(tmp_path)
+    with tracking("mlflow", tmp_path / "run") as tracked:
+        tracked.log({"kind": "train", "step": 1, "loss": 0.5})
+    assert not (tmp_path / "mlflow.db").exists()
+    client = MlflowClient(elsewhere)
+    experiment = client.get_experiment_by_name("brains")
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.data.metrics == {"train/loss": 0.5}
+
+
+def test_a_package_that_is_only_a_folder_of_that_name_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "neptune").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for module in [module for module in sys.modules if module.split(".")[0] == "neptune"]:
+        monkeypatch.delitem(sys.modules, module)
+    assert check_trackers(["neptune"])
+
+
+def test_unknown_trackers_are_named() -> None:
+    (mistake,) = check_trackers(["jsonl", "comet"])
+    assert "no tracker 'comet'" in mistake
+    assert "tensorboard, mlflow" in mistake

@@ -1,0 +1,121 @@
+"""The page's section about the machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hasten.report.machine import machine_view
+from hasten.report.monitor import read_monitor
+from hasten.report.page import write_report
+from tests.observe.monitor.series import series, start, write
+
+MakeRun = Callable[..., Path]
+
+
+def html_of(folder: Path, tmp_path: Path) -> str:
+    return write_report([folder], tmp_path / "page.html").read_text(encoding="utf-8").replace("\u00a0", " ")
+
+
+def titles(folder: Path) -> list[str]:
+    view = machine_view(read_monitor(folder, []), "run-1")
+    assert view is not None
+    return [panel.title for panel in view.panels]
+
+
+def test_the_section_is_absent_without_a_monitor_file(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run()
+    assert read_monitor(folder, []) is None
+    assert "The machine" not in html_of(folder, tmp_path)
+    (folder / "monitor.jsonl").write_text(json.dumps(start()) + "\n")  # nothing sampled yet
+    assert "The machine" not in html_of(folder, tmp_path)
+
+
+def test_gpu_and_host_over_time_with_alerts(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run()
+    samples = series(
+        300,
+        gpu=lambda t: {"util": 2.0 if t > 150 else 95.0, "tensor": 40.0, "power_w": 400.0, "temperature_c": 60.0},
+        host=lambda t: {"disk_read": 5e6, "disk_write": 1e6, "net_in": 0.0, "net_out": 0.0},
+    )
+    write(folder / "monitor.jsonl", samples, before=[start()])
+    assert titles(folder) == [
+        "GPU utilisation (%)",
+        "GPU memory (GiB)",
+        "Step time (ms)",
+        "Processor, all cores (%)",
+        "Host memory (GiB)",
+        "Disk and network (MB/s)",
+    ]
+    html = html_of(folder, tmp_path)
+    for words in (
+        '<section id="run-1-machine">',
+        "GPU 0 was idle (below 10 %) for 2 min of 5 min of training",
+        "its tensor cores",
+        "of 78 GiB",
+        "median 500 ms",
+        "GPU 0: power",
+        "400 W",
+    ):
+        assert words in html, words
+    assert html.count('<svg class="figure"') == 3 + 6
+    ids = re.findall(r' id="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+
+
+def test_without_a_gpu_the_host_alone_and_the_note(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run()
+    note = {"kind": "note", "text": "no GPU is recorded: no NVIDIA driver was found"}
+    write(folder / "monitor.jsonl", series(60, num_gpus=0), before=[start(), note])
+    assert titles(folder) == ["Step time (ms)", "Processor, all cores (%)", "Host memory (GiB)"]
+    assert "No GPU is recorded: no NVIDIA driver was found." in html_of(folder, tmp_path)
+
+
+def test_every_rank_has_its_lines(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run()
+    for rank in range(12):  # more than there are colours
+        name = f"monitor-rank{rank}.jsonl" if rank else "monitor.jsonl"
+        write(folder / name, series(60, step_s=0.5 if rank == 2 else 0.25), before=[start(rank=rank)])
+    html = html_of(folder, tmp_path)
+    assert "Rank 2 takes 500 ms a step and the others 250 ms" in html
+    assert "GPU 0 (rank 3)" in html
+
+
+def test_slow_steps_are_shown_in_seconds(tmp_path: Path) -> None:
+    write(tmp_path / "monitor.jsonl", series(60, step_s=2.5), before=[start()])
+    assert "Step time (s)" in titles(tmp_path)
+
+
+def test_damaged_lines_are_skipped_with_a_note(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run()
+    path = write(folder / "monitor.jsonl", series(30), before=[start()])
+    with path.open("ab") as file:
+        file.write(b'nonsense\n{"kind": "sample"}\n\xff\xff\n{"kind": "sample", "time": 3')
+    html = html_of(folder, tmp_path)
+    assert "monitor.jsonl: 4 lines cannot be read." in html.split("Loss and Dice")[0]
+    assert "The machine" in html
+
+
+def test_alerts_that_were_raised_while_it_ran_are_listed(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run()
+    evil = "<script>alert(1)</script> was full"
+    alert = {"kind": "alert", "alert": "ram_soon", "subject": "host", "text": evil, "since_s": 3.0}
+    write(folder / "monitor.jsonl", series(30), before=[start()], after=[alert])
+    html = html_of(folder, tmp_path)
+    assert "<script>" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; was full." in html
+
+
+def test_a_long_run_stays_light(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hasten.report.monitor._MAX_SAMPLES", 2000)
+    folder = make_run()
+    write(folder / "monitor.jsonl", series(5000, num_gpus=0), before=[start()])
+    machine = read_monitor(folder, [])
+    assert machine is not None
+    assert 1000 <= len(machine.ranks[0]) <= 2001
+    assert machine.ranks[0][-1].time > 4990
+    assert len(html_of(folder, tmp_path)) < 400_000

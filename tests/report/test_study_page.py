@@ -1,0 +1,154 @@
+"""The page of a study: everything given is on it, nothing on it is alive, and it stands alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from hasten.report.figures import Line, curves
+from hasten.report.study_page import Bar, Section, Table, write_study_page
+from hasten.report.words import NBSP
+
+EVIL = "<script>alert('x')</script>\"&{{ 7 * 7 }}"
+
+
+class Page(HTMLParser):
+    """Checks the nesting while it parses, and keeps what the tests ask about."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> at {self.getpos()} closes nothing"
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data.replace(NBSP, " ")
+
+
+def write(tmp_path: Path, *sections: Section, **changes: str) -> Page:
+    texts = {"title": "Doctor", "verdict": "The training is input-bound."} | changes
+    return Page(
+        write_study_page(tmp_path / "page.html", cards=(("Step", "194 ms", "of 40"),), sections=sections, **texts)
+    )
+
+
+def test_everything_given_is_on_the_page(tmp_path: Path) -> None:
+    figure = curves([Line(seconds=[0, 1], values=[1, 2], color="--c1")], id_prefix="f", describe="a line")
+    page = write(
+        tmp_path,
+        Section(
+            title="Where the time went",
+            text="First paragraph.\n\nSecond one.",
+            table=Table(("Finding", "Costs", "Cure"), (("No workers", "118 ms", "num_workers=2"),), numeric=(1,)),
+            bar=Bar((("wait", 0.15), ("forward", 0.05))),
+            svg=figure,
+            note="Measured once.",
+            pre="$ python train.py\n  step 1",
+        ),
+        Section(title="Nothing more"),
+    )
+    for text in (
+        "Doctor", "The training is input-bound.", "Step", "194 ms", "of 40", "Where the time went", "No workers",
+        "118 ms", "num_workers=2", "150 ms (75.0 %)", "50 ms (25.0 %)", "Measured once.", "$ python train.py\n  step 1",
+        "Nothing more",
+    ):  # fmt: skip
+        assert text in page.text, text
+    assert page.tags["svg"] == page.tags["table"] == page.tags["pre"] == 1
+    assert page.tags["p"] == 4, "verdict, two paragraphs, a note"
+    assert ("aria-label", f"200{NBSP}ms in all: wait 75.0{NBSP}%, forward 25.0{NBSP}%") in page.attributes
+
+
+def test_text_is_inert(tmp_path: Path) -> None:
+    page = write(
+        tmp_path,
+        Section(
+            title=EVIL, text=EVIL, note=EVIL, pre=EVIL,
+            table=Table((EVIL, EVIL, EVIL), ((EVIL, EVIL, EVIL),)), bar=Bar(((EVIL, 1.0),), unit=EVIL),
+        ),
+        title=EVIL,
+        verdict=EVIL,
+    )  # fmt: skip
+    assert page.tags["script"] == 0
+    assert page.text.count(EVIL) == 15
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+
+
+def test_it_reaches_for_nothing_outside_itself(tmp_path: Path) -> None:
+    page = write(tmp_path, Section(title="A", bar=Bar((("x", 1.0),))))
+    html = (tmp_path / "page.html").read_text()
+    assert "://" not in html
+    assert "@import" not in html
+    assert page.tags["link"] == page.tags["script"] == page.tags["img"] == 0
+    assert ("content", "default-src 'none'; img-src data:; style-src 'unsafe-inline'") in page.attributes
+
+
+def test_the_parts_of_a_bar_share_its_width_and_no_colour(tmp_path: Path) -> None:
+    parts = tuple((f"part {index}", float(index)) for index in range(15))
+    page = write(tmp_path, Section(title="A", bar=Bar((*parts, ("nothing", float("nan"))), unit="GiB")))
+    styles = [value for name, value in page.attributes if name == "style" and value.startswith("flex:")]
+    shares = [float(style.split()[0].removeprefix("flex:")) for style in styles]
+    assert shares == pytest.approx([100 * index / 105 for index in range(1, 15)], abs=1e-3)
+    colors = [re.search(r"var\((--c\d+)\)", style)[1] for style in styles]
+    assert len(set(colors)) == 14
+    style_sheet = (tmp_path / "page.html").read_text().split("</style>")[0]
+    assert all(f"{color}: " in style_sheet for color in colors), "defined"
+    assert "nothing" not in page.text
+    assert "14 GiB (13.3 %)" in page.text
+
+
+def test_a_bar_or_table_of_nothing_leaves_no_trace(tmp_path: Path) -> None:
+    page = write(tmp_path, Section(title="A", bar=Bar((("x", 0.0),)), table=Table(("a",), ())))
+    assert page.tags["table"] == page.tags["ul"] == 0
+
+
+def test_a_row_that_does_not_fit_is_our_mistake() -> None:
+    with pytest.raises(AssertionError):
+        Table(("a", "b"), (("1",),))
+    with pytest.raises(AssertionError):
+        Table(("a",), (), numeric=(1,))
+
+
+def test_an_old_page_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "deep" / "page.html"
+    write_study_page(out, title="old", verdict="v", sections=[])
+
+    def no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", no_space)
+    with pytest.raises(ValueError, match=r"page\.html: cannot be written \(No space left on device\); name another"):
+        write_study_page(out, title="new", verdict="v", sections=[])
+    assert "old" in out.read_text()
+    assert [path.name for path in out.parent.iterdir()] == ["page.html"]
+
+
+def test_a_folder_cannot_be_the_page(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="name another file"):
+        write_study_page(tmp_path, title="t", verdict="v", sections=[])
+    assert not list(tmp_path.iterdir())
+
+
+def test_letters_that_no_file_can_hold_are_replaced(tmp_path: Path) -> None:
+    assert "name ?" in write(tmp_path, Section(title="name \udc80")).text
