@@ -9,13 +9,18 @@ import typer
 from typer.core import TyperGroup
 
 import hasten
+from hasten.cli.bench import app as bench
 from hasten.cli.cache import app as cache
+from hasten.cli.doctor import DoctorCommand, doctor
 from hasten.cli.export import export
 from hasten.cli.phantom import phantom
 from hasten.cli.plan import plan
 from hasten.cli.predict import predict
+from hasten.cli.profile import profile
 from hasten.cli.report import report
 from hasten.cli.train import train
+from hasten.cli.tune import tune
+from hasten.cli.watch import watch
 
 
 class _Guarded(TyperGroup):
@@ -43,9 +48,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (train, plan, predict, export, report, phantom):
+for verb in (train, watch, plan, predict, export, report, profile, tune, phantom):
     app.command()(verb)
+app.command(cls=DoctorCommand)(doctor)
 app.add_typer(cache, name="cache")
+app.add_typer(bench, name="bench")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,189 @@
+"""`hasten doctor`: the machine, a run, or somebody's script after `--`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from hasten.cli.source import OVERRIDES_HELP, config_from
+from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hasten.config.schema import RunConfig
+
+PAGE, JSON = "doctor.html", "doctor.json"
+"""What --out holds."""
+_COMMAND = "hasten.doctor.command"
+
+
+class DoctorCommand(TyperCommand):
+    """Keeps everything after the first `--` as one command, which click would mix with the arguments before it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_COMMAND] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+def doctor(
+    ctx: typer.Context,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SOURCE]",
+            help="A run's YAML, a run's folder or a data set; or `-- COMMAND ...` for a script. Without: the machine.",
+        ),
+    ] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    steps: Annotated[int, typer.Option(min=2, help="Training steps to time, at most.")] = 20,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds to spend, about, once the training is ready.")] = 60.0,
+    out: Annotated[Path | None, typer.Option(help=f"Folder for {PAGE} and {JSON}; made if it is missing.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
+    try_: Annotated[
+        bool,
+        typer.Option("--try", help="Script: apply cures and measure them. Machine: also try torch.compile itself."),
+    ] = False,
+    for_: Annotated[
+        str | None, typer.Option("--for", metavar="cuda", help="Script: judge it as if it ran on a CUDA device.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Machine: a data set whose disk is timed too.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only the verdict; of a script nothing.")] = False,
+) -> None:
+    """Say what holds a training back, and what to change: of this machine, of a run, or of any script after `--`.
+
+    Exit code: of a script its own; of the machine 1 if something is bad; else 0.
+    """
+    command = ctx.meta.get(_COMMAND)
+    if for_ not in (None, "cuda"):
+        raise ValueError(f"--for {for_}: the only choice is cuda")
+    if command is not None:
+        _check_command(command, source, data)
+        raise typer.Exit(_script(command, steps, seconds, out, try_, for_ is not None, json, quiet))
+    if for_ is not None:
+        raise ValueError("--for: is for scripts only: hasten doctor --for cuda -- python train.py")
+    _check_folder(out)
+    if source is None:
+        raise typer.Exit(_machine(data, out, try_, json, quiet))
+    if data is not None or try_:
+        raise ValueError(f"{'--data' if data else '--try'}: not for a run; leave it out (`hasten tune` tries settings)")
+    _run(source, overrides or [], steps, seconds, out, json, quiet)
+
+
+def _check_command(command: list[str], source: str | None, data: Path | None) -> None:
+    if not command:
+        raise ValueError("--: name a command after it, such as: hasten doctor -- python train.py")
+    if source is not None or data is not None:
+        given = source if source is not None else f"--data {data}"
+        raise ValueError(f"{given}: a script is examined alone; leave out what stands before --, options aside")
+
+
+def _check_folder(out: Path | None) -> None:
+    if out is None:
+        return
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out}: is a file; name a folder")
+    if (out / RUN_YAML).exists():
+        raise ValueError(f"--out {out}: holds a run, which is left alone; name another folder")
+
+
+def _script(
+    command: list[str], steps: int, seconds: float, out: Path | None, try_: bool, cuda: bool, json: bool, quiet: bool
+) -> int:
+    from hasten.study.script import doctor_script
+
+    return doctor_script(
+        command,
+        steps=steps,
+        seconds=seconds,
+        out=out,
+        try_cures=try_,
+        assume_cuda=cuda,
+        echo=_echo(quiet and not json),
+        as_json=json,
+    )
+
+
+def _machine(data: Path | None, out: Path | None, compiles: bool, json: bool, quiet: bool) -> int:
+    from hasten.study.environment.doctor import examine
+    from hasten.study.environment.show import lines, verdict, write_page
+
+    found = examine(data=data, compiles=compiles, echo=_progress(json or quiet))
+    _tell(found, [verdict(found)] if quiet else lines(found), json)
+    if out is not None:
+        _write(out, found, json, lambda page: write_page(found, page))
+    return 1 if found.level == "bad" else 0
+
+
+def _run(
+    source: str, overrides: list[str], steps: int, seconds: float, out: Path | None, json: bool, quiet: bool
+) -> None:
+    config = run_config(source, overrides)
+
+    from hasten.config.url import shown
+    from hasten.study.run.doctor import diagnose_run
+    from hasten.study.run.show import lines, write_page
+
+    found = diagnose_run(config, steps=steps, seconds=seconds, echo=_progress(json or quiet))
+    _tell(found, [found.diagnosis.sentence] if quiet else lines(found), json)
+    if out is not None:
+        name = Path(shown(source)).name or source
+        _write(out, found, json, lambda page: write_page(found, page, source=name))
+
+
+def run_config(source: str, overrides: list[str]) -> RunConfig:
+    """The run of a YAML file, of a run's folder, or of a data set with nothing settled.
+
+    Raises ValueError for a run's folder without its run.yaml, for a script, and as `config_from` does.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir() and (folder / RUN_YAML).is_file():
+        return config_from(str(folder / RUN_YAML), overrides)
+    if folder.is_dir() and any((folder / name).exists() for name in (PLAN_JSON, METRICS_JSONL, CHECKPOINTS)):
+        raise ValueError(f"{folder}: is an incomplete run, without its {RUN_YAML}; name the data set or a YAML instead")
+    if folder.suffix == ".py" or folder.name.startswith("python"):
+        raise ValueError(
+            f"{source}: a script goes after --, as it is run: hasten doctor -- python train.py --its options"
+        )
+    return config_from(source, overrides)
+
+
+def _echo(silent: bool) -> Callable[[str], None]:
+    return (lambda line: None) if silent else typer.echo
+
+
+def _progress(silent: bool) -> Callable[[str], None]:
+    """What is being done goes to the errors' stream: the result may be piped on."""
+    return (lambda line: None) if silent else (lambda line: typer.secho(f"{line} ...", fg="bright_black", err=True))
+
+
+def _tell(found: object, text: list[str], json: bool) -> None:
+    if not json:
+        typer.echo("\n".join(text))
+        return
+    import tempfile
+
+    from hasten.observe.rundir import write_json
+
+    with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:  # the same text as --out would hold
+        write_json(Path(folder, JSON), found)
+        typer.echo(Path(folder, JSON).read_text().rstrip("\n"))
+
+
+def _write(out: Path, found: object, json: bool, page: Callable[[Path], Path]) -> None:
+    from hasten.observe.rundir import write_json
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / JSON, found)
+    except OSError as error:
+        raise ValueError(f"--out {out}: can't be written ({error.strerror or error}); name another folder") from None
+    written = page(out / PAGE)
+    if not json:
+        typer.echo(f"page       {written}")

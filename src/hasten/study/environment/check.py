@@ -1,0 +1,47 @@
+"""One thing that was looked at: what it is, whether it is well, and what to do if not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "warn", "bad"]
+"""`warn` costs time or may; `bad` gives wrong numbers or stops a training."""
+
+AREAS = {
+    "versions": "Versions",
+    "compiler": "Compiler",
+    "conv3d": "3-D convolutions, timed and checked against float64",
+    "rates": "Rates",
+    "threads": "Threads and affinity",
+    "homes": "Free memory on every home",
+    "load": "Load by other programs",
+}
+"""Areas in the order in which they are told, and their titles."""
+
+_ORDER: tuple[Level, ...] = ("ok", "warn", "bad")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """Ready for JSON by `dataclasses.asdict`."""
+
+    area: str
+    """A key of AREAS."""
+    name: str
+    """Short, such as `cuDNN` or `disk of the cache`."""
+    level: Level = "ok"
+    told: str
+    """What was found, with its numbers."""
+    remedy: str = ""
+    """One line that can be done; empty where all is well."""
+
+    def __post_init__(self) -> None:
+        assert self.area in AREAS
+        assert self.level == "ok" or self.remedy, f"{self.name}: what is not well needs a remedy"
+
+
+def worst(checks: Iterable[Check]) -> Level:
+    """The worst level of all; ok of none."""
+    return max((check.level for check in checks), key=_ORDER.index, default="ok")

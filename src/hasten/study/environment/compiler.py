@@ -1,0 +1,99 @@
+"""Whether torch.compile has what it needs on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+from hasten.study.environment.check import Check
+
+_PROGRAM = """\
+#include <Python.h>
+#include <omp.h>
+#include <cmath>
+extern "C" double f(int n) {
+  double sum = 0;
+  #pragma omp parallel for reduction(+:sum)
+  for (int i = 0; i < n; ++i) sum += std::sqrt(double(i));
+  return sum;
+}
+"""
+_COMPILED = """\
+import torch
+def f(x):
+    return torch.nn.functional.gelu(x) * 2 + 1
+x = torch.randn(1000)
+found = torch.compile(f, dynamic=False)(x)
+assert torch.allclose(found, f(x), atol=1e-5), "the compiled function gives other numbers"
+"""
+_WITHOUT = "runs are right without it, and some slower"
+
+
+def check_compiler(*, whole: bool = False, seconds: float = 90.0) -> tuple[Check, ...]:
+    """A C++ compiler that builds what torch writes; `whole`: torch.compile itself too, in a process of its own."""
+    checks = [_builds(seconds)]
+    if whole and checks[0].level == "ok":
+        checks.append(_compiles(seconds))
+    return tuple(checks)
+
+
+def find_compiler() -> str | None:
+    """What torch would take: $CXX, or g++, or clang++."""
+    wanted = os.environ.get("CXX", "").split()
+    return next((found for name in (*wanted[:1], "g++", "clang++") if (found := shutil.which(name))), None)
+
+
+def _builds(seconds: float) -> Check:
+    compiler = find_compiler()
+    if compiler is None:
+        remedy = "apt-get install g++ (or conda install cxx-compiler)"
+        return Check(area="compiler", name="C++ compiler", level="warn", told=f"none was found; {_WITHOUT}",
+                     remedy=remedy)  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
+        source, target = Path(folder, "probe.cpp"), Path(folder, "probe.so")
+        source.write_text(_PROGRAM)
+        include = sysconfig.get_paths()["include"]
+        command = [compiler, "-shared", "-fPIC", "-fopenmp", "-O2", f"-I{include}", str(source), "-o", str(target)]
+        begin = time.perf_counter()
+        failure = _run(command, seconds)
+        spent = time.perf_counter() - begin
+    if not failure:
+        return Check(area="compiler", name="C++ compiler", told=f"{compiler} builds a probe in {spent:.1f} s")
+    missing = "Python's headers (apt-get install python3-dev)" if "Python.h" in failure else "OpenMP (libgomp)"
+    told = f"{compiler} can't build what torch.compile writes ({failure}); {_WITHOUT}"
+    return Check(area="compiler", name="C++ compiler", level="warn", told=told, remedy=f"install {missing}")
+
+
+def _compiles(seconds: float) -> Check:
+    with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
+        # A cache of its own: what an earlier process compiled would hide a compiler that fails now.
+        begin = time.perf_counter()
+        failure = _run([sys.executable, "-c", _COMPILED], seconds, {"TORCHINDUCTOR_CACHE_DIR": folder})
+        spent = time.perf_counter() - begin
+    if not failure:
+        told = f"a small function compiles and gives the same numbers, in {spent:.0f} s with torch's start"
+        return Check(area="compiler", name="torch.compile", told=told)
+    remedy = "train.compile=false sample.compile=false, or see what TORCH_LOGS=inductor python says"
+    return Check(area="compiler", name="torch.compile", level="warn", told=f"fails: {failure}", remedy=remedy)
+
+
+def _run(command: list[str], seconds: float, variables: dict[str, str] | None = None) -> str:
+    """Empty if a command ends well; else one line of why not."""
+    environment = {**os.environ, **(variables or {})}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=environment)
+    except subprocess.TimeoutExpired:
+        return f"took over {seconds:.0f} s"
+    except OSError as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+    told = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "")
+    return told or f"exit code {done.returncode}"

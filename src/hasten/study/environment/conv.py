@@ -1,0 +1,242 @@
+"""A 3-D convolution in every precision and memory format: how long it takes, and whether it is right."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv3d
+
+from hasten.engine.precision import autocast, tensor_cores
+from hasten.study.environment.check import Check
+from hasten.study.environment.rates import median_of
+
+TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2}
+"""Largest sound relative error (of norms) against float64: some times the precision's own rounding."""
+TINY = "tiny map"
+_REPEATS = 3
+"""Memory that was never written looks right now and then."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """A convolution of 3 x 3 x 3, padded by 1."""
+
+    name: str
+    channels: int
+    side: int
+    """Of the input's map, in voxels."""
+    batch: int = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """What one precision and memory format gave."""
+
+    case: str
+    precision: str
+    channels_last: bool
+    seconds: float
+    """Of forward and backward; median."""
+    forward_error: float
+    """Relative, by norms, against float64; NaN where it gave NaN or an error."""
+    gradient_error: float
+    """Of the weights' gradient, the worst of some repeats."""
+    failure: str = ""
+    """The error that it ended with, if it did."""
+
+    @property
+    def sound(self) -> bool:
+        return self.forward_error <= TOLERANCE[self.precision] and self.gradient_error <= TOLERANCE[self.precision]
+
+    @property
+    def format(self) -> str:
+        return "channels-last" if self.channels_last else "contiguous"
+
+
+Conv = Callable[[Tensor, Tensor], Tensor]
+
+
+def cases_for(device: torch.device) -> tuple[Case, ...]:
+    """A map as in the middle of a network, and one smaller than the filter, as at its bottom."""
+    middle = Case(name="map", channels=32, side=64) if device.type == "cuda" else Case(name="map", channels=16, side=24)
+    return middle, Case(name=TINY, channels=32, side=2)
+
+
+def probe_conv3d(device: torch.device, *, conv: Conv | None = None, rounds: int = 3) -> tuple[Cell, ...]:
+    """Every cell of case x precision x memory format. conv: (input, weight) -> output; torch's own unless given."""
+    precisions = ("fp32", "tf32", "bf16", "fp16") if device.type == "cuda" else ("fp32", "bf16")
+    found: list[Cell] = []
+    for case in cases_for(device):
+        for precision in precisions:
+            if conv is None and device.type == "cpu" and precision == "bf16" and case.name == TINY:
+                found += _apart(case)
+                continue
+            found += _cells(case, precision, device, conv or _conv, rounds)
+    return tuple(found)
+
+
+def _apart(case: Case) -> list[Cell]:
+    """In a process of its own: where this goes wrong it may also write past the end of its memory."""
+    command = [sys.executable, "-c", "from hasten.study.environment.conv import print_tiny; print_tiny()"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return [Cell(**cell) for cell in json.loads(done.stdout.splitlines()[-1])]
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, TypeError) as error:
+        failure = "its process ended too early" if isinstance(error, IndexError) else str(error)
+    nothing = {"seconds": math.nan, "forward_error": math.nan, "gradient_error": math.nan, "failure": failure}
+    return [Cell(case=case.name, precision="bf16", channels_last=last, **nothing) for last in (False, True)]  # type: ignore[arg-type]
+
+
+def print_tiny() -> None:
+    """The cells of a CPU's bf16 on the tiny map, as one line of JSON."""
+    device = torch.device("cpu")
+    case = next(case for case in cases_for(device) if case.name == TINY)
+    cells = _cells(case, "bf16", device, _conv, 3)
+    print(json.dumps([asdict(cell) for cell in cells]))
+
+
+def _conv(image: Tensor, weight: Tensor) -> Tensor:
+    return conv3d(image, weight, padding=1)
+
+
+def _cells(case: Case, precision: str, device: torch.device, conv: Conv, rounds: int) -> list[Cell]:
+    """Of both memory formats."""
+    inputs = _inputs(case, device)
+    truth = _truth(*inputs)
+    return [_cell(case, precision, channels_last, inputs, truth, conv, rounds) for channels_last in (False, True)]
+
+
+def _cell(
+    case: Case,
+    precision: str,
+    channels_last: bool,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    truth: tuple[Tensor, Tensor],
+    conv: Conv,
+    rounds: int,
+) -> Cell:
+    image, weight, back = inputs
+    true_output, true_gradient = truth
+    device = image.device
+    layout = torch.channels_last_3d if channels_last else torch.contiguous_format
+    # A first layer's input needs no gradient, all others' do.
+    image, weight = (tensor.detach().clone(memory_format=layout).requires_grad_() for tensor in (image, weight))
+
+    def once() -> tuple[Tensor, Tensor]:
+        weight.grad = image.grad = None
+        with tensor_cores(device, precision):
+            with autocast(device, precision):
+                output = conv(image, weight)
+            output.backward(back.to(output.dtype))
+        assert weight.grad is not None
+        return output.detach(), weight.grad
+
+    errors = []
+    try:
+        for _ in range(_REPEATS):
+            output, gradient = once()
+            errors.append((_error(output, true_output), _error(gradient, true_gradient)))
+        seconds = median_of(once, rounds=rounds, device=device)
+    except RuntimeError as error:
+        told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return Cell(case=case.name, precision=precision, channels_last=channels_last, seconds=math.nan,
+                    forward_error=math.nan, gradient_error=math.nan, failure=told)  # fmt: skip
+    forward, backward = (_worst(values) for values in zip(*errors, strict=True))
+    return Cell(case=case.name, precision=precision, channels_last=channels_last, seconds=seconds,
+                forward_error=forward, gradient_error=backward)  # fmt: skip
+
+
+def _inputs(case: Case, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Image (B, C, S, S, S), weight (C, C, 3, 3, 3) and the gradient of the output."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (case.batch, case.channels, case.side, case.side, case.side)
+    image = torch.randn(shape, generator=generator)
+    weight = torch.randn(case.channels, case.channels, 3, 3, 3, generator=generator) / math.sqrt(27 * case.channels)
+    back = torch.randn(shape, generator=generator)
+    return image.to(device), weight.to(device), back.to(device)
+
+
+def _truth(image: Tensor, weight: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and the weights' gradient in float64, by matrix products, which no fault of a convolution reaches."""
+    image, back = image.double(), back.double()
+    flat = weight.double().requires_grad_()
+    padded = torch.nn.functional.pad(image, (1, 1, 1, 1, 1, 1))
+    depth, height, width = image.shape[2:]
+    output = sum(
+        torch.einsum("oc,bcdhw->bodhw", flat[:, :, z, y, x], padded[:, :, z:z + depth, y:y + height, x:x + width])
+        for z in range(3) for y in range(3) for x in range(3)
+    )  # fmt: skip
+    assert isinstance(output, Tensor)
+    output.backward(back)
+    assert flat.grad is not None
+    return output.detach(), flat.grad
+
+
+def _error(found: Tensor, true: Tensor) -> float:
+    """Norm of the difference over the norm of the truth; NaN of values that aren't finite."""
+    return float((found.double() - true).norm() / true.norm())
+
+
+def _worst(values: Iterable[float]) -> float:
+    found = list(values)
+    return math.nan if any(math.isnan(value) for value in found) else max(found)
+
+
+def check_conv3d(cells: Iterable[Cell], device: str) -> tuple[Check, ...]:
+    """One check for each unsound cell and each precision that is slower than float32; one that all is well."""
+    cells = tuple(cells)
+    found = [_unsound(cell, device) for cell in cells if not cell.sound]
+    found += _slow(cells)
+    if not found:
+        told = "every precision and memory format gives what float64 does, forward and weights' gradient"
+        found.append(Check(area="conv3d", name="conv3d", told=f"{told}; {_fastest(cells)}"))
+    elif any(cell.sound and cell.case == "map" for cell in cells):
+        found.append(Check(area="conv3d", name="fastest sound one", told=_fastest(cells)))
+    return tuple(found)
+
+
+def _fastest(cells: tuple[Cell, ...]) -> str:
+    sound = sorted((cell for cell in cells if cell.case == "map" and cell.sound), key=lambda cell: cell.seconds)
+    if not sound:
+        return "none is sound"
+    return f"{sound[0].precision} {sound[0].format} is fastest, {1e3 * sound[0].seconds:.2f} ms"
+
+
+def _unsound(cell: Cell, device: str) -> Check:
+    name = f"{cell.precision} {cell.format}, {cell.case}"
+    if cell.failure:
+        told = f"ends with: {cell.failure}"
+    else:
+        told = f"relative error {cell.forward_error:.2g} forward, {cell.gradient_error:.2g} of the weights' gradient"
+        told += f" (sound: up to {TOLERANCE[cell.precision]:g})"
+    if cell.case == TINY and cell.precision == "bf16" and device == "cpu":
+        remedy = "nothing to do in Hasten's runs, which keep such layers in float32; elsewhere "
+        remedy += "hasten.nets.surgery.keep_fp32"
+        return Check(area="conv3d", name=name, level="warn", told=told, remedy=remedy)
+    other = "fp32" if cell.precision != "fp32" else "bf16"
+    remedy = f"train.precision={other}, or other versions of torch and cuDNN"
+    if cell.channels_last:
+        remedy = f"train.channels_last=false or {remedy}"
+    return Check(area="conv3d", name=name, level="bad", told=told, remedy=remedy)
+
+
+def _slow(cells: tuple[Cell, ...]) -> list[Check]:
+    """A short float that takes far longer than float32 in the same format is a fault of the installation."""
+    found = []
+    times = {(cell.precision, cell.channels_last): cell.seconds for cell in cells if cell.case == "map" and cell.sound}
+    for (precision, channels_last), seconds in times.items():
+        plain = times.get(("fp32", channels_last))
+        if precision in ("bf16", "fp16") and plain is not None and seconds > 1.5 * plain:
+            layout = "channels-last" if channels_last else "contiguous"
+            told = f"{1e3 * seconds:.2f} ms, and float32 {1e3 * plain:.2f} ms"
+            remedy = "leave train.precision and train.channels_last open: a run measures which is fastest"
+            found.append(Check(area="conv3d", name=f"{precision} {layout} is slow", level="warn", told=told,
+                               remedy=remedy))  # fmt: skip
+    return found

@@ -1,0 +1,143 @@
+"""Room on every home that cases, batches and weights may have."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from hasten.cache.memory import available_memory
+from hasten.study.environment.check import Check
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    name: str
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Homes:
+    """Bytes; None is unknown or unlimited."""
+
+    cache: str
+    cache_free: int
+    ram_total: int
+    ram_available: int
+    """What this process may still take, the limits of its control groups counted."""
+    shm_total: int | None = None
+    shm_free: int | None = None
+    locked: int | None = None
+    """Memory that may be locked; None for no limit."""
+    gpus: tuple[Gpu, ...] = ()
+
+
+def check_homes(homes: Homes) -> tuple[Check, ...]:
+    """One check for each home."""
+    return (
+        _cache(homes),
+        _ram(homes),
+        *_shm(homes),
+        _locked(homes),
+        *(_gpu(gpu, number) for number, gpu in enumerate(homes.gpus)),
+    )
+
+
+def size(num_bytes: float) -> str:
+    """`3.2 GiB`."""
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" or num_bytes >= 100 else f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.0f} GiB" if num_bytes >= 100 else f"{num_bytes:.3g} GiB"
+
+
+def _cache(homes: Homes) -> Check:
+    told = f"{size(homes.cache_free)} free for {homes.cache}"
+    remedy = "make room there (`hasten cache prune`), or set cache.dir or HASTEN_CACHE to another disk"
+    if homes.cache_free >= 10 * GIB:
+        return Check(area="homes", name="cache", told=told)
+    level = "bad" if homes.cache_free < GIB else "warn"
+    return Check(area="homes", name="cache", level=level, told=told, remedy=remedy)  # type: ignore[arg-type]
+
+
+def _ram(homes: Homes) -> Check:
+    told = f"{size(homes.ram_available)} may be taken, of {size(homes.ram_total)}"
+    if homes.ram_available >= 2 * GIB:
+        return Check(area="homes", name="memory", told=told)
+    level = "bad" if homes.ram_available < GIB // 2 else "warn"
+    remedy = "end other programs, raise the container's or job's memory limit, or set cache.home=file"
+    return Check(area="homes", name="memory", level=level, told=told, remedy=remedy)  # type: ignore[arg-type]
+
+
+def _shm(homes: Homes) -> list[Check]:
+    if homes.shm_total is None or homes.shm_free is None:
+        return []
+    told = f"{size(homes.shm_free)} free of {size(homes.shm_total)} in /dev/shm"
+    if homes.shm_free >= GIB:
+        return [Check(area="homes", name="shared memory", told=told)]
+    told += ": workers of a DataLoader hand their batches over there, and end with a bus error where it is full"
+    remedy = "docker run --ipc=host or --shm-size=8g; Hasten's own loader needs none"
+    return [Check(area="homes", name="shared memory", level="warn", told=told, remedy=remedy)]
+
+
+def _locked(homes: Homes) -> Check:
+    told = "no limit" if homes.locked is None else f"at most {size(homes.locked)}"
+    # CUDA's pinned memory goes through its driver and is not counted here; network cards' is.
+    if homes.gpus and len(homes.gpus) > 1 and homes.locked is not None and homes.locked < GIB:
+        remedy = "ulimit -l unlimited, or docker run --ulimit memlock=-1, where several machines train together"
+        return Check(area="homes", name="locked memory", level="warn", told=told, remedy=remedy)
+    return Check(area="homes", name="locked memory", told=told)
+
+
+def _gpu(gpu: Gpu, number: int) -> Check:
+    told = f"{gpu.name}: {size(gpu.free)} free of {size(gpu.total)}"
+    if gpu.free >= 0.8 * gpu.total:
+        return Check(area="homes", name=f"cuda:{number}", told=told)
+    told += "; another program holds the rest"
+    remedy = "see `nvidia-smi` for who does, or train.device=cuda:N for a free one"
+    return Check(area="homes", name=f"cuda:{number}", level="warn", told=told, remedy=remedy)
+
+
+def homes_here(cache: Path) -> Homes:
+    """cache: the cache folder, which need not exist yet."""
+    shm = Path("/dev/shm")
+    shared = shutil.disk_usage(shm) if shm.is_dir() else None
+    return Homes(
+        cache=str(cache),
+        cache_free=shutil.disk_usage(existing(cache)).free,
+        ram_total=psutil.virtual_memory().total,
+        ram_available=available_memory(),
+        shm_total=shared.total if shared else None,
+        shm_free=shared.free if shared else None,
+        locked=_locked_limit(),
+        gpus=_gpus(),
+    )
+
+
+def existing(folder: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
+
+
+def _locked_limit() -> int | None:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    found = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        free, total = torch.cuda.mem_get_info(index)
+        found.append(Gpu(name=torch.cuda.get_device_name(index), total=total, free=free))
+    return tuple(found)

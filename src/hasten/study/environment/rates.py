@@ -1,0 +1,243 @@
+"""What this machine's parts give at best: disk, gunzip, memory, copies to the device, matrix multiplication."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hasten.engine.precision import DTYPES, tensor_cores
+from hasten.study.environment.check import Check
+from hasten.study.environment.homes import existing
+
+_FILE_BYTES = 64 * 2**20
+_BLOCK = 4 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """Bytes and operations a second; None was not measured."""
+
+    cache_disk: float | None = None
+    data_disk: float | None = None
+    gunzip: float | None = None
+    """Of uncompressed bytes, by what Hasten uses."""
+    gunzip_plain: float | None = None
+    """By the standard library."""
+    copy: float | None = None
+    """Bytes copied from memory to memory of the training device."""
+    matmul: dict[str, float] | None = None
+    """Floating point operations a second by precision."""
+    pinned: float | None = None
+    """From the host to the device."""
+    pageable: float | None = None
+
+
+def best_of(call: Callable[[], object], *, seconds: float, device: torch.device | None = None) -> float:
+    """Least seconds of a call, after one that isn't counted, in about so many seconds (at least 3 calls)."""
+    times: list[float] = []
+    begun = time.perf_counter()
+    for number in range(1000):
+        start = time.perf_counter()
+        call()
+        if device is not None and device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if number:
+            times.append(time.perf_counter() - start)
+        if len(times) >= 3 and time.perf_counter() - begun > seconds:
+            break
+    return min(times)
+
+
+def write_rate_file(folder: Path) -> Path:
+    """A file of random bytes that is on the disk, in `folder` or the nearest one above it that exists."""
+    block = np.random.default_rng(0).bytes(_BLOCK)
+    handle, name = tempfile.mkstemp(dir=existing(folder), prefix=".hasten-doctor-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for _ in range(_FILE_BYTES // _BLOCK):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return Path(name)
+
+
+def read_rate(paths: list[Path], *, seconds: float = 2.0) -> float | None:
+    """Bytes a second of reading files one after another past the page cache, for at most about so many seconds.
+
+    None where nothing could be read. Files are only read. What a host or a disk keeps for itself can't be dropped.
+    """
+    done, spent = 0, 0.0
+    buffer = bytearray(_BLOCK)
+    for path in paths:
+        with suppress(OSError), path.open("rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            begin = time.perf_counter()
+            while (got := file.readinto(buffer)) and spent + time.perf_counter() - begin < seconds:
+                done += got
+            spent += time.perf_counter() - begin
+        if spent >= seconds or done >= 4 * _FILE_BYTES:
+            break
+    return done / spent if done and spent > 0 else None
+
+
+def cache_disk_rate(folder: Path) -> float | None:
+    """Of the cache folder, by a file of our own that is removed again; None where none can be written."""
+    try:
+        path = write_rate_file(folder)
+    except OSError:
+        return None
+    try:
+        return read_rate([path])
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def data_disk_rate(place: Path) -> float | None:
+    """Of the disk that a data set lies on, by reading some of its files; nothing is written there."""
+    if place.is_file():
+        return read_rate([place])
+    found: list[Path] = []
+    for path in place.rglob("*"):
+        if path.is_file() and path.stat().st_size > 1024:
+            found.append(path)
+        if len(found) >= 400:
+            break
+    return read_rate(sorted(found, key=lambda path: -path.stat().st_size))
+
+
+def gunzip_rates() -> tuple[float | None, float]:
+    """Uncompressed bytes a second of isal (None if it is missing) and of the standard library, on a CT-like volume."""
+    rng = np.random.default_rng(0)
+    ramp = np.linspace(-1000, 1000, 8 * 2**20 // 2)
+    volume = (ramp + rng.normal(0, 12, ramp.size)).astype(np.int16).tobytes()
+    packed = gzip.compress(volume, 1)
+    plain = len(volume) / best_of(lambda: gzip.decompress(packed), seconds=0.2)
+    try:
+        from isal import igzip
+    except ImportError:
+        return None, plain
+    return len(volume) / best_of(lambda: igzip.decompress(packed), seconds=0.2), plain
+
+
+def copy_rate(device: torch.device) -> float:
+    """Bytes a second copied within the device's memory (each is read once and written once), past any cache."""
+    count = (256 if device.type == "cuda" else 48) * 2**20
+    source, target = (torch.ones(count, dtype=torch.uint8, device=device) for _ in range(2))
+    return count / best_of(lambda: target.copy_(source), seconds=0.2, device=device)
+
+
+def matmul_rate(device: torch.device, precision: str) -> float:
+    """Floating point operations a second of a large square product."""
+    side = 4096 if device.type == "cuda" else 1024
+    left = torch.ones(side, side, dtype=DTYPES.get(precision, torch.float32), device=device)
+    with tensor_cores(device, precision):
+        return 2 * side**3 / best_of(lambda: left @ left, seconds=0.2, device=device)
+
+
+def transfer_rates(device: torch.device) -> tuple[float, float]:
+    """Bytes a second from pinned and from pageable host memory to a CUDA device."""
+    count = 64 * 2**20
+    target = torch.empty(count, dtype=torch.uint8, device=device)
+    found = []
+    for pin in (True, False):
+        source = torch.ones(count, dtype=torch.uint8, pin_memory=pin)
+        found.append(count / best_of(lambda source=source: target.copy_(source), seconds=0.2, device=device))  # type: ignore[misc]
+    return found[0], found[1]
+
+
+def measure_rates(device: torch.device, *, cache: Path, data: Path | None = None) -> Rates:
+    """All of them, in about four seconds. cache: the cache folder; data: a data set whose disk is timed too."""
+    isal, plain = gunzip_rates()
+    precisions = ("fp32", "tf32", "bf16", "fp16") if device.type == "cuda" else ("fp32", "bf16")
+    pinned, pageable = transfer_rates(device) if device.type == "cuda" else (None, None)
+    return Rates(
+        cache_disk=cache_disk_rate(cache),
+        data_disk=data_disk_rate(data) if data is not None else None,
+        gunzip=isal or plain,
+        gunzip_plain=plain,
+        copy=copy_rate(device),
+        matmul={precision: matmul_rate(device, precision) for precision in precisions},
+        pinned=pinned,
+        pageable=pageable,
+    )
+
+
+_SLOW_CACHE = 150e6
+"""Below this, crops from the file can't keep up with most networks."""
+_SLOW_DATA = 50e6
+"""Small packed files, each read once, may come more slowly."""
+
+
+def check_rates(rates: Rates) -> tuple[Check, ...]:
+    """What the rates say. Only grossly low ones are called amiss: a machine is as fast as it is."""
+    found = [
+        _disk("disk of the cache", rates.cache_disk, _SLOW_CACHE, "cache.dir=/local/folder (or HASTEN_CACHE)"),
+        _disk("disk of the data", rates.data_disk, _SLOW_DATA, "data.source=/local/folder"),
+    ]
+    checks = [check for check in found if check is not None]
+    if rates.gunzip is not None and rates.gunzip_plain is not None:
+        told = f"{_mb(rates.gunzip)} of one thread; the standard library {_mb(rates.gunzip_plain)}"
+        if rates.gunzip > 1.05 * rates.gunzip_plain:
+            checks.append(Check(area="rates", name="gunzip", told=told))
+        else:
+            remedy = "pip install isal"
+            checks.append(Check(area="rates", name="gunzip", level="warn", told=f"{told}: isal is missing or no faster",
+                                remedy=remedy))  # fmt: skip
+    if rates.copy is not None:
+        checks.append(Check(area="rates", name="memory copy", told=f"{rates.copy / 1e9:.1f} GB/s"))
+    if rates.matmul:
+        told = ", ".join(f"{name} {value / 1e9:,.0f}" for name, value in rates.matmul.items())
+        checks.append(Check(area="rates", name="matrix product", told=f"{told} GFLOP/s"))
+    return (*checks, *_transfer(rates))
+
+
+def _disk(name: str, rate: float | None, least: float, setting: str) -> Check | None:
+    if rate is None:
+        return None
+    if rate >= least:
+        return Check(area="rates", name=name, told=f"{_mb(rate)}, read past the page cache")
+    told = f"only {_mb(rate)}, read past the page cache"
+    return Check(area="rates", name=name, level="warn", told=told, remedy=f"move it to a local disk: {setting}")
+
+
+def _transfer(rates: Rates) -> list[Check]:
+    if rates.pinned is None or rates.pageable is None:
+        return []
+    told = f"{rates.pinned / 1e9:.1f} GB/s from pinned memory, {rates.pageable / 1e9:.1f} GB/s from pageable"
+    if rates.pinned >= 4e9:
+        return [Check(area="rates", name="host to device", told=told)]
+    remedy = (
+        "check that the GPU has all its PCIe lanes (nvidia-smi -q -d PCIE); keep the cases on it: cache.home=device"
+    )
+    return [Check(area="rates", name="host to device", level="warn", told=told, remedy=remedy)]
+
+
+def _mb(rate: float) -> str:
+    return f"{rate / 1e6:,.0f} MB/s"
+
+
+def median_of(call: Callable[[], object], *, rounds: int, device: torch.device) -> float:
+    """Median seconds of a call, after one that isn't counted."""
+    times = []
+    for number in range(rounds + 1):
+        start = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if number:
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)

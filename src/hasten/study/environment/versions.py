@@ -1,0 +1,281 @@
+"""Versions that are known to go badly together: a table, and a pure function over it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hasten.study.environment.check import Check, Level
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Versions:
+    """What is installed; None is absent. A build tag stays in: 2.13.0+cpu."""
+
+    python: str
+    torch: str
+    cuda: str | None = None
+    """Of torch's build; None for a build without CUDA."""
+    cudnn: str | None = None
+    driver: str | None = None
+    """Of NVIDIA."""
+    torchvision: str | None = None
+    monai: str | None = None
+    gpu: bool = False
+    """Whether torch sees a CUDA device."""
+    cpu_bf16: bool = False
+    """Whether the processor multiplies bf16 itself (AVX512-BF16 or AMX)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Versions of one component from `least` on and below `below`; an empty end is open."""
+
+    what: str
+    least: str = ""
+    below: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """Versions that together are known to do harm."""
+
+    name: str
+    level: Level
+    spans: tuple[Span, ...]
+    """All of them must hold."""
+    told: str
+    remedy: str
+    source: str
+    on: str = ""
+    """`cpu_bf16` or `gpu`: where that is what it happens on."""
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="torch-unsupported",
+        level="bad",
+        spans=(Span("torch", below="2.10"),),
+        told="Hasten asks for torch 2.10 or newer",
+        remedy="pip install 'torch>=2.10'",
+        source="pyproject.toml",
+    ),
+    Rule(
+        name="monai-unsupported",
+        level="bad",
+        spans=(Span("monai", below="1.6"),),
+        told="Hasten asks for MONAI 1.6 or newer",
+        remedy="pip install 'monai>=1.6'",
+        source="pyproject.toml",
+    ),
+    Rule(
+        name="python-unsupported",
+        level="bad",
+        spans=(Span("python", below="3.11"),),
+        told="Hasten asks for Python 3.11 or newer",
+        remedy="make an environment with Python 3.11 or newer",
+        source="pyproject.toml",
+    ),
+    Rule(
+        name="conv3d-without-cudnn",
+        level="bad",
+        spans=(Span("torch", "2.9.0", "2.9.1"), Span("cudnn", "9.8")),
+        told="fp16 and bf16 3-D convolutions run without cuDNN: about 4 times slower, with several times the memory",
+        remedy="pip install 'torch>=2.10'",
+        source="pytorch#166122, pytorch#166643, pytorch PR#163581",
+    ),
+    Rule(
+        name="conv3d-without-cudnn",
+        level="bad",
+        spans=(Span("torch", "2.9.1", "2.10"), Span("cudnn", "9.8", "9.15")),
+        told="fp16 and bf16 3-D convolutions run without a cuDNN below 9.15, which the wheel brings: 4 times slower",
+        remedy="pip install 'torch>=2.10', or 'nvidia-cudnn-cu12>=9.15' beside this torch",
+        source="pytorch#166480, pytorch#167111",
+    ),
+    Rule(
+        name="conv3d-bf16-wrong",
+        level="bad",
+        spans=(Span("cudnn", "9.8", "9.15"),),
+        told="bf16 3-D convolutions can be wrong without an error",
+        remedy="pip install 'nvidia-cudnn-cu12>=9.15' (-cu13 for CUDA 13), or train.precision=tf32",
+        source="pytorch#163539",
+    ),
+    Rule(
+        name="conv3d-tf32-broken",
+        level="warn",
+        spans=(Span("cudnn", "9.10.2", "9.16"),),
+        told="TF32 3-D convolutions have broken kernels",
+        remedy="pip install 'nvidia-cudnn-cu12>=9.16' (-cu13 for CUDA 13), or leave train.precision=tf32 alone",
+        source="pytorch PR#167024",
+    ),
+    Rule(
+        name="driver-too-old",
+        level="bad",
+        spans=(Span("cuda", "12", "13"), Span("driver", below="525.60.13")),
+        told="CUDA 12 asks for a driver of 525.60.13 or newer",
+        remedy="update the NVIDIA driver, or install a torch built for an older CUDA",
+        source="CUDA toolkit release notes, table of minimum driver versions",
+    ),
+    Rule(
+        name="driver-too-old",
+        level="bad",
+        spans=(Span("cuda", "13", "14"), Span("driver", below="580.65.06")),
+        told="CUDA 13 asks for a driver of 580.65.06 or newer",
+        remedy="update the NVIDIA driver, or install a torch built for CUDA 12",
+        source="CUDA toolkit release notes, table of minimum driver versions",
+    ),
+    Rule(
+        name="cpu-bf16-tiny-maps",
+        level="warn",
+        spans=(Span("torch", "2.13", "2.14"),),
+        on="cpu_bf16",
+        told="on this processor a bf16 convolution of a map smaller than its filter has uninitialised weight gradients",
+        remedy="nothing to do in Hasten's runs; elsewhere keep those layers in float32: hasten.nets.surgery.keep_fp32",
+        source="measured with torch 2.13 on AVX512-BF16",
+    ),
+)
+"""Known bad pairs. A row is one claim with where it comes from; rows of one name are one fault in several versions."""
+
+_VISION_MINORS = 15
+"""torchvision 0.(n + 15) belongs to torch 2.n, since 2.0 and 0.15."""
+
+
+def check_versions(versions: Versions) -> tuple[Check, ...]:
+    """What the table says to these versions: a check for each that is in place, and one for each rule that holds."""
+    found = [
+        Check(area="versions", name=name, told=told)
+        for name, told in (
+            ("Python", versions.python),
+            ("torch", f"{versions.torch}{f', CUDA {versions.cuda}' if versions.cuda else ', for the CPU'}"),
+            ("cuDNN", versions.cudnn),
+            ("NVIDIA driver", versions.driver),
+            ("MONAI", versions.monai),
+            ("torchvision", versions.torchvision),
+        )
+        if told
+    ]
+    for rule in RULES:
+        if _holds(rule, versions):
+            told = f"{_of(rule, versions)}: {rule.told} ({rule.source})"
+            found.append(Check(area="versions", name=rule.name, level=rule.level, told=told, remedy=rule.remedy))
+    return (*found, *_vision(versions), *_blind(versions))
+
+
+def _holds(rule: Rule, versions: Versions) -> bool:
+    if rule.on and not getattr(versions, rule.on):
+        return False
+    return all(_within(getattr(versions, span.what), span) for span in rule.spans)
+
+
+def _within(version: str | None, span: Span) -> bool:
+    if version is None:
+        return False
+    here = numbers(version)
+    if span.least and here < numbers(span.least):
+        return False
+    return not span.below or here < numbers(span.below)
+
+
+def _of(rule: Rule, versions: Versions) -> str:
+    return ", ".join(f"{span.what} {getattr(versions, span.what)}" for span in rule.spans)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """(2, 13, 0) of `2.13.0+cpu`; a pre-release counts as its release. Trailing zeros are left out."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    parts = [int(part) for part in found[0].split(".")] if found else []
+    while parts and parts[-1] == 0:
+        parts.pop()
+    return tuple(parts)
+
+
+def _vision(versions: Versions) -> list[Check]:
+    """torchvision is built for one torch, and for its kind of build."""
+    if versions.torchvision is None:
+        return []
+    vision, base = (*numbers(versions.torchvision), 0, 0), (*numbers(versions.torch), 0, 0)
+    wanted = f"0.{base[1] + _VISION_MINORS}"
+    tags = [text.partition("+")[2] for text in (versions.torchvision, versions.torch)]
+    if base[0] == 2 and vision[:2] != (0, base[1] + _VISION_MINORS):
+        why = f"torchvision {versions.torchvision} is not built for torch {versions.torch}, which goes with {wanted}"
+    elif tags[1] == "cpu" and tags[0].startswith("cu"):
+        why = f"torchvision {versions.torchvision} asks for CUDA's libraries, and torch {versions.torch} brings none"
+    else:
+        return []
+    told = f"{why}; importing it, and timm, fails (`operator torchvision::nms does not exist`)"
+    index = "https://download.pytorch.org/whl/" + (tags[1] or "cpu")
+    remedy = f"pip install 'torchvision=={wanted}.*' --index-url {index}, or pip uninstall torchvision"
+    return [Check(area="versions", name="torchvision-mismatch", level="warn", told=told, remedy=remedy)]
+
+
+def _blind(versions: Versions) -> list[Check]:
+    """A GPU with a driver that torch can't use."""
+    if versions.driver is None or versions.gpu:
+        return []
+    if versions.cuda is None:
+        told = f"the machine has an NVIDIA driver ({versions.driver}), but torch {versions.torch} is built for the CPU"
+        remedy = "pip install torch from the index of your CUDA version: https://pytorch.org/get-started/locally"
+    else:
+        told = f"torch {versions.torch} sees no CUDA device, though there is a driver ({versions.driver})"
+        remedy = "look at CUDA_VISIBLE_DEVICES and at what `python -c 'import torch; torch.cuda.init()'` says"
+    return [Check(area="versions", name="gpu-unused", level="bad", told=told, remedy=remedy)]
+
+
+def cudnn_text(number: int) -> str:
+    """9.10.2 of torch's 91002, 8.9.2 of 8902."""
+    if number >= 90000:
+        return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
+    return f"{number // 1000}.{number % 1000 // 100}.{number % 100}"
+
+
+def versions_here() -> Versions:
+    """What this process runs with."""
+    cudnn = torch.backends.cudnn.version() if torch.version.cuda and torch.backends.cudnn.is_available() else None
+    return Versions(
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        cuda=torch.version.cuda,
+        cudnn=cudnn_text(cudnn) if cudnn else None,
+        driver=_driver(),
+        torchvision=_installed("torchvision"),
+        monai=_installed("monai"),
+        gpu=torch.cuda.is_available(),
+        cpu_bf16=_cpu_bf16(),
+    )
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _driver() -> str | None:
+    told = Path("/proc/driver/nvidia/version")
+    if told.is_file():
+        found = re.search(r"Kernel Module\D*([\d.]+)", told.read_text(errors="replace"))
+        if found:
+            return found[1]
+    if shutil.which("nvidia-smi") is None:
+        return None
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    told_by = done.stdout.split()
+    return told_by[0] if done.returncode == 0 and told_by else None
+
+
+def _cpu_bf16() -> bool:
+    info = Path("/proc/cpuinfo")
+    flags = info.read_text(errors="replace") if info.is_file() else ""
+    return "avx512_bf16" in flags or "amx_bf16" in flags

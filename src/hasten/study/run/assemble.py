@@ -1,0 +1,149 @@
+"""A run put together as for training, with nothing written but to the cache; what a cold cache would cost it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hasten.cache.file import INDEX
+from hasten.cache.key import arena_key, cache_dir, entry_name
+from hasten.cases.read import read_image, read_label
+from hasten.cases.types import Case
+from hasten.config.schema import RunConfig
+from hasten.engine.job import Planned, plan_run, with_train
+from hasten.engine.parts import Parts
+from hasten.engine.together import arena_of, parts_of
+from hasten.observe.clock import Clock
+from hasten.observe.env import usable_cores
+from hasten.prepare.case import prepare_case
+
+_PROBED = 4
+"""Cases that are read and prepared alone to know what a cold cache costs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cold:
+    """Mean seconds of one thread for one case, and what the whole data set takes."""
+
+    cases: int
+    threads: int
+    disk_s: float
+    """Reading the bytes of its files past the page cache."""
+    decode_s: float
+    """Unpacking and checking them."""
+    prepare_s: float
+    """Cropping, resampling, scaling."""
+
+    @property
+    def read_total_s(self) -> float:
+        """Seconds that reading adds to a run whose cache is cold."""
+        return self.cases * (self.disk_s + self.decode_s) / self.threads
+
+    @property
+    def prepare_total_s(self) -> float:
+        return self.cases * self.prepare_s / self.threads
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assembled:
+    """A run that is ready for its first step."""
+
+    parts: Parts
+    cold: Cold | None
+    """None where the cache holds the run's cases already."""
+    validation_cases: int
+    """Of the run; of a part of the data `parts` has fewer."""
+    whole: bool
+    """Whether all cases were prepared."""
+    once: dict[str, float]
+    """Seconds before the first step that were spent here, by what."""
+
+
+def assemble(config: RunConfig, folder: Path, *, seconds: float, read_delay_s: float = 0.0) -> Assembled:
+    """Everything before the first step. folder: a temporary one, for the cases of a part of the data.
+
+    Cases that the cache lacks are prepared into it, as training would, if that takes at most a third of `seconds` by
+    the look of a few; else a part of them goes into `folder`. read_delay_s: added to the reading of each file, as a
+    slow disk would; the cache then counts as cold. Raises what planning and preparing raise.
+    """
+    clock = Clock()
+    # Compiling the network takes a minute and is `hasten tune`'s to try, unless the run asks for it.
+    train = dataclasses.replace(config.train, compile=bool(config.train.compile))
+    with clock.span("plan"):
+        planned = plan_run(dataclasses.replace(config, train=train))
+    cases = len(planned.validation)
+    cold = None
+    if read_delay_s > 0 or not _is_cached(planned):
+        with clock.span("probe of the cold cache"):
+            cold = probe_cold(planned, read_delay_s=read_delay_s)
+    fits = cold is None or _is_cached(planned) or cold.read_total_s + cold.prepare_total_s <= seconds / 3
+    if not fits:
+        assert cold is not None
+        planned = _part_of(planned, cold, folder, seconds / 3)
+    with clock.span("cases"):
+        arena = arena_of(planned)
+    with clock.span("network"):
+        if planned.config.train.capture is None and planned.device.type != "cuda":
+            planned = with_train(planned, capture=False)
+        torch.manual_seed(planned.config.train.seed)
+        parts = parts_of(planned, arena, clock)
+    return Assembled(parts=parts, cold=cold, validation_cases=cases, whole=fits, once=clock.seconds)
+
+
+def _is_cached(planned: Planned) -> bool:
+    config, cases = planned.config, planned.case_set
+    key = arena_key(cases, config.prepare, config.cache.max_points, hash_content=config.cache.hash_content)
+    return (cache_dir(config.cache) / "arena" / entry_name(cases.name, key) / INDEX).exists()
+
+
+def probe_cold(planned: Planned, *, read_delay_s: float = 0.0) -> Cold:
+    """Read and prepare a few cases, spread over the data set, one after another."""
+    cases = planned.case_set.cases
+    chosen = cases[:: max(1, len(cases) // _PROBED)][:_PROBED]
+    spent = [_one(case, planned, read_delay_s) for case in chosen]
+    disk, decode, prepare = (sum(column) / len(spent) for column in zip(*spent, strict=True))
+    threads = planned.config.prepare.num_threads or usable_cores()
+    return Cold(cases=len(cases), threads=threads, disk_s=disk, decode_s=decode, prepare_s=prepare)
+
+
+def _one(case: Case, planned: Planned, read_delay_s: float) -> tuple[float, float, float]:
+    begin = time.perf_counter()
+    for path in (*case.image, *([case.label] if case.label else [])):
+        _read_past_cache(path)
+        time.sleep(read_delay_s)
+    read = time.perf_counter()
+    image = read_image(case)
+    label = None if case.label is None else read_label(case, planned.case_set.labels, image)
+    decoded = time.perf_counter()
+    prepare_case(image, label, id=case.id, spec=planned.config.prepare)
+    return read - begin, decoded - read, time.perf_counter() - decoded
+
+
+def _read_past_cache(path: Path) -> None:
+    with suppress(OSError), path.open("rb", buffering=0) as file:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while file.read(2**22):
+            pass
+
+
+def _part_of(planned: Planned, cold: Cold, folder: Path, seconds: float) -> Planned:
+    """The run on as many cases as can be prepared in this time, in a cache of its own."""
+    each = (cold.disk_s + cold.decode_s + cold.prepare_s) / cold.threads
+    count = max(3, math.floor(seconds / max(each, 1e-6)))
+    held_out = max(1, min(len(planned.validation), count // 4))
+    train, validation = planned.train[: count - held_out], planned.validation[:held_out]
+    wanted = {case.id for case in (*train, *validation)}
+    kept = tuple(case for case in planned.case_set.cases if case.id in wanted)
+    cache = dataclasses.replace(planned.config.cache, dir=str(folder / "cache"))
+    return dataclasses.replace(
+        planned, case_set=dataclasses.replace(planned.case_set, cases=kept), train=train, validation=validation,
+        config=dataclasses.replace(planned.config, cache=cache),
+    )  # fmt: skip

@@ -1,0 +1,380 @@
+"""The diagnosis of a run: its own steps for a bounded time, two ablations, and what follows."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hasten.config.schema import RunConfig
+from hasten.engine.collect import collected_between_steps
+from hasten.engine.measure import Variant
+from hasten.engine.parts import Parts
+from hasten.feed.feed import Feed
+from hasten.feed.staged import StagedFeed, StagedProgram, feed_of
+from hasten.observe.env import environment
+from hasten.observe.load import LoadMeter
+from hasten.sample.mixed import MixedProgram
+from hasten.study.environment.rates import copy_rate, matmul_rate, transfer_rates
+from hasten.study.environment.threads import threads_here
+from hasten.study.finding import Finding
+from hasten.study.run.assemble import Assembled, Cold, assemble
+from hasten.study.run.facts import Facts
+from hasten.study.run.findings import findings
+from hasten.study.run.probes import (
+    Arms,
+    Batch,
+    device_busy,
+    operation_costs,
+    plain_program,
+    run_arms,
+    slower_than,
+    work_of,
+)
+from hasten.study.run.rare import Rare, measure_rare
+from hasten.study.run.timed import Ran, WrapFeed, WrapStep, feed_alone, run_steps
+from hasten.study.run.whole import split_of
+from hasten.study.split import Diagnosis, Split, diagnose
+
+Echo = Callable[[str], None]
+_ENDLESS = 10**9
+"""Steps that a feed may give: it is left when enough were taken."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunDiagnosis:
+    """Ready for JSON by `hasten.observe.rundir.write_json`."""
+
+    split: Split
+    diagnosis: Diagnosis
+    findings: tuple[Finding, ...]
+    """The largest gain first."""
+    settings: dict[str, Any]
+    """What the run settled on, as far as the findings speak of it."""
+    once: dict[str, float]
+    """Seconds before the first step, by what."""
+    rare: Rare
+    cold: Cold | None
+    arms: Arms
+    operations: dict[str, float]
+    """Seconds of a batch by operation of the augmentation; "batch" is the whole."""
+    variants: dict[str, float]
+    notes: tuple[str, ...]
+    """What the numbers do not cover."""
+    others: float
+    """Cores that other programs used meanwhile."""
+    environment: dict[str, Any]
+    seconds: float
+
+
+def diagnose_run(
+    config: RunConfig,
+    *,
+    steps: int = 20,
+    seconds: float = 60.0,
+    wrap_step: WrapStep | None = None,
+    wrap_feed: WrapFeed | None = None,
+    read_delay_s: float = 0.0,
+    echo: Echo | None = None,
+) -> RunDiagnosis:
+    """Run some of a run's steps and say what holds it back. The run's folder is not asked for and nothing is kept.
+
+    steps: at most so many are timed; seconds: about so many are spent after the first step is ready. What a cache lacks
+    is prepared into it if that is quick, as training would; else a part of the cases is, into a temporary folder.
+    wrap_step: (step) -> a callable like it, wrap_feed: (batches) -> batches: put around the run's own, to see what a
+    change costs. What a wrapped step takes beyond the step counts as reading device values if it reads any, else as the
+    interpreter's. read_delay_s: each file, and each sample of an arena in the file, comes so much later, as from a slow
+    disk; the cache then counts as cold.
+    Raises ValueError for bad input before anything runs, as `train` does.
+    """
+    if steps < 2 or seconds <= 0:
+        raise ValueError(f"steps={steps}, seconds={seconds:g}: give at least 2 steps and a time above 0")
+    begin = time.perf_counter()
+    tell = echo or (lambda _: None)
+    meter = LoadMeter()
+    with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
+        tell("putting the run together")
+        run = assemble(config, Path(folder), seconds=seconds, read_delay_s=read_delay_s)
+        bench = _Bench(run.parts, wrap_feed=_with_delay(run.parts, wrap_feed, read_delay_s))
+        found = _measure(bench, run, Path(folder), steps, seconds, wrap_step, tell)
+        facts = _facts(config, run, found, read_delay_s, meter.others())
+    return RunDiagnosis(
+        split=facts.split,
+        diagnosis=diagnose(facts.split),
+        findings=tuple(findings(facts)),
+        settings=_settings(run.parts),
+        once=run.once,
+        rare=found.rare,
+        cold=run.cold,
+        arms=found.arms,
+        operations=found.operations,
+        variants=found.variants,
+        notes=tuple(_notes(run, found)),
+        others=facts.others,
+        environment=environment(),
+        seconds=time.perf_counter() - begin,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """All measurements."""
+
+    ran: Ran
+    feed_alone_s: float
+    arms: Arms
+    rare: Rare
+    operations: dict[str, float]
+    variants: dict[str, float]
+    disk_s: float
+    copy_s: float
+    busy_s: float | None
+    captured_s: float | None
+    shares: tuple[float | None, float | None]
+
+
+class _Bench:
+    """A run's parts, and feeds of them from the step on whose patches most of the run has."""
+
+    def __init__(self, parts: Parts, *, wrap_feed: WrapFeed | None) -> None:
+        self.parts, self.wrap_feed = parts, wrap_feed
+        self.device = parts.planned.device
+        program = parts.program
+        self.first = program.stages[-1].first if isinstance(program, StagedProgram) else 0
+        plain = plain_program(parts)
+        mixed = isinstance(program, MixedProgram) or (
+            isinstance(program, StagedProgram) and isinstance(program.programs[-1], MixedProgram)
+        )
+        self.inline = not mixed and plain is not None and plain.seed.device.type == self.device.type
+
+    def feed(self) -> Feed | StagedFeed:
+        return feed_of(self.parts.program, device=self.device, first=self.first, last=_ENDLESS)
+
+    def batch(self) -> Batch:
+        """One that stays."""
+        source = iter(self.feed())
+        image, label = next(source)
+        kept = image.clone(), label.clone()
+        source.close()
+        return kept
+
+
+def _with_delay(parts: Parts, wrap_feed: WrapFeed | None, delay: float) -> WrapFeed | None:
+    """Batches from a file come later by what each of their samples does."""
+    pause = delay * (parts.planned.config.sample.batch_size or 1)
+    if not pause or "file" not in parts.arena.home:
+        return wrap_feed
+
+    def wrapped(feed: Iterable[Batch]) -> Iterator[Batch]:
+        for batch in feed if wrap_feed is None else wrap_feed(feed):
+            time.sleep(pause)
+            yield batch
+
+    return wrapped
+
+
+def _measure(
+    bench: _Bench, run: Assembled, folder: Path, steps: int, seconds: float, wrap_step: WrapStep | None, tell: Echo
+) -> _Found:
+    parts, device = bench.parts, bench.device
+    last = parts.planned.config.train.steps or steps
+    disk_s = _disk_seconds(parts, bench.first)
+    captured_s = _captured(parts, steps, seconds * 0.1)
+    tell(f"training {steps} steps")
+    with collected_between_steps():
+        ran = run_steps(
+            parts.step,
+            bench.feed(),
+            steps=steps,
+            seconds=seconds * 0.3,
+            last=last,
+            wrap_step=wrap_step,
+            wrap_feed=bench.wrap_feed,
+        )
+    tell("the feed without steps")
+    alone = feed_alone(bench.feed(), bench.wrap_feed, steps=steps, seconds=seconds * 0.08, device=device)
+    tell("steps on a fixed batch, and on twice its samples")
+    batch = bench.batch()
+    arms = run_arms(parts, batch, threads=threads_here().wanted, seconds=seconds * 0.25)
+    shares = _intensity(parts, batch, ran)
+    busy_s = device_busy(lambda: parts.step(*batch, 0), device)
+    tell("a validation and a checkpoint")
+    rare = measure_rare(
+        parts, folder / "checkpoints", cases=run.validation_cases, step_s=ran.step_s, seconds=seconds * 0.12
+    )
+    tell("the augmentation, operation by operation")
+    operations = operation_costs(parts, seconds=seconds * 0.08)
+    by_hand = _by_hand(parts, ran, seconds * 0.25)
+    return _Found(
+        ran=ran,
+        feed_alone_s=alone,
+        arms=arms,
+        rare=rare,
+        operations=operations,
+        variants=by_hand,
+        disk_s=disk_s,
+        copy_s=_copy_seconds(batch, device),
+        busy_s=busy_s,
+        captured_s=captured_s,
+        shares=shares,
+    )
+
+
+def _by_hand(parts: Parts, ran: Ran, seconds: float) -> dict[str, float]:
+    """Only a run whose variant was set has something to learn: any other took the fastest."""
+    step_s = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
+    why = parts.engaged["channels-last"].why
+    precision = next(
+        value.why for name, value in parts.engaged.items() if name.startswith("autocast") or name == "TF32"
+    )
+    given = "set in the configuration"
+    if not (why.startswith(given) or precision.startswith(given)):
+        return {}
+    return slower_than(parts, step_s=step_s, seconds=seconds)
+
+
+def _facts(config: RunConfig, run: Assembled, found: _Found, delay: float, others: float) -> Facts:
+    parts = run.parts
+    settled, device = parts.planned.config, parts.planned.device
+    inline = _Bench(parts, wrap_feed=None).inline
+    split = split_of(
+        found.ran,
+        inline=inline,
+        rare=found.rare,
+        cold=run.cold,
+        arms=found.arms,
+        steps=found.rare.steps,
+        feed_alone_s=found.feed_alone_s,
+        copy_s=found.copy_s,
+        busy_s=found.busy_s,
+        captured_s=found.captured_s,
+        cuda=device.type == "cuda",
+        shares=found.shares,
+    )
+    threads = threads_here()
+    delayed = delay * (settled.sample.batch_size or 1) if "file" in parts.arena.home else 0.0
+    assert settled.train.precision is not None
+    return Facts(
+        config=settled,
+        given=config,
+        split=split,
+        cuda=device.type == "cuda",
+        inline=inline,
+        home=parts.arena.home,
+        rare=found.rare,
+        cold=run.cold,
+        arms=found.arms,
+        operations=found.operations,
+        variants=found.variants,
+        variant=str(Variant(precision=settled.train.precision, channels_last=bool(settled.train.channels_last))),
+        threads=threads.torch,
+        cores=threads.wanted,
+        reads=found.ran.reads,
+        disk_s=found.disk_s + delayed,
+        isal=_has_isal(),
+        others=others,
+    )
+
+
+def _has_isal() -> bool:
+    try:
+        import isal  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _disk_seconds(parts: Parts, first: int) -> float:
+    """Seconds of a batch that are gone when its voxels lie in the page cache; 0 where cases are not in the file."""
+    program = plain_program(parts)
+    if program is None or parts.arena.pages is None or program.compiled:
+        return 0.0
+    saved = []
+    for number in range(3):
+        drawn = next(program.draws(first + number, first + number + 1))
+        times = []
+        for _ in range(2):
+            begin = time.perf_counter()
+            with torch.no_grad():
+                program.render(program.spec, program.tables, drawn)
+            times.append(time.perf_counter() - begin)
+        saved.append(times[0] - times[1])
+    return max(0.0, sorted(saved)[1])
+
+
+def _captured(parts: Parts, steps: int, seconds: float) -> float | None:
+    """Seconds of a step as a CUDA graph, where it came to one."""
+    captured, device = parts.captured, parts.planned.device
+    if captured is None:
+        return None
+    for index in range(8):
+        captured(index)
+    torch.cuda.synchronize(device)
+    if not captured.engaged:
+        captured.close()
+        return None
+    begin, done = time.perf_counter(), 0
+    while done < steps and (done < 2 or time.perf_counter() - begin < seconds):
+        captured(8 + done)
+        done += 1
+    torch.cuda.synchronize(device)
+    spent = (time.perf_counter() - begin) / done
+    captured.close()
+    return spent
+
+
+def _copy_seconds(batch: Batch, device: torch.device) -> float:
+    if device.type != "cuda":
+        return 0.0
+    size = sum(tensor.numel() * tensor.element_size() for tensor in batch)
+    return size / transfer_rates(device)[0]
+
+
+def _intensity(parts: Parts, batch: Batch, ran: Ran) -> tuple[float | None, float | None]:
+    """Shares of the memory's and of the multipliers' measured rates that forward and backward reach."""
+    compute = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
+    precision, device = parts.planned.config.train.precision, parts.planned.device
+    if compute <= 0 or precision is None:
+        return None, None
+    try:
+        work = work_of(parts, batch)
+    except (RuntimeError, NotImplementedError):  # an operation that the counters can't see through
+        return None, None
+    # A copy reads each byte and writes it.
+    moved = work.moved / compute / (2 * copy_rate(device))
+    return moved, work.flops / compute / matmul_rate(device, precision)
+
+
+def _settings(parts: Parts) -> dict[str, Any]:
+    config = parts.planned.config
+    return {
+        "device": str(parts.planned.device),
+        "home": parts.arena.home,
+        "train cases": len(parts.planned.train),
+        "validation cases": len(parts.planned.validation),
+        "patch": config.sample.patch,
+        "batch_size": config.sample.batch_size,
+        "steps": config.train.steps,
+        "validate_every": config.train.validate_every,
+        "checkpoint_every": config.train.checkpoint_every,
+        "optimizer": config.train.optimizer,
+        "precision": config.train.precision,
+        "channels_last": config.train.channels_last,
+        "compile": config.train.compile,
+        "accumulate": config.train.accumulate,
+    }
+
+
+def _notes(run: Assembled, found: _Found) -> Iterator[str]:
+    if not run.whole:
+        yield "The cache is cold and filling it would take too long for this look: a part of the cases was prepared."
+    if found.captured_s is not None:
+        yield "The step runs as a CUDA graph; its phases are those of the step without one, scaled to its time."
+    if run.parts.planned.config.train.validate_async:
+        yield "Validation runs beside the training: its time is counted as if it stood in the training's place."
+    yield "A checkpoint was written to the temporary folder's disk, which may not be the run's."

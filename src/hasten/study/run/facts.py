@@ -1,0 +1,68 @@
+"""What was measured of a run, as findings take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from hasten.config.schema import RunConfig
+from hasten.study.finding import gain_of
+from hasten.study.run.assemble import Cold
+from hasten.study.run.probes import Arms
+from hasten.study.run.rare import Rare
+from hasten.study.split import Split
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """All that a finding can follow from."""
+
+    config: RunConfig
+    """Settled: every field that matters is set."""
+    given: RunConfig
+    """As the user wrote it."""
+    split: Split
+    cuda: bool
+    inline: bool
+    """Whether the training device makes its batches itself."""
+    home: str
+    """Of the arena, as `Arena.home`."""
+    rare: Rare
+    cold: Cold | None
+    arms: Arms
+    operations: dict[str, float] = field(default_factory=dict)
+    """As `operation_costs` gives them."""
+    variants: dict[str, float] = field(default_factory=dict)
+    """As `slower_than` gives them."""
+    variant: str = ""
+    """The one that the run has."""
+    threads: int = 1
+    cores: int = 1
+    reads: float = 0.0
+    """Values of the device that are read in a step, outside the step itself."""
+    disk_s: float = 0.0
+    """Seconds of a batch that go into fetching its voxels from the disk."""
+    isal: bool = True
+    others: float = 0.0
+
+
+def ms(seconds: float) -> str:
+    """A short time in words."""
+    return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def share(facts: Facts, *names: str) -> float:
+    """Of the wall time that these parts take."""
+    return sum(facts.split.parts.get(name, 0.0) for name in names) / facts.split.step_s
+
+
+class Cost(TypedDict):
+    """Of a finding."""
+
+    cost_s: float
+    gain: float
+
+
+def cost_of(facts: Facts, cost: float) -> Cost:
+    """Cost and gain of seconds that a cure would save."""
+    return {"cost_s": cost, "gain": gain_of(cost, facts.split.step_s)}

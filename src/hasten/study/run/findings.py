@@ -1,0 +1,359 @@
+"""From what was measured of a run to what to change: settings, each with its cost, its cure and the gain to expect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from hasten.observe.load import BUSY
+from hasten.study.finding import Finding, gain_of, ranked
+from hasten.study.run.facts import Facts, cost_of, ms, share
+
+_SHARE = 0.10
+"""Of the wall time from which a part that could be hidden or left out is a finding."""
+_VALIDATION = 0.10
+_CHECKPOINTS = 0.02
+"""Shares that validations and checkpoints get where they have much more."""
+_VALIDATION_FROM = 0.15
+_FASTER = 1.10
+"""How much faster a setting must be to be recommended on a few measurements."""
+
+
+def findings(facts: Facts) -> list[Finding]:
+    """Ranked by the gain to expect."""
+    found = [
+        *_cold(facts), *_feed(facts), *_augmentation(facts), *_transfer(facts), *_reads(facts), *_batch(facts),
+        *_launches(facts), *_pieces(facts), *_variant(facts), *_compiled(facts), *_threads(facts), *_validation(facts),
+        *_checkpoints(facts), *_busy(facts),
+    ]  # fmt: skip
+    return ranked(found)
+
+
+def _cold(facts: Facts) -> Iterator[Finding]:
+    cold = facts.cold
+    if cold is None or share(facts, "read", "prepare") < 0.05:
+        return
+    parts = {"disk": cold.disk_s, "decode": cold.decode_s, "prepare": cold.prepare_s}
+    worst = max(parts, key=lambda name: parts[name])
+    evidence = (
+        f"of a case: {ms(cold.disk_s)} reading, {ms(cold.decode_s)} unpacking, {ms(cold.prepare_s)} preparing; "
+        f"{cold.cases} cases on {cold.threads} threads take {cold.read_total_s + cold.prepare_total_s:.0f} s, once"
+    )
+    cost = cost_of(facts, facts.split.parts.get("read", 0.0) + facts.split.parts.get("prepare", 0.0))
+    more = cold.threads < facts.cores
+    if worst == "disk":
+        yield Finding(
+            name="slow-disk",
+            title="Reading the data set's files holds the start up",
+            where="data.source",
+            cure="copy the data set to a local disk and set data.source to it",
+            evidence=evidence,
+            **cost,
+        )
+    elif worst == "decode" and not facts.isal:
+        yield Finding(
+            name="slow-gunzip",
+            title="Unpacking the files holds the start up",
+            where="data.source",
+            cure="pip install isal",
+            evidence=evidence,
+            **cost,
+        )
+    else:
+        cure = f"prepare.num_threads={facts.cores}" if more else "keep the cache (cache.dir): later runs find the cases"
+        yield Finding(
+            name="cold-cache",
+            title="Preparing the cases takes long for a run this short",
+            where="prepare.num_threads" if more else "cache.dir",
+            cure=cure,
+            evidence=evidence,
+            **cost,
+        )
+
+
+def _feed(facts: Facts) -> Iterator[Finding]:
+    wait = facts.split.parts.get("wait", 0.0)
+    if wait < _SHARE * facts.split.step_s:
+        return
+    alone = facts.split.feed_alone_s
+    evidence = f"a step waits {ms(wait)} for its batch"
+    evidence += f"; with no step a batch takes {ms(alone)}" if alone is not None else ""
+    cost = cost_of(facts, wait)
+    if facts.disk_s > 0.3 * wait:
+        yield Finding(
+            name="cases-on-disk",
+            title="Batches wait for the disk",
+            where="cache.home",
+            cure="cache.home=ram",
+            evidence=f"{evidence}; {ms(facts.disk_s)} of it from the disk",
+            **cost,
+        )
+    elif facts.cuda and not facts.inline:
+        yield Finding(
+            name="host-batches",
+            title="The host makes batches more slowly than the GPU uses them",
+            where="cache.home",
+            cure="cache.home=device",
+            evidence=evidence,
+            **cost,
+        )
+    else:
+        yield Finding(
+            name="slow-feed",
+            title="The step stands still while its batch is made",
+            where="feed",
+            cure="make batches ahead in a thread (hasten.ThreadDataLoader), from cases held in memory",
+            evidence=evidence,
+            **cost,
+        )
+
+
+def _augmentation(facts: Facts) -> Iterator[Finding]:
+    sample, batch = facts.split.parts.get("sample", 0.0), facts.operations.get("batch", 0.0)
+    # Where a thread makes the batches they cost the step only what it waits.
+    spent = sample if facts.inline else min(facts.split.parts.get("wait", 0.0), batch)
+    if spent < _SHARE * facts.split.step_s:
+        return
+    evidence = f"a batch takes {ms(spent)} to crop and augment"
+    costs = {name: value for name, value in facts.operations.items() if name != "batch"}
+    if not costs:
+        cure = "sample.compile=true" if facts.cuda else "cache.home=ram"
+        yield Finding(
+            name="slow-augmentation",
+            title="Cropping and augmenting takes much of a step",
+            where="sample",
+            cure=cure,
+            evidence=evidence,
+            **cost_of(facts, 0.5 * spent),
+        )
+        return
+    worst = max(costs, key=lambda name: costs[name])
+    evidence += "; saved without " + ", ".join(f"{name.removeprefix('sample.')}: {ms(costs[name])}" for name in costs)
+    field_name = worst.removeprefix("sample.").split(",")[0]
+    now = float(getattr(facts.config.sample, field_name))
+    less = _rounded(now / 3)
+    names = [part.strip().removeprefix("sample.") for part in worst.split(",")]
+    cure = " ".join(f"sample.{name}={less:g}" for name in names)
+    if facts.cuda and not facts.inline:
+        cure = "cache.home=device"
+    yield Finding(
+        name="slow-augmentation",
+        title=f"Augmentation takes much of a step, {field_name} most",
+        where=f"sample.{field_name}",
+        cure=cure,
+        evidence=evidence,
+        **cost_of(facts, min(spent, costs[worst]) * (1 - less / now)),
+    )
+
+
+def _rounded(value: float) -> float:
+    return max(0.01, round(value, 2))
+
+
+def _transfer(facts: Facts) -> Iterator[Finding]:
+    copies = facts.split.parts.get("host_to_device", 0.0)
+    if copies >= _SHARE * facts.split.step_s:
+        yield Finding(
+            name="host-to-device",
+            title="Copying batches to the device takes much of a step",
+            where="cache.home",
+            cure="cache.home=device",
+            evidence=f"{ms(copies)} a step",
+            **cost_of(facts, copies),
+        )
+
+
+def _reads(facts: Facts) -> Iterator[Finding]:
+    cost = facts.split.parts.get("device_reads", 0.0)
+    if cost >= 0.03 * facts.split.step_s:
+        yield Finding(
+            name="device-reads",
+            title="The host reads values of the device in every step",
+            where="step",
+            cure="keep losses on the device and read them every 50 steps",
+            evidence=f"{facts.reads:.1f} reads a step, {ms(cost)}",
+            **cost_of(facts, cost),
+        )
+
+
+def _batch(facts: Facts) -> Iterator[Finding]:
+    doubled, size = facts.arms.doubled, facts.config.sample.batch_size
+    if doubled is None or doubled >= 1.5 or size is None:
+        return
+    fixed = min(0.95, max(0.0, 2 - doubled))  # share of a step that does not grow with its samples
+    times = min(8, max(2, 2 ** math.ceil(math.log2(4 * fixed / (1 - fixed)))))
+    gain = times / (fixed + times * (1 - fixed))
+    evidence = f"a step on twice the {size} samples takes {doubled:.2f} times as long"
+    if times > 2:
+        evidence += f"; {times} times as many would take about {fixed + times * (1 - fixed):.1f} times as long"
+    step = facts.arms.seconds.get("fixed", facts.split.step_s)
+    yield Finding(
+        name="small-batch",
+        title="The batch is too small: a step's fixed costs rule",
+        where="sample.batch_size",
+        cure=f"sample.batch_size={times * size}",
+        evidence=evidence + " (samples a second)",
+        cost_s=fixed * step,
+        gain=min(20.0, gain_of((1 - 1 / gain) * step, facts.split.step_s)),
+    )
+
+
+def _launches(facts: Facts) -> Iterator[Finding]:
+    cost = facts.split.parts.get("overhead", 0.0)
+    if cost < 0.15 * facts.split.step_s or any(_batch(facts)):  # one cause is told once
+        return
+    train = facts.config.train
+    if facts.cuda and train.capture is False and facts.inline:
+        where, cure = "train.capture", "train.capture=true"
+    elif not train.compile:
+        where, cure = "train.compile", "train.compile=true"
+    else:
+        where, cure = "sample.batch_size", f"sample.batch_size={2 * (facts.config.sample.batch_size or 1)}"
+    yield Finding(
+        name="launch-overhead",
+        title="Interpreter and launches take much of a step",
+        where=where,
+        cure=cure,
+        evidence=f"{ms(cost)} a step do not depend on the number of voxels",
+        **cost_of(facts, 0.5 * cost),
+    )
+
+
+def _pieces(facts: Facts) -> Iterator[Finding]:
+    whole, now, pieces = facts.arms.seconds.get("whole"), facts.arms.seconds.get("fixed"), facts.config.train.accumulate
+    if pieces > 1 and whole is not None and now is not None and now > 1.03 * whole:
+        evidence = f"a step takes {ms(now)} in {pieces} pieces and {ms(whole)} in one, which fits into memory"
+        yield Finding(
+            name="needless-accumulate",
+            title="The batch goes through in pieces though it fits whole",
+            where="train.accumulate",
+            cure="train.accumulate=1",
+            evidence=evidence,
+            **cost_of(facts, now - whole),
+        )
+
+
+def _variant(facts: Facts) -> Iterator[Finding]:
+    train, given = facts.config.train, facts.given.train
+    if facts.variant not in facts.variants or (given.precision is None and given.channels_last is None):
+        return
+    best, seconds = next(iter(facts.variants.items()))
+    now = facts.variants[facts.variant]
+    if now <= _FASTER * seconds:
+        return
+    precision, last = best.split()[0], best.endswith("channels-last")
+    changes = [
+        ("train.precision", precision, train.precision),
+        ("train.channels_last", str(last).lower(), str(train.channels_last).lower()),
+    ]
+    changed = [(name, value) for name, value, is_now in changes if value != is_now]
+    compute = facts.split.parts.get("forward", 0.0) + facts.split.parts.get("backward", 0.0)
+    told = ", ".join(f"{name} {ms(value)}" for name, value in facts.variants.items())
+    yield Finding(
+        name="slow-precision",
+        title="Precision or memory format are set to something slower than another",
+        where=changed[0][0],
+        cure=" ".join(f"{name}={value}" for name, value in changed),
+        evidence=f"forward and backward of a probe: {told}",
+        **cost_of(facts, compute * (1 - seconds / now)),
+    )
+
+
+def _compiled(facts: Facts) -> Iterator[Finding]:
+    eager, now = facts.arms.seconds.get("eager"), facts.arms.seconds.get("fixed")
+    if eager is not None and now is not None and now > 1.05 * eager:
+        yield Finding(
+            name="slow-compile",
+            title="The compiled network is slower than the plain one",
+            where="train.compile",
+            cure="train.compile=false",
+            evidence=f"a step takes {ms(now)} compiled and {ms(eager)} eager",
+            **cost_of(facts, now - eager),
+        )
+
+
+def _threads(facts: Facts) -> Iterator[Finding]:
+    more, now = facts.arms.seconds.get("threads"), facts.arms.seconds.get("fixed")
+    if more is not None and now is not None and now > _FASTER * more:
+        evidence = f"a step takes {ms(now)} on {facts.threads} threads and {ms(more)} on {facts.cores}"
+        yield Finding(
+            name="few-threads",
+            title="torch uses fewer threads than there are cores",
+            where="OMP_NUM_THREADS",
+            cure=f"export OMP_NUM_THREADS={facts.cores}",
+            evidence=evidence,
+            **cost_of(facts, now - more),
+        )
+
+
+def _validation(facts: Facts) -> Iterator[Finding]:
+    rare, cost = facts.rare, facts.split.parts.get("validation", 0.0)
+    if cost <= _VALIDATION_FROM * facts.split.step_s:
+        return
+    every = facts.config.train.validate_every or rare.steps
+    rest = facts.split.step_s - cost
+    wanted = _nice(rare.validation_s * (1 - _VALIDATION) / (_VALIDATION * rest)) if rest > 0 else rare.steps
+    evidence = (
+        f"a validation takes {ms(rare.validation_s)} (by {rare.timed_cases} cases) and comes every {every} steps: "
+        f"{cost / facts.split.step_s:.0%} of the time"
+    )
+    if every >= rare.steps or wanted <= every:
+        saved, where, cure = 0.5 * cost, "infer.overlap", "infer.overlap=0.25"
+    else:
+        wanted = min(wanted, rare.steps)
+        saved = cost - rare.validation_s * -(-rare.steps // wanted) / rare.steps
+        where, cure = "train.validate_every", f"train.validate_every={wanted}"
+    yield Finding(
+        name="validation-often",
+        title="Validation takes much of the time",
+        where=where,
+        cure=cure,
+        evidence=evidence,
+        cost_s=cost,
+        gain=gain_of(max(0.0, saved), facts.split.step_s),
+    )
+
+
+def _checkpoints(facts: Facts) -> Iterator[Finding]:
+    rare, cost = facts.rare, facts.split.parts.get("checkpoint", 0.0)
+    if cost <= 2 * _CHECKPOINTS * facts.split.step_s:
+        return
+    every = facts.config.train.checkpoint_every or rare.steps
+    rest = facts.split.step_s - cost
+    alone = max(rare.write_s, rare.checkpoint_s) if rest <= 0 else rare.checkpoint_s
+    wanted = min(rare.steps, max(2 * every, _nice(alone / (_CHECKPOINTS * max(rest, 1e-9)))))
+    evidence = f"a checkpoint holds the training up for {ms(rare.checkpoint_s)}, every {every} steps"
+    yield Finding(
+        name="checkpoint-often",
+        title="Checkpoints take much of the time",
+        where="train.checkpoint_every",
+        cure=f"train.checkpoint_every={wanted}",
+        evidence=evidence,
+        **cost_of(facts, cost * (1 - every / wanted)),
+    )
+
+
+def _nice(value: float) -> int:
+    """The next round number that is not smaller."""
+    if value <= 1:
+        return 1
+    power = 10 ** math.floor(math.log10(value))
+    return int(
+        next(
+            step * power
+            for step in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
+            if step * power >= value and (step * power) % 1 == 0
+        )
+    )
+
+
+def _busy(facts: Facts) -> Iterator[Finding]:
+    if facts.others > BUSY:
+        yield Finding(
+            name="busy-machine",
+            title="Other programs ran meanwhile, so all times are doubtful",
+            where="",
+            cure="end them (see `top`) and ask again",
+            evidence=f"they used {facts.others:.1f} cores",
+            level="note",
+        )

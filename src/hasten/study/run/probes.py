@@ -1,0 +1,260 @@
+"""Experiments on one batch that lies ready: what would change if the batch, the pieces, the threads or a switch did."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import FlopCounterMode
+
+from hasten.cache.key import cache_dir
+from hasten.engine.measure import Variant, fastest_variant
+from hasten.engine.parts import Parts
+from hasten.engine.settle import probe_of
+from hasten.engine.shortage import out_of_memory
+from hasten.engine.step import TrainStep
+from hasten.feed.staged import StagedProgram
+from hasten.nets.build import divisor
+from hasten.sample.mixed import MixedProgram
+from hasten.sample.program import BatchProgram
+
+Batch = tuple[Tensor, Tensor]
+_ROUNDS = 9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arms:
+    """Least seconds by arm, taken in turns; an arm that ran out of memory, or makes no sense here, is missing."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    """`fixed`: the step as it is; `doubled`: on twice the samples; `whole`: in one piece; `eager`: not compiled;
+    `threads`: with as many threads as there are cores; `small`: forward and backward of one small patch."""
+    small_share: float = 1.0
+    """Voxels of the small patch over those of the batch."""
+
+    @property
+    def doubled(self) -> float | None:
+        fixed, doubled = self.seconds.get("fixed"), self.seconds.get("doubled")
+        return doubled / fixed if fixed and doubled else None
+
+    def launches(self, forward_backward: float) -> float:
+        """Seconds of forward and backward that do not grow with the voxels, by a line through two sizes; 0 if unknown.
+
+        A small patch of more than half the voxels tells nothing.
+        """
+        small = self.seconds.get("small")
+        if small is None or self.small_share > 0.5:
+            return 0.0
+        fixed = (small - self.small_share * forward_backward) / (1 - self.small_share)
+        return min(max(0.0, fixed), forward_backward)
+
+
+def run_arms(parts: Parts, batch: Batch, *, threads: int, seconds: float) -> Arms:
+    """Time the arms that make sense for this run, in turns. threads: cores that torch could use on a CPU."""
+    step, (image, label) = parts.step, batch
+    arms: dict[str, Callable[[], object]] = {"fixed": lambda: step(image, label, 0)}
+    compiled = step.network is not step.update.weights
+    if not compiled:  # another shape would be compiled anew
+        twice = (torch.cat([image, image]), torch.cat([label, label]))
+        arms["doubled"] = lambda: step(*twice, 0)
+    else:
+        eager = dataclasses.replace(step, network=step.update.weights)
+        arms["eager"] = lambda: eager(image, label, 0)
+    if step.accumulate > 1:
+        whole = dataclasses.replace(step, accumulate=1)
+        arms["whole"] = lambda: whole(image, label, 0)
+    if step.device.type == "cpu" and torch.get_num_threads() < threads:
+        arms["threads"] = lambda: _on_threads(threads, lambda: step(image, label, 0))
+    small = _small(parts, image)
+    if small is not None and not compiled:
+        arms["small"] = lambda: _forward_backward(step, *small)
+    found = _in_turns(arms, seconds, step.device)
+    share = small[0][:, :1].numel() / image[:, :1].numel() if small is not None else 1.0
+    return Arms(seconds=found, small_share=share)
+
+
+def _in_turns(arms: Mapping[str, Callable[[], object]], seconds: float, device: torch.device) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    begun = time.perf_counter()
+    for _ in range(_ROUNDS + 1):
+        for name in list(times):
+            start = time.perf_counter()
+            try:
+                arms[name]()
+            except RuntimeError as error:
+                if name == "fixed" or not out_of_memory(error):
+                    raise
+                del times[name]
+                continue
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            times[name].append(time.perf_counter() - start)
+        if time.perf_counter() - begun > seconds:
+            break
+    # The least, as other work only ever adds; a first time holds what is done once, and counts only if it is alone.
+    return {name: min(found[1:] or found) for name, found in times.items()}
+
+
+def _on_threads(threads: int, call: Callable[[], object]) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        call()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _small(parts: Parts, image: Tensor) -> Batch | None:
+    """One patch of a few voxels at the coarsest level; not fewer than 3, below which a CPU's bf16 is unsound."""
+    unit = divisor(parts.planned.config.network)
+    sides = [min(side, 3 * by) for side, by in zip(image.shape[2:], unit, strict=True)]
+    if math.prod(sides) * 2 > math.prod(image.shape[2:]) * image.shape[0]:
+        return None
+    patch = image[:1, :, : sides[0], : sides[1], : sides[2]].contiguous()
+    return patch, torch.zeros_like(patch[:, :1], dtype=torch.uint8)
+
+
+def _forward_backward(step: TrainStep, image: Tensor, label: Tensor) -> None:
+    step.forward(image, label).backward()
+    step.update.weights.zero_grad(set_to_none=True)
+
+
+# Augmentation, operation by operation
+
+OPERATIONS: dict[str, tuple[str, ...]] = {
+    "sample.affine_prob": ("affine_prob",),
+    "sample.noise_prob": ("noise_prob",),
+    "sample.brightness_prob, contrast_prob, gamma_prob": ("brightness_prob", "contrast_prob", "gamma_prob"),
+}
+"""Settings by whose switching off an operation's cost is known."""
+
+
+def operation_costs(parts: Parts, *, seconds: float) -> dict[str, float]:
+    """Seconds of a batch by the operation that would save them, and "batch": the whole. Empty of compiled programs."""
+    program = plain_program(parts)
+    if program is None or program.compiled:
+        return {}
+    sample = program.spec.sample
+    without = {"batch": program}
+    for name, fields in OPERATIONS.items():
+        if any(getattr(sample, each) > 0 for each in fields):
+            never: dict[str, Any] = dict.fromkeys(fields, 0.0)
+            spec = dataclasses.replace(program.spec, sample=dataclasses.replace(sample, **never))
+            without[name] = dataclasses.replace(program, spec=spec)
+    device = program.seed.device
+    times: dict[str, list[float]] = {name: [] for name in without}
+    begun = time.perf_counter()
+    for number in range(13):
+        for name, each in without.items():
+            drawn = next(each.draws(number, number + 1))
+            start = time.perf_counter()
+            with torch.no_grad():
+                each.render(each.spec, each.tables, drawn)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            if number:
+                times[name].append(time.perf_counter() - start)
+        if number >= 2 and time.perf_counter() - begun > seconds:
+            break
+    # Means: with probabilities below 1, some batches hold more of an operation than others, the same for all arms.
+    mean = {name: statistics.fmean(found) for name, found in times.items()}
+    return {"batch": mean["batch"]} | {
+        name: max(0.0, mean["batch"] - value) for name, value in mean.items() if name != "batch"
+    }
+
+
+def plain_program(parts: Parts) -> BatchProgram | None:
+    """The program that renders on its own: of the last stage, and the host's half of a mixed one."""
+    program = parts.program.programs[-1] if isinstance(parts.program, StagedProgram) else parts.program
+    return program.host if isinstance(program, MixedProgram) else program
+
+
+# Precision and memory format
+
+
+def slower_than(parts: Parts, *, step_s: float, seconds: float) -> dict[str, float]:
+    """Seconds of a probe by variant, fastest first, where one was set by hand; empty where none was or time is short.
+
+    What was measured on this machine before is taken from the cache.
+    """
+    train = parts.planned.config.train
+    cuda = parts.planned.device.type == "cuda"
+    assert train.precision is not None
+    if 32 * step_s / (parts.planned.config.sample.batch_size or 1) > seconds:
+        return {}
+    names = ["fp32", "tf32", "bf16"] if cuda else ["fp32", "bf16"]
+    names += [train.precision] if train.precision not in names else []
+    allowed = [Variant(precision=name, channels_last=last) for name in names for last in (False, True)]  # type: ignore[arg-type]
+    memory = cache_dir(parts.planned.config.cache) / "measured"
+    return fastest_variant(parts.step.update.weights, probe_of(parts.planned), allowed, memory).seconds
+
+
+# How much work it is
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """Of forward and backward, for a batch."""
+
+    flops: float
+    moved: float
+    """Bytes that its operations take in and give out."""
+    operations: int
+    """In one piece of a batch."""
+
+
+class _Moved(TorchDispatchMode):
+    """Counts operations, and the bytes of their tensors; what only looks at memory another way moves none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes, self.count = 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        found = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            self.count += 1
+            for value in tree_iter((args, kwargs, found)):
+                if isinstance(value, Tensor):
+                    self.bytes += value.numel() * value.element_size()
+        return found
+
+
+def work_of(parts: Parts, batch: Batch) -> Work:
+    """Counted on one sample of the batch, on the network as it is not compiled."""
+    step = dataclasses.replace(parts.step, network=parts.step.update.weights)
+    samples = batch[0].shape[0]
+    moved = _Moved()
+    with FlopCounterMode(display=False) as flops, moved:
+        loss = step.forward(batch[0][:1], batch[1][:1])
+        loss.backward()
+    step.update.weights.zero_grad(set_to_none=True)
+    return Work(
+        flops=float(flops.get_total_flops()) * samples, moved=float(moved.bytes) * samples, operations=moved.count
+    )
+
+
+def device_busy(step: Callable[[], object], device: torch.device, *, steps: int = 3) -> float | None:
+    """Seconds of a step in which the GPU has a kernel to run, by torch's profiler; None on a CPU or where it fails."""
+    if device.type != "cuda":
+        return None
+    from torch.profiler import ProfilerActivity, profile
+
+    try:
+        with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+            for _ in range(steps):
+                step()
+            torch.cuda.synchronize(device)
+        total = sum(float(event.self_device_time_total) for event in recorded.key_averages())
+    except (RuntimeError, AttributeError):
+        return None
+    return total / 1e6 / steps if total > 0 else None

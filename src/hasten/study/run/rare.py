@@ -1,0 +1,105 @@
+"""What comes between steps: validations and checkpoints, one of each, scaled to how often the run has them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hasten.engine.checkpoints import Checkpoints
+from hasten.engine.parts import Parts
+from hasten.engine.saver import Saver
+from hasten.engine.state import training_state
+from hasten.engine.validate import validate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rare:
+    """Seconds of one, and how many the run has."""
+
+    validation_s: float
+    """Of all validation cases."""
+    timed_cases: int
+    """On which that was measured."""
+    validations: int
+    checkpoint_s: float
+    """That the training stands still for one."""
+    write_s: float
+    """That it takes to be on the disk, beside the training."""
+    checkpoints: int
+    steps: int
+    """Of the run."""
+
+    @property
+    def validation_step_s(self) -> float:
+        """Spread over the steps."""
+        return self.validation_s * self.validations / self.steps
+
+    @property
+    def checkpoint_step_s(self) -> float:
+        return self.checkpoint_s * self.checkpoints / self.steps
+
+
+def measure_rare(parts: Parts, folder: Path, *, cases: int, step_s: float, seconds: float) -> Rare:
+    """Time a validation of a few cases and a checkpoint in `folder`. cases: validation cases of the run."""
+    train = parts.planned.config.train
+    assert train.steps is not None
+    spent, timed = _validation(parts, seconds)
+    every = train.checkpoint_every or train.steps
+    stands, writes = _checkpoint(parts, folder)
+    # The next save waits for the one before it.
+    stands += max(0.0, writes - every * step_s)
+    scale = cases / len(parts.planned.validation)
+    return Rare(
+        validation_s=spent * scale,
+        timed_cases=timed,
+        validations=_times(train.steps, train.validate_every),
+        checkpoint_s=stands,
+        write_s=writes,
+        checkpoints=_times(train.steps, train.checkpoint_every),
+        steps=train.steps,
+    )
+
+
+def _times(steps: int, every: int | None) -> int:
+    """Every so many steps, and at the end."""
+    return -(-steps // (every or steps))
+
+
+def _validation(parts: Parts, seconds: float) -> tuple[float, int]:
+    """Seconds for all cases of `parts`, by their voxels, and how many were timed."""
+    cases = parts.planned.validation
+    voxels = [parts.arena.label(case).numel() for case in parts.arena.index(tuple(case.id for case in cases))]
+    count = 1
+    spent = _validated(parts, 1)  # what is allocated and looked up at first is no part of it
+    if spent < seconds:
+        count = max(1, min(len(cases), 8, int((seconds - spent) / max(spent, 1e-6))))
+        spent = _validated(parts, count)
+    return spent * sum(voxels) / sum(voxels[:count]), count
+
+
+def _validated(parts: Parts, count: int) -> float:
+    few = dataclasses.replace(parts.planned, validation=parts.planned.validation[:count])
+    begin = time.perf_counter()
+    validate(dataclasses.replace(parts, planned=few), parts.validated)
+    if parts.planned.device.type == "cuda":
+        torch.cuda.synchronize(parts.planned.device)
+    return time.perf_counter() - begin
+
+
+def _checkpoint(parts: Parts, folder: Path) -> tuple[float, float]:
+    """Seconds that a save keeps the loop, and until it is written."""
+    update = parts.step.update
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = Checkpoints(folder)
+    begin = time.perf_counter()
+    with Saver() as saver:
+        state = training_state(
+            network=update.weights, optimizer=update.optimizer, step=1, average=update.average, scaler=update.scaler,
+        )  # fmt: skip
+        saver.save(state, kept.write)
+        stands = time.perf_counter() - begin
+    return stands, time.perf_counter() - begin

@@ -1,0 +1,245 @@
+"""A step whose pieces are timed on the device's own time line, and the loop that is timed around it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasten.engine.step import TrainStep
+
+Batch = tuple[Tensor, Tensor]
+StepLike = Callable[[Tensor, Tensor, int], Any]
+"""Called with image, label and the 0-based step, as `TrainStep` is."""
+WrapStep = Callable[[StepLike], StepLike]
+WrapFeed = Callable[[Iterable[Batch]], Iterable[Batch]]
+
+_READS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__", "__array__")
+"""Methods of a tensor that give the host its values, and so wait for the device."""
+
+
+@dataclass(slots=True)
+class Marks:
+    """Names the time between two moments: of the host on a CPU, of the device's queue on a GPU."""
+
+    device: torch.device
+    _made: list[tuple[str, Any]] = field(default_factory=list)
+
+    def mark(self, name: str) -> None:
+        """What passed since the mark before this one belongs to `name`."""
+        if self.device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._made.append((name, event))
+        else:
+            self._made.append((name, time.perf_counter()))
+
+    def seconds(self) -> dict[str, float]:
+        """By name; waits for the device. The first mark only begins."""
+        found: dict[str, float] = defaultdict(float)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        for (_, before), (name, after) in zip(self._made, self._made[1:], strict=False):
+            found[name] += before.elapsed_time(after) / 1e3 if self.device.type == "cuda" else after - before
+        return dict(found)
+
+
+class _TimedUpdate:
+    """Stands in for a step's `Update`."""
+
+    def __init__(self, update: Any, marks: Marks) -> None:
+        self._update, self._marks = update, marks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._update, name)
+
+    def backward(self, loss: Tensor) -> None:
+        self._update.backward(loss)
+        self._marks.mark("backward")
+
+    def apply(self, index: int) -> None:
+        self._update.apply(index)
+        self._marks.mark("optimizer")
+
+
+class TimedStep:
+    """A `TrainStep` that marks where forward, backward and optimizer end."""
+
+    def __init__(self, step: TrainStep, marks: Marks) -> None:
+        self.marks, self.running = marks, False
+        self._step = _Marked(
+            network=step.network, loss=step.loss, update=_TimedUpdate(step.update, marks), precision=step.precision,  # type: ignore[arg-type]
+            channels_last=step.channels_last, spatial_dims=step.spatial_dims, device=step.device,
+            accumulate=step.accumulate,
+        )  # fmt: skip
+
+    def __call__(self, image: Tensor, label: Tensor, index: int) -> Tensor:
+        """As `TrainStep`."""
+        self.marks.mark("around")
+        self.running = True
+        try:
+            return self._step(image, label, index)
+        finally:
+            self.running = False
+
+
+class _Marked(TrainStep):
+    __slots__ = ()
+
+    def forward(self, image: Tensor, label: Tensor) -> Tensor:
+        loss = TrainStep.forward(self, image, label)
+        self.update._marks.mark("forward")  # type: ignore[attr-defined]
+        return loss
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ran:
+    """Mean seconds a step; what the marks name, and what the host saw of the feed."""
+
+    steps: int
+    step_s: float
+    marks: dict[str, float]
+    made_s: float
+    """Inside the run's own feed, on the host."""
+    asked_s: float
+    """In all that the step waited for its batch, on the host: more than `made_s` only if the feed is wrapped."""
+    reads: float
+    """Times a step that values of the device were read outside the step itself."""
+
+
+def run_steps(
+    step: TrainStep,
+    feed: Iterable[Batch],
+    *,
+    steps: int,
+    seconds: float,
+    last: int,
+    wrap_step: WrapStep | None = None,
+    wrap_feed: WrapFeed | None = None,
+    warmup: int = 2,
+) -> Ran:
+    """Train at most so many steps after the warm-up; fewer, but 2, where `seconds` are over. last: steps of the run."""
+    marks = Marks(step.device)
+    timed = TimedStep(step, marks)
+    call: StepLike = wrap_step(timed) if wrap_step is not None else timed
+    own = _Watched(iter(feed))
+    outer = iter(wrap_feed(own) if wrap_feed is not None else own)
+    reads = _Reads(timed)
+    begun = begin = time.perf_counter()
+    done, asked, index = 0, 0.0, 0
+    with reads.counted() if wrap_step is not None else _nothing():
+        while True:
+            if index == warmup:
+                _wait(step.device)
+                own.seconds, asked, reads.count, marks._made = 0.0, 0.0, 0, []
+                begin = time.perf_counter()
+                marks.mark("begin")
+            ask = time.perf_counter()
+            image, label = next(outer)
+            asked += time.perf_counter() - ask
+            marks.mark("batch")
+            reads.outside = True
+            call(image, label, min(index, last - 1))
+            reads.outside = False
+            marks.mark("around")
+            index += 1
+            done = max(0, index - warmup)
+            if done >= steps or (done >= 2 and time.perf_counter() - begun > seconds):
+                break
+    _wait(step.device)
+    wall = time.perf_counter() - begin
+    _close(outer, own.source)
+    return Ran(
+        steps=done, step_s=wall / done, marks={name: value / done for name, value in marks.seconds().items()},
+        made_s=own.seconds / done, asked_s=asked / done, reads=reads.count / done,
+    )  # fmt: skip
+
+
+class _Watched:
+    """An iterator that adds up the time inside it."""
+
+    def __init__(self, source: Iterator[Batch]) -> None:
+        self.source, self.seconds = source, 0.0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        begin = time.perf_counter()
+        try:
+            return next(self.source)
+        finally:
+            self.seconds += time.perf_counter() - begin
+
+
+class _Reads:
+    """Counts values that are read from tensors in this thread, by a wrapped step outside the step itself."""
+
+    def __init__(self, timed: TimedStep) -> None:
+        self.count, self.outside = 0, False
+        self._timed, self._thread = timed, threading.get_ident()
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        own = {name: torch.Tensor.__dict__[name] for name in _READS if name in torch.Tensor.__dict__}
+        for name in _READS:
+            setattr(torch.Tensor, name, self._counting(getattr(torch.Tensor, name)))
+        try:
+            yield
+        finally:
+            for name in _READS:
+                if name in own:
+                    setattr(torch.Tensor, name, own[name])
+                else:
+                    delattr(torch.Tensor, name)
+
+    def _counting(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            if self.outside and not self._timed.running and threading.get_ident() == self._thread:
+                self.count += 1
+            return plain(*args, **kwargs)
+
+        return counting
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _close(*iterators: Any) -> None:
+    """Ends threads behind a feed now, and not when its generator happens to be collected."""
+    for each in iterators:
+        close = getattr(each, "close", None)
+        if close is not None:
+            close()
+
+
+def feed_alone(
+    feed: Iterable[Batch], wrap_feed: WrapFeed | None, *, steps: int, seconds: float, device: torch.device
+) -> float:
+    """Mean seconds of a batch with no step, after one that isn't counted."""
+    source = iter(feed)
+    outer = iter(wrap_feed(source) if wrap_feed is not None else source)
+    next(outer)
+    _wait(device)
+    begin, done = time.perf_counter(), 0
+    while done < steps and (done < 2 or time.perf_counter() - begin < seconds):
+        next(outer)
+        done += 1
+    _wait(device)
+    mean = (time.perf_counter() - begin) / done
+    _close(outer, source)
+    return mean

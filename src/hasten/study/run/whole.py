@@ -1,0 +1,115 @@
+"""The pieces of a measurement as one split of the wall time."""
+
+from __future__ import annotations
+
+from hasten.study.run.assemble import Cold
+from hasten.study.run.probes import Arms
+from hasten.study.run.rare import Rare
+from hasten.study.run.timed import Ran
+from hasten.study.split import PARTS, Split
+
+_SMALL = 1.5
+"""As in `diagnose`: a doubled batch that takes less than this many times as long has fixed costs that rule."""
+
+
+def split_of(
+    ran: Ran,
+    *,
+    inline: bool,
+    rare: Rare | None = None,
+    cold: Cold | None = None,
+    arms: Arms | None = None,
+    steps: int = 1,
+    feed_alone_s: float | None = None,
+    copy_s: float = 0.0,
+    busy_s: float | None = None,
+    captured_s: float | None = None,
+    cuda: bool = False,
+    shares: tuple[float | None, float | None] = (None, None),
+) -> Split:
+    """Seconds a step by part, which add up to `step_s`.
+
+    inline: the training device makes its batches itself. steps: of the run, over which what happens once is spread.
+    copy_s: of a batch to the device. busy_s: of a step in which a GPU computes. captured_s: a step as a CUDA graph,
+    whose phases are taken to be those of the uncaptured one. shares: of bandwidth and of multiplications.
+    """
+    arms = arms or Arms()
+    parts = _of_step(ran, inline=inline, copy_s=copy_s, cuda=cuda)
+    _launches(parts, ran, arms, busy_s=busy_s, cuda=cuda)
+    _close(parts, ran.step_s)
+    if captured_s is not None:
+        parts = {name: value * captured_s / ran.step_s for name, value in parts.items()}
+    if cold is not None:
+        parts["read"] = cold.read_total_s / steps
+        parts["prepare"] = cold.prepare_total_s / steps
+    if rare is not None:
+        parts["validation"] = rare.validation_step_s
+        parts["checkpoint"] = rare.checkpoint_step_s
+    parts = {name: parts.get(name, 0.0) for name in PARTS}
+    return Split(
+        steps=ran.steps,
+        step_s=sum(parts.values()),
+        parts=parts,
+        fixed_batch_s=arms.seconds.get("fixed"),
+        feed_alone_s=feed_alone_s,
+        doubled=arms.doubled,
+        bandwidth_share=shares[0],
+        flops_share=shares[1],
+    )
+
+
+def _of_step(ran: Ran, *, inline: bool, copy_s: float, cuda: bool) -> dict[str, float]:
+    marks = ran.marks
+    around = marks.get("around", 0.0)
+    parts = {name: marks.get(name, 0.0) for name in ("forward", "backward", "optimizer")}
+    # What a wrapped step does beyond the step: waiting for values that it reads, or else the interpreter.
+    parts["device_reads" if ran.reads > 0 else "overhead"] = around
+    # On a GPU the batch's mark is on its queue: time that the host waited while the device had work costs nothing.
+    batch = marks.get("batch", 0.0) if cuda else ran.asked_s
+    outside = min(batch, max(0.0, ran.asked_s - ran.made_s))
+    own = batch - outside
+    copies = 0.0 if inline else min(own, copy_s)
+    parts["sample" if inline else "wait"] = own - copies
+    parts["wait"] = parts.get("wait", 0.0) + outside
+    parts["host_to_device"] = copies
+    return parts
+
+
+def _launches(parts: dict[str, float], ran: Ran, arms: Arms, *, busy_s: float | None, cuda: bool) -> None:
+    """Move what forward and backward spend on launches, and not on voxels, to the overhead, in place."""
+    compute = parts["forward"] + parts["backward"]
+    if cuda:
+        spent = max(0.0, compute + parts["optimizer"] - busy_s) if busy_s is not None else 0.0
+        spent = min(spent, compute)
+    else:
+        spent = _fixed_compute(arms, compute, parts["optimizer"])
+    if compute <= 0 or spent <= 0:
+        return
+    for name in ("forward", "backward"):
+        parts[name] *= 1 - spent / compute
+    name = "device_reads" if cuda and ran.reads > 0 else "overhead"
+    parts[name] = parts.get(name, 0.0) + spent
+
+
+def _fixed_compute(arms: Arms, compute: float, optimizer: float) -> float:
+    """Seconds of forward and backward that do not grow with the voxels: what two experiments agree on.
+
+    Either alone is upset by a busy machine. Where doubling the batch is nearly free that is believed, but for no more
+    than one small patch takes, which has the same fixed costs.
+    """
+    by_size = arms.launches(compute)
+    fixed, doubled = arms.seconds.get("fixed"), arms.doubled
+    if fixed is None or doubled is None:
+        return by_size
+    by_doubling = min(compute, max(0.0, (2 - doubled) * fixed - optimizer))
+    return min(by_doubling, arms.seconds.get("small", compute) if doubled < _SMALL else by_size)
+
+
+def _close(parts: dict[str, float], step_s: float) -> None:
+    """Make the parts add up to a step, in place: what is left over is the interpreter's."""
+    total = sum(parts.values())
+    if total > step_s:
+        for name in parts:
+            parts[name] *= step_s / total
+    else:
+        parts["overhead"] = parts.get("overhead", 0.0) + step_s - total

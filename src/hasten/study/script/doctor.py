@@ -1,0 +1,79 @@
+"""`hasten doctor -- python train.py`: run it, judge it, tell it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hasten.observe.load import LoadMeter
+from hasten.study.script import report
+from hasten.study.script.findings.all import LEAST_STEPS, findings_of
+from hasten.study.script.launch import ScriptRun, run_script
+from hasten.study.script.split import split_of
+from hasten.study.split import diagnose
+
+FAILED = 2
+"""Exit code for a script that we had to stop without having learned anything."""
+
+
+def doctor_script(
+    command: Sequence[str],
+    *,
+    steps: int,
+    seconds: float,
+    out: Path | None,
+    try_cures: bool,
+    assume_cuda: bool,
+    echo: Callable[[str], None],
+    as_json: bool = False,
+) -> int:
+    """Watch `command` for `steps` training steps or `seconds`, and tell verdict and findings through `echo`.
+
+    out: folder for doctor.json and doctor.html; None writes nothing. try_cures: run it again with and without each cure
+    that can be applied from outside. as_json: one JSON document is all that is told, and the script's own output is
+    kept back. Returns the exit code to pass on: the script's own, 0 where it was stopped at the bound. Raises
+    ValueError for a command that can't be run and for bounds below 1.
+    """
+    if steps < 1 or seconds <= 0:
+        raise ValueError(f"--steps {steps} --seconds {seconds:g}: nothing to watch; give both a positive bound")
+    meter = LoadMeter()
+    run = run_script(command, steps=steps, seconds=seconds, assume_cuda=assume_cuda, quiet=as_json)
+    told = judge(run, assume_cuda, meter.others())
+    for line in [] if as_json else report.summary(told):
+        echo(line)
+    if try_cures and told.diagnosis is not None and run.ended != "crashed":
+        told = _with_cures(told, steps, seconds, (lambda line: None) if as_json else echo)
+    if as_json:
+        echo(json.dumps(report.as_json(told), indent=1))
+    if out is not None:
+        for path in report.write(told, out):
+            if not as_json:
+                echo(f"written    {path}")
+    return FAILED if run.ended == "never trained" and run.exit_code > 128 else run.exit_code
+
+
+def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> report.Told:
+    """Verdict and findings of a run; neither where it made too few steps. others: cores that other programs used."""
+    enough = bool(run.records) and run.records[0].steps > LEAST_STEPS
+    split = split_of(run.records[0]) if enough else None
+    return report.Told(
+        run=run,
+        assume_cuda=assume_cuda,
+        split=split,
+        diagnosis=diagnose(split) if split is not None else None,
+        findings=tuple(findings_of(run.records)),
+        others=others,
+    )
+
+
+def _with_cures(told: report.Told, steps: int, seconds: float, echo: Callable[[str], None]) -> report.Told:
+    from hasten.study.script.try_cures import try_cures
+    from hasten.study.script.try_page import plain
+
+    tried = try_cures(told.run.command, told.findings, told.run, steps=steps, seconds=seconds, echo=echo)
+    echo("")
+    for line in plain(tried).splitlines():
+        echo(line)
+    return dataclasses.replace(told, tried=tuple(tried))

@@ -1,0 +1,29 @@
+"""Every finding of a watched run, ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hasten.study.finding import Finding, ranked
+from hasten.study.script.findings import algorithms, host_reads, housekeeping, leftovers, loading, parallel, pauses
+from hasten.study.script.records import Record
+
+LEAST_STEPS = 4
+"""Steps behind the first one without which nothing is told."""
+
+
+def findings_of(records: Sequence[Record]) -> list[Finding]:
+    """records: of the processes that trained, by rank; the first one's code is what findings point into."""
+    from hasten.study.script.findings import experiments
+
+    if not records or records[0].steps <= LEAST_STEPS:
+        return []
+    first = records[0]
+    found: list[Finding] = []
+    for one in (loading, host_reads, housekeeping, leftovers, algorithms, pauses):
+        found += one.find(first)
+    found += parallel.find_wrapper(first)
+    found += parallel.find_balance(records)
+    if first.experiments:
+        found += experiments.findings(first)
+    return ranked(found)

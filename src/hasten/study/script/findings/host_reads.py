@@ -1,0 +1,39 @@
+"""Values of the device that user code reads on the host within the step."""
+
+from __future__ import annotations
+
+from hasten.study.finding import Finding
+from hasten.study.script.findings.words import ms, place
+from hasten.study.script.records import Record
+
+OFTEN = 0.5
+"""Of the steps: reading every few steps, for a log, is as it should be."""
+
+
+def find(record: Record) -> list[Finding]:
+    """One host-read a line of code. On a CPU nothing is waited for, so that it is a note there."""
+    by_site: dict[str, list[dict[str, object]]] = {}
+    for read in record.listed("reads"):
+        on_cpu = read["device"] == "cpu"
+        if "cuda" in record.devices and on_cpu:
+            continue
+        if read["steps"] >= OFTEN * max(1, record.steps - 1):
+            by_site.setdefault(read["site"], []).append(read)
+    return [_finding(record, site, reads) for site, reads in by_site.items()]
+
+
+def _finding(record: Record, site: str, reads: list[dict[str, object]]) -> Finding:
+    kinds = " and ".join(str(read["kind"]) for read in reads)
+    count = record.per_step(sum(int(str(read["count"])) for read in reads))
+    seconds = record.per_step(sum(float(str(read["seconds"])) for read in reads))
+    on_gpu = "cuda" in record.devices
+    waits = f"the host waits {ms(seconds)} a step there" if on_gpu else f"{ms(seconds)} a step on this CPU"
+    return Finding(
+        name="host-read",
+        title=f"{kinds} in every step makes the host wait for the GPU, which then waits for the host",
+        where=place(site),
+        cure="keep it a tensor (total += loss.detach()) and read it every 50 steps or at the end of the epoch",
+        evidence=f"{count:.1f} a step; {waits}",
+        cost_s=seconds if on_gpu else None,
+        level="finding" if record.cuda else "note",
+    )

@@ -1,0 +1,113 @@
+"""How the script's DataLoaders are set, where the training waits for them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hasten.study.finding import Finding, gain_of
+from hasten.study.script.findings.words import ms, place
+from hasten.study.script.records import Record
+
+WAITS = 0.10
+"""Share of the step spent waiting from which the loader is at fault: below it, little is to be had."""
+LEAST_WAIT_S = 0.0005
+"""Below this, workers would cost more than they hide: handing a batch over takes about as long."""
+RESTARTS = 0.05
+"""Share of the time that goes into starting the workers again for each pass."""
+
+
+def find(record: Record) -> list[Finding]:
+    """no-workers, no-prefetch, no-persistent-workers and unpinned-memory, for the loaders that training draws from."""
+    found: list[Finding] = []
+    for loader in record.training_loaders:
+        found += _workers(record, loader)
+        found += _prefetch(record, loader)
+        found += _persistent(record, loader)
+        found += _pinned(record, loader)
+    return found
+
+
+def _workers(record: Record, loader: dict[str, Any]) -> list[Finding]:
+    wait, step_s = record.part("wait"), record.step_s
+    tried = record.experiments.get("workers") or {}
+    measured = bool(tried) and "skipped" not in tried and "error" not in tried
+    if loader["num_workers"] or loader["own_thread"] or measured:
+        return []  # Where other counts were measured, that says it better.
+    if wait < LEAST_WAIT_S or wait < WAITS * step_s:
+        return []
+    fetches = max(1, loader["fetches"])
+    evidence = f"each step waits {ms(wait)} of {ms(step_s)} for its batch"
+    if loader["fetches"]:
+        evidence += f": {ms(loader['items_s'] / fetches)} for the items, {ms(loader['collate_s'] / fetches)} to collate"
+    # On a CPU the workers take cores from the training itself, so that only a part of the wait can be hidden.
+    hidden = wait if "cuda" in record.devices else wait / 2
+    return [
+        Finding(
+            name="no-workers",
+            title="the main process loads the data, and the training waits for it",
+            where=place(loader["site"]),
+            cure=f"DataLoader(..., num_workers={min(4, os.cpu_count() or 1)}, persistent_workers=True)",
+            evidence=evidence,
+            cost_s=wait,
+            gain=gain_of(hidden, step_s),
+        )
+    ]
+
+
+def _prefetch(record: Record, loader: dict[str, Any]) -> list[Finding]:
+    wait = record.part("wait")
+    if not loader["num_workers"] or loader["prefetch_factor"] != 1 or wait < WAITS * record.step_s:
+        return []
+    return [
+        Finding(
+            name="no-prefetch",
+            title="workers prepare only one batch ahead, and the training waits whenever one is late",
+            where=place(loader["site"]),
+            cure="DataLoader(..., prefetch_factor=4)",
+            evidence=f"each step waits {ms(wait)} of {ms(record.step_s)} for its batch",
+            cost_s=wait,
+        )
+    ]
+
+
+def _persistent(record: Record, loader: dict[str, Any]) -> list[Finding]:
+    again = loader["starts"][1:]
+    if not loader["num_workers"] or loader["persistent_workers"] or not again:
+        return []
+    usual = loader["wait_s"] / max(1, loader["batches"])
+    cost = record.per_step(sum(max(0.0, start - usual) for start in again))
+    if cost < RESTARTS * record.step_s:
+        return []
+    return [
+        Finding(
+            name="no-persistent-workers",
+            title="the workers are started again for every pass over the data",
+            where=place(loader["site"]),
+            cure="DataLoader(..., persistent_workers=True)",
+            evidence=f"{len(again)} restarts, {ms(sum(again) / len(again))} each until the first batch",
+            cost_s=cost,
+            gain=gain_of(cost, record.step_s),
+        )
+    ]
+
+
+def _pinned(record: Record, loader: dict[str, Any]) -> list[Finding]:
+    if loader["pin_memory"] or loader["own_thread"] or not record.cuda:
+        return []
+    copies = record.listed_dict("copies")
+    if "cuda" in record.devices and (not copies.get("count") or copies["pinned"] >= copies["count"] / 2):
+        return []
+    cost = record.per_step(copies.get("seconds", 0.0)) if "cuda" in record.devices else None
+    return [
+        Finding(
+            name="unpinned-memory",
+            title="batches are copied to the GPU from pageable memory, and the host waits for each copy",
+            where=place(loader["site"]),
+            cure="DataLoader(..., pin_memory=True), and batch.to(device, non_blocking=True)",
+            evidence="" if cost is None else f"copies take {ms(cost)} of a step of {ms(record.step_s)}",
+            cost_s=cost,
+            gain=None if cost is None else gain_of(cost, record.step_s),
+            level="finding" if cost is None or cost >= 0.01 * record.step_s else "note",
+        )
+    ]

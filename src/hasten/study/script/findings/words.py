@@ -1,0 +1,20 @@
+"""Places and amounts as findings tell them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def place(site: str) -> str:
+    """A probe's `/path/train.py:31` as seen from the working folder, where it lies below that."""
+    path, colon, line = site.rpartition(":")
+    try:
+        return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
+    except ValueError:
+        return site
+
+
+def ms(seconds: float) -> str:
+    """Milliseconds, with as many digits as tell something."""
+    value = 1e3 * seconds
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 1 else f"{value:.3f} ms"

@@ -1,0 +1,77 @@
+"""Datasets that keep what they made, without being asked to: the same object, under a subclass of its own class."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any
+
+from .exp_time import memory
+
+_ROOM = 0.2
+"""Share of the memory that stays free: what comes after isn't kept."""
+
+
+class _Kept(dict):
+    def put(self, key: Any, value: Any) -> None:
+        if len(self) % 64 == 0:
+            free, total = memory()
+            self.full = bool(total) and free < _ROOM * total
+        if not self.full:
+            self[key] = value
+
+
+def kept_items(dataset: Any) -> Any:
+    """Each item is made once, and given again as a copy, since collates and callers may write into it."""
+    kind = type(dataset)
+    if not hasattr(kind, "__getitem__") or not hasattr(kind, "__len__") or hasattr(dataset, "_hasten_kept"):
+        return dataset
+
+    def __getitem__(self: Any, index: Any) -> Any:
+        kept = self._hasten_kept
+        if index not in kept:
+            item = kind.__getitem__(self, index)
+            kept.put(index, copy.deepcopy(item))
+            return item
+        return copy.deepcopy(kept[index])
+
+    members: dict[str, Any] = {"__getitem__": __getitem__}
+    if hasattr(kind, "__getitems__"):
+        members["__getitems__"] = lambda self, indices: [self[index] for index in indices]
+    return _as(dataset, members)
+
+
+def kept_prefix(dataset: Any) -> Any:
+    """A MONAI `Dataset` keeps its items as they are before the first random transform, as a `CacheDataset` does."""
+    monai_data, transforms = sys.modules.get("monai.data"), sys.modules.get("monai.transforms")
+    if monai_data is None or transforms is None or not isinstance(dataset, monai_data.Dataset):
+        return dataset
+    compose, kind = getattr(dataset, "transform", None), type(dataset)
+    plain = kind._transform is monai_data.Dataset._transform
+    if not isinstance(compose, transforms.Compose) or not plain or hasattr(dataset, "_hasten_kept"):
+        return dataset
+    end = compose.get_index_of_first(
+        lambda step: isinstance(step, transforms.RandomizableTrait) or not isinstance(step, transforms.Transform)
+    )
+    end = len(compose.transforms) if end is None else end
+
+    def _transform(self: Any, index: int) -> Any:
+        kept = self._hasten_kept
+        made = kept.get(index)
+        if made is None:
+            made = compose(self.data[index], end=end)
+            kept.put(index, made)
+        return compose(copy.deepcopy(made), start=end) if end < len(compose.transforms) else copy.deepcopy(made)
+
+    return _as(dataset, {"_transform": _transform})
+
+
+def _as(dataset: Any, members: dict[str, Any]) -> Any:
+    """The object under a subclass that bears its class's names, so that what asks for its type still finds it."""
+    kind = type(dataset)
+    try:
+        dataset._hasten_kept = _Kept()
+        dataset.__class__ = type(kind.__name__, (kind,), {**members, "__module__": kind.__module__})
+    except (AttributeError, TypeError):
+        return dataset
+    return dataset

@@ -1,0 +1,266 @@
+"""Cures that can be put in from outside: `apply(name)` patches torch before the script builds anything.
+
+A name may carry a value, `workers=2`. What `apply` returns tells what was done; ValueError for a name it doesn't know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from . import cure_data, cure_net
+
+
+def apply(name: str) -> str:
+    key, _, value = name.partition("=")
+    if key not in CURES:
+        raise ValueError(f"unknown cure {name!r}; there are {', '.join(sorted(CURES))}")
+    return CURES[key](value)
+
+
+def _loader_options(change: Callable[[dict[str, Any]], None], first: bool = False) -> None:
+    """Let `change` edit the arguments, by name, of every map-style loader; `first` before all other changes."""
+    original = DataLoader.__init__
+    known = getattr(original, "_hasten_changes", None)
+    if known is not None:
+        known.insert(0 if first else len(known), change)
+        return
+    signature, changes = inspect.signature(original), [change]
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(self, *args, **kwargs)
+        options = dict(bound.arguments)
+        options.pop("self", None)
+        options.update(options.pop("kwargs", {}))
+        if not isinstance(options["dataset"], IterableDataset):
+            for each in changes:
+                each(options)
+        original(self, **options)
+
+    vars(__init__)["_hasten_changes"] = changes
+    DataLoader.__init__ = __init__  # type: ignore[method-assign]
+
+
+def _workers(value: str) -> str:
+    count = int(value or 2)
+
+    def change(options: dict[str, Any]) -> None:
+        options["num_workers"] = count
+        if count:
+            options["persistent_workers"] = True
+            options.setdefault("multiprocessing_context", "fork")
+        else:
+            for name in ("persistent_workers", "prefetch_factor", "multiprocessing_context", "timeout"):
+                options.pop(name, None)
+
+    _loader_options(change, first=True)
+    return f"every map-style loader gets num_workers={count}, persistent_workers=True"
+
+
+def _prefetch(value: str) -> str:
+    count = int(value or 8)
+
+    def change(options: dict[str, Any]) -> None:
+        if options.get("num_workers"):
+            options["prefetch_factor"] = count
+
+    _loader_options(change)
+    return f"loaders with workers get prefetch_factor={count}"
+
+
+def _persistent_workers(value: str) -> str:
+    def change(options: dict[str, Any]) -> None:
+        if options.get("num_workers"):
+            options["persistent_workers"] = True
+
+    _loader_options(change)
+    return "loaders with workers keep them between passes"
+
+
+def _pin_memory(value: str) -> str:
+    if not torch.cuda.is_available():
+        raise ValueError("pin-memory needs a CUDA device")
+    _loader_options(lambda options: options.update(pin_memory=True))
+    return "every map-style loader gets pin_memory=True"
+
+
+def _cache_items(value: str) -> str:
+    def change(options: dict[str, Any]) -> None:
+        options["dataset"] = cure_data.kept_items(options["dataset"])
+
+    _loader_options(change)
+    return "the items of map-style datasets are kept once made"
+
+
+def _cache_transforms(value: str) -> str:
+    def change(options: dict[str, Any]) -> None:
+        options["dataset"] = cure_data.kept_prefix(options["dataset"])
+
+    _loader_options(change)
+    return "MONAI datasets keep what their transforms before the first random one made"
+
+
+def _fused_optimizer(value: str) -> str:
+    kinds = [
+        kind
+        for kind in vars(torch.optim).values()
+        if inspect.isclass(kind) and "fused" in inspect.signature(kind.__init__).parameters
+    ]
+    for kind in kinds:
+        _fuse(kind)
+    return f"fused=True in {', '.join(sorted(kind.__name__ for kind in kinds))}"
+
+
+def _fuse(kind: type) -> None:
+    original = kind.__init__  # type: ignore[misc]
+
+    @functools.wraps(original)
+    def __init__(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        params = list(params)
+        # AdamW's constructor is Adam's: what it asks for itself stays.
+        # A generator of parameters within a group can be read once only.
+        params = [_listed(group) for group in params]
+        asked = kwargs.get("fused") is not None or kwargs.get("differentiable")
+        if type(self) is kind and not asked and _fusable(params):
+            with contextlib.suppress(RuntimeError, TypeError):
+                original(self, params, *args, **{**kwargs, "fused": True, "foreach": None})
+                return
+        original(self, params, *args, **kwargs)
+
+    kind.__init__ = __init__  # type: ignore[misc]
+
+
+def _fusable(params: list[Any]) -> bool:
+    """The constructor lets pass what the first step would refuse."""
+    each = [p for group in params for p in (group["params"] if isinstance(group, dict) else [group])]
+    # With names: (name, parameter).
+    each = [p[1] if isinstance(p, tuple) else p for p in each]
+    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in each)
+
+
+def _listed(group: Any) -> Any:
+    if isinstance(group, dict) and not isinstance(group["params"], torch.Tensor):
+        return {**group, "params": list(group["params"])}
+    return group
+
+
+def _set_to_none(value: str) -> str:
+    for kind in (torch.optim.Optimizer, torch.nn.Module):
+        original = kind.zero_grad
+
+        def zero_grad(self: Any, set_to_none: bool = True, original: Any = original) -> None:
+            original(self, set_to_none=True)
+
+        kind.zero_grad = functools.wraps(original)(zero_grad)  # type: ignore[method-assign]
+    return "zero_grad always forgets the gradients"
+
+
+def _cudnn_benchmark(value: str) -> str:
+    torch.backends.cudnn.benchmark = True
+    setting = vars(type(torch.backends.cudnn)).get("benchmark")
+    if setting is not None and hasattr(setting, "setter"):
+        setting.setter = lambda given: None
+    return "torch.backends.cudnn.benchmark is True and stays so"
+
+
+def _no_empty_cache(value: str) -> str:
+    torch.cuda.empty_cache = lambda: None
+    return "torch.cuda.empty_cache does nothing"
+
+
+def _no_gc_collect(value: str) -> str:
+    gc.collect = lambda generation=2: 0
+    return "gc.collect does nothing"
+
+
+def _no_anomaly(value: str) -> str:
+    def never(original: Any) -> Any:
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            torch.set_anomaly_enabled(False)
+
+        return __init__
+
+    detect, switch = torch.autograd.detect_anomaly, torch.autograd.set_detect_anomaly
+    switch.__init__ = never(switch.__init__)  # type: ignore[method-assign]
+    detect.__enter__ = lambda self: None  # type: ignore[method-assign]
+    return "anomaly detection stays off"
+
+
+class _Off:
+    """In place of a profiler: takes every call, and is its own answer."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __enter__(self) -> _Off:
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        pass
+
+    def __call__(self, *args: Any, **kwargs: Any) -> _Off:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+    def __str__(self) -> str:
+        return "(the profiler was left out)"
+
+
+def _no_profiler(value: str) -> str:
+    import torch.profiler
+
+    torch.profiler.profile = _Off  # type: ignore[misc, assignment]
+    torch.autograd.profiler.profile = _Off  # type: ignore[misc, assignment]
+    torch.autograd.profiler.emit_nvtx = _Off  # type: ignore[misc, assignment]
+    return "profilers and emit_nvtx are left out"
+
+
+def _no_gradcheck(value: str) -> str:
+    torch.autograd.gradcheck = lambda *args, **kwargs: True
+    torch.autograd.gradgradcheck = lambda *args, **kwargs: True
+    return "gradcheck is left out"
+
+
+def _autocast(value: str) -> str:
+    return cure_net.autocast(value or "bfloat16")
+
+
+def _channels_last(value: str) -> str:
+    return cure_net.channels_last()
+
+
+CURES: dict[str, Callable[[str], str]] = {
+    "workers": _workers,
+    "prefetch": _prefetch,
+    "persistent-workers": _persistent_workers,
+    "pin-memory": _pin_memory,
+    "cache-items": _cache_items,
+    "cache-transforms": _cache_transforms,
+    "autocast": _autocast,
+    "channels-last": _channels_last,
+    "cudnn-benchmark": _cudnn_benchmark,
+    "fused-optimizer": _fused_optimizer,
+    "set-to-none": _set_to_none,
+    "no-empty-cache": _no_empty_cache,
+    "no-gc-collect": _no_gc_collect,
+    "no-anomaly": _no_anomaly,
+    "no-profiler": _no_profiler,
+    "no-gradcheck": _no_gradcheck,
+}

@@ -1,0 +1,162 @@
+"""Experiments on the items of the dataset: which work is done again, with the same result, in every epoch."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+
+from .exp_loader import index_batches, on_device, training_loader
+from .exp_time import memory, random_mark
+
+_DRAWS = 4
+"""Times that an item is made before it counts as always the same."""
+_CACHES = ("CacheDataset", "PersistentDataset", "CacheNTransDataset", "LMDBDataset", "SmartCacheDataset", "GDSDataset")
+
+
+def items(session: Any, seconds: float) -> dict[str, Any]:
+    """Is the work on an item, or its first part, the same each time? What does it cost, and would its result fit?"""
+    chosen = training_loader(session)
+    if chosen is None:
+        return {"skipped": "no DataLoader"}
+    loader, site = chosen
+    dataset = loader.dataset
+    if isinstance(dataset, torch.utils.data.IterableDataset):
+        return {"skipped": "an iterable dataset has no items"}
+    indices = index_batches(loader, 4)
+    if loader.batch_sampler is not None:
+        indices = [index for batch in indices for index in batch]
+    indices = list(dict.fromkeys(indices))[:8]
+    found = _prefix(dataset, indices, seconds)
+    if found is None:
+        found = _whole(dataset, indices, seconds)
+    found.update(site=site, batch_size=loader.batch_size or 1, workers=loader.num_workers)
+    if "bytes" in found:
+        found.update(items=len(dataset), free_bytes=memory()[0])
+    return found
+
+
+def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
+    """Make items several times under other random states, and compare."""
+    begun = time.perf_counter()
+    times: list[float] = []
+    size = checked = 0
+    for index in indices:
+        first, made = None, 0
+        for draw in range(_DRAWS):
+            if times and time.perf_counter() - begun > seconds / 2:
+                break
+            _seed(draw)
+            mark = random_mark()
+            start = time.perf_counter()
+            item = dataset[index]
+            times.append(time.perf_counter() - start)
+            if on_device(item):
+                return {"skipped": "the items are on the device already"}
+            if random_mark() != mark or (made and not same(first, item)):
+                return {"kind": "random", "item_s": statistics.median(times)}
+            first, made = item, made + 1
+        if made < 2:
+            break
+        checked += 1
+        size = max(size, bytes_of(first))
+    if not checked:
+        return {"skipped": "one item takes too long to be made twice"}
+    return {
+        "kind": "whole",
+        "item_s": statistics.median(times),
+        "cached_s": statistics.median(times),
+        "bytes": size,
+        "checked": checked,
+    }
+
+
+def _prefix(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any] | None:
+    """A MONAI dataset whose transforms begin with ones that aren't random; None for any other dataset."""
+    monai_data, transforms = sys.modules.get("monai.data"), sys.modules.get("monai.transforms")
+    if monai_data is None or transforms is None or not isinstance(dataset, monai_data.Dataset):
+        return None
+    if any(kind.__name__ in _CACHES for kind in type(dataset).__mro__):
+        return {"skipped": f"{type(dataset).__name__} keeps its results already"}
+    compose = getattr(dataset, "transform", None)
+    plain = type(dataset).__getitem__ is monai_data.Dataset.__getitem__
+    if not isinstance(compose, transforms.Compose) or not plain:
+        return None
+    count = len(compose.transforms)
+    end = next(
+        (
+            number
+            for number, step in enumerate(compose.transforms)
+            if isinstance(step, transforms.RandomizableTrait) or not isinstance(step, transforms.Transform)
+        ),
+        count,
+    )
+    if end == 0:
+        return {"kind": "random", "item_s": None}
+    begun, prefixes, wholes, size = time.perf_counter(), [], [], 0
+    for index in indices:
+        start = time.perf_counter()
+        made = compose(dataset.data[index], end=end)
+        middle = time.perf_counter()
+        size = max(size, bytes_of(made))
+        between = time.perf_counter()
+        if end < count:
+            compose(made, start=end)
+        prefixes.append(middle - start)
+        wholes.append(middle - start + time.perf_counter() - between)
+        if time.perf_counter() - begun > seconds:
+            break
+    names = [type(step).__name__ for step in compose.transforms[:end]]
+    return {
+        "kind": "prefix",
+        "item_s": statistics.median(wholes),
+        "cached_s": statistics.median(prefixes),
+        "transforms": names,
+        "all_transforms": count,
+        "bytes": size,
+        "checked": len(prefixes),
+    }
+
+
+def _seed(number: int) -> None:
+    random.seed(number)
+    torch.manual_seed(number)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(number)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in type and in every value; what can't be compared counts as unlike."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.shape == other.shape and one.dtype == other.dtype and bool(_equal(one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(same(one[i], other[i]) for i in range(len(one)))
+    if hasattr(one, "__array__"):
+        numpy = sys.modules["numpy"]
+        return bool(numpy.array_equal(numpy.asarray(one), numpy.asarray(other)))
+    if isinstance(one, (int, float, complex, str, bytes, bool)) or one is None:
+        return one == other or one != one
+    return type(one).__eq__ is not object.__eq__ and bool(one == other)
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+
+
+def bytes_of(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, dict):
+        return sum(bytes_of(part) for part in value.values())
+    if isinstance(value, (list, tuple)):
+        return sum(bytes_of(part) for part in value)
+    return int(getattr(value, "nbytes", 64))

@@ -1,0 +1,168 @@
+"""Experiments on the loader: how fast it is with other numbers of workers."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+
+from .exp_time import usable_cores
+
+
+def training_loader(session: Any) -> tuple[Any, str] | None:
+    """The first loader that draws at random; else the first. None without any."""
+    known = [(loader, site) for loader, site in session.loaders if isinstance(loader, DataLoader)]
+    shuffled = [pair for pair in known if isinstance(pair[0].sampler, RandomSampler)]
+    return next(iter(shuffled or known), None)
+
+
+def on_device(value: Any) -> bool:
+    """Is any tensor in `value` on another device than the CPU?"""
+    if isinstance(value, torch.Tensor):
+        return value.device.type != "cpu"
+    if isinstance(value, dict):
+        return any(on_device(part) for part in value.values())
+    return isinstance(value, (list, tuple)) and any(on_device(part) for part in value)
+
+
+def unfit(loader: Any) -> str:
+    """Why the loader can't be rebuilt; empty if it can."""
+    if isinstance(loader.dataset, IterableDataset):
+        return "an iterable dataset can't be read again without harm"
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        return f"{type(loader).__name__} fetches in its own way"
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return "no fork here, so that workers would run the script again"
+    return ""
+
+
+def index_batches(loader: Any, most: int) -> list[Any]:
+    """The first batches of indices that the loader's sampler gives, its generators put back afterwards."""
+    with _generators_kept(loader):
+        source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        return list(itertools.islice(iter(source), most))
+
+
+@contextlib.contextmanager
+def _generators_kept(loader: Any) -> Iterator[None]:
+    holders = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+    kept = {id(g): g for g in (getattr(holder, "generator", None) for holder in holders) if g is not None}
+    states = {key: generator.get_state() for key, generator in kept.items()}
+    try:
+        yield
+    finally:
+        for key, generator in kept.items():
+            generator.set_state(states[key])
+
+
+def rebuilt(loader: Any, batches: list[Any], workers: int, timeout: float) -> Any:
+    """A plain DataLoader over the given batches of indices, with the same dataset, collate and worker set-up."""
+    options: dict[str, Any] = {"collate_fn": loader.collate_fn, "num_workers": workers}
+    if loader.batch_sampler is not None:
+        options["batch_sampler"] = batches
+    else:
+        options.update(sampler=batches, batch_size=None)
+    if workers:
+        options.update(
+            worker_init_fn=loader.worker_init_fn,
+            prefetch_factor=loader.prefetch_factor or 2,
+            timeout=timeout,
+            multiprocessing_context="fork",
+        )
+    return DataLoader(loader.dataset, **options)
+
+
+def seconds_a_batch(loader: Any, batches: list[Any], workers: int, seconds: float) -> float | None:
+    """Steady seconds a batch with nobody computing meanwhile; None if none came within `seconds`.
+
+    Workers deliver in bursts of one each, so the clock starts after the first burst and stops after a whole one.
+    """
+    burst = max(1, workers)
+    begun = time.perf_counter()
+    iterator = iter(rebuilt(loader, list(itertools.islice(itertools.cycle(batches), 200 * burst)), workers, seconds))
+    best = None
+    try:
+        for _ in range(burst):
+            next(iterator)
+        start = time.perf_counter()
+        for bursts in range(1, 200):
+            for _ in range(burst):
+                next(iterator)
+            now = time.perf_counter()
+            best = (now - start) / (bursts * burst)
+            if now - begun > seconds or (bursts >= 3 and now - start > 0.5):
+                break
+    except StopIteration:
+        pass
+    finally:
+        _ended(iterator)
+    return best
+
+
+def _ended(iterator: Any) -> None:
+    """No worker outlives its measurement."""
+    workers = list(getattr(iterator, "_workers", []))
+    with contextlib.suppress(Exception):
+        iterator._shutdown_workers()
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()
+        worker.join(2.0)
+
+
+def _processor_share(dataset: Any, batches: list[Any]) -> float:
+    """Of the time that an item takes, what a core computes: the rest is waiting for disks and the like."""
+    flat = [index for batch in batches for index in (batch if isinstance(batch, (list, tuple)) else [batch])]
+    wall, work = time.perf_counter(), time.thread_time()
+    for index in flat[:64]:
+        dataset[index]
+        if time.perf_counter() - wall > 0.2:
+            break
+    return min(1.0, (time.thread_time() - work) / max(time.perf_counter() - wall, 1e-9))
+
+
+def workers(session: Any, seconds: float) -> dict[str, Any]:
+    """Seconds a batch by number of workers: none, the present number, and 1, 2, 4 .. up to the usable cores."""
+    chosen = training_loader(session)
+    if chosen is None:
+        return {"skipped": "no DataLoader"}
+    loader, site = chosen
+    reason = unfit(loader)
+    if reason:
+        return {"skipped": reason, "site": site, "now": loader.num_workers}
+    begun = time.perf_counter()
+    batches = index_batches(loader, 64)
+    first = batches[0][0] if loader.batch_sampler is not None else batches[0]
+    if on_device(loader.dataset[first]):
+        return {"skipped": "the items are on the device already", "site": site, "now": loader.num_workers}
+    slow = (time.perf_counter() - begun) * (loader.batch_size or 1)
+    if slow > seconds / 4:
+        return {"skipped": f"a batch takes {slow:.1f} s: no time to try", "site": site, "now": loader.num_workers}
+    cores = usable_cores()
+    share = _processor_share(loader.dataset, batches)
+    counts = sorted({2**k for k in range(10) if 2**k <= cores} | {cores})
+    counts = [loader.num_workers, *(n for n in (0, *counts) if n != loader.num_workers)]
+    found: dict[str, Any] = {"site": site, "now": loader.num_workers, "cores": cores, "batch_size": loader.batch_size}
+    found.update(cpu_share=share, threads=torch.get_num_threads())
+    times: dict[int, float] = {}
+    for number, count in enumerate(counts):
+        left = seconds - (time.perf_counter() - begun)
+        # A quarter for the present one, whose time all others are judged by.
+        share = left / 4 if number == 0 else left / (len(counts) - number)
+        if left <= 0.2:
+            found["cut"] = "no time for more workers"
+            break
+        took = seconds_a_batch(loader, batches, count, share)
+        if took is not None:
+            times[count] = took
+    found["seconds"] = {str(count): times[count] for count in sorted(times)}
+    if times:
+        # The fewest that come within a tenth of the fastest: more only take memory.
+        found["best"] = min(count for count in times if times[count] <= 1.1 * min(times.values()))
+    return found

@@ -1,0 +1,290 @@
+"""Experiments on the network: what it would gain by other precision, layout, batch, and without idle biases.
+
+Each on deep copies of the root module and its last batch, so that neither weights, gradients, statistics nor hooks of
+the user's objects change. The real loss isn't known here: the mean of the squares of all outputs stands in for it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .exp_time import memory, versus
+
+
+class Net:
+    """A root module with the arguments of its last call in training."""
+
+    def __init__(self, module: nn.Module, site: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.module, self.site, self.args, self.kwargs = module, site, args, kwargs
+        parameters = list(module.parameters())
+        self.device = parameters[0].device
+        self.sync = torch.cuda.synchronize if self.device.type == "cuda" else None
+
+    def copied(self) -> nn.Module:
+        """Deep copy without gradients and without the hooks of this package."""
+        twin = copy.deepcopy(self.module)
+        for module in twin.modules():
+            for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+                hooks = getattr(module, name, None) or {}
+                for key in [key for key, hook in hooks.items() if "hasten_probe" in getattr(hook, "__module__", "")]:
+                    del hooks[key]
+        forget_gradients(twin)
+        return twin if twin.training else twin.train()
+
+    def cycle(self, twin: nn.Module, args: Any = None, kwargs: Any = None) -> Callable[[], object]:
+        """Forward and backward of `twin`, on the last batch if none is given."""
+        args, kwargs = (self.args, self.kwargs) if args is None else (args, kwargs)
+
+        def run() -> None:
+            forget_gradients(twin)
+            mean_square(twin(*args, **kwargs)).backward()
+
+        return run
+
+
+def nets(session: Any) -> list[Net]:
+    """Roots with parameters to train and a batch to run, the one with most parameters first."""
+    found = []
+    batches = session.last_batches
+    for number, (module, site) in enumerate(session.roots):
+        if isinstance(batches, Mapping):
+            batch = batches.get(id(module), batches.get(module))
+        else:
+            batch = batches[number] if number < len(batches) else None
+        if batch is None or not any(parameter.requires_grad for parameter in module.parameters()):
+            continue
+        found.append(Net(module, site, tuple(batch[0]), dict(batch[1])))
+    return sorted(found, key=lambda net: -sum(parameter.numel() for parameter in net.module.parameters()))
+
+
+def compiled(module: nn.Module) -> bool:
+    """A compiled network is left alone: every arm would compile again, for minutes."""
+    return any(
+        type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+        for part in module.modules()
+    )
+
+
+def forget_gradients(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        parameter.grad = None
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """The floating-point tensors in nested outputs."""
+    if isinstance(value, torch.Tensor):
+        return [value] if value.is_floating_point() else []
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        value = vars(value).values() if hasattr(value, "__dataclass_fields__") else ()
+    return [tensor for part in value for tensor in tensors_of(part)]
+
+
+def mean_square(outputs: Any) -> torch.Tensor:
+    found = [tensor.float().pow(2).mean() for tensor in tensors_of(outputs)]
+    if not found or not any(value.requires_grad for value in found):
+        raise RuntimeError("the outputs hold no tensor to go backward from")
+    return torch.stack(found).sum()
+
+
+def difference(one: Any, other: Any) -> float:
+    """Largest difference of two outputs, relative to the largest value of the first."""
+    worst = 0.0
+    for left, right in zip(tensors_of(one), tensors_of(other)):  # noqa: B905
+        scale = max(float(left.detach().abs().max()), 1e-12) if left.numel() else 1.0
+        worst = max(worst, float((left.detach().float() - right.detach().float()).abs().max()) / scale)
+    return worst
+
+
+def _seeded(call: Callable[[], Any]) -> Any:
+    """Dropout and the like draw the same in both arms."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return call()
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Nested arguments with every tensor changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: mapped(part, change) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(mapped(part, change) for part in value)
+    return value
+
+
+def autocast(net: Net, session: Any, seconds: float) -> dict[str, Any]:
+    if any(count and name for name, count in session.autocast.items()):
+        return {"skipped": "the script uses autocast"}
+    if any(p.dtype in (torch.bfloat16, torch.float16) for p in net.module.parameters()):
+        return {"skipped": "the network is in low precision already"}
+    kind = net.device.type
+    dtypes = [torch.bfloat16]
+    if kind == "cuda":
+        dtypes = [torch.bfloat16, torch.float16] if torch.cuda.is_bf16_supported() else [torch.float16]
+    twin = net.copied()
+    cycle = net.cycle(twin)
+    best: dict[str, Any] = {}
+    for dtype in dtypes:
+
+        def cast(dtype: torch.dtype = dtype) -> None:
+            forget_gradients(twin)
+            # The backward runs outside, as torch asks for.
+            with torch.autocast(kind, dtype=dtype):
+                loss = mean_square(twin(*net.args, **net.kwargs))
+            loss.backward()
+
+        found = versus(cycle, cast, seconds / len(dtypes), net.sync)
+        found["dtype"] = str(dtype).rsplit(".", 1)[-1]
+        if not best or found.get("gain", 0.0) > best.get("gain", 0.0):
+            best = found
+    plain = _seeded(lambda: twin(*net.args, **net.kwargs))
+    with torch.autocast(kind, dtype=getattr(torch, best["dtype"])):
+        lower = _seeded(lambda: twin(*net.args, **net.kwargs))
+    best["difference"] = difference(plain, lower)
+    return best
+
+
+def channels_last(net: Net, session: Any, seconds: float) -> dict[str, Any]:
+    convs = [m for m in net.module.modules() if isinstance(m, (nn.Conv2d, nn.Conv3d))]
+    if not convs:
+        return {"skipped": "no 2-D or 3-D convolution"}
+    layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
+    # A 1x1 kernel is in both layouts at once.
+    wide = [m for m in convs if m.weight[0, 0].numel() > 1 and m.weight.shape[1] > 1]
+    if wide and all(m.weight.is_contiguous(memory_format=layouts[m.weight.dim()]) for m in wide):
+        return {"skipped": "the network is in channels_last already"}
+    twin, other = net.copied(), net.copied()
+    for parameter in other.parameters():
+        if parameter.dim() in layouts:
+            parameter.data = parameter.data.contiguous(memory_format=layouts[parameter.dim()])
+    name = "channels_last_3d" if isinstance(convs[0], nn.Conv3d) else "channels_last"
+
+    def laid(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.contiguous(memory_format=layouts[tensor.dim()]) if tensor.dim() in layouts else tensor
+
+    def run() -> None:
+        # The batch arrives in the plain layout each step: its conversion belongs to the cost.
+        net.cycle(other, mapped(net.args, laid), mapped(net.kwargs, laid))()
+
+    found = versus(net.cycle(twin), run, seconds, net.sync)
+    found["layout"] = name
+    found["difference"] = difference(
+        _seeded(lambda: twin(*net.args, **net.kwargs)),
+        _seeded(lambda: other(*mapped(net.args, laid), **mapped(net.kwargs, laid))),
+    )
+    return found
+
+
+def _cancels(norm: nn.Module) -> bool:
+    """Does `norm` subtract each channel's mean, so that a constant added to a channel changes nothing?"""
+    if isinstance(norm, nn.GroupNorm):
+        return norm.num_groups == norm.num_channels
+    batch, instance = nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm
+    return isinstance(norm, (batch, instance)) and norm.training
+
+
+def idle_biases(net: Net, twin: nn.Module) -> list[str]:
+    """Names of the convolutions with a bias whose very output enters a norm that takes it away again."""
+    names = {module: name for name, module in twin.named_modules()}
+    made: dict[int, tuple[nn.Module, Any]] = {}
+    found: list[str] = []
+
+    def left(module: nn.Module, args: Any, output: Any) -> None:
+        made[id(output)] = (module, output)  # Kept alive, so that no later tensor gets the same id.
+
+    def entered(module: nn.Module, args: Any) -> None:
+        conv, output = made.get(id(args[0]) if args else 0, (None, None))
+        if conv is not None and output is args[0]:
+            found.append(names[conv])
+
+    hooks = []
+    for module in twin.modules():
+        if isinstance(module, nn.modules.conv._ConvNd) and module.bias is not None:
+            hooks.append(module.register_forward_hook(left))
+        elif _cancels(module):
+            hooks.append(module.register_forward_pre_hook(entered))
+    with torch.no_grad():
+        twin(*net.args, **net.kwargs)
+    for hook in hooks:
+        hook.remove()
+    return list(dict.fromkeys(found))
+
+
+def conv_bias(net: Net, session: Any, seconds: float) -> dict[str, Any]:
+    twin, other = net.copied(), net.copied()
+    names = idle_biases(net, twin)
+    if not names:
+        return {"skipped": "no convolution with a bias right before a norm"}
+    live = dict(net.module.named_modules())
+    sites = [session.conv_sites.get(id(live[name]), "") for name in names]
+    for name in names:
+        other.get_submodule(name).register_parameter("bias", None)
+    unlike = difference(_seeded(lambda: twin(*net.args, **net.kwargs)), _seeded(lambda: other(*net.args, **net.kwargs)))
+    found = versus(net.cycle(twin), net.cycle(other), seconds, net.sync)
+    found.update(modules=names, sites=sites, difference=unlike)
+    return found
+
+
+def doubled_batch(net: Net, session: Any, seconds: float) -> dict[str, Any]:
+    """The gain is in samples a second, on the batch twice along its first dimension."""
+    sizes = {t.shape[0] for t in _all_tensors((net.args, net.kwargs)) if t.dim() > 1}
+    if len(sizes) != 1:
+        return {"skipped": "no single batch size in the arguments"}
+    size = sizes.pop()
+    free, total = free_memory(net.device)
+    if total and free < 0.3 * total:
+        return {"skipped": "less than 30 % of the memory is free", "size": size}
+    twin = net.copied()
+
+    def twice(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.cat([tensor, tensor]) if tensor.dim() and tensor.shape[0] == size else tensor
+
+    found = versus(
+        net.cycle(twin), net.cycle(twin, mapped(net.args, twice), mapped(net.kwargs, twice)), seconds, net.sync
+    )
+    if "gain" in found:
+        # Two arms' work in one call.
+        for key in ("gain", "low", "high"):
+            found[key] = 2 * found[key]
+    found.update(size=size, free_share=free / total if total else None)
+    return found
+
+
+def cudnn_benchmark(net: Net, session: Any, seconds: float) -> dict[str, Any]:
+    if net.device.type != "cuda" or torch.backends.cudnn.benchmark:
+        return {"skipped": "no cuDNN here, or it searches already"}
+    twin = net.copied()
+    cycle = net.cycle(twin)
+
+    def searched() -> None:
+        torch.backends.cudnn.benchmark = True
+        try:
+            cycle()
+        finally:
+            torch.backends.cudnn.benchmark = False
+
+    return versus(cycle, searched, seconds, net.sync)
+
+
+def _all_tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [t for part in value for t in _all_tensors(part)] if isinstance(value, (list, tuple)) else []
+
+
+def free_memory(device: torch.device) -> tuple[int, int]:
+    """Bytes free, and in all; what torch's allocator holds but doesn't use counts as free."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), total
+    return memory()

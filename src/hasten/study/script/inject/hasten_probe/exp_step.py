@@ -1,0 +1,108 @@
+"""Experiments on the rest of the step: the optimizer, clearing gradients, the anomaly mode."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .exp_net import Net, difference, free_memory
+from .exp_time import versus
+
+
+def fused(optimizer: Any, site: str, session: Any, seconds: float) -> dict[str, Any]:
+    """A step of the optimizer as it is against one of the same class with fused=True, both on clones."""
+    kind = type(optimizer)
+    if "fused" not in inspect.signature(kind.__init__).parameters:
+        return {"skipped": f"{kind.__name__} takes no `fused`"}
+    if optimizer.param_groups[0].get("fused"):
+        return {"skipped": "fused already"}
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return {"skipped": "differentiable, which `fused` isn't"}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(p.is_sparse or not p.is_floating_point() for p in parameters):
+        return {"skipped": "parameters that `fused` doesn't take"}
+    held = sum(p.numel() * p.element_size() for p in parameters)
+    free, _ = free_memory(parameters[0].device)
+    if free and 10 * held > free:
+        return {"skipped": "no memory for two copies of the parameters and their state"}
+    plain, fast = _twin(optimizer, {}), _twin(optimizer, {"fused": True, "foreach": None})
+    sync = torch.cuda.synchronize if parameters[0].is_cuda else None
+    plain.step()
+    fast.step()
+    unlike = max(
+        difference(one, other)
+        for one, other in zip(_parameters(plain), _parameters(fast))  # noqa: B905
+    )
+    found = versus(plain.step, fast.step, seconds, sync)
+    found.update(
+        {
+            "class": kind.__name__,
+            "site": site,
+            "tensors": len(parameters),
+            "difference": unlike,
+            "foreach": optimizer.param_groups[0].get("foreach"),
+        }
+    )
+    return found
+
+
+def _parameters(optimizer: Any) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _twin(optimizer: Any, changed: dict[str, Any]) -> Any:
+    """The same class and options on clones, each with a gradient, the same for every twin."""
+    made = torch.Generator().manual_seed(0)
+    groups = []
+    for group in optimizer.param_groups:
+        options = {key: value for key, value in group.items() if key != "params"}
+        options.update((key, value) for key, value in changed.items() if key in options)
+        clones = []
+        for parameter in group["params"]:
+            clone = parameter.detach().clone().requires_grad_()
+            clone.grad = torch.empty_like(clone).copy_(1e-3 * torch.randn(clone.shape, generator=made))
+            clones.append(clone)
+        groups.append({**options, "params": clones})
+    taken = inspect.signature(type(optimizer).__init__).parameters
+    options = {key: value for key, value in optimizer.defaults.items() if key in taken}
+    options.update(changed)
+    return type(optimizer)(groups, **{key: value for key, value in options.items() if key in taken})
+
+
+def zero_grad(optimizer: Any, session: Any, seconds: float) -> dict[str, Any]:
+    """Seconds that writing zeros into the gradients takes, beside forgetting them."""
+    twin = _twin(optimizer, {})
+    parameters = _parameters(twin)
+    gradients = [p.grad for p in parameters]
+    sync = torch.cuda.synchronize if parameters[0].is_cuda else None
+
+    def forget() -> None:
+        for number, parameter in enumerate(parameters):
+            parameter.grad = None
+            # As a backward does: it hands its tensor over where there is none, and adds where there is one.
+            parameter.grad = gradients[number]
+
+    def write() -> None:
+        for number, parameter in enumerate(parameters):
+            gradient = gradients[number]
+            assert gradient is not None
+            gradient.zero_()
+            gradient.add_(0.0)
+            parameter.grad = gradient
+
+    return versus(write, forget, seconds, sync)
+
+
+def anomaly(net: Net, session: Any, seconds: float) -> dict[str, Any]:
+    """Forward and backward under anomaly detection, the base, against without."""
+    twin = net.copied()
+    cycle: Callable[[], object] = net.cycle(twin)
+
+    def watched() -> None:
+        with torch.autograd.set_detect_anomaly(True):
+            cycle()
+
+    return versus(watched, cycle, seconds, net.sync)

@@ -1,0 +1,144 @@
+"""The experiments at the end of the watched steps, each within its share of the time, none able to fail the script."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from . import exp_items, exp_loader, exp_net, exp_step
+from .exp_time import Others, random_state_kept, usable_cores
+
+SHARES = {
+    "workers": 0.30,
+    "items": 0.10,
+    "doubled_batch": 0.12,
+    "autocast": 0.14,
+    "fused": 0.10,
+    "channels_last": 0.10,
+    "conv_bias": 0.09,
+    "cudnn_benchmark": 0.05,
+    "zero_grad": 0.05,
+    "anomaly": 0.05,
+}
+"""Of the time for all; what one leaves goes to those after it."""
+
+
+def run(session: Any) -> dict[str, Any]:
+    """Whatever the experiments measured, by name; {"skipped": why} or {"error": ...} where there is nothing.
+
+    The objects of the script, its gradients, its random states and torch's settings are as before.
+    """
+    if _ranks() > 1:
+        return {"skipped": "several ranks: one can't stop to experiment while the others train"}
+    begun, others = time.perf_counter(), Others()
+    found: dict[str, Any] = {"cores": usable_cores(), **_step(session)}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(random_state_kept())
+        stack.enter_context(_not_ended(session))
+        anomaly = torch.is_anomaly_enabled()
+        stack.enter_context(torch.autograd.set_detect_anomaly(False))
+        stack.enter_context(torch.enable_grad())
+        calls, reason, found["device"] = _calls(session, anomaly)
+        total = sum(SHARES[name] for name in calls)
+        for name, call in calls.items():
+            left = session.budget_s - (time.perf_counter() - begun)
+            share = left * SHARES[name] / max(total, 1e-9)
+            total -= SHARES[name]
+            found[name] = _tried(call, share) if left > 0 else {"skipped": "no time left"}
+        for name in SHARES:
+            found.setdefault(name, {"skipped": reason})
+    found["others"] = others.cores()
+    found["took_s"] = time.perf_counter() - begun
+    return found
+
+
+def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str, Any]:
+    begun = time.perf_counter()
+    try:
+        result = call(seconds)
+    except Exception as error:
+        result = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+    if "error" in result:
+        # Lack of memory included: the copies go with the frames that held them.
+        gc.collect()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    result["took_s"] = time.perf_counter() - begun
+    return result
+
+
+def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dict[str, Any]]], str, str]:
+    """What there is to try, why the rest isn't, and the kind of device that computes."""
+    calls: dict[str, Callable[[float], dict[str, Any]]] = {
+        "workers": lambda seconds: exp_loader.workers(session, seconds),
+        "items": lambda seconds: exp_items.items(session, seconds),
+    }
+    if session.optimizers:
+        optimizer, site = session.optimizers[0]
+        calls["fused"] = lambda seconds: exp_step.fused(optimizer, site, session, seconds)
+        calls["zero_grad"] = lambda seconds: exp_step.zero_grad(optimizer, session, seconds)
+    nets = exp_net.nets(session)
+    reason = "not called for in this script"
+    if not nets:
+        return calls, "no network that trains was called with a batch", "cpu"
+    net = nets[0]
+    if exp_net.compiled(net.module):
+        return calls, "the network is compiled: each arm would compile again", net.device.type
+    for name in ("doubled_batch", "autocast", "channels_last", "conv_bias"):
+        calls[name] = _on_net(getattr(exp_net, name), net, session)
+    if net.device.type == "cuda":
+        calls["cudnn_benchmark"] = _on_net(exp_net.cudnn_benchmark, net, session)
+    if anomaly:
+        calls["anomaly"] = _on_net(exp_step.anomaly, net, session)
+    return {name: calls[name] for name in SHARES if name in calls}, reason, net.device.type
+
+
+def _on_net(experiment: Callable[..., dict[str, Any]], net: Any, session: Any) -> Callable[[float], dict[str, Any]]:
+    def call(seconds: float) -> dict[str, Any]:
+        return {**experiment(net, session, seconds), "site": net.site, "device": net.device.type}
+
+    return call
+
+
+def _step(session: Any) -> dict[str, Any]:
+    """The present step and its wait for data, means over all but the first ones, which allocate and start workers.
+
+    Means, as workers deliver in bursts: most steps wait for nothing, and some for long.
+    """
+    seconds = list(session.step_seconds)
+    first = max(1, len(seconds) // 5) if len(seconds) > 2 else 0
+    steady = seconds[first:]
+    if not steady:
+        return {"steps": 0, "step_s": None}
+    # The session's steps have the very first one too, which `step_seconds` leaves out.
+    parts = [step["parts"].get("wait", 0.0) for step in getattr(session, "steps", [])][1:][first:]
+    waits = {"wait_s": statistics.fmean(parts)} if len(parts) == len(steady) else {}
+    return {"steps": len(seconds), "step_s": statistics.fmean(steady), **waits}
+
+
+@contextlib.contextmanager
+def _not_ended(session: Any) -> Iterator[None]:
+    """A session that is finished ends whoever calls an optimizer on; ours are to be called."""
+    finished = getattr(session, "finished", False)
+    session.finished = False
+    try:
+        yield
+    finally:
+        session.finished = finished
+
+
+def _ranks() -> int:
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return int(distributed.get_world_size())
+    except Exception:
+        return 1
+    return 1

@@ -1,0 +1,180 @@
+"""DataLoaders: where they are made, how long their consumer waits, and what a batch costs in the main process."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .session import Session
+from .sites import nearest
+from .wrap import wrap
+
+
+def install(session: Session) -> None:
+    from torch.utils.data import DataLoader
+    from torch.utils.data import _utils as utils
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    own_iter = DataLoader.__iter__
+    patched: set[type] = {DataLoader}
+
+    def making(original: Callable[..., Any]) -> Callable[..., Any]:
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if not session.live():
+                return
+            _note(session, self, nearest())
+            # A subclass may wait for its batches in a generator of its own, such as MONAI's ThreadDataLoader.
+            for kind in type(self).__mro__:
+                if "__iter__" in vars(kind) and kind not in patched and issubclass(kind, DataLoader):
+                    patched.add(kind)
+                    wrap(kind, "__iter__", lambda inner: _iterating(session, inner, own_thread=True))
+
+        return __init__
+
+    wrap(DataLoader, "__init__", making)
+    wrap(DataLoader, "__iter__", lambda _: _iterating(session, own_iter, own_thread=False))
+    wrap(_BaseDataLoaderIter, "__next__", lambda original: _next(session, original))
+    wrap(utils.fetch._MapDatasetFetcher, "__init__", lambda original: _fetching(session, original))
+
+
+def _note(session: Session, loader: Any, site: str) -> None:
+    known = session.loader_facts.get(id(loader))
+    if known is not None and known["ref"]() is loader:
+        return  # The constructor of a subclass came here before.
+    session.loader_facts[id(loader)] = {
+        "ref": weakref.ref(loader),
+        "site": site,
+        "type": f"{type(loader).__module__}.{type(loader).__qualname__}",
+        "dataset": f"{type(loader.dataset).__module__}.{type(loader.dataset).__qualname__}",
+        "own_thread": False,
+        "batches": 0,
+        "wait_s": 0.0,
+        "starts": [],
+        "fresh": False,
+        "items_s": 0.0,
+        "collate_s": 0.0,
+        "fetches": 0,
+        "training": 0,
+    }
+
+
+def settings(loader: Any) -> dict[str, Any]:
+    """As it stands at the end: some frameworks set them after the constructor."""
+    names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size")
+    return {name: getattr(loader, name, None) for name in names}
+
+
+def _iterating(session: Session, original: Callable[..., Any], own_thread: bool) -> Callable[..., Any]:
+    def __iter__(self: Any) -> Any:
+        facts = session.loader_facts.get(id(self)) if session.live() else None
+        if facts is None:
+            return original(self)
+        facts["settings"] = settings(self)
+        session.line.push("wait")
+        start = time.perf_counter()
+        try:
+            iterator = original(self)
+        finally:
+            facts["starts"].append(time.perf_counter() - start)
+            facts["fresh"] = True
+            session.line.pop()
+        if own_thread:
+            facts["own_thread"] = True
+            return _Timed(session, iterator, id(self))
+        iterator._hasten_loader = id(self)
+        return iterator
+
+    return __iter__
+
+
+def _next(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    def __next__(self: Any) -> Any:
+        if not session.live():
+            return original(self)
+        return _wait(session, getattr(self, "_hasten_loader", None), lambda: original(self))
+
+    return __next__
+
+
+class _Timed:
+    """An iterator whose consumer's wait is timed."""
+
+    def __init__(self, session: Session, inner: Iterator[Any], loader: int) -> None:
+        self._session = session
+        self._inner = inner
+        self._loader = loader
+
+    def __iter__(self) -> _Timed:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._session.live():
+            return next(self._inner)
+        return _wait(self._session, self._loader, lambda: next(self._inner))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _wait(session: Session, loader: int | None, take: Callable[[], Any]) -> Any:
+    line = session.line
+    nested = line.stack[-1] == "wait"
+    line.push("wait")
+    start, cpu = time.perf_counter(), time.thread_time()
+    try:
+        batch = take()
+    finally:
+        took = time.perf_counter() - start
+        line.pop()
+        if not nested:
+            session.cpu["wait_cpu"] = session.cpu.get("wait_cpu", 0.0) + time.thread_time() - cpu
+    if nested:
+        return batch
+    if len(line.stack) == 1:
+        line.relabel("sample")
+    facts = session.loader_facts.get(loader) if loader is not None else None
+    if facts is not None:
+        if facts["fresh"]:
+            facts["fresh"] = False
+            facts["starts"][-1] += took
+        else:
+            facts["wait_s"] += took
+            facts["batches"] += 1
+        session.last_loader = loader
+    return batch
+
+
+def _fetching(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Time items and collate, where the main process itself loads."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if not session.live():
+            return
+        collate, fetch = self.collate_fn, self.fetch
+        total = {"collate": 0.0}
+
+        def timed_collate(data: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return collate(data)
+            finally:
+                total["collate"] += time.perf_counter() - start
+
+        def timed_fetch(indices: Any) -> Any:
+            start, before = time.perf_counter(), total["collate"]
+            batch = fetch(indices)
+            facts = session.loader_facts.get(session.last_loader or -1)
+            if session.live() and facts is not None and session.validating is None:
+                collating = total["collate"] - before
+                facts["fetches"] += 1
+                facts["collate_s"] += collating
+                facts["items_s"] += time.perf_counter() - start - collating
+            return batch
+
+        self.collate_fn, self.fetch = timed_collate, timed_fetch
+
+    return __init__

@@ -1,0 +1,260 @@
+"""The outermost modules that training calls: found after the first step, and only those are hooked.
+
+Global hooks would reach into compiled graphs, and cost something in every layer. Here a compiled module is watched from
+outside, and a module within a compiled function not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .session import Session
+from .sites import nearest
+from .wrap import wrap
+
+Handles = list[Any]
+
+
+def install(session: Session) -> None:
+    import torch
+
+    wrap(torch.nn.Module, "__init__", lambda original: _making(session, original))
+    wrap(torch.nn.Module, "train", lambda original: _switching(session, original))
+    wrap(torch.nn.Module, "zero_grad", lambda original: _zeroing(session, original))
+    wrap(torch, "compile", lambda original: _compiling(session, original))
+
+
+def _making(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if session.live() and session.index == 0:
+            with contextlib.suppress(TypeError):
+                session.module_sites[id(self)] = (weakref.ref(self), nearest())
+
+    return __init__
+
+
+def _switching(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    def train(self: Any, mode: bool = True) -> Any:
+        if session.live() and id(self) in session.tops:
+            if mode:
+                session.leave_validation()
+            else:
+                session.enter_validation(nearest())
+        return original(self, mode)
+
+    return train
+
+
+def _zeroing(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    def zero_grad(self: Any, set_to_none: bool = True) -> Any:
+        if not session.live():
+            return original(self, set_to_none)
+        return timed_zeroing(session, lambda: original(self, set_to_none), set_to_none)
+
+    return zero_grad
+
+
+def timed_zeroing(session: Session, zero: Callable[[], Any], to_none: bool) -> Any:
+    """`zero()` as a part of the optimizer's time, noted with its place if it writes zeros."""
+    import time
+
+    session.line.push("optimizer")
+    start = time.perf_counter()
+    try:
+        return zero()
+    finally:
+        session.line.pop()
+        if not to_none:
+            session.called("zero_grad", nearest(), time.perf_counter() - start)
+
+
+def _compiling(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
+    def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if model is not None and not isinstance(model, torch.nn.Module):
+            session.compiled_functions += 1
+        elif model is None:
+            decorate = original(model, *args, **kwargs)
+
+            def decorated(function: Any) -> Any:
+                session.compiled_functions += not isinstance(function, torch.nn.Module)
+                return decorate(function)
+
+            return decorated
+        return original(model, *args, **kwargs)
+
+    return compile
+
+
+def site_of_module(session: Session, module: Any) -> str:
+    ref, site = session.module_sites.get(id(module), (lambda: None, ""))
+    if ref() is module and site:
+        return str(site)
+    inner = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
+    return site_of_module(session, inner) if inner is not None and inner is not module else ""
+
+
+def find_roots(session: Session) -> None:
+    """After the first step: the modules above the optimizers' weights that are within no other, and their children."""
+    import torch
+
+    wanted = {id(p) for optimizer, _ in session.optimizers for group in optimizer.param_groups for p in group["params"]}
+    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+    inner = {id(child) for each in modules for child in vars(each).get("_modules", {}).values() if child is not None}
+    tops = [each for each in modules if id(each) not in inner and _holds(each, wanted)]
+    session.tops = {id(inner) for each in tops for inner in _wrapped(each)}
+    wrappers = ("OptimizedModule", "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+    for top in tops:
+        compiled = type(top).__name__ == "OptimizedModule" or getattr(top, "_compiled_call_impl", None) is not None
+        if compiled or not session.compiled_functions:
+            _hook(session, top)
+        if type(top).__name__ not in wrappers and not compiled:
+            for child in top.children():
+                inside = type(child).__name__ == "OptimizedModule"
+                if _holds(child, wanted) and (inside or not session.compiled_functions):
+                    _hook(session, child)
+    session.candidates = tops
+    _keep_conv_sites(session, tops)
+
+
+def _wrapped(module: Any) -> Iterator[Any]:
+    """A module, and what it wraps: users switch either one to evaluation."""
+    while module is not None:
+        yield module
+        parts = vars(module).get("_modules", {})
+        module = parts.get("_orig_mod") or parts.get("module")
+
+
+def _holds(module: Any, wanted: set[int]) -> bool:
+    try:
+        return any(id(p) in wanted for p in module.parameters())
+    except Exception:
+        return False  # Whatever somebody's own module does here, it is not the network.
+
+
+def _keep_conv_sites(session: Session, tops: list[Any]) -> None:
+    import torch
+
+    norms = (torch.nn.modules.batchnorm._NormBase, torch.nn.GroupNorm, torch.nn.LayerNorm)
+    for top in tops:
+        for module in top.modules():
+            if isinstance(module, (torch.nn.modules.conv._ConvNd, *norms)):
+                session.conv_sites[id(module)] = site_of_module(session, module)
+    session.has_convolutions = any(
+        isinstance(module, torch.nn.modules.conv._ConvNd) for top in tops for module in top.modules()
+    )
+
+
+def _hook(session: Session, module: Any) -> None:
+    compiled = getattr(module, "_compiled_call_impl", None)
+    if compiled is not None:
+        # `module.compile()` would trace hooks, so its compiled call is wrapped instead.
+        def call(*args: Any, **kwargs: Any) -> Any:
+            _before(session, module, args, kwargs)
+            try:
+                return compiled(*args, **kwargs)
+            finally:
+                _after(session, module)
+
+        module._compiled_call_impl = call
+        session.hooked[id(module)] = (module, [])
+        return
+    with contextlib.suppress(Exception):  # A scripted module may refuse.
+        session.hooked[id(module)] = (module, _register(session, module))
+
+
+def _register(session: Session, module: Any) -> Handles:
+    return [
+        module.register_forward_pre_hook(lambda m, args, kwargs: _before(session, m, args, kwargs), with_kwargs=True),
+        module.register_forward_hook(lambda m, args, result: _after(session, m), always_call=True),
+    ]
+
+
+def keep_called(session: Session) -> None:
+    """After the second step: only modules that were called, and not from within another one, stay hooked."""
+    for key, (module, handles) in list(session.hooked.items()):
+        if key in session.outermost:
+            session.roots.append((module, site_of_module(session, module)))
+        else:
+            for handle in handles:
+                handle.remove()
+            del session.hooked[key]
+    if not session.roots:
+        session.roots = [(top, site_of_module(session, top)) for top in session.candidates]
+    session.candidates = []
+
+
+@contextlib.contextmanager
+def hooks_off(session: Session) -> Iterator[None]:
+    """The modules inside are as their owner made them."""
+    for _, handles in session.hooked.values():
+        for handle in handles:
+            handle.remove()
+    try:
+        yield
+    finally:
+        for key, (module, handles) in session.hooked.items():
+            if handles:
+                session.hooked[key] = (module, _register(session, module))
+
+
+def _before(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    import torch
+
+    if torch.compiler.is_compiling() or not session.live() or id(module) not in session.hooked:
+        return
+    session.depth += 1
+    if session.depth > 1:
+        return
+    session.outermost.add(id(module))
+    if not torch.is_grad_enabled():
+        session.enter_validation(nearest())
+    elif session.validating is not None and module.training:
+        session.leave_validation()
+    session.sync()
+    session.line.push("forward")
+    if session.validating is None:
+        _describe(session, module, args, kwargs)
+
+
+def _after(session: Session, module: Any) -> None:
+    import torch
+
+    if torch.compiler.is_compiling() or not session.live() or session.depth == 0:
+        return
+    if id(module) not in session.hooked:
+        return
+    session.depth -= 1
+    if session.depth == 0:
+        session.sync()
+        session.line.pop()
+        # What follows the network, up to backward, is its loss.
+        session.line.relabel("forward")
+
+
+def _describe(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    import torch
+
+    detached = tuple(_detached(each) for each in args), {name: _detached(each) for name, each in kwargs.items()}
+    session.last_batches[id(module)] = detached
+    tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+    if not tensors:
+        return
+    device = tensors[0].device.type
+    shape = "x".join(str(size) for size in tensors[0].shape)
+    session.shapes[shape] = session.shapes.get(shape, 0) + 1
+    session.devices[device] = session.devices.get(device, 0) + 1
+    kind = str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
+    session.autocast[kind] = session.autocast.get(kind, 0) + 1
+
+
+def _detached(value: Any) -> Any:
+    import torch
+
+    return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value

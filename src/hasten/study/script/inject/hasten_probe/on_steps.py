@@ -1,0 +1,101 @@
+"""Optimizers: each step of the first one ends a training step, and the last step wanted ends the watching."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import stop
+from .on_modules import find_roots, keep_called, timed_zeroing
+from .session import Session
+from .sites import nearest
+from .wrap import wrap
+
+
+def install(session: Session) -> None:
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    wrap(torch.optim.Optimizer, "__init__", lambda original: _making(session, original))
+    wrap(torch.optim.Optimizer, "zero_grad", lambda original: _zeroing(session, original))
+    register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _before(session))
+    register_optimizer_step_post_hook(lambda optimizer, args, kwargs: _after(session, optimizer))
+
+
+def _making(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if session.live() and not any(known is self for known, _ in session.optimizers):
+            session.optimizers.append((self, nearest()))
+
+    return __init__
+
+
+def _zeroing(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    def zero_grad(self: Any, set_to_none: bool = True) -> Any:
+        if not session.live():
+            return original(self, set_to_none)
+        return timed_zeroing(session, lambda: original(self, set_to_none), set_to_none)
+
+    return zero_grad
+
+
+def _before(session: Session) -> None:
+    import torch
+
+    if torch.compiler.is_compiling():
+        return
+    stop.again(session)
+    if session.live():
+        session.sync()
+        session.line.push("optimizer")
+
+
+def _after(session: Session, optimizer: Any) -> None:
+    import torch
+
+    if torch.compiler.is_compiling() or not session.live():
+        return
+    session.sync()
+    session.line.pop()
+    if session.ender is None:
+        session.ender = id(optimizer)
+    if session.ender == id(optimizer):
+        _end_step(session)
+
+
+def _end_step(session: Session) -> None:
+    now = time.perf_counter()
+    parts, cpu = session.line.cut(), time.thread_time()
+    session.steps.append(
+        {
+            "seconds": now - session.step_at,
+            "parts": parts,
+            "cpu": cpu - session.cpu_at,
+            **session.cpu,
+            "synced": session.syncing,
+        }
+    )
+    session.cpu = {}
+    session.index += 1
+    facts = session.loader_facts.get(session.last_loader or -1)
+    if facts is not None:
+        facts["training"] += 1
+        loader = facts["ref"]()
+        if facts["training"] == 1 and loader is not None and len(session.loaders) < 4:
+            session.loaders.append((loader, facts["site"]))
+    if session.index == 1:
+        stop.watch(session)
+    if session.index <= 2:
+        # Whatever is odd about somebody's modules must not end their training.
+        with contextlib.suppress(Exception):
+            (find_roots if session.index == 1 else keep_called)(session)
+    if session.index >= session.steps_wanted:
+        stop.finish(session, "steps")
+    elif time.time() > session.deadline:
+        stop.finish(session, "seconds")
+    session.choose_syncing()
+    session.line.at = session.step_at = time.perf_counter()
+    session.cpu_at = time.thread_time()

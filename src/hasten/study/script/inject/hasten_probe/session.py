@@ -1,0 +1,113 @@
+"""All that is known about one watched process."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .timeline import Timeline
+
+Site = str
+"""`/path/train.py:31` of the nearest line of user code, or ""."""
+LOSSES = 200
+
+
+class Session:
+    """What patches fill, what the record is written from, and what the experiments work with."""
+
+    def __init__(self, wanted: dict[str, Any]) -> None:
+        self.wanted = wanted
+        self.out: str = wanted["out"]
+        self.wait_for_device: Callable[[], Any] = lambda: None
+        self.steps_wanted: int = wanted["steps"]
+        self.deadline: float = wanted["start"] + wanted["seconds"]
+        self.budget_s: float = wanted["budget"]
+        self.assume_cuda: bool = wanted["cuda"]
+        self.cures: dict[str, Any] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """As at a process's start; a forked process begins anew."""
+        self.pid = os.getpid()
+        self.thread = threading.get_ident()
+        self.on = True
+        self.finished = False
+        self.failed = False
+        self.lock = threading.Lock()
+        self.line = Timeline()
+        self.index = 0
+        self.step_at = time.perf_counter()
+        self.cpu_at = time.thread_time()
+        self.cpu: dict[str, float] = {}
+        self.ender: int | None = None
+        self.steps: list[dict[str, Any]] = []
+        self.last_loader: int | None = None
+        self.loader_facts: dict[int, dict[str, Any]] = {}
+        self.loaders: list[tuple[Any, Site]] = []
+        self.optimizers: list[tuple[Any, Site]] = []
+        self.roots: list[tuple[Any, Site]] = []
+        self.last_batches: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self.depth = 0
+        self.shapes: dict[str, int] = {}
+        self.devices: dict[str, int] = {}
+        self.autocast: dict[str, int] = {}
+        self.losses: list[Any] = []
+        self.loss_steps: list[int] = []
+        self.step_losses: list[float] = []
+        self.step_seconds: list[float] = []
+        self.module_sites: dict[int, tuple[Any, Site]] = {}
+        self.conv_sites: dict[int, Site] = {}
+        self.reads: dict[tuple[str, str], dict[str, Any]] = {}
+        self.calls: dict[tuple[str, str], dict[str, Any]] = {}
+        self.modes: dict[str, dict[str, Any]] = {}
+        self.mode_sites: dict[str, Site] = {}
+        self.saves: list[dict[str, Any]] = []
+        self.copies: dict[str, Any] = {"count": 0, "bytes": 0, "pinned": 0, "seconds": 0.0}
+        self.validations: list[dict[str, Any]] = []
+        self.validating: dict[str, Any] | None = None
+        self.compiled_functions = 0
+        self.tops: set[int] = set()
+        self.candidates: list[Any] = []
+        self.hooked: dict[int, tuple[Any, list[Any]]] = {}
+        self.outermost: set[int] = set()
+        self.has_convolutions = False
+        self.syncing = False
+        self.uses: dict[str, Any] = {}
+
+    def live(self) -> bool:
+        """Whether what happens now is to be recorded: in the thread that trains, and before the end."""
+        return self.on and threading.get_ident() == self.thread
+
+    def sync(self) -> None:
+        """On an accelerator, in the few steps whose parts are timed: wait until it has done what it was told."""
+        if self.syncing:
+            self.wait_for_device()
+
+    def choose_syncing(self) -> None:
+        """Every fourth step on CUDA. Its parts are the device's times; the steps between show the pace as it is."""
+        self.syncing = self.index % 4 == 3 and "cuda" in self.devices
+
+    def called(self, kind: str, site: Site, seconds: float = 0.0) -> None:
+        """Count a call of something that doesn't belong into a training loop; those before the first step don't."""
+        if self.index == 0:
+            return
+        known = self.calls.setdefault((kind, site), {"kind": kind, "site": site, "count": 0, "seconds": 0.0})
+        known["count"] += 1
+        known["seconds"] += seconds
+
+    def enter_validation(self, site: Site) -> None:
+        if self.validating is None and self.index > 0:
+            self.line.mark()
+            self.line.over = "validation"
+            self.validating = {"step": self.index, "site": site, "at": time.perf_counter()}
+
+    def leave_validation(self) -> None:
+        if self.validating is not None:
+            self.line.mark()
+            self.line.over = ""
+            done, self.validating = self.validating, None
+            done["seconds"] = time.perf_counter() - done.pop("at")
+            self.validations.append(done)

@@ -1,0 +1,135 @@
+"""The end of the watching: at the bound, where the script ends, or where time is up."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import multiprocessing.util
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from .session import Session
+
+
+class Bounded(BaseException):
+    """Ends the script at the bound. No Exception, so that `except Exception` lets it pass."""
+
+
+class BoundedChild(SystemExit):
+    """The same in a process of multiprocessing, which shows any other exception's traceback."""
+
+
+def watch(session: Session) -> None:
+    """From the first step on: write the record however the process ends, os._exit and a signal excepted."""
+    Path(session.out, f"trains-{os.getpid()}").touch()
+    if multiprocessing.parent_process() is not None:
+        multiprocessing.util.Finalize(None, _at_exit, args=(session,), exitpriority=1000)
+    else:
+        previous = sys.excepthook
+
+        def failing(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+            session.failed = True
+            previous(kind, error, trace)
+
+        sys.excepthook = failing
+        atexit.register(_at_exit, session)
+    timer = threading.Timer(max(0.1, session.deadline - time.time()), _time_is_up, args=(session,))
+    timer.daemon = True
+    timer.start()
+
+
+def _at_exit(session: Session) -> None:
+    if session.on and session.pid == os.getpid():
+        session.on = False
+        _close(session, "failed" if session.failed else "exit", experiments=not session.failed)
+
+
+def _time_is_up(session: Session) -> None:
+    """A step that lasts beyond the bound can't be ended from here: what is known is written, before a signal comes."""
+    from .written import write
+
+    with contextlib.suppress(Exception):
+        if session.on and session.pid == os.getpid():
+            write(session, "running")
+
+
+def finish(session: Session, why: str) -> None:
+    """Write the record, experiments done, and raise to end the script."""
+    session.on = False
+    session.finished = True
+    _close(session, why, experiments=True)
+    Path(session.out, f"bounded-{os.getpid()}").touch()
+    previous = sys.excepthook
+
+    def ending(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if not issubclass(kind, Bounded):
+            previous(kind, error, trace)
+            return
+        # An exit code of 1 would make launchers of several ranks kill the others.
+        atexit._run_exitfuncs()
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(0)
+
+    sys.excepthook = ending
+    again(session)
+
+
+def again(session: Session) -> None:
+    """End a script that went on although it was ended."""
+    if session.finished and session.pid == os.getpid() and threading.get_ident() == session.thread:
+        raise (Bounded() if multiprocessing.parent_process() is None else BoundedChild(0))
+
+
+def _close(session: Session, why: str, experiments: bool) -> None:
+    from .written import write
+
+    prepare(session)
+    write(session, why)
+    if not experiments or session.index < 5 or not session.wanted["experiments"] or rank()[0] != 0:
+        return
+    found = _experiments(session)
+    if found is not None:
+        write(session, why, experiments=found)
+
+
+def prepare(session: Session) -> None:
+    """Fill what only the end knows."""
+    totals: dict[int, float] = {}
+    for index, loss in zip(session.loss_steps, session.losses):  # noqa: B905  # Python 3.9
+        totals[index] = totals.get(index, 0.0) + float(loss)
+    session.step_losses = [totals[index] for index in sorted(totals)]
+    session.step_seconds = [step["seconds"] for step in session.steps[1:]]
+
+
+def rank() -> tuple[int, int]:
+    """Rank and number of processes that train together."""
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", "0") or 0), int(os.environ.get("WORLD_SIZE", "1") or 1)
+
+
+def _experiments(session: Session) -> dict[str, Any] | None:
+    import importlib.util
+
+    if importlib.util.find_spec("hasten_probe.experiments") is None:
+        return None
+    from . import experiments
+    from .on_modules import hooks_off
+
+    Path(session.out, f"experiments-{os.getpid()}").touch()
+    try:
+        with hooks_off(session):
+            return experiments.run(session)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    finally:
+        Path(session.out, f"experiments-{os.getpid()}").unlink()

@@ -1,0 +1,91 @@
+"""The record of a process, as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import on_data, stop
+from .session import Session
+
+
+def write(session: Session, ended: str, experiments: dict[str, Any] | None = None) -> None:
+    """Write `record-PID.json` into the session's folder, in one piece; never raise because of one odd value."""
+    record = gather(session, ended) | {"experiments": experiments} if experiments else gather(session, ended)
+    path = Path(session.out, f"record-{os.getpid()}.json")
+    half = path.with_suffix(".half")
+    half.write_text(json.dumps(plain(record)), encoding="utf-8")
+    half.replace(path)
+
+
+def gather(session: Session, ended: str) -> dict[str, Any]:
+    import torch
+
+    rank, world = stop.rank()
+    return {
+        "version": 1,
+        "pid": os.getpid(),
+        "ended": ended,
+        "rank": rank,
+        "world": world,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.is_available(),
+        "cuda_devices": torch.cuda.device_count(),
+        "assume_cuda": session.assume_cuda,
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
+        "steps": list(session.steps),
+        "step_losses": session.step_losses,
+        "losses": [float(loss) for loss in list(session.losses)],
+        "loaders": [_loader(facts) for facts in list(session.loader_facts.values())],
+        "optimizers": [_optimizer(optimizer, site) for optimizer, site in list(session.optimizers)],
+        "roots": [
+            {"type": f"{type(root).__module__}.{type(root).__qualname__}", "site": site}
+            for root, site in list(session.roots)
+        ],
+        "convolutions": session.has_convolutions,
+        "shapes": dict(session.shapes),
+        "devices": dict(session.devices),
+        "autocast": dict(session.autocast),
+        "reads": list(session.reads.values()),
+        "calls": list(session.calls.values()),
+        "modes": dict(session.modes),
+        "mode_sites": dict(session.mode_sites),
+        "saves": list(session.saves),
+        "copies": dict(session.copies),
+        "validations": list(session.validations),
+        "compiled_functions": session.compiled_functions,
+        "cures": dict(session.cures),
+    }
+
+
+def _loader(facts: dict[str, Any]) -> dict[str, Any]:
+    loader = facts["ref"]()
+    known = {name: value for name, value in facts.items() if name not in ("ref", "fresh", "settings")}
+    return known | (on_data.settings(loader) if loader is not None else facts.get("settings", {}))
+
+
+def _optimizer(optimizer: Any, site: str) -> dict[str, Any]:
+    flags = {name: optimizer.defaults.get(name) for name in ("fused", "foreach", "capturable")}
+    size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+    count = sum(len(group["params"]) for group in optimizer.param_groups)
+    return {"type": type(optimizer).__qualname__, "site": site, "weights": size, "tensors": count} | flags
+
+
+def plain(value: Any) -> Any:
+    """`value` in what JSON knows: whatever else it holds as its words, and numbers that aren't finite as None."""
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [plain(each) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return str(value)

@@ -1,0 +1,164 @@
+"""Run the script with the probe on its PYTHONPATH, for a bounded number of steps and seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+from hasten.study.script.command import checked
+from hasten.study.script.group import end_all
+from hasten.study.script.records import Record, read_records
+
+Ended = Literal["finished", "bounded", "crashed", "timeout", "never trained"]
+INJECT = Path(__file__).parent / "inject"
+GRACE = 10.0
+"""Seconds that a script has after its bound: to write what it wants to write, and to end."""
+_KEPT = 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptRun:
+    """What became of one run of a script."""
+
+    command: tuple[str, ...]
+    exit_code: int
+    """The script's own, 128 + the signal's number where one ended it; 0 where we stopped it at the bound."""
+    ended: Ended
+    records: list[Record] = field(default_factory=list)
+    """Of the processes that trained, by rank."""
+    seconds: float = 0.0
+    output: str = ""
+    """Last 20,000 characters of its stdout and stderr, of a quiet run only."""
+    torch_seen: bool = True
+    """Whether any of its processes imported torch."""
+
+
+def run_script(
+    command: Sequence[str],
+    *,
+    steps: int,
+    seconds: float,
+    cures: Sequence[str] = (),
+    experiments: bool = True,
+    assume_cuda: bool = False,
+    quiet: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> ScriptRun:
+    """Run `command` until it has made `steps` training steps or `seconds` went by, and end it and all it started.
+
+    Its stdin, stdout and stderr are ours (quiet: stdout and stderr go into `output`). cures: names for the probe to
+    apply at the start. experiments: after the last step, measure in its main process for up to half of `seconds` more.
+    assume_cuda: judge as if a GPU were there. env: added to ours. Raises ValueError for a command that can't be run.
+    """
+    runnable = checked(command)
+    budget = max(10.0, seconds / 2) if experiments else 0.0
+    with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder, tempfile.TemporaryFile() as log:
+        out = Path(folder)
+        wanted = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
+        wanted |= {"experiments": experiments, "cuda": assume_cuda}
+        begun = time.perf_counter()
+        child = subprocess.Popen(
+            runnable,
+            env=_environment(env or {}, json.dumps(wanted), cures),
+            stdout=log if quiet else None,
+            stderr=subprocess.STDOUT if quiet else None,
+            # Its own group, so that all it starts can be ended; Ctrl-C is then ours to pass on.
+            start_new_session=True,
+        )
+        killed = _watch(child, out, seconds, budget)
+        took = time.perf_counter() - begun
+        records = read_records(out)
+        ended, code = _outcome(child.returncode, killed, records)
+        return ScriptRun(
+            command=tuple(command),
+            exit_code=code,
+            ended=ended,
+            records=records,
+            seconds=took,
+            output=_tail(log) if quiet else "",
+            torch_seen=any(out.glob("torch-*")),
+        )
+
+
+def _environment(more: Mapping[str, str], wanted: str, cures: Sequence[str]) -> dict[str, str]:
+    env = {**os.environ, **more}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INJECT), env.get("PYTHONPATH", "")]))
+    env["HASTEN_DOCTOR"] = wanted
+    env["HASTEN_DOCTOR_CURES"] = ",".join(cures)
+    # The folder of the script is left as it was found: no __pycache__ there that wasn't before.
+    env.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+    return env
+
+
+def _watch(child: subprocess.Popen[bytes], out: Path, seconds: float, budget: float) -> bool:
+    """Wait for the end of the script, or bring it about. Whether it had to be killed."""
+    start = time.monotonic()
+    limit: float | None = None
+    try:
+        while child.poll() is None:
+            now = time.monotonic()
+            time.sleep(0.02 if now - start < 2 else 0.1)
+            state = _state(out)
+            if state == "experiments":
+                limit = max(limit or 0.0, start + seconds + 1.5 * budget + GRACE)
+            elif state == "bounded":
+                limit = min(limit or now + GRACE, now + GRACE)
+            elif now - start > seconds and limit is None:
+                # A step that has begun may end; where none ever did, waiting for one is of no use.
+                limit = now + (GRACE / 2 if state == "training" else 0.5)
+            if limit is not None and now > limit:
+                end_all(child)
+                return True
+        return False
+    except BaseException:
+        _interrupt(child)
+        end_all(child)
+        raise
+
+
+def _state(out: Path) -> str:
+    """`experiments`, `bounded` (every process that trained has come to its bound), `training` or ""."""
+    names = [path.name for path in out.iterdir()]
+    if any(name.startswith("experiments-") for name in names):
+        return "experiments"
+    trained = {name.split("-")[1] for name in names if name.startswith("trains-")}
+    if trained and trained <= {name.split("-")[1] for name in names if name.startswith("bounded-")}:
+        return "bounded"
+    return "training" if trained else ""
+
+
+def _interrupt(child: subprocess.Popen[bytes]) -> None:
+    """Pass Ctrl-C on, and give the script the time to end by itself."""
+    try:
+        os.killpg(child.pid, signal.SIGINT)
+        child.wait(timeout=GRACE)
+    except (ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
+        pass
+
+
+def _outcome(returncode: int, killed: bool, records: list[Record]) -> tuple[Ended, int]:
+    code = 128 - returncode if returncode < 0 else returncode
+    bounded = bool(records) and all(record.bounded for record in records)
+    if bounded:
+        return "bounded", 0
+    if not records:
+        if killed:
+            return "never trained", code
+        return ("crashed" if code else "never trained"), code
+    if killed:
+        return "timeout", code
+    return ("crashed" if code else "finished"), code
+
+
+def _tail(log: IO[bytes]) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - _KEPT))
+    return log.read().decode("utf-8", "replace")

@@ -1,0 +1,119 @@
+"""Typed reading of what the watched processes wrote."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+WARMUP = 3
+"""First steps that aren't measured: compilation, start of workers, choice of algorithms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One process that trained."""
+
+    rank: int = 0
+    world: int = 1
+    devices: tuple[str, ...] = ("cpu",)
+    """Device types on which the network's inputs lay."""
+    assume_cuda: bool = False
+    ended: str = "exit"
+    """`steps` or `seconds` at our bound, `exit`, `failed` by an exception, or `running` where it was killed."""
+    step_seconds: tuple[float, ...] = ()
+    """Every step's wall time, the first left out."""
+    losses: tuple[float, ...] = ()
+    """Of the first steps, one a step (summed where a step had several)."""
+    experiments: dict[str, Any] = field(default_factory=dict)
+    """As `hasten_probe.experiments.run` gave it."""
+    cures: dict[str, Any] = field(default_factory=dict)
+    """By name of those asked for: what `hasten_probe.cures.apply` gave ("applied" if None), or its error's words."""
+    raw: dict[str, Any] = field(default_factory=dict)
+    """The whole JSON."""
+
+    @property
+    def bounded(self) -> bool:
+        return self.ended in ("steps", "seconds")
+
+    @property
+    def cuda(self) -> bool:
+        """Whether to judge it as a training on a GPU."""
+        return self.assume_cuda or "cuda" in self.devices
+
+    @property
+    def steps(self) -> int:
+        """All that it made."""
+        return len(self.raw.get("steps", ()))
+
+    @property
+    def measured(self) -> list[dict[str, Any]]:
+        """The steps behind the warm-up: {"seconds", "parts", "cpu", "synced", ..}."""
+        steps: list[dict[str, Any]] = self.raw.get("steps", [])
+        return steps[min(WARMUP, max(1, len(steps) // 2)) :]
+
+    @property
+    def step_s(self) -> float:
+        """Mean wall seconds of a measured step; 0 if none was."""
+        measured = self.measured
+        return sum(step["seconds"] for step in measured) / len(measured) if measured else 0.0
+
+    def part(self, name: str) -> float:
+        """Mean seconds of a measured step that went into a part of `study.split.PARTS`."""
+        measured = self.measured
+        return sum(step["parts"].get(name, 0.0) for step in measured) / len(measured) if measured else 0.0
+
+    def per_step(self, count: float) -> float:
+        """Of something counted since the end of the first step."""
+        return count / max(1, self.steps - 1)
+
+    def listed(self, name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.raw.get(name, [])
+        return found
+
+    def listed_dict(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.raw.get(name, {})
+        return found
+
+    @property
+    def training_loaders(self) -> list[dict[str, Any]]:
+        """Those from which at least a quarter of the steps took their batch."""
+        return [each for each in self.listed("loaders") if each["training"] >= max(1, self.steps // 4)]
+
+    @property
+    def root_site(self) -> str:
+        """Where the network was made; "" if that isn't known."""
+        return next((root["site"] for root in self.listed("roots") if root["site"]), "")
+
+
+def read_records(folder: Path) -> list[Record]:
+    """Records of the processes that trained, by rank; of several with one rank, as of folds in turn, the longest.
+
+    Half a file, from a process that was killed, is none.
+    """
+    found: dict[int, Record] = {}
+    for path in sorted(folder.glob("record-*.json")):
+        try:
+            record = as_record(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError:
+            continue
+        if record.steps and (record.rank not in found or record.steps > found[record.rank].steps):
+            found[record.rank] = record
+    return [found[rank] for rank in sorted(found)]
+
+
+def as_record(raw: dict[str, Any]) -> Record:
+    """`raw` as the probe wrote it."""
+    return Record(
+        rank=raw.get("rank", 0),
+        world=raw.get("world", 1),
+        devices=tuple(raw.get("devices") or ("cpu",)),
+        assume_cuda=raw.get("assume_cuda", False),
+        ended=raw.get("ended", "exit"),
+        step_seconds=tuple(step["seconds"] for step in raw.get("steps", [])[1:]),
+        losses=tuple(raw.get("step_losses") or ()),
+        experiments=raw.get("experiments") or {},
+        cures=raw.get("cures") or {},
+        raw=raw,
+    )

@@ -1,0 +1,175 @@
+"""What the watching found: lines for the terminal, JSON for programs, a page for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hasten.files import replacing
+from hasten.observe.load import BUSY
+from hasten.study.finding import Finding
+from hasten.study.script.findings.words import ms
+from hasten.study.script.launch import ScriptRun
+from hasten.study.split import PARTS, Diagnosis, Split
+
+if TYPE_CHECKING:
+    from hasten.study.script.try_cures import Tried
+
+JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """All that one call of the doctor has to say."""
+
+    run: ScriptRun
+    assume_cuda: bool
+    split: Split | None
+    diagnosis: Diagnosis | None
+    findings: tuple[Finding, ...]
+    tried: tuple[Tried, ...] | None = None
+    """None if none were to be tried."""
+    others: float = 0.0
+    """Cores that other programs used meanwhile."""
+
+
+def summary(told: Told) -> list[str]:
+    """Lines: the verdict, where the time went, and the findings in their order."""
+    if told.diagnosis is None:
+        few = ["too few steps to judge by; give it more --steps, or more --seconds"] if told.run.records else []
+        return [ending(told.run), *few]
+    lines = [ending(told.run), "", told.diagnosis.sentence, *(f"  {line}" for line in told.diagnosis.evidence), ""]
+    found = [finding for finding in told.findings if finding.level == "finding"]
+    lines += finding_lines(told.findings)
+    if not found:
+        lines.append("no fault found: the script does what can be seen from outside as it should")
+    return lines + busy(told)
+
+
+def busy(told: Told) -> list[str]:
+    """A warning, where the times can't be trusted."""
+    if told.others <= BUSY:
+        return []
+    return [f"warning: other programs used {told.others:.1f} cores meanwhile: costs and gains are rough"]
+
+
+def finding_lines(findings: Sequence[Finding]) -> list[str]:
+    lines = []
+    for number, finding in enumerate(findings, start=1):
+        mark = f"{number:2d}." if finding.level == "finding" else "   note:"
+        lines.append(f"{mark} {finding.where + ': ' if finding.where else ''}{finding.title}  [{finding.name}]")
+        costs = amounts(finding)
+        lines += [f"      now   {each}" for each in ("; ".join(filter(None, (costs, finding.evidence))),) if each]
+        lines.append(f"      cure  {finding.cure}")
+    return lines
+
+
+def amounts(finding: Finding) -> str:
+    """What it costs, and what the cure is predicted to gain."""
+    told = []
+    if finding.cost_s is not None and finding.level == "finding":
+        told.append(f"costs {ms(finding.cost_s)} a step")
+    if finding.gain is not None and finding.gain >= 1.005 and finding.level == "finding":
+        told.append(f"predicted {finding.gain:.2f} times as fast without it")
+    return ", ".join(told)
+
+
+def ending(run: ScriptRun) -> str:
+    """How the run ended, in a sentence."""
+    command = shlex.join(run.command)
+    steps = sum(record.steps for record in run.records[:1])
+    ranks = f" on each of {len(run.records)} ranks" if len(run.records) > 1 else ""
+    watched = f"{steps} training steps{ranks} in {run.seconds:.1f} s"
+    if run.ended == "bounded":
+        return f"{command}: watched {watched}, and stopped at the bound"
+    if run.ended == "finished":
+        return f"{command}: ended by itself after {watched}"
+    if run.ended == "timeout":
+        return f"{command}: had to be stopped after {watched}: it did not come to the end of a step in time"
+    if run.ended == "crashed":
+        return f"{command}: failed with exit code {run.exit_code}" + (f" after {watched}" if run.records else "")
+    return f"{command}: never trained: {_why_never(run)}"
+
+
+def _why_never(run: ScriptRun) -> str:
+    if not run.torch_seen:
+        return (
+            "no Python process of it imported torch where the probe could see it; it must run with PYTHONPATH as given "
+            "(not python -I, nor in a container or on another machine)"
+        )
+    return (
+        "torch was imported, but no torch.optim.Optimizer made a step; give it more --seconds if it was still preparing"
+    )
+
+
+def as_json(told: Told) -> dict[str, Any]:
+    """Ready for `json.dumps`."""
+    run = told.run
+    return {
+        "command": list(run.command),
+        "ended": run.ended,
+        "exit_code": run.exit_code,
+        "seconds": run.seconds,
+        "ranks": len(run.records),
+        "assume_cuda": told.assume_cuda,
+        "other_cores": told.others,
+        "verdict": dataclasses.asdict(told.diagnosis) if told.diagnosis else None,
+        "split": dataclasses.asdict(told.split) if told.split else None,
+        "findings": [dataclasses.asdict(finding) for finding in told.findings],
+        "tried": [dataclasses.asdict(each) for each in told.tried or ()],
+        "records": [record.raw for record in run.records],
+    }
+
+
+def write(told: Told, out: Path) -> list[Path]:
+    """`doctor.json` and, where there is a verdict, `doctor.html` in the folder `out`."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{out}: cannot be made ({error.strerror or error}); name another folder") from None
+    path = out / JSON_NAME
+    with replacing(path, path.with_suffix(".part")) as file:
+        file.write(json.dumps(as_json(told), indent=1).encode())
+    return [path] if told.diagnosis is None else [path, _page(told, out / PAGE_NAME)]
+
+
+def _page(told: Told, path: Path) -> Path:
+    from hasten.report.study_page import Bar, Section, Table, write_study_page
+
+    assert told.diagnosis is not None
+    assert told.split is not None
+    split = told.split
+    bar = Bar(tuple((PARTS[name], 1e3 * seconds) for name, seconds in split.parts.items()), unit="ms")
+    sections = [Section("Where a step's time goes", "\n\n".join(told.diagnosis.evidence), bar=bar)]
+    rows = tuple(_row(finding) for finding in told.findings)
+    columns = ("Where", "What", "Cure", "Cost a step", "Predicted", "Evidence")
+    if rows:
+        sections.append(Section("Findings", "Largest predicted gain first.", table=Table(columns, rows, (3, 4))))
+    else:
+        sections.append(Section("Findings", "No fault found."))
+    if told.tried is not None:
+        from hasten.study.script.try_page import section
+
+        sections.append(section(told.tried))
+    found = sum(finding.level == "finding" for finding in told.findings)
+    cards = (
+        ("step", ms(split.step_s), f"mean of {split.steps}"),
+        ("findings", str(found), f"{len(told.findings) - found} notes"),
+        ("ranks", str(len(told.run.records)), ending(told.run)),
+    )
+    if busy(told):
+        sections.insert(0, Section("A busy machine", busy(told)[0]))
+    title = f"Doctor: {shlex.join(told.run.command)}"
+    return write_study_page(path, title=title, verdict=told.diagnosis.sentence, cards=cards, sections=sections)
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    note = "" if finding.level == "finding" else "Note: "
+    gain = "" if finding.gain is None or note else f"{finding.gain:.2f}×"
+    cost = "" if finding.cost_s is None or note else ms(finding.cost_s)
+    return (finding.where, note + finding.title, finding.cure, cost, gain, finding.evidence)

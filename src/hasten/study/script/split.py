@@ -1,0 +1,78 @@
+"""Where the wall time of a watched script went."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from hasten.study.script.records import Record
+from hasten.study.split import PARTS, Split
+
+
+def split_of(record: Record) -> Split:
+    """Means over the measured steps of one process, rank 0's usually.
+
+    On a GPU the parts come from the steps in which the device was waited for, brought to the length of the others.
+    """
+    measured = record.measured
+    free = [step for step in measured if not step.get("synced")] or measured
+    watched = [step for step in measured if step.get("synced")] or measured
+    step_s = statistics.fmean(step["seconds"] for step in free) if free else 0.0
+    parts = _means(watched)
+    total = sum(parts.values())
+    if total > 0:
+        parts = {name: seconds * step_s / total for name, seconds in parts.items()}
+    parts = _waiting_for_ranks(record, _named(record, parts))
+    tried = record.experiments
+    return Split(
+        steps=len(measured),
+        step_s=step_s,
+        parts={name: parts[name] for name in PARTS if parts.get(name, 0.0) > 0},
+        doubled=_doubled(tried),
+        feed_alone_s=_feed_alone(tried),
+    )
+
+
+def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
+    names = {name for step in steps for name in step["parts"]}
+    return {name: statistics.fmean(step["parts"].get(name, 0.0) for step in steps) for name in names}
+
+
+def _named(record: Record, parts: dict[str, float]) -> dict[str, float]:
+    """What the probe can't tell apart by itself."""
+    named = dict(parts)
+    before = "sample" if record.training_loaders else "overhead"
+    if not named.get("forward"):
+        # A compiled function hides the network: what lies between batch and backward is its forward pass.
+        named["forward"] = named.pop(before, 0.0)
+    elif not record.training_loaders:
+        # Without a DataLoader the script makes its batches between the steps.
+        named["prepare"] = named.pop("overhead", 0.0)
+    return named
+
+
+def _waiting_for_ranks(record: Record, parts: dict[str, float]) -> dict[str, float]:
+    """Among several ranks on CPUs, backward's time in which its thread did nothing is the wait for the others."""
+    if record.world < 2 or "cuda" in record.devices or not record.measured:
+        return parts
+    idle = statistics.fmean(
+        max(0.0, step.get("backward_wall", 0.0) - step.get("backward", 0.0)) for step in record.measured
+    )
+    idle = min(idle, parts.get("backward", 0.0))
+    return parts | {
+        "backward": parts.get("backward", 0.0) - idle,
+        "gradient_sync": parts.get("gradient_sync", 0.0) + idle,
+    }
+
+
+def _doubled(tried: dict[str, Any]) -> float | None:
+    """The experiment gives the gain in samples a second."""
+    gain = (tried.get("doubled_batch") or {}).get("gain")
+    return 2 / gain if gain else None
+
+
+def _feed_alone(tried: dict[str, Any]) -> float | None:
+    from hasten.study.script.findings.experiments import step_of
+
+    step = step_of(tried) if tried else None
+    return step.batch_s if step is not None else None

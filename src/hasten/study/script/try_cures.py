@@ -1,0 +1,288 @@
+"""`--try`: run the script with and without each cure in turns, and say what it gained and whether the losses agree."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from hasten.observe.load import BUSY, LoadMeter
+from hasten.study.finding import Finding
+from hasten.study.script.launch import ScriptRun, run_script
+
+Outcome = Literal["faster", "slower", "same", "unclear", "failed"]
+
+LEAST = 0.03
+"""Share of a step below which a difference counts as none."""
+LOSSES = 10
+"""Losses of the first steps that are compared."""
+ROUNDING, LOW_PRECISION, OWN = 1e-5, 2e-2, 1e-3
+"""Largest relative difference of losses: from another order of sums; from bfloat16; and of a script's own runs, above
+which it can't be compared with anything."""
+
+CURE_OF = {
+    "uncached-items": "cache-items",
+    "uncached-transforms": "cache-transforms",
+    "no-autocast": "autocast",
+    "no-channels-last": "channels-last",
+    "unfused-optimizer": "fused-optimizer",
+    "unpinned-memory": "pin-memory",
+    "cudnn-benchmark-off": "cudnn-benchmark",
+    "no-persistent-workers": "persistent-workers",
+    "empty-cache": "no-empty-cache",
+    "gc-collect": "no-gc-collect",
+    "zero-grad-memset": "set-to-none",
+    "anomaly-detection": "no-anomaly",
+    "profiler-on": "no-profiler",
+    "nvtx-on": "no-profiler",
+    "gradcheck": "no-gradcheck",
+}
+"""The cure from outside by the finding's name, where it needs no number."""
+_NUMBERS = {"no-workers": "workers", "few-workers": "workers", "no-prefetch": "prefetch"}
+_ARGUMENT = {"workers": "num_workers", "prefetch": "prefetch_factor"}
+
+
+class Run(Protocol):
+    """As `run_script`."""
+
+    def __call__(
+        self,
+        command: Sequence[str],
+        *,
+        steps: int,
+        seconds: float,
+        cures: Sequence[str],
+        experiments: bool,
+        quiet: bool,
+    ) -> ScriptRun: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """One cure, or all that won together, against the script as it is."""
+
+    cures: tuple[str, ...]
+    """As `hasten_probe.cures.apply` takes them."""
+    findings: tuple[str, ...]
+    """Names of the findings that asked for them."""
+    outcome: Outcome
+    gain: float | None
+    """Median step without over median step with it; None if one of the runs failed."""
+    low: float | None
+    """Slowest run with it against the fastest without: the gain at its worst."""
+    high: float | None
+    base_s: tuple[float, ...]
+    """Median seconds of a step, one for each run without."""
+    cured_s: tuple[float, ...]
+    difference: float | None
+    """Largest relative difference of the first losses, from those without."""
+    agreement: str
+    """In words: exact, within rounding, ..."""
+    why: str = ""
+    """Why the outcome is unclear, or how it failed."""
+
+    @property
+    def won(self) -> bool:
+        """Faster, and the numbers are the same but for rounding or the precision that was asked for."""
+        return self.outcome == "faster"
+
+
+def cure_of(finding: Finding) -> str | None:
+    """The cure from outside for a finding, such as "workers=4"; None if only the script's author can cure it."""
+    if finding.name in _NUMBERS:
+        key = _NUMBERS[finding.name]
+        found = re.search(rf"{_ARGUMENT[key]}\s*=\s*(\d+)", finding.cure)
+        return f"{key}={found.group(1)}" if found else None
+    return CURE_OF.get(finding.name)
+
+
+def try_cures(
+    command: Sequence[str],
+    findings: Sequence[Finding],
+    base_run: ScriptRun,
+    *,
+    steps: int,
+    seconds: float,
+    echo: Callable[[str], object],
+    runs: int = 3,
+    budget_s: float = 900.0,
+    run: Run = run_script,
+    meter: LoadMeter | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Tried]:
+    """Every cure that can be put in from outside, one by one, then all that won together.
+
+    base_run: the watched run, whose losses are the first to compare with; its times aren't used, as its experiments ran
+    beside nothing else. seconds: bound on one run, as in `run_script`. runs: of each arm, at least 2. budget_s: no
+    further cure is begun after it. A cure counts as faster only if each of its runs was faster than each without.
+    """
+    assert runs >= 2
+    wanted: dict[str, list[str]] = {}
+    for finding in findings:
+        cure = cure_of(finding)
+        if cure is not None:
+            wanted.setdefault(cure, []).append(finding.name)
+    meter, begun = meter or LoadMeter(), clock()
+
+    def measure(cures: tuple[str, ...], names: tuple[str, ...]) -> Tried:
+        return _in_turns(command, cures, names, base_run, steps, seconds, runs, run, meter)
+
+    tried: list[Tried] = []
+    for cure, names in wanted.items():
+        if clock() - begun > budget_s:
+            echo(f"no time left to try {cure}")
+            continue
+        echo(f"trying {cure}: {runs} runs with it and {runs} without, in turns")
+        tried.append(measure((cure,), tuple(names)))
+        echo(f"  {line(tried[-1])}")
+    winners = [one for one in tried if one.won]
+    if len(winners) > 1 and clock() - begun <= budget_s:
+        cures = tuple(cure for one in winners for cure in one.cures)
+        echo(f"trying all that gained together: {', '.join(cures)}")
+        tried.append(measure(cures, tuple(name for one in winners for name in one.findings)))
+        echo(f"  {line(tried[-1])}")
+    return tried
+
+
+def _in_turns(
+    command: Sequence[str],
+    cures: tuple[str, ...],
+    names: tuple[str, ...],
+    base_run: ScriptRun,
+    steps: int,
+    seconds: float,
+    runs: int,
+    run: Run,
+    meter: LoadMeter,
+) -> Tried:
+    base_s: list[float] = []
+    cured_s: list[float] = []
+    base_losses = [_losses(base_run)]
+    cured_losses: list[tuple[float, ...]] = []
+    why = ""
+    meter.others()
+    for number in range(runs):
+        # The order turns, so that neither arm always comes onto a warm machine.
+        for cured in (False, True) if number % 2 == 0 else (True, False):
+            made = run(
+                command, steps=steps, seconds=seconds, cures=cures if cured else (), experiments=False, quiet=True
+            )
+            median = _median_step(made)
+            if cured:
+                why = why or _not_applied(made, cures)
+            if median is None:
+                why = why or f"{'with' if cured else 'without'} it the script {_ended(made)}"
+            if why:
+                break
+            assert median is not None
+            (cured_s if cured else base_s).append(median)
+            (cured_losses if cured else base_losses).append(_losses(made))
+        if why:
+            break
+    others = meter.others()
+    told: dict[str, Any] = {"gain": None, "low": None, "high": None, "difference": None, "agreement": ""}
+    if why:
+        told.update(outcome="failed")
+    else:
+        gain, low, high, outcome, why = judged(base_s, cured_s, others)
+        if outcome in ("same", "unclear") and any(cure.startswith("cache-") for cure in cures):
+            late = f"a cache gains from its second epoch on, and these runs had {steps} steps"
+            why = "; ".join(filter(None, (why, late)))
+        difference, agreement = agreed(base_losses, cured_losses, cures)
+        told.update(gain=gain, low=low, high=high, outcome=outcome, difference=difference, agreement=agreement)
+    return Tried(cures=cures, findings=names, base_s=tuple(base_s), cured_s=tuple(cured_s), why=why, **told)
+
+
+def judged(base: Sequence[float], cured: Sequence[float], others: float) -> tuple[float, float, float, Outcome, str]:
+    """Gain of the medians, at its worst and best, the outcome, and why that is unclear."""
+    gain = statistics.median(base) / statistics.median(cured)
+    low, high = min(base) / max(cured), max(base) / min(cured)
+    if others > BUSY:
+        return gain, low, high, "unclear", f"other programs used {others:.1f} cores meanwhile"
+    if low > 1 + LEAST:
+        return gain, low, high, "faster", ""
+    if high < 1 - LEAST:
+        return gain, low, high, "slower", ""
+    if low >= 1 - 2 * LEAST and high <= 1 + 2 * LEAST:
+        return gain, low, high, "same", ""
+    return gain, low, high, "unclear", "the runs with and without it overlap"
+
+
+def agreed(
+    base: Sequence[tuple[float, ...]], cured: Sequence[tuple[float, ...]], cures: Sequence[str] = ()
+) -> tuple[float | None, str]:
+    """Largest relative difference of the first losses, and what it means beside that of the script's own runs."""
+    own = max((unlike(base[0], other) for other in base[1:]), default=0.0)
+    found = [unlike(base[0], other) for other in cured]
+    if not found or not base[0] or not all(cured):
+        return None, "not comparable: no losses were seen"
+    worst = max(found)
+    if own > OWN:
+        return worst, f"not comparable: the script's own runs differ by {own:.1g}"
+    if worst == 0:
+        return worst, "exact"
+    if worst <= max(ROUNDING, 2 * own):
+        return worst, f"within rounding ({worst:.1g})"
+    if worst <= LOW_PRECISION and any(cure.startswith("autocast") for cure in cures):
+        return worst, f"within bfloat16's precision ({worst:.1g})"
+    if any(cure.startswith("workers") for cure in cures):
+        return worst, f"differs ({worst:.1g}): each worker draws random numbers of its own"
+    return worst, f"differs ({worst:.1g})"
+
+
+def unlike(one: Sequence[float], other: Sequence[float]) -> float:
+    """Largest relative difference of two runs' first losses; those that only one of them has don't count."""
+    return max((_apart(a, b) for a, b in list(zip(one, other, strict=False))[:LOSSES]), default=0.0)
+
+
+def _apart(a: float, b: float) -> float:
+    if math.isfinite(a) and math.isfinite(b):
+        return abs(a - b) / max(abs(a), abs(b), 1e-12)
+    return 0.0 if a == b or (math.isnan(a) and math.isnan(b)) else math.inf
+
+
+def _trained(run: ScriptRun) -> Any:
+    return next((record for record in run.records if record.step_seconds), None)
+
+
+def _median_step(run: ScriptRun) -> float | None:
+    """Of the first rank, its first fifth left out; None if it crashed or made too few steps."""
+    record = _trained(run)
+    if run.ended not in ("finished", "bounded", "timeout") or record is None:
+        return None
+    steady = record.step_seconds[max(1, len(record.step_seconds) // 5) :]
+    # The mean of what lies between the tenths: workers deliver in bursts, which a median would not see.
+    steady = sorted(steady)[len(steady) // 20 : len(steady) - len(steady) // 20]
+    return statistics.fmean(steady) if len(steady) >= 3 else None
+
+
+def _losses(run: ScriptRun) -> tuple[float, ...]:
+    record = _trained(run)
+    return tuple(record.losses[:LOSSES]) if record is not None else ()
+
+
+def _ended(run: ScriptRun) -> str:
+    last = run.output.strip().splitlines()[-1:] if run.output else []
+    return f"{run.ended} with exit code {run.exit_code}" + (f": {last[0][:200]}" if last else "")
+
+
+def _not_applied(run: ScriptRun, cures: Sequence[str]) -> str:
+    """The first cure's error, as the probe told it."""
+    record = _trained(run)
+    for cure in cures:
+        told = str(record.cures.get(cure, "")) if record is not None else ""
+        if re.match(r"\w*(Error|Exception): ", told):
+            return told
+    return ""
+
+
+def line(tried: Tried) -> str:
+    """One line about it."""
+    if tried.gain is None:
+        return f"{', '.join(tried.cures)}: failed: {tried.why}"
+    told = f"{tried.outcome}, {tried.gain:.2f} times as fast ({tried.low:.2f} to {tried.high:.2f})"
+    return f"{', '.join(tried.cures)}: {told}; losses: {tried.agreement}" + (f"; {tried.why}" if tried.why else "")

@@ -1,0 +1,118 @@
+"""What was measured here before: comparisons kept in the cache folder, so that a second search asks for none."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hasten.cache.key import digest
+from hasten.observe.rundir import write_json
+from hasten.study.tune.search import Ceiling, Cost, Kind, Measure, Measured, Stage
+from hasten.study.tune.setting import Setting
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Kept:
+    """Comparisons of one machine, network, shape and torch (`about` says which), in one file."""
+
+    path: Path
+    about: dict[str, Any]
+    """Written into the file for people; the file's name has its digest."""
+    found: dict[str, Measured] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Other things that were measured, by name."""
+    asked: int = 0
+    """Comparisons that had to be measured."""
+    answered: int = 0
+    """Comparisons that were known."""
+
+    @classmethod
+    def open(cls, folder: Path, about: dict[str, Any], *, fresh: bool) -> Kept:
+        """fresh: nothing is taken from the file, and what is measured replaces it."""
+        path = folder / f"tune-{digest(about)}.json"
+        found, facts = ({}, {}) if fresh else _read(path)
+        return cls(path, about, found, facts)
+
+    def measure(self, measure: Measure) -> Measure:
+        """`measure`, but for what is known. What is unclear, or of a busy machine, is not kept."""
+
+        def ask(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
+            keys = {arm: _key(kind, base, arm) for arm in arms}
+            missing = [arm for arm in arms if keys[arm] not in self.found]
+            self.asked += len(missing)
+            self.answered += len(arms) - len(missing)
+            fresh = measure(kind, base, missing, seconds) if missing else {}
+            sound = {
+                keys[arm]: measured
+                for arm, measured in fresh.items()
+                if measured.outcome != "unclear" and not measured.busy
+            }
+            if sound:
+                self.found |= sound
+                self._write()
+            known = {arm: self.found[keys[arm]] for arm in arms if arm not in missing}
+            return {arm: (known | dict(fresh))[arm] for arm in arms if arm in known or arm in fresh}
+
+        return ask
+
+    def cost(self, cost: Cost) -> Cost:
+        """`cost` of what is not known."""
+
+        def known(kind: Kind, base: Setting, arms: Sequence[Setting]) -> float:
+            missing = [arm for arm in arms if _key(kind, base, arm) not in self.found]
+            return cost(kind, base, missing) if missing else 0.0
+
+        return known
+
+    def ceiling(self, ceiling: Ceiling) -> Ceiling:
+        """`ceiling`, but for what is known."""
+
+        def known(stage: Stage, base: Setting) -> tuple[float, str] | None:
+            name = f"ceiling-{digest([stage.name, base.values])}"
+            if name in self.facts:
+                most, why = self.facts[name]
+                return float(most), str(why)
+            arms = [base.having(change) for change in stage.changes]
+            if all(arm == base or _key(stage.kind, base, arm) in self.found for arm in arms):
+                return None
+            found = ceiling(stage, base)
+            if found is not None:
+                self.keep(name, list(found))
+            return found
+
+        return known
+
+    def keep(self, name: str, fact: Any) -> None:
+        """fact: as JSON has it."""
+        self.facts[name] = fact
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            found = {key: asdict(one) for key, one in self.found.items()}
+            write_json(self.path, {"about": self.about, "facts": self.facts, "found": found})
+        except OSError as error:
+            told = "what was measured can't be kept (%s); set cache.dir to a folder that can be written"
+            log.warning(f"%s: {told}", self.path, error)
+
+
+def _key(kind: Kind, base: Setting, arm: Setting) -> str:
+    return digest([kind, base.values, arm.values])
+
+
+def _read(path: Path) -> tuple[dict[str, Measured], dict[str, Any]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {str(key): Measured(**one) for key, one in content["found"].items()}, dict(content["facts"])
+    except FileNotFoundError:
+        return {}, {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("%s: can't be used (%s) and is measured again", path, error)
+        return {}, {}

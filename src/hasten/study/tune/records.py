@@ -1,0 +1,182 @@
+"""The result of a search, and its files: tuned.yaml, tune.json, tune.html."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hasten.config.load import dump_run
+from hasten.config.schema import RunConfig
+from hasten.files import replacing
+from hasten.observe.rundir import write_json
+from hasten.study.tune.apply import Change
+from hasten.study.tune.search import Measured, Row
+from hasten.study.tune.setting import told
+
+TUNED_YAML, TUNE_JSON, TUNE_HTML = "tuned.yaml", "tune.json", "tune.html"
+_ORDER = ("won", "same", "lost", "unclear", "disagreed", "failed", "not tried")
+_UNITS = {"step": "step", "run": "step with its batch", "validate": "validation", "update": "update"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuned:
+    """What was found."""
+
+    config: RunConfig
+    """The run as tuned.yaml has it."""
+    out: Path
+    changes: tuple[Change, ...]
+    """Fields of the run's YAML that are not as they were; none if nothing was clearly faster."""
+    rows: tuple[Row, ...]
+    """Everything that was tried, or not, in order."""
+    gain: Measured | None
+    """Of all of it together on the run's steps; None where nothing won."""
+    suggestions: tuple[str, ...]
+    """What won but is not taken, or has no field in a run's YAML."""
+    notes: tuple[str, ...]
+    """What keeps this from being the last word."""
+    about: dict[str, Any]
+    """The machine, network and shape that it holds for."""
+    busy: bool = False
+    """Whether other programs kept the machine too busy for a conclusion."""
+    seconds: float = 0.0
+    budget: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        gain = self.gain
+        if gain is not None and gain.gain is not None and gain.low is not None and gain.high is not None:
+            return f"The run is {gain.gain:.2f} times as fast as it was ({gain.low:.2f} to {gain.high:.2f})."
+        if self.busy and not self.changes:
+            return "No conclusion: this machine was too busy to measure on, and the run stays as it was given."
+        better = [row for row in self.rows if row.taken]
+        if better:
+            return f"The steps stay as they are; {', '.join(told(row.changes) for row in better)} was better."
+        if not any(row.measured for row in self.rows):
+            return "Nothing could be measured; tuned.yaml is the run as it was given."
+        return "Nothing was clearly faster than the run as it is."
+
+    def lines(self) -> list[str]:
+        """For a terminal: the verdict, what changed, what else won, and the notes."""
+        return [
+            self.verdict,
+            *(f"  {change}" for change in self.changes),
+            *(f"also: {text}" for text in self.suggestions),
+            *(f"note: {text}" for text in self.notes),
+        ]
+
+
+def write_tuned(tuned: Tuned) -> None:
+    """Raises ValueError if the folder can't be written to."""
+    path = tuned.out / TUNED_YAML
+    try:
+        with replacing(path, tuned.out / f".{TUNED_YAML}") as file:
+            file.write(dump_run(tuned.config).encode())
+        write_json(tuned.out / TUNE_JSON, as_json(tuned))
+    except OSError as error:
+        raise ValueError(
+            f"{tuned.out}: cannot be written to ({error.strerror or error}); choose another --out"
+        ) from None
+    _write_page(tuned)
+
+
+def as_json(tuned: Tuned) -> dict[str, Any]:
+    return {
+        "verdict": tuned.verdict,
+        "busy": tuned.busy,
+        "seconds": tuned.seconds,
+        "budget": tuned.budget,
+        "gain": asdict(tuned.gain) if tuned.gain is not None else None,
+        "changes": [asdict(change) for change in tuned.changes],
+        "suggestions": list(tuned.suggestions),
+        "notes": list(tuned.notes),
+        "about": tuned.about,
+        "rows": [_row(row) for row in tuned.rows],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "stage": row.stage,
+        "timed": row.kind,
+        "setting": row.changes,
+        "base": dict(row.base.values),
+        "verdict": row.verdict,
+        "taken": row.taken,
+        "why": row.why,
+        "measured": asdict(row.measured) if row.measured is not None else None,
+    }
+
+
+def _write_page(tuned: Tuned) -> None:
+    from hasten.report.study_page import Section, Table, write_study_page
+
+    counts = {verdict: sum(row.verdict == verdict for row in tuned.rows) for verdict in _ORDER}
+    shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count and verdict != "won")
+    gain = tuned.gain.gain if tuned.gain is not None and tuned.gain.gain is not None else 1.0
+    cards = (
+        ("Speed", f"{gain:.2f} ×", "against the run as it was given"),
+        ("Changed", str(len(tuned.changes)), "fields of the run's YAML"),
+        ("Compared", str(sum(row.measured is not None for row in tuned.rows)), f"{counts['won']} won, {shown}"),
+        ("Time", f"{tuned.seconds:.0f} s", f"of {tuned.budget:.0f} s"),
+    )
+    sections = [
+        Section(
+            "What changes",
+            text="" if tuned.changes else "Nothing: tuned.yaml is the run as it was given.",
+            table=Table(
+                ("field", "was", "is"),
+                tuple((change.field, _value(change.before), _value(change.after)) for change in tuned.changes),
+            )
+            if tuned.changes
+            else None,
+            note="\n".join(tuned.notes),
+            pre=f"hasten train {tuned.out / TUNED_YAML} --out FOLDER",
+        )
+    ]
+    if tuned.suggestions:
+        sections.append(Section("What else won", text="\n\n".join(tuned.suggestions)))
+    stages = dict.fromkeys(row.stage for row in tuned.rows)
+    sections += [_section(stage, [row for row in tuned.rows if row.stage == stage]) for stage in stages]
+    machine = "\n".join(f"{key}: {value}" for key, value in tuned.about.items())
+    sections.append(Section("What it holds for", pre=machine))
+    write_study_page(
+        tuned.out / TUNE_HTML, title="Tuning", verdict=tuned.verdict, cards=cards, sections=sections
+    )  # fmt: skip
+
+
+def _section(stage: str, rows: list[Row]) -> Any:
+    from hasten.report.study_page import Section, Table
+
+    columns = ("tried", "ms", "base ms", "gain", "interval", "verdict", "remark")
+    table = Table(columns, tuple(_texts(row) for row in rows), numeric=(1, 2, 3, 4))
+    unit = _UNITS[rows[0].kind]
+    return Section(
+        stage[:1].upper() + stage[1:],
+        text=f"Timed: a {unit}. Each line against the best setting before it.",
+        table=table,
+    )
+
+
+def _texts(row: Row) -> tuple[str, ...]:
+    measured = row.measured
+    verdict = f"{row.verdict}, taken" if row.taken else row.verdict
+    if measured is None:
+        return told(row.changes), "", "", "", "", verdict, row.why
+    interval = "" if measured.low is None or measured.high is None else f"{measured.low:.2f}–{measured.high:.2f}"
+    gain = "" if measured.gain is None else f"{measured.gain:.2f}"
+    remark = "; ".join(dict.fromkeys(text for text in (row.why, measured.agreement) if text))
+    return told(row.changes), _ms(measured.seconds), _ms(measured.base_seconds), gain, interval, verdict, remark
+
+
+def _ms(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    ms = 1e3 * seconds
+    return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
+
+
+def _value(value: Any) -> str:
+    return "open" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

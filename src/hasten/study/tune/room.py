@@ -1,0 +1,59 @@
+"""What fits into memory: a step of the run, and its prepared cases in each home."""
+
+from __future__ import annotations
+
+import torch
+
+from hasten.cache.memory import available_memory
+from hasten.engine.precision import autocast
+from hasten.engine.settle import example_of
+from hasten.nets.random_state import random_state_kept
+from hasten.nets.recompute.apply import recompute
+from hasten.study.tune.kept import Kept
+from hasten.study.tune.search import Row
+from hasten.study.tune.setting import Setting
+from hasten.study.tune.space import Room
+from hasten.study.tune.workshop import Workshop
+
+_SAFE = 0.9
+_COPIES = 4
+"""Of the weights, beside activations: gradients, two moments, the average."""
+_STEP_BYTES = "bytes of a step"
+
+
+def room_of(shop: Workshop, start: Setting, kept: Kept) -> Room:
+    """Runs the network a few times on one patch, unless an earlier search did."""
+    network = shop.network(True)
+    if _STEP_BYTES not in kept.facts:
+        pieces = -(-shop.batch_size // shop.planned.config.train.accumulate)
+        with random_state_kept(shop.device), autocast(shop.device, str(start["precision"])):
+            report = recompute(network, example_of(shop.planned), 2**62, batch_size=pieces)
+        kept.keep(_STEP_BYTES, report.before)
+    host = available_memory()
+    free = torch.cuda.mem_get_info(shop.device)[0] if shop.device.type == "cuda" else host
+    weights = sum(weight.nbytes for weight in network.parameters())
+    arena = shop.arena(str(start["home"]))
+    return Room(
+        step=int(kept.facts[_STEP_BYTES]),
+        free=int(_SAFE * (free - _COPIES * weights)),
+        arena=arena.num_bytes,
+        home=arena.home,
+        host=host // 2,
+        device=free // 2 if shop.device.type == "cuda" else 0,
+    )
+
+
+def fitted(start: Setting, room: Room) -> tuple[Setting, Row | None]:
+    """The start, with activations recomputed where a step would not fit otherwise, and the line that says so."""
+    if room.fits or start["activations"] != "all":
+        return start, None
+    budget = max(1, int(_SAFE * room.free) >> 20)
+    found = start.having({"activations": f"{budget}MiB"})
+    why = f"a step holds {_gib(room.step)} of activations, and {_gib(room.free)} are free: they are recomputed"
+    return found, Row(
+        stage="memory", kind="step", base=start, setting=found, verdict="won", taken=True, why=why
+    )  # fmt: skip
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

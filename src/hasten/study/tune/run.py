@@ -1,0 +1,198 @@
+"""`tune`: a measured search for the fastest way to do a run on this machine, and its result in a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hasten
+from hasten.cache.key import cache_dir, digest
+from hasten.config.schema import RunConfig
+from hasten.config.url import is_url
+from hasten.engine.allocator import keep_freed_memory
+from hasten.engine.job import Planned, plan_run
+from hasten.engine.measure import machine
+from hasten.observe.env import usable_cores
+from hasten.observe.load import LoadMeter
+from hasten.study.tune.apply import applied, changes_between
+from hasten.study.tune.kept import Kept
+from hasten.study.tune.lab import Lab
+from hasten.study.tune.records import Tuned, write_tuned
+from hasten.study.tune.room import fitted, room_of
+from hasten.study.tune.search import BEATEN, GIVEN_UP, Kind, Row, Rules, Searched, search
+from hasten.study.tune.setting import Setting
+from hasten.study.tune.space import advice, pays_within, space_of, start_of
+from hasten.study.tune.workshop import Workshop
+
+_RULES = 1
+"""Raised when another thing is measured, or something else asked of an arm: older results are not found."""
+
+
+def tune(
+    config: RunConfig,
+    out: Path,
+    *,
+    seconds: float = 300.0,
+    fresh: bool = False,
+    echo: Callable[[str], object] | None = None,
+    meter: LoadMeter | None = None,
+) -> Tuned:
+    """Try what could make the run of `config` faster here, and write tuned.yaml, tune.json and tune.html to `out`.
+
+    seconds: for everything, filling the cache with the prepared cases included; a comparison that was begun is ended.
+    fresh: measure again what an earlier search of this machine, network and shape has measured. echo: called with a
+    line before each comparison. What was not clearly faster, with the loss and gradient norm of the run as it is, is
+    not taken: tuned.yaml is then the run as it was given. Raises ValueError for bad input and for a run that does not
+    run as it is, before anything is written.
+    """
+    begin = time.monotonic()
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"--seconds {seconds:g}: give a number above 0")
+    made = _prepare_folder(Path(out))
+    try:
+        found = _tuned(_absolute(config), Path(out), begin + seconds, fresh, echo or (lambda text: None), meter)
+        found = dataclasses.replace(found, seconds=time.monotonic() - begin, budget=seconds)
+        write_tuned(found)
+    except BaseException:
+        if made and not any(Path(out).iterdir()):
+            Path(out).rmdir()
+        raise
+    return found
+
+
+def _tuned(
+    config: RunConfig, out: Path, end: float, fresh: bool, echo: Callable[[str], object], meter: LoadMeter | None
+) -> Tuned:
+    planned = plan_run(config)
+    if planned.device.type == "cpu":
+        keep_freed_memory()  # as a run does
+    shop, start = Workshop(planned), start_of(planned)
+    echo("prepared cases")
+    shop.arena(str(start["home"]))
+    about = _about(planned, shop)
+    kept = Kept.open(cache_dir(planned.config.cache) / "measured", about, fresh=fresh)
+    room = room_of(shop, start, kept)
+    base, memory = fitted(start, room)
+    lab = Lab(shop, base, meter=meter)
+    left = max(0.0, end - time.monotonic())
+    # Even asking what a comparison costs takes a step: with no time left, nothing is asked.
+    rules = Rules(
+        cost=kept.cost(lab.cost if left > 0 else _endless),
+        ceiling=kept.ceiling(lab.ceiling),
+        pays=pays_within(planned.config.train.steps or 0),
+        tell=echo,
+    )
+    found = search(space_of(planned, base, room), kept.measure(lab.measure), seconds=left, rules=rules)
+    decided = found.decided | ({"activations"} if memory else set())
+    tuned = applied(config, planned.config, start, found.best, decided)
+    rows = ((memory,) if memory else ()) + found.rows
+    return Tuned(
+        config=tuned,
+        out=out,
+        changes=changes_between(config, tuned),
+        rows=rows,
+        gain=found.gain,
+        suggestions=_suggestions(rows),
+        notes=_notes(found, kept),
+        about=about,
+        busy=found.busy,
+    )
+
+
+def _endless(kind: Kind, base: Setting, arms: Any) -> float:
+    return math.inf
+
+
+def _suggestions(rows: tuple[Row, ...]) -> tuple[str, ...]:
+    """What won and can't be, or is not, taken by itself."""
+    told = []
+    for row in rows:
+        measured = row.measured
+        better = row.why in (BEATEN, GIVEN_UP)
+        if row.verdict == "won" and not row.taken and not better and measured is not None and measured.gain is not None:
+            gain = f"{row.stage} gained {measured.gain:.2f} times"
+            told.append(f"{gain}: {row.why or advice(row.changes)}")
+    return tuple(told)
+
+
+def _notes(found: Searched, kept: Kept) -> tuple[str, ...]:
+    notes = []
+    untried = sum(row.verdict == "not tried" for row in found.rows)
+    if found.busy:
+        notes.append(
+            f"This machine was busy with other programs: {untried} of {len(found.rows)} comparisons were not made; "
+            "end them and tune again."
+        )
+    elif found.short:
+        notes.append(
+            f"The time did not suffice: {untried} of {len(found.rows)} comparisons were not made. Give more --seconds; "
+            "what was measured now is not measured again."
+        )
+    if any(row.verdict == "unclear" for row in found.rows) and not found.busy:
+        notes.append("Some comparisons stayed unclear, as their runs spread too much; nothing was taken from them.")
+    if kept.answered:
+        notes.append(f"{kept.answered} of {kept.answered + kept.asked} comparisons were known from an earlier search.")
+    return tuple(notes)
+
+
+def _about(planned: Planned, shop: Workshop) -> dict[str, Any]:
+    """What a comparison holds for, besides the settings that it compares."""
+    config = planned.config
+    train = {name: getattr(config.train, name) for name in ("optimizer", "momentum", "lookahead", "clip_norm")}
+    train |= {name: getattr(config.train, name) for name in ("accumulate", "ema", "fp32_layers")}
+    sample = dataclasses.asdict(config.sample) | {"compile": None, "batch_size": None}
+    infer = dataclasses.asdict(config.infer) | {"batch_size": None, "sums": None}
+    name, torch_version, threads = machine(planned.device)
+    arena = shop.arena(config.cache.home)
+    return {
+        "rules": [_RULES, hasten.__version__],
+        "machine": name,
+        "torch": torch_version,
+        "threads": threads,
+        "cores": usable_cores(),
+        "device": str(planned.device),
+        "network": dataclasses.asdict(config.network),
+        "loss": dataclasses.asdict(config.loss),
+        "sample": sample,
+        "infer": infer,
+        "train": train,
+        "channels": len(planned.case_set.channels),
+        "classes": len(planned.case_set.labels),
+        "spatial_dims": planned.case_set.spatial_dims,
+        "cases": [len(planned.train), len(planned.validation), config.prepare.dtype, digest(arena.shapes)],
+    }
+
+
+def _absolute(config: RunConfig) -> RunConfig:
+    """Relative names would be taken from the folder of tuned.yaml."""
+    source, folder = config.data.source, config.cache.dir
+    if source and not is_url(source):
+        source = str(Path(source).expanduser().absolute())
+    folder = str(Path(folder).expanduser().absolute()) if folder else folder
+    return dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, source=source),
+        cache=dataclasses.replace(config.cache, dir=folder),
+    )
+
+
+def _prepare_folder(out: Path) -> bool:
+    """Whether the folder was made. Raises ValueError where there is something in it, or nothing can be put there."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out}: is a file; choose another --out")
+    try:
+        if out.is_dir() and any(out.iterdir()):
+            raise ValueError(f"--out {out}: is not empty; choose another --out")
+        made = not out.exists()
+        out.mkdir(parents=True, exist_ok=True)
+        # A real write, now and not after minutes: permission bits say nothing about read-only mounts or full disks.
+        with tempfile.TemporaryFile(dir=out) as probe:
+            probe.write(b"\0")
+    except OSError as error:
+        raise ValueError(f"--out {out}: cannot be written to ({error.strerror}); choose another --out") from None
+    return made

@@ -1,0 +1,360 @@
+"""The search itself: which arms are compared with what, what is taken of them, and what there is no time for.
+
+Coordinate descent, one stage after another, each against the best setting so far. Knobs that are known to work on each
+other are one stage. Nothing here runs a network: `measure` does, and tests give a made-up one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from hasten.study.tune.setting import Changes, Setting, Value, told, unique
+
+Kind = Literal["step", "run", "validate", "update"]
+"""What is timed: a step on one ready batch, steps with their batches, a validation, the optimizer's update alone."""
+Outcome = Literal["faster", "slower", "same", "unclear", "disagreed", "failed"]
+Verdict = Literal["won", "lost", "same", "unclear", "disagreed", "failed", "not tried"]
+
+TRAINS: tuple[Kind, ...] = ("step", "run")
+"""Kinds whose gains are gains of the training, and are checked together at the end."""
+BEATEN, GIVEN_UP = "another one gained more", "taken at first, and not in the end"
+"""Remarks on what won and is not taken after all."""
+_VERDICTS: dict[Outcome, Verdict] = {"faster": "won", "slower": "lost"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What one arm did against the base of its comparison."""
+
+    outcome: Outcome
+    gain: float | None = None
+    """Base time / arm time; None if it was not timed."""
+    low: float | None = None
+    high: float | None = None
+    seconds: float | None = None
+    """Median of the arm, for the work of one base step (or validation, or update)."""
+    base_seconds: float | None = None
+    agreement: str = ""
+    """How far its loss and gradient norm are from the base's, in words."""
+    why: str = ""
+    busy: bool = False
+    """Whether other programs took too much of the machine meanwhile."""
+    once: float = 0.0
+    """Seconds that a run pays once for it, such as compiling."""
+
+
+class Measure(Protocol):
+    def __call__(
+        self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float
+    ) -> Mapping[Setting, Measured]:
+        """Compare arms with the base, interleaved, within about that many seconds: all, or as many as that allows."""
+
+
+class Cost(Protocol):
+    def __call__(self, kind: Kind, base: Setting, arms: Sequence[Setting]) -> float:
+        """Seconds that comparing these takes at the least."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """Some arms that are compared with the best setting so far."""
+
+    name: str
+    kind: Kind
+    changes: tuple[Changes, ...]
+    """Each makes an arm of the best setting so far."""
+    beside: tuple[Changes, ...] = ()
+    """Each is then tried on top of the best of those arms and of all that it might carry past the best."""
+    reach: float = 1.5
+    """The most that a change of `beside` is thought to gain: bounds which arms it is tried on."""
+    takes: bool = True
+    """Whether what wins is taken; else it is only told."""
+    least: float = 0.0
+    """Share that an arm must gain at the lower end of its interval to be taken, above what tells a gain from noise."""
+    weight: float = 1.0
+    """Share of the time left that it gets, beside those of the stages after it."""
+
+
+Ceiling = Callable[[Stage, Setting], tuple[float, str] | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Space:
+    start: Setting
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One line of the table of everything tried."""
+
+    stage: str
+    kind: Kind
+    base: Setting
+    setting: Setting
+    verdict: Verdict
+    measured: Measured | None = None
+    taken: bool = False
+    why: str = ""
+
+    @property
+    def changes(self) -> dict[str, Value]:
+        return self.setting.apart(self.base)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Searched:
+    start: Setting
+    best: Setting
+    """`start` itself unless something was clearly faster."""
+    rows: tuple[Row, ...]
+    decided: frozenset[str]
+    """Knobs about which the measurements came to a conclusion, changed or not."""
+    gain: Measured | None
+    """Of `best` against `start`, in steps; None where they are the same, or only validation gained."""
+    busy: bool
+    short: bool
+    """Whether the time did not suffice for everything."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """What bounds a search besides its measurements."""
+
+    cost: Cost = lambda kind, base, arms: 0.0
+    ceiling: Ceiling = lambda stage, base: None
+    """The most that a stage can gain, if that is known beforehand, and why: a stage that can't gain is not measured."""
+    pays: Callable[[Setting, Setting, Measured], str | None] = lambda base, arm, measured: None
+    """What speaks against taking an arm that won, such as what it costs once; None if nothing does."""
+    clock: Callable[[], float] = time.monotonic
+    tell: Callable[[str], object] = lambda text: None
+    reserve: float = 0.12
+    """Share of the time that is kept for comparing the result with the start."""
+    even: float = 1.03
+    """A stage whose ceiling is below this can't gain."""
+
+
+def search(space: Space, measure: Measure, *, seconds: float, rules: Rules | None = None) -> Searched:
+    """Go through the stages within about `seconds`; nothing is taken but what was clearly faster and agrees."""
+    run = _Search(space, measure, rules or Rules(), seconds)
+    for number, stage in enumerate(space.stages):
+        run.stage(stage, sum(later.weight for later in space.stages[number + 1 :]))
+    return run.result()
+
+
+@dataclass(slots=True)
+class _Search:
+    space: Space
+    measure: Measure
+    rules: Rules
+    seconds: float
+    rows: list[Row] = field(default_factory=list)
+    decided: set[str] = field(default_factory=set)
+    doubtful: set[str] = field(default_factory=set)
+    now: Setting = field(init=False)
+    proven: tuple[Setting, Measured] | None = None
+    """The first setting that won in training, against the start itself."""
+    wins: int = 0
+    busy: bool = False
+    short: bool = False
+    end: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.now = self.space.start
+        self.end = self.rules.clock() + self.seconds
+
+    def left(self) -> float:
+        return self.end - self.rules.clock()
+
+    def _spare(self) -> float:
+        """Seconds left but for those that comparing the result with the start will take."""
+        kept = self.rules.reserve * self.seconds
+        if self.now != self.space.start:
+            kept = max(kept, self.rules.cost("run", self.space.start, [self.now]))
+        return self.left() - kept
+
+    # One stage
+
+    def stage(self, stage: Stage, later: float) -> None:
+        before = self.now
+        arms = [arm for arm in unique(before.having(change) for change in stage.changes) if arm != before]
+        share = stage.weight / (stage.weight + later)
+        found = self._try(stage, before, arms, share / 2 if stage.beside else share)
+        self._take(stage, before, found)
+        if stage.beside:
+            good = self._promising(stage, before, found)
+            more = [setting.having(change) for setting in good for change in stage.beside]
+            base = self.now
+            # Those of the best setting first: what there is no time for is dropped from the end.
+            arms = [arm for arm in unique(more) if arm not in (base, before, *found)]
+            self._take(stage, base, self._try(stage, base, arms, share))
+
+    def _try(self, stage: Stage, base: Setting, arms: list[Setting], share: float) -> dict[Setting, Measured]:
+        """Measure as many of the arms, from the first one, as there is time for."""
+        if not arms:
+            return {}
+        reason = self._idle(stage, base)
+        if reason:
+            self._skip(stage, base, arms, reason)
+            return {}
+        spare = self._spare()
+        given = max(spare * share, min(spare, self.rules.cost(stage.kind, base, arms[:1])))
+        fit = list(arms)
+        while fit and self.rules.cost(stage.kind, base, fit) > given:
+            fit.pop()
+        found: Mapping[Setting, Measured] = {}
+        late = f"{max(0.0, given):.0f} s were left for this"
+        if len(fit) < len(arms):
+            needed = self.rules.cost(stage.kind, base, arms[: len(fit) + 1])
+            late = f"with what is before it, it needs about {max(1.0, needed):.0f} s; {late}"
+        if fit:
+            self.rules.tell(f"{stage.name}: {'; '.join(told(arm.apart(base)) for arm in fit)}")
+            found = self._quiet(stage, base, fit, given)
+        for setting in arms:
+            if setting in found:
+                self._note(stage, base, setting, found[setting])
+            else:
+                self.short = True
+                self._skip(stage, base, [setting], late)
+        knobs = {name for arm in arms for name in arm.apart(base)}
+        if stage.takes:
+            concluded = len(found) == len(arms) and all(measured.outcome != "unclear" for measured in found.values())
+            (self.decided if concluded else self.doubtful).update(knobs)
+        return dict(found)
+
+    def _idle(self, stage: Stage, base: Setting) -> str:
+        """Why the stage need not, or can't, be measured."""
+        if self.busy:
+            return "other programs kept the machine busy"
+        ceiling = self.rules.ceiling(stage, base) if self._spare() > 0 else None
+        return ceiling[1] if ceiling is not None and ceiling[0] < self.rules.even else ""
+
+    def _quiet(self, stage: Stage, base: Setting, arms: list[Setting], given: float) -> Mapping[Setting, Measured]:
+        """Measure; a second time if the machine was busy, after which nothing more is measured if it still is."""
+        found = self.measure(stage.kind, base, arms, given)
+        if any(measured.busy for measured in found.values()) and self.left() > given:
+            found = self.measure(stage.kind, base, arms, given)
+        self.busy = any(measured.busy for measured in found.values())
+        return found
+
+    def _skip(self, stage: Stage, base: Setting, arms: Sequence[Setting], why: str) -> None:
+        for setting in arms:
+            row = Row(stage=stage.name, kind=stage.kind, base=base, setting=setting, verdict="not tried", why=why)
+            self.rows.append(row)
+
+    def _note(self, stage: Stage, base: Setting, setting: Setting, measured: Measured) -> None:
+        verdict: Verdict = _VERDICTS.get(measured.outcome, measured.outcome)  # type: ignore[arg-type]
+        row = Row(
+            stage=stage.name, kind=stage.kind, base=base, setting=setting, verdict=verdict, measured=measured,
+            why=measured.why,
+        )  # fmt: skip
+        self.rows.append(row)
+
+    def _take(self, stage: Stage, base: Setting, found: Mapping[Setting, Measured]) -> None:
+        """Go on from the arm that gained most, if one clearly did."""
+        clear: list[tuple[float, Setting]] = []
+        for setting, measured in found.items():
+            if measured.outcome != "faster" or measured.busy or not stage.takes:
+                continue
+            against = self.rules.pays(base, setting, measured)
+            if (measured.low or 0.0) <= 1 + stage.least:
+                against = f"a gain of less than {stage.least:.0%} is not worth a change of this kind"
+            if against:
+                self._amend(base, setting, why=against)
+                continue
+            clear.append((measured.gain or 0.0, setting))
+        if not clear:
+            return
+        best = max(clear, key=lambda pair: pair[0])[1]
+        for _, setting in clear:
+            self._amend(base, setting, why=BEATEN)
+        self._amend(base, best, taken=True, why=found[best].why)
+        self.now = best
+        if stage.kind in TRAINS:
+            self.wins += 1
+            if self.proven is None:
+                self.proven = best, found[best]
+
+    def _amend(self, base: Setting, setting: Setting, *, taken: bool = False, why: str = "") -> None:
+        at = max(at for at, row in enumerate(self.rows) if (row.base, row.setting) == (base, setting))
+        self.rows[at] = replace(self.rows[at], taken=taken, why=why)
+
+    def _promising(self, stage: Stage, base: Setting, found: Mapping[Setting, Measured]) -> list[Setting]:
+        """The arms, the base among them, that `reach` could carry past the best; the best ones first."""
+        gains = {base: 1.0}
+        for setting, measured in found.items():
+            if measured.outcome not in ("disagreed", "failed") and not measured.busy:
+                gains[setting] = measured.gain or 0.0
+        leader = gains.get(self.now, 1.0)
+        ranked = sorted(gains, key=lambda setting: (setting != self.now, -gains[setting]))
+        high = {setting: found[setting].high if setting in found else 1.0 for setting in gains}
+        good = [setting for setting in ranked if setting == self.now or (high[setting] or 0.0) * stage.reach > leader]
+        dropped = [arm.having(change) for arm in ranked if arm not in good for change in stage.beside]
+        why = f"eager it is so far behind that gaining {stage.reach:g} times would not do"
+        self._skip(stage, self.now, dropped, why)
+        return good
+
+    # The end
+
+    def result(self) -> Searched:
+        best, gain = self._confirmed()
+        for at, row in enumerate(self.rows):
+            given_up = row.taken and any(best[name] != value for name, value in row.changes.items())
+            if given_up:
+                self.rows[at] = replace(row, taken=False, why=GIVEN_UP)
+        return Searched(
+            start=self.space.start,
+            best=best,
+            rows=tuple(self.rows),
+            decided=frozenset(self.decided - self.doubtful),
+            gain=gain,
+            busy=self.busy,
+            short=self.short,
+        )
+
+    def _confirmed(self) -> tuple[Setting, Measured | None]:
+        """The result, in steps with their batches against the start itself, unless that is what was measured."""
+        if self.proven is None:
+            return self.now, None
+        first, gain = self.proven
+        if self.wins == 1 and any(row.taken and row.kind == "run" for row in self.rows):
+            return self.now, gain
+        stage = Stage(name="everything taken, against the start", kind="run", changes=())
+        target, start = self.now, self.space.start
+        spare = max(0.0, self.left())
+        if self.rules.cost("run", start, [target]) > max(spare, 0.0) or self.busy:
+            self.short = self.short or not self.busy
+            why = "other programs kept the machine busy" if self.busy else f"{spare:.0f} s were left"
+            self._skip(stage, start, [target], f"{why}: only the first gain is kept, which was over the start itself")
+            return self._back(first), gain
+        self.rules.tell(stage.name)
+        found = self._quiet(stage, start, [target], max(spare, 1.0))
+        measured = found.get(target, Measured(outcome="unclear", why="there was no time for it"))
+        self._note(stage, start, target, measured)
+        if measured.outcome == "faster" and not measured.busy:
+            self._amend(start, target, taken=True, why=measured.why)
+            return target, measured
+        if measured.outcome == "unclear":
+            self._amend(start, target, why=f"{measured.why}: only the first gain is kept, which was over the start")
+            return self._back(first), gain
+        self._amend(start, target, why=f"{measured.why} taken together, nothing is left of what each gained".strip())
+        return self._back(start), None
+
+    def _back(self, to: Setting) -> Setting:
+        """`to`, with what was gained in validation; what is given up on the way is not decided."""
+        kept: dict[str, Value] = {}
+        for row in self.rows:
+            if row.taken and row.kind not in TRAINS:
+                kept |= row.changes
+        found = to.having(kept)
+        self.decided -= set(self.now.apart(found))
+        return found
+
+
+def ratio(base: float | None, arm: float | None) -> float:
+    """Base over arm; NaN if either is missing."""
+    return base / arm if base and arm else math.nan

@@ -1,0 +1,173 @@
+"""What is tried for a run on a device, in which order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from hasten.config.schema import RunConfig
+from hasten.engine.job import Planned
+from hasten.observe.env import usable_cores
+from hasten.study.tune.search import Measured, Space, Stage
+from hasten.study.tune.setting import Changes, Setting, told
+
+FEED, BATCH, VALIDATION = "cache home and batch program", "batch size", "sliding window"
+_BATCH_LEAST = 0.15
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Room:
+    """What fits where, in bytes."""
+
+    step: int
+    """Activations that a step of the run's batch holds."""
+    free: int
+    """What such a step may hold."""
+    arena: int
+    home: str
+    """Where the run's prepared cases are by now, whatever it asks for."""
+    host: int
+    """Host memory that prepared cases may take."""
+    device: int
+    """The GPU's, likewise; 0 without one."""
+
+    @property
+    def fits(self) -> bool:
+        return self.step <= self.free
+
+
+def start_of(planned: Planned) -> Setting:
+    """The run as its configuration has it; what that leaves to be measured is float32, contiguous and not compiled."""
+    config = planned.config
+    train, sample, infer = config.train, config.sample, config.infer
+    compiled = ("blocks" if train.compile_blocks else "whole") if train.compile else "off"
+    return Setting.of(
+        {
+            "precision": train.precision or "fp32",
+            "channels_last": bool(train.channels_last),
+            "compile": compiled,
+            "inductor": "default",
+            "capture": bool(train.capture),
+            "activations": train.activations,
+            "home": config.cache.home,
+            "batch_program": bool(sample.compile),
+            "batch_size": sample.batch_size or 1,
+            "ring_depth": 2,
+            "threads": torch.get_num_threads(),
+            "norm_fusion": True,
+            "optimizer": "fused",
+            "infer_batch": infer.batch_size,
+            "infer_sums": infer.sums,
+        }
+    )
+
+
+def space_of(planned: Planned, start: Setting, room: Room) -> Space:
+    """Stages from what matters most; those after the sliding window have no setting of a run, and are only told."""
+    cuda = planned.device.type == "cuda"
+    stages = [
+        _grid(cuda=cuda),
+        _feed(start, room, cuda=cuda),
+        *([Stage(name="CUDA graph", kind="run", changes=({"capture": True}, {"capture": False}))] if cuda else []),
+        *_batch(planned.config, start, room),
+        _validation(start, cuda=cuda),
+        *_told_only(planned.config, start, room, cuda=cuda),
+    ]
+    return Space(start=start, stages=tuple(stages))
+
+
+def _grid(*, cuda: bool) -> Stage:
+    precisions = ("fp32", "tf32", "bf16", "fp16") if cuda else ("fp32", "bf16")
+    pairs = itertools.product(precisions, (False, True))
+    return Stage(
+        name="precision, memory format, compiling",
+        kind="step",
+        changes=tuple({"precision": one, "channels_last": last, "compile": "off"} for one, last in pairs),
+        beside=({"compile": "whole"}, {"compile": "blocks"}),
+        reach=2.0 if cuda else 1.5,
+        weight=6.0,
+    )
+
+
+def _feed(start: Setting, room: Room, *, cuda: bool) -> Stage:
+    homes = ["file"]
+    if room.arena <= room.host:
+        homes.append("ram")
+    if cuda and room.arena <= room.device:
+        homes.append("device")
+    changes: list[Changes] = [{"home": home} for home in homes if home not in (start["home"], room.home)]
+    changes.append({"batch_program": not start["batch_program"]})
+    if cuda:
+        changes += [{"home": home, "batch_program": True} for home in homes]
+    return Stage(name=FEED, kind="run", changes=tuple(changes), weight=2.0)
+
+
+def _batch(config: RunConfig, start: Setting, room: Room) -> list[Stage]:
+    """A batch of another size changes the training: only a large gain is taken, with the learning rate scaled."""
+    size = int(start["batch_size"])
+    if config.sample.stages or config.sample.fit_batch:
+        return []
+    larger = [size * by for by in (2, 4) if room.step * by <= room.free]
+    sizes = [*larger, *([size // 2] if size > 1 else [])]
+    sizes = [each for each in sizes if each >= config.train.accumulate]
+    changes = tuple({"batch_size": each} for each in sizes)
+    return [Stage(name=BATCH, kind="step", changes=changes, least=_BATCH_LEAST)] if changes else []
+
+
+def _validation(start: Setting, *, cuda: bool) -> Stage:
+    size = int(start["infer_batch"])
+    changes: list[Changes] = [{"infer_batch": each} for each in dict.fromkeys((max(1, size // 2), 2 * size, 4 * size))]
+    changes += [{"infer_sums": kind} for kind in ("fp32", "fp16", *(("bf16",) if cuda else ()))]
+    return Stage(name=VALIDATION, kind="validate", changes=tuple(changes))
+
+
+def _told_only(config: RunConfig, start: Setting, room: Room, *, cuda: bool) -> list[Stage]:
+    """What a run's settings can't say, or what only costs time here."""
+    cores = usable_cores()
+    counts = sorted({1, max(1, cores // 2), cores})
+    half = max(1, room.step // 2 >> 20)
+    fused: list[Changes] = [{"norm_fusion": False}, {"norm_fusion": False, "compile": "whole"}]
+    stages = [
+        Stage(name="without norm fusion", kind="step", changes=tuple(fused), takes=False),
+    ]
+    if config.train.optimizer in ("adamw", "sgd") and not config.train.lookahead:  # the others have one form only
+        stages.append(Stage(name="unfused optimizer", kind="update", changes=({"optimizer": "loop"},), takes=False))
+    if cuda:
+        modes = [{"compile": "whole", "inductor": mode} for mode in ("max-autotune", "reduce-overhead")]
+        stages.append(Stage(name="modes of the compiler", kind="step", changes=tuple(modes), takes=False))
+        depths = tuple({"ring_depth": depth} for depth in (1, 4))
+        stages.append(Stage(name="slots between host and device", kind="run", changes=depths, takes=False))
+    else:
+        spread = tuple({"threads": count} for count in counts)
+        stages.insert(0, Stage(name="threads", kind="step", changes=spread, takes=False))
+    if start["activations"] == "all":
+        recompute = ({"activations": f"{half}MiB"},)
+        stages.append(Stage(name="activation checkpointing", kind="step", changes=recompute, takes=False))
+    return stages
+
+
+def pays_within(steps: int) -> Callable[[Setting, Setting, Measured], str | None]:
+    """What compiling saves over a run of so many steps, against what it costs once."""
+
+    def against(base: Setting, arm: Setting, measured: Measured) -> str | None:
+        compiles = arm["compile"] != "off" or bool(arm["batch_program"])
+        if not compiles or not measured.once or measured.seconds is None or measured.base_seconds is None:
+            return None
+        saved = steps * (measured.base_seconds - measured.seconds)
+        # `hasten train` compiles twice: a copy to check its numbers, then the network itself.
+        cost = 2 * measured.once
+        if saved > cost:
+            return None
+        return f"{steps} steps would save {saved:.0f} s, and compiling costs a run about {cost:.0f} s"
+
+    return against
+
+
+def advice(changes: Changes) -> str:
+    """How to have what no setting of a run says."""
+    if "threads" in changes:
+        return f"start it as OMP_NUM_THREADS={changes['threads']} hasten train ..."
+    return f"there is no setting of a run for {told(changes)}"

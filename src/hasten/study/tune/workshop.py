@@ -1,0 +1,311 @@
+"""Building what is timed: a run's step, its batches, a validation or an update, under one setting, as `train` would."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hasten.cache.arena import Arena
+from hasten.cache.build import get_arena
+from hasten.config.schema import CacheConfig
+from hasten.engine.infer import infer_labels
+from hasten.engine.job import Planned, build_net, with_train
+from hasten.engine.measure import Trace
+from hasten.engine.parts import Parts, build_parts
+from hasten.engine.precision import tensor_cores
+from hasten.engine.settle import example_of, keep_layers
+from hasten.engine.step import TrainStep
+from hasten.feed.ring import Ring
+from hasten.feed.staged import feed_of
+from hasten.nets.blocks import compile_blocks
+from hasten.nets.surgery.operate import operate
+from hasten.observe.clock import Clock
+from hasten.study.tune.search import Kind
+from hasten.study.tune.setting import Setting
+
+_RATE = 1e-12
+"""Learning rate of steps that are timed: their weights stay what they are, so that losses can be compared."""
+_CASES = 4
+"""Validation cases at most that one timed validation goes through."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arm:
+    """One setting, ready to be timed."""
+
+    call: Callable[[], float]
+    """Seconds of the work of one step of the base's batch (or of one validation, or update)."""
+    sibling: Callable[[Kind], Arm] | None = None
+    """Makes the arm that times the same network as another one of the kinds step and run."""
+    trace: Trace
+    """What is compared with another arm's: loss and gradient norm, or labels and their number."""
+    once: float = 0.0
+    """Seconds that compiling took."""
+    note: str = ""
+
+
+class Workshop:
+    """Builds arms for one run. Arenas and networks are made once; every arm gets a copy of the same first weights."""
+
+    def __init__(self, planned: Planned) -> None:
+        # Patches of one size: a run's smaller ones, if it has stages, are over sooner.
+        sample = dataclasses.replace(planned.config.sample, stages=(), fit_batch=False)
+        self.planned = dataclasses.replace(planned, config=dataclasses.replace(planned.config, sample=sample))
+        self.device = planned.device
+        self.run_steps = 4
+        """Steps of one timed run with batches."""
+        self.repeats = 1
+        """Steps on one batch that are timed as one, where a single one is too short to be timed."""
+        self._arenas: dict[str, Arena] = {}
+        self._networks: dict[bool, nn.Module] = {}
+
+    @property
+    def batch_size(self) -> int:
+        size = self.planned.config.sample.batch_size
+        assert size is not None
+        return size
+
+    def arena(self, home: str) -> Arena:
+        """The run's cases in a home; filled from the files if the cache has no such entry."""
+        if home not in self._arenas:
+            own = self.planned.config.cache
+            cache = own if home == own.home else housed(own, home)
+            ids = tuple(case.id for case in self.planned.train)
+            self._arenas[home] = get_arena(
+                self.planned.case_set, self.planned.config.prepare, cache, device=str(self.device), first=ids
+            )
+        return self._arenas[home]
+
+    def network(self, fused: bool) -> nn.Module:
+        """A copy, with the norms operated on or as MONAI has them."""
+        if fused not in self._networks:
+            network = build_net(self.planned)
+            if fused and not operate(network).fused:
+                operate(network, example_of(self.planned, small=True))
+            self._networks[fused] = network
+        return copy.deepcopy(self._networks[fused])
+
+    def build(self, kind: Kind, setting: Setting) -> Arm:
+        """Raises whatever keeps the setting from working: a failing compiler, too little memory."""
+        with threads(int(setting["threads"])):
+            parts, note = self.parts(setting)
+            if kind == "validate":
+                return self._validation(parts)
+            batch = _first_batch(parts, self.device)
+            if kind == "update":
+                return _update(parts.step, batch, str(setting["optimizer"]))
+            begin = time.perf_counter()
+            compiled = setting["compile"] != "off"
+            if compiled:
+                parts.step.network = _compiled(parts.step.network, setting)
+            trace = _trace(parts.step, batch)
+            parts.step(*batch, 0)
+            self.sync()
+            once = time.perf_counter() - begin if compiled else 0.0
+            once += getattr(parts.program, "compile_seconds", 0.0)
+            calls = {"step": lambda: self._step(parts, batch, setting), "run": lambda: self._run(parts, setting)}
+
+            def arm(kind: Kind) -> Arm:
+                return Arm(call=calls[kind](), sibling=arm, trace=trace, once=once, note=note)
+
+            return arm(kind)
+
+    def parts(self, setting: Setting) -> tuple[Parts, str]:
+        """The run put together as `train` does, but for compiling the network; and what it says about recomputation."""
+        planned = self.planned_for(setting)
+        network = self.network(bool(setting["norm_fusion"]))
+        keep_layers(planned, network)
+        engaged: dict[str, Any] = {}
+        arena = self.arena(str(setting["home"]))
+        with _unwarned():
+            parts = build_parts(planned, arena, network, Clock(), engaged=engaged, step_seconds=0.0)
+        for module in network.modules():
+            # Its draws would drown what is compared.
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.eval()
+        if setting["capture"] and parts.captured is None:
+            raise ValueError(f"the step can't be captured, as {engaged['CUDA graph'].why}")
+        if setting["batch_program"] and not parts.program.compiled:
+            raise ValueError(parts.program.why)
+        recomputed = engaged.get("recomputed activations")
+        return parts, recomputed.why if recomputed else ""
+
+    def planned_for(self, setting: Setting) -> Planned:
+        """The plan under a setting, nothing of it left to be measured, and with a learning rate that moves nothing."""
+        config = self.planned.config
+        sample = dataclasses.replace(
+            config.sample, batch_size=int(setting["batch_size"]), compile=bool(setting["batch_program"])
+        )
+        sums: Any = setting["infer_sums"]
+        infer = dataclasses.replace(config.infer, batch_size=int(setting["infer_batch"]), sums=sums)
+        planned = dataclasses.replace(self.planned, config=dataclasses.replace(config, sample=sample, infer=infer))
+        return with_train(
+            planned, precision=setting["precision"], channels_last=setting["channels_last"], compile=False,
+            compile_blocks=False, capture=bool(setting["capture"]), activations=str(setting["activations"]),
+            learning_rate=_RATE, learning_rate_batch=0,
+        )  # fmt: skip
+
+    def sync(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _timed(self, body: Callable[[], object], scale: float, count: int) -> Callable[[], float]:
+        """A call that sets the threads, waits for the device around `body`, and returns its scaled seconds."""
+
+        def call() -> float:
+            with threads(count):
+                self.sync()
+                begin = time.perf_counter()
+                body()
+                self.sync()
+                return scale * (time.perf_counter() - begin)
+
+        return call
+
+    def _step(self, parts: Parts, batch: tuple[Tensor, Tensor], setting: Setting) -> Callable[[], float]:
+        repeats = self.repeats
+        scale = self.batch_size / int(setting["batch_size"]) / repeats
+
+        def body() -> None:
+            for _ in range(repeats):
+                parts.step(*batch, 0)
+
+        return self._timed(body, scale, int(setting["threads"]))
+
+    def _run(self, parts: Parts, setting: Setting) -> Callable[[], float]:
+        """Steps with their batches, through the feed that a run has."""
+        steps, depth, captured = self.run_steps, int(setting["ring_depth"]), parts.captured
+        scale = self.batch_size / int(setting["batch_size"]) / steps
+        program: Any = parts.program
+        done = 0
+
+        def replay() -> None:
+            nonlocal done
+            for index in range(done, done + steps):
+                captured(index)  # type: ignore[misc]
+            done += steps
+
+        def feed() -> None:
+            if depth == 2 or program.seed.device.type == self.device.type:
+                batches = iter(feed_of(program, device=self.device, first=0, last=steps))
+            else:
+                batches = iter(Ring(program.batches(0, steps), self.device, depth=depth))
+            with closing(batches):
+                for index, batch in enumerate(batches):
+                    parts.step(*batch, index)
+
+        if captured is None:
+            return self._timed(feed, scale, int(setting["threads"]))
+        for _ in range(2):
+            replay()  # through the warm-up and the capture
+        if not captured.engaged:
+            raise ValueError(captured.why)
+        return self._timed(replay, scale, int(setting["threads"]))
+
+    def _validation(self, parts: Parts) -> Arm:
+        cases = parts.arena.index(tuple(case.id for case in self.planned.validation[:_CASES]))
+        network = parts.step.update.weights.eval()
+
+        def labels() -> list[Tensor]:
+            volumes = [parts.arena.image(case) for case in cases]
+            found = dict(infer_labels(network, volumes, parts.inference))
+            return [found[position].reshape(-1).cpu() for position in range(len(volumes))]
+
+        joined = torch.cat(labels())
+        return Arm(call=self._timed(labels, 1.0, torch.get_num_threads()), trace=(joined, torch.tensor(joined.numel())))
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """What putting a run together warns about, such as a budget that can't be met, is told in the arm's note."""
+    logger = logging.getLogger("hasten.engine.parts")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Within it torch computes on so many threads."""
+    before = torch.get_num_threads()
+    if count != before:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if count != before:
+            torch.set_num_threads(before)
+
+
+def housed(cache: CacheConfig, home: str) -> CacheConfig:
+    """The cache with that home; budgets are for `auto` alone."""
+    return dataclasses.replace(cache, home=home, device="auto", ram="auto")  # type: ignore[arg-type]
+
+
+def _compiled(network: nn.Module, setting: Setting) -> nn.Module:
+    mode = None if setting["inductor"] == "default" else str(setting["inductor"])
+    if setting["compile"] == "whole":
+        return torch.compile(network, dynamic=False, mode=mode)  # type: ignore[return-value]
+    if not compile_blocks(network):
+        raise ValueError("the network repeats no block")
+    return network
+
+
+def _first_batch(parts: Parts, device: torch.device) -> tuple[Tensor, Tensor]:
+    with closing(iter(feed_of(parts.program, device=device, first=0, last=1))) as batches:
+        image, label = next(batches)
+        return image.clone(), label.clone()
+
+
+def _trace(step: TrainStep, batch: tuple[Tensor, Tensor]) -> Trace:
+    """Loss and gradient norm of a batch, or of its first piece."""
+    image, label = (part.chunk(step.accumulate)[0] for part in batch)
+    scaler = step.update.scaler
+    with tensor_cores(step.device, step.precision):
+        loss = step.forward(image, label)
+        step.update.backward(loss)
+    grads = [weight.grad for weight in step.update.weights.parameters() if weight.grad is not None]
+    norm = nn.utils.get_total_norm(grads)
+    if scaler is not None and scaler.is_enabled():
+        norm = norm / scaler.get_scale()
+    step.update.weights.zero_grad(set_to_none=True)
+    return loss.detach().float().cpu(), norm.float().cpu()
+
+
+def _update(step: TrainStep, batch: tuple[Tensor, Tensor], form: str) -> Arm:
+    """The optimizer alone, on gradients that stay; `loop` is torch's form that goes from weight to weight."""
+    optimizer = step.update.optimizer
+    if form == "loop":
+        if not isinstance(optimizer, torch.optim.AdamW | torch.optim.SGD):
+            raise ValueError(f"{type(optimizer).__name__} has one form only")
+        groups = [{key: value for key, value in group.items() if key != "fused"} for group in optimizer.param_groups]
+        optimizer = type(optimizer)([{**group, "foreach": False} for group in groups], lr=_RATE)
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-3
+    step.update.backward(step.forward(*batch))
+    weights = [weight for weight in step.update.weights.parameters() if weight.grad is not None]
+    before = [weight.detach().clone() for weight in weights]
+    optimizer.step()
+    moved = nn.utils.get_total_norm([now.detach() - then for now, then in zip(weights, before, strict=True)])
+
+    def call() -> float:
+        begin = time.perf_counter()
+        for _ in range(5):
+            optimizer.step()
+        if step.device.type == "cuda":
+            torch.cuda.synchronize(step.device)
+        return (time.perf_counter() - begin) / 5
+
+    return Arm(call=call, trace=(moved.cpu(), moved.cpu()))

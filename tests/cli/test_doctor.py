@@ -1,0 +1,208 @@
+"""`hasten doctor`: which of its three modes is meant, and what each is given."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from hasten.cases.phantom import write_phantoms
+from hasten.cli.doctor import DoctorCommand, doctor, run_config
+from hasten.cli.main import _Guarded
+from hasten.config.load import dump_run
+from hasten.observe.rundir import RUN_YAML
+from hasten.study import script
+from hasten.study.environment import doctor as machine
+from hasten.study.run import doctor as run
+from tests.engine.runs import config_of
+
+DRIVER = """\
+import typer
+from hasten.cli.doctor import DoctorCommand, doctor
+from hasten.cli.main import _Guarded
+app = typer.Typer(cls=_Guarded, pretty_exceptions_enable=False)
+app.command(cls=DoctorCommand)(doctor)
+app.callback()(lambda: None)
+app()
+"""
+"""As `hasten` has the verb, in a process of its own."""
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    made = typer.Typer(cls=_Guarded, pretty_exceptions_enable=False)
+    made.command(cls=DoctorCommand)(doctor)
+    made.callback()(lambda: None)
+    return made
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """What the verb asked for; each mode has tests of its own."""
+    made: list[tuple[str, Any]] = []
+
+    def doctor_script(command: list[str], **options: Any) -> int:
+        made.append(("script", (command, options)))
+        options["echo"]("the verdict")
+        return 7
+
+    def examine(**options: Any) -> Any:
+        made.append(("machine", options))
+        return SimpleNamespace(level="bad" if options["compiles"] else "warn", checks=(), marker=1)
+
+    def diagnose_run(config: Any, **options: Any) -> Any:
+        made.append(("run", (config, options)))
+        sentence = "The training is compute-bound: 90% of its time is the step itself."
+        return SimpleNamespace(diagnosis=SimpleNamespace(sentence=sentence))
+
+    monkeypatch.setattr(script, "doctor_script", doctor_script)
+    monkeypatch.setattr(machine, "examine", examine)
+    monkeypatch.setattr(run, "diagnose_run", diagnose_run)
+    return made
+
+
+def invoke(app: typer.Typer, *arguments: object) -> Any:
+    return CliRunner().invoke(app, ["doctor", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("before", "command"),
+    [
+        ([], ["python", "train.py"]),
+        (["--steps", "40"], ["python", "train.py", "--lr", "1", "--steps", "5", "-q"]),
+        (["-q"], ["python", "-c", "print(1)", "--", "--more"]),
+        ([], ["./run.sh"]),
+        ([], ["data.yaml", "a.b=1"]),
+    ],
+)
+def test_everything_after_two_dashes_is_the_script(app, calls, before, command):
+    found = invoke(app, *before, "--", *command)
+    assert found.exit_code == 7
+    ((mode, (given, options)),) = calls
+    assert (mode, given) == ("script", command)
+    assert options["steps"] == (40 if "--steps" in before else 20)
+    assert ("the verdict" in found.stdout) is ("-q" not in before)
+
+
+def test_options_of_a_script(app, calls, tmp_path: Path):
+    invoke(app, "--try", "--for", "cuda", "--seconds", "9", "--out", tmp_path, "--json", "--", "python", "a.py")
+    ((_, (_, options)),) = calls
+    del options["echo"]
+    assert options == {
+        "steps": 20, "seconds": 9.0, "out": tmp_path, "try_cures": True, "assume_cuda": True, "as_json": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--"], "name a command"),
+        (["set", "--", "python", "a.py"], "set: a script is examined alone"),
+        (["--data", ".", "--", "python", "a.py"], "--data"),
+        (["--for", "tpu", "--", "python", "a.py"], "only choice is cuda"),
+        (["--for", "cuda"], "scripts only"),
+        (["train.py"], "hasten doctor -- python train.py"),
+        (["python", "train.py"], "hasten doctor -- python train.py"),
+        (["no-such-set"], "no such file or folder"),
+        (["a.b=1"], "must come before the overrides"),
+        (["--out", __file__], "is a file"),
+        (["src", "--try"], "--try: not for a run"),
+    ],
+)
+def test_mistakes_are_one_line(app, calls, arguments, word):
+    found = invoke(app, *arguments)
+    assert found.exit_code == 2
+    assert word in found.output
+    assert len(found.output.strip().splitlines()) == 1
+    assert calls == []
+
+
+def test_the_machines_exit_code_says_whether_something_is_bad(app, calls, monkeypatch):
+    from hasten.study.environment import show
+
+    monkeypatch.setattr(show, "lines", lambda found: ["ok  torch", "", "Of 1 checks 1 is bad."])
+    monkeypatch.setattr(show, "verdict", lambda found: "Of 1 checks 1 is bad.")
+    assert invoke(app).exit_code == 0
+    assert invoke(app, "--try").exit_code == 1
+    assert calls[0][1]["compiles"] is False
+    assert "ok  torch" in invoke(app).stdout
+    assert invoke(app, "-q").stdout == "Of 1 checks 1 is bad.\n"
+
+
+# A run
+
+
+@pytest.fixture(scope="module")
+def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_phantoms(tmp_path_factory.mktemp("doctor") / "set", num_cases=4, shape=(24, 40, 40))
+
+
+def test_a_yaml_a_runs_folder_and_a_data_set_are_a_run(app, calls, phantoms, tmp_path: Path):
+    (tmp_path / RUN_YAML).write_text(dump_run(config_of(phantoms, tmp_path / "cache")))
+    for source in (tmp_path / RUN_YAML, tmp_path, phantoms):
+        found = invoke(app, source, "train.steps=33", "-q", "--steps", 5, "--seconds", 3)
+        assert found.exit_code == 0, found.output
+        assert found.stdout.startswith("The training is compute-bound")
+        mode, (config, options) = calls.pop()
+        assert mode == "run"
+        assert (config.data.source, config.train.steps) == (str(phantoms), 33)
+        assert (options["steps"], options["seconds"]) == (5, 3.0)
+
+
+def test_an_incomplete_run_is_one_clear_error(app, calls, phantoms, tmp_path: Path):
+    (tmp_path / "checkpoints").mkdir()
+    found = invoke(app, tmp_path)
+    assert found.exit_code == 2
+    assert "is an incomplete run, without its run.yaml" in found.output
+    (tmp_path / RUN_YAML).write_text("train: {steps: [1\n")
+    broken = invoke(app, tmp_path)
+    assert broken.exit_code == 2
+    assert str(tmp_path / RUN_YAML) in broken.output
+    assert calls == []
+    (tmp_path / RUN_YAML).write_text("train: {steps: 10}\n")
+    with pytest.raises(ValueError, match="names no data set"):
+        run_config(str(tmp_path), [])
+
+
+def test_a_runs_folder_is_not_written_into(app, calls, phantoms, tmp_path: Path):
+    (tmp_path / RUN_YAML).write_text(dump_run(config_of(phantoms, tmp_path / "cache")))
+    found = invoke(app, tmp_path, "--out", tmp_path)
+    assert found.exit_code == 2
+    assert "holds a run" in found.output
+    assert {path.name for path in tmp_path.iterdir()} == {RUN_YAML}
+
+
+# Processes of their own
+
+
+def process(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", DRIVER, "doctor", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_process_passes_the_scripts_exit_code_on():
+    found = process(
+        "--steps", 2, "--seconds", 20, "--", sys.executable, "-c", "import sys; sys.exit(len(sys.argv))", "--", "--lr"
+    )
+    assert found.returncode == 3, found.stderr
+
+
+def test_a_process_of_a_run_writes_page_and_json_and_nothing_else(phantoms: Path, tmp_path: Path):
+    folder, out = tmp_path / "run", tmp_path / "out"
+    folder.mkdir()
+    (folder / RUN_YAML).write_text(dump_run(config_of(phantoms, tmp_path / "cache")))
+    before = (folder / RUN_YAML).read_bytes()
+    found = process(folder, "--steps", 2, "--seconds", 1, "--out", out, "--json")
+    assert found.returncode == 0, found.stderr
+    told = json.loads(found.stdout)
+    assert told == json.loads((out / "doctor.json").read_text())
+    assert told["diagnosis"]["sentence"] in (out / "doctor.html").read_text()
+    assert [path.name for path in folder.iterdir()] == [RUN_YAML]
+    assert (folder / RUN_YAML).read_bytes() == before

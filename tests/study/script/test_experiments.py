@@ -1,0 +1,372 @@
+"""The experiments on a session put together here: what they find, and that they leave everything as it was."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import random
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import hasten.study
+
+INJECT = Path(hasten.study.__file__).parent / "script" / "inject"
+
+
+@pytest.fixture(scope="module")
+def probe():
+    """Import by the name that the modules have in a watched process."""
+    sys.path.insert(0, str(INJECT))
+    try:
+        yield SimpleNamespace(
+            **{
+                name: importlib.import_module(f"hasten_probe.{name}")
+                for name in ("experiments", "exp_items", "exp_loader", "exp_net", "exp_step", "exp_time")
+            }
+        )
+    finally:
+        sys.path.remove(str(INJECT))
+
+
+class Items(Dataset):
+    """Eight items that take a while, and are the same each time unless they draw."""
+
+    def __init__(self, draw=None, wait=0.0):
+        self.draw, self.wait = draw, wait
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep(self.wait)
+        return {"x": torch.full((1, 8, 8), index + (self.draw() if self.draw else 0.0)), "y": index % 2}
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 3, padding=1, bias=False),
+        nn.InstanceNorm2d(4),
+        nn.Conv2d(4, 4, 3, padding=1),
+        nn.GroupNorm(2, 4),
+        nn.Flatten(),
+        nn.Linear(256, 2),
+    )
+
+
+def session_of(dataset=None, net=None, batch=None, optimizer=None, budget_s=2.5, **loader):
+    net = network() if net is None else net
+    return SimpleNamespace(
+        loaders=[(DataLoader(Items() if dataset is None else dataset, **{"batch_size": 2, **loader}), "/s/t.py:1")],
+        optimizers=[(torch.optim.Adam(net.parameters()) if optimizer is None else optimizer, "/s/t.py:2")],
+        roots=[(net, "/s/t.py:3")],
+        last_batches={id(net): ((torch.rand(2, 1, 8, 8),), {}) if batch is None else batch},
+        step_seconds=[0.5, 0.02, 0.02, 0.02, 0.02, 0.02],
+        conv_sites={id(module): f"/s/t.py:{number}" for number, module in enumerate(net.modules())},
+        autocast={"": 5},
+        budget_s=budget_s,
+        assume_cuda=False,
+    )
+
+
+def state(session):
+    """All that must not change."""
+    net, optimizer = session.roots[0][0], session.optimizers[0][0]
+    return {
+        "net": {name: value.clone() for name, value in net.state_dict().items()},
+        "grads": [None if p.grad is None else p.grad.clone() for p in net.parameters()],
+        "optimizer": json.dumps(optimizer.state_dict()["param_groups"], default=str) + str(len(optimizer.state)),
+        "hooks": [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in net.modules()],
+        "random": (random.getstate(), str(np.random.get_state()), torch.get_rng_state()),  # noqa: NPY002
+        "modes": (torch.is_anomaly_enabled(), torch.is_grad_enabled(), torch.backends.cudnn.benchmark, net.training),
+    }
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return one == other
+
+
+def test_all_together_leave_everything_as_it_was(probe):
+    session = session_of(shuffle=True)
+    net = session.roots[0][0]
+    net(torch.rand(2, 1, 8, 8)).sum().backward()
+    before = state(session)
+    with torch.autograd.set_detect_anomaly(True):
+        before["modes"] = (True, *before["modes"][1:])
+        found = probe.experiments.run(session)
+        assert same(before, state(session))
+    assert multiprocessing.active_children() == []
+    assert found["step_s"] == pytest.approx(0.02)
+    for name in probe.experiments.SHARES:
+        assert "error" not in found[name], found[name]
+    assert "base_s" in found["anomaly"] or "skipped" in found["anomaly"]
+    assert found["conv_bias"].get("modules", ["0"]) == ["0"]  # None where the time was over before.
+    json.dumps(found)
+
+
+def test_a_failing_experiment_is_an_error_in_words(probe):
+    class Breaks(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            raise KeyError("no such file")
+
+    class Odd(nn.Linear):
+        def __deepcopy__(self, memo):
+            raise RuntimeError("cannot be copied")
+
+    net = Odd(4, 4)
+    session = session_of(Breaks(), net, ((torch.rand(2, 4),), {}), budget_s=30.0)
+    found = probe.experiments.run(session)
+    assert "no such file" in found["workers"]["error"]
+    assert "no such file" in found["items"]["error"]
+    assert found["autocast"]["error"] == "RuntimeError: cannot be copied"
+
+
+def test_nothing_to_experiment_with(probe):
+    empty = SimpleNamespace(
+        loaders=[], optimizers=[], roots=[], last_batches={}, step_seconds=[], conv_sites={}, autocast={}, budget_s=1.0
+    )
+    found = probe.experiments.run(empty)
+    assert found["step_s"] is None
+    assert all(set(found[name]) >= {"skipped"} for name in probe.experiments.SHARES)
+
+
+def test_no_time_skips_all(probe):
+    found = probe.experiments.run(session_of(budget_s=0.0))
+    assert found["workers"]["skipped"] == found["fused"]["skipped"] == "no time left"
+
+
+def test_a_finished_session_is_open_meanwhile(probe, monkeypatch):
+    monkeypatch.setattr(probe.experiments, "SHARES", {"fused": 1.0})
+    session = session_of(budget_s=2.0)
+    session.finished = True
+    seen = []
+    hook = register_optimizer_step_pre_hook(lambda *_: seen.append(session.finished))
+    try:
+        probe.experiments.run(session)
+    finally:
+        hook.remove()
+    assert seen
+    assert not any(seen)
+    assert session.finished
+
+
+def test_the_wait_is_taken_from_the_steps(probe):
+    session = session_of(budget_s=0.0)
+    session.steps = [{"parts": {"wait": 9.0}}, *({"parts": {"wait": 0.01 * n}} for n in range(6))]
+    assert probe.experiments.run(session)["wait_s"] == pytest.approx(0.03)
+
+
+def test_workers_of_a_dataset_that_waits(probe):
+    session = session_of(Items(wait=0.02), shuffle=True)
+    found = probe.exp_loader.workers(session, 3.0)
+    assert (found["now"], found["site"]) == (0, "/s/t.py:1")
+    assert 0.04 <= found["seconds"]["0"] < 0.2
+    assert found["cpu_share"] < 0.9
+    assert set(found["seconds"]) >= {"0", "1"}
+    assert multiprocessing.active_children() == []
+
+
+def test_items_that_take_too_long_are_made_once_each(probe):
+    session = session_of(Items(wait=0.3))
+    start = time.perf_counter()
+    assert "no time to try" in probe.exp_loader.workers(session, 1.0)["skipped"]
+    assert "too long to be made twice" in probe.exp_items.items(session, 0.4)["skipped"]
+    assert time.perf_counter() - start < 5
+
+
+def test_workers_that_can_not_be_tried(probe):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield from range(4)
+
+    class Own(DataLoader):
+        def __iter__(self):
+            return iter(())
+
+    assert "iterable" in probe.exp_loader.workers(session_of(Stream()), 1.0)["skipped"]
+    session = session_of()
+    session.loaders = [(Own(Items()), "")]
+    assert probe.exp_loader.workers(session, 1.0)["skipped"] == "Own fetches in its own way"
+    assert probe.exp_loader.workers(SimpleNamespace(loaders=[]), 1.0) == {"skipped": "no DataLoader"}
+
+
+def test_a_worker_that_hangs_is_ended(probe):
+    loader = DataLoader(Items(wait=30.0), batch_size=1)
+    start = time.perf_counter()
+    with pytest.raises(RuntimeError, match="timed out"):
+        probe.exp_loader.seconds_a_batch(loader, [[0], [1]], 1, 1.0)
+    assert time.perf_counter() - start < 15
+    assert multiprocessing.active_children() == []
+
+
+def test_the_samplers_generator_is_put_back(probe):
+    generator = torch.Generator().manual_seed(3)
+    loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=4, shuffle=True, generator=generator)
+    before = generator.get_state()
+    assert sorted(index for batch in probe.exp_loader.index_batches(loader, 9) for index in batch) == list(range(8))
+    assert torch.equal(generator.get_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("draw", "kind"),
+    [
+        (None, "whole"),
+        (random.random, "random"),
+        (np.random.rand, "random"),
+        (lambda: float(torch.rand(())), "random"),
+        (np.random.default_rng(0).random, "random"),  # A generator of its own shows in the values.
+        (lambda: 0 * random.random(), "random"),  # Drawn, though without an effect: a flip that rarely happens.
+    ],
+)
+def test_items_that_draw_and_items_that_do_not(probe, draw, kind):
+    found = probe.exp_items.items(session_of(Items(draw)), 2.0)
+    assert found["kind"] == kind
+    if kind == "whole":
+        assert (found["items"], found["batch_size"], found["checked"]) == (8, 2, 8)
+        assert found["bytes"] >= 256
+
+
+def test_items_alike(probe):
+    alike = probe.exp_items.same
+    nan = float("nan")
+    assert alike({"a": [torch.ones(2), "x", None]}, {"a": [torch.ones(2), "x", None]})
+    assert alike(torch.tensor([nan]), torch.tensor([nan]))
+    assert alike(np.ones(3), np.ones(3))
+    assert alike(nan, nan)
+    assert not alike(torch.ones(2), torch.ones(2, dtype=torch.float64))
+    assert not alike([1], (1,))
+    assert not alike(np.ones(3), np.zeros(3))
+    assert not alike(object(), object())
+
+
+def test_monai_prefix(probe):
+    from monai.data import CacheDataset
+    from monai.data import Dataset as MonaiDataset
+    from monai.transforms import Compose, EnsureChannelFirst, Lambda, RandFlip
+
+    still = [EnsureChannelFirst(channel_dim="no_channel"), Lambda(lambda x: x * 2)]
+    data = [np.ones((4, 4), np.float32)] * 6
+    found = probe.exp_items.items(session_of(MonaiDataset(data, Compose([*still, RandFlip(0.5)]))), 2.0)
+    assert found["kind"] == "prefix"
+    assert found["transforms"] == ["EnsureChannelFirst", "Lambda"]
+    assert found["all_transforms"] == 3
+    assert found["cached_s"] <= found["item_s"]
+    assert probe.exp_items.items(session_of(MonaiDataset(data, Compose([RandFlip(0.5)]))), 2.0)["kind"] == "random"
+    cached = CacheDataset(data, Compose([*still, RandFlip(0.5)]), progress=False, num_workers=None)
+    assert "keeps its results" in probe.exp_items.items(session_of(cached), 2.0)["skipped"]
+
+
+def test_idle_biases_are_those_a_norm_takes_away(probe):
+    session = session_of()
+    (net,) = probe.exp_net.nets(session)
+    found = probe.exp_net.conv_bias(net, session, 2.0)
+    # The third convolution's norm takes away the mean of two channels together, so its bias counts.
+    assert found["modules"] == ["0"]
+    assert found["sites"] == ["/s/t.py:1"]
+    assert found["difference"] < 1e-4
+    session.roots[0][0][1].eval()
+    assert "no convolution" in probe.exp_net.conv_bias(net, session, 2.0)["skipped"]
+
+
+def test_what_a_network_is_spared(probe):
+    session = session_of(net=nn.Linear(4, 2), batch=((torch.rand(3, 4),), {}))
+    (net,) = probe.exp_net.nets(session)
+    assert "no 2-D or 3-D" in probe.exp_net.channels_last(net, session, 1.0)["skipped"]
+    assert (
+        "uses autocast" in probe.exp_net.autocast(net, SimpleNamespace(autocast={"torch.bfloat16": 3}), 1.0)["skipped"]
+    )
+    low = session_of(net=nn.Linear(4, 2).bfloat16(), batch=((torch.rand(3, 4),), {}))
+    (net,) = probe.exp_net.nets(low)
+    assert "low precision already" in probe.exp_net.autocast(net, low, 1.0)["skipped"]
+    frozen = session_of(net=nn.Linear(4, 2).requires_grad_(False), optimizer=object())
+    assert probe.exp_net.nets(frozen) == []
+
+
+def test_a_compiled_network_is_left_alone(probe):
+    net = nn.Linear(4, 2)
+    net.compile()
+    session = session_of(net=net, batch=((torch.rand(3, 4),), {}), budget_s=0.5)
+    assert "compiled" in probe.experiments.run(session)["autocast"]["skipped"]
+
+
+def test_nested_arguments_are_doubled_and_laid_out(probe):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+            self.seen = []
+
+        def forward(self, pair, scale, mask=None):
+            self.seen.append((pair["a"].shape[0], mask.shape[0], pair["a"].is_contiguous()))
+            return {"out": (self.conv(pair["a"]) * scale,)}
+
+    net = Both()
+    session = session_of(net=net, batch=(({"a": torch.rand(2, 3, 6, 6)}, 2.0), {"mask": torch.rand(2, 5)}))
+    (held,) = probe.exp_net.nets(session)
+    found = probe.exp_net.doubled_batch(held, session, 2.0)
+    assert found["size"] == 2
+    assert 0 < found["low"] <= found["gain"] <= found["high"]
+    assert found["gain"] == pytest.approx(2 * found["base_s"] / found["arm_s"], rel=0.9)
+    laid = probe.exp_net.channels_last(held, session, 2.0)
+    assert laid["layout"] == "channels_last"
+    assert laid["difference"] < 1e-4
+    assert net.seen == []
+
+
+def test_the_fused_twin_gives_the_same_weights(probe):
+    net = network()
+    groups = [{"params": list(net[:3].parameters()), "lr": 0.1}, {"params": list(net[3:].parameters())}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1)
+    before = [p.detach().clone() for p in net.parameters()]
+    found = probe.exp_step.fused(optimizer, "/s/t.py:2", None, 2.0)
+    assert (found["class"], found["tensors"]) == ("AdamW", len(before))
+    assert found["difference"] < 1e-5
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+    assert len(optimizer.state) == 0
+
+
+def test_optimizers_that_can_not_be_fused(probe):
+    parameters = [nn.Parameter(torch.ones(2))]
+    fused = probe.exp_step.fused
+    assert "takes no" in fused(torch.optim.RMSprop(parameters), "", None, 1.0)["skipped"]
+    assert "already" in fused(torch.optim.Adam(parameters, fused=True), "", None, 1.0)["skipped"]
+
+
+def test_times_in_turns(probe):
+    calls = []
+    clock = probe.exp_time.versus(lambda: calls.append("a") or time.sleep(0.03), lambda: calls.append("b"), 2.0)
+    assert clock["gain"] > 5
+    assert clock["low"] > 2
+    assert clock["rounds"] >= probe.exp_time.FEWEST
+    slow = probe.exp_time.versus(lambda: time.sleep(0.2), lambda: time.sleep(0.2), 0.5)
+    assert "no time for" in slow["skipped"]
+
+
+def test_the_interval_is_that_of_compare(probe):
+    from hasten.study.compare import judge
+
+    draw = random.Random(1)
+    for rounds in (5, 6, 9, 15):
+        base, other = ([draw.uniform(1, 2) for _ in range(rounds)] for _ in range(2))
+        assert probe.exp_time.interval(base, other) == judge(base, other, 0.03)[:3]

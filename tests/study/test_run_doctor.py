@@ -1,0 +1,184 @@
+"""A run's own steps, with faults put in, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from hasten.cases.phantom import write_phantoms
+from hasten.config.schema import RunConfig
+from hasten.observe.rundir import write_json
+from hasten.study.run.assemble import assemble
+from hasten.study.run.doctor import RunDiagnosis, diagnose_run
+from hasten.study.run.show import lines, write_page
+from hasten.study.split import PARTS
+from tests.engine.runs import config_of
+
+SLOW = 0.3
+"""Seconds, where an undisturbed step takes a hundredth of that."""
+SOME = ("train.steps=400", "train.validate_every=400", "train.checkpoint_every=400")
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunConfig]:
+    folder = tmp_path_factory.mktemp("doctor")
+    source = write_phantoms(folder / "set", num_cases=6, shape=(24, 40, 40))
+    return lambda *overrides, cache="cache": config_of(source, folder / cache, *SOME, *overrides)
+
+
+def look(config: RunConfig, **options) -> RunDiagnosis:
+    return diagnose_run(config, **{"steps": 3, "seconds": 1.0, **options})
+
+
+def names(found: RunDiagnosis) -> list[str]:
+    return [finding.name for finding in found.findings]
+
+
+@pytest.fixture(scope="module")
+def healthy(make: Callable[..., RunConfig]) -> RunDiagnosis:
+    make()
+    return look(make(), steps=6)
+
+
+def test_the_parts_add_up_to_a_step(healthy: RunDiagnosis):
+    split = healthy.split
+    assert set(split.parts) == set(PARTS)
+    assert sum(split.parts.values()) == pytest.approx(split.step_s)
+    assert all(value >= 0 for value in split.parts.values())
+    assert all(split.parts[name] > 0 for name in ("forward", "backward", "optimizer", "sample", "validation"))
+    assert split.fixed_batch_s is not None
+    assert split.feed_alone_s is not None
+    assert split.doubled is not None
+    assert split.flops_share is not None
+    assert split.flops_share > 0
+    assert split.bandwidth_share is not None
+    assert split.bandwidth_share > 0
+    assert healthy.rare.timed_cases >= 1
+
+
+def test_nothing_is_written_but_the_cache(make: Callable[..., RunConfig], tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    look(make(), steps=2)
+    assert list((tmp_path / "tmp").glob("hasten-doctor-*")) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"tmp"}
+
+
+def test_torch_is_left_as_it_was(healthy: RunDiagnosis):
+    for name in ("item", "cpu", "numpy", "__float__"):
+        assert "counting" not in getattr(getattr(torch.Tensor, name), "__qualname__", "")
+
+
+def late(feed: Iterable) -> Iterator:
+    for batch in feed:
+        time.sleep(SLOW)
+        yield batch
+
+
+def test_a_slow_feed(make: Callable[..., RunConfig]):
+    found = look(make(), wrap_feed=late)
+    assert found.diagnosis.bound == "input"
+    assert found.split.parts["wait"] == pytest.approx(SLOW, rel=0.5)
+    assert (found.split.feed_alone_s or 0) >= SLOW
+    assert found.findings[0].name == "slow-feed"
+
+
+def test_a_read_of_the_loss_in_every_step(make: Callable[..., RunConfig]):
+    def wrap(step):
+        def call(image, label, index):
+            loss = step(image, label, index)
+            time.sleep(SLOW)
+            loss.item()
+            return loss
+
+        return call
+
+    found = look(make(), wrap_step=wrap)
+    assert found.diagnosis.bound == "sync"
+    assert found.findings[0].name == "device-reads"
+    assert "1.0 reads a step" in found.findings[0].evidence
+
+
+def test_work_around_the_step_that_reads_nothing_is_the_interpreters(make: Callable[..., RunConfig]):
+    def wrap(step):
+        return lambda image, label, index: (time.sleep(SLOW), step(image, label, index))
+
+    found = look(make(), wrap_step=wrap)
+    assert found.diagnosis.bound == "launch"
+    assert found.split.parts["overhead"] >= 0.9 * SLOW
+
+
+def test_validation_at_every_step(make: Callable[..., RunConfig]):
+    found = look(make("train.validate_every=1"))
+    (finding,) = [finding for finding in found.findings if finding.name == "validation-often"]
+    assert finding.where == "train.validate_every"
+    setting, _, value = finding.cure.partition("=")
+    assert setting == "train.validate_every"
+    assert int(value) > 1
+    assert (finding.gain or 0) > 1.1
+    assert found.diagnosis.bound == "validation"
+
+
+def test_a_slow_disk_before_the_first_step(make: Callable[..., RunConfig]):
+    config = make("train.steps=14", "train.validate_every=14", "train.checkpoint_every=14", "prepare.num_threads=1")
+    found = look(config, read_delay_s=SLOW)
+    assert found.diagnosis.bound == "input"
+    assert found.cold is not None
+    assert found.cold.disk_s >= 2 * SLOW
+    assert found.findings[0].name == "slow-disk"
+    assert found.findings[0].where == "data.source"
+
+
+def test_a_slow_disk_under_the_batches(make: Callable[..., RunConfig]):
+    found = look(make("cache.home=file"), read_delay_s=0.1)
+    assert found.split.parts["wait"] >= 0.25
+    assert "cases-on-disk" in names(found)
+
+
+def test_a_batch_in_pieces_is_compared_with_a_whole_one(make: Callable[..., RunConfig]):
+    found = look(make("train.accumulate=3"))
+    assert {"fixed", "whole"} <= set(found.arms.seconds)
+
+
+def test_a_cold_cache_that_would_take_too_long_is_filled_in_part(make: Callable[..., RunConfig], tmp_path: Path):
+    config = make("train.steps=14", cache="other")
+    run = assemble(config, tmp_path, seconds=0.01)
+    assert not run.whole
+    assert run.cold is not None
+    assert len(run.parts.planned.train) + len(run.parts.planned.validation) == 3
+    assert run.validation_cases == 2
+    assert (tmp_path / "cache/arena").is_dir()
+    assert not (Path(config.cache.dir or "") / "arena").exists()
+
+
+def test_text_json_and_page(healthy: RunDiagnosis, tmp_path: Path):
+    text = "\n".join(lines(healthy))
+    assert text.startswith(healthy.diagnosis.sentence)
+    assert all(finding.cure in text for finding in healthy.findings)
+    write_json(tmp_path / "doctor.json", healthy)
+    content = json.loads((tmp_path / "doctor.json").read_text())
+    assert content["split"]["parts"]["forward"] > 0
+    assert content["settings"]["batch_size"] == 3
+    page = write_page(healthy, tmp_path / "doctor.html", source="set").read_text()
+    assert "Where a step" in page
+    assert healthy.diagnosis.sentence in page
+
+
+@pytest.mark.parametrize("options", [{"steps": 1}, {"seconds": 0}])
+def test_bounds_that_allow_nothing(options, make: Callable[..., RunConfig]):
+    with pytest.raises(ValueError, match="at least 2 steps"):
+        look(make(), **options)
+
+
+def test_bad_input_is_told_before_anything_runs(make: Callable[..., RunConfig]):
+    with pytest.raises(ValueError, match=r"data\.source"):
+        look(RunConfig())
+    with pytest.raises(ValueError, match=r"sample\.patch"):
+        look(make("sample.patch=[17,16,16]"))

@@ -1,0 +1,206 @@
+"""What follows from measurements that are made up."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from hasten.config.load import load_run
+from hasten.config.schema import RunConfig
+from hasten.study.run.assemble import Cold
+from hasten.study.run.facts import Facts
+from hasten.study.run.findings import _nice, findings
+from hasten.study.run.probes import Arms
+from hasten.study.run.rare import Rare
+from hasten.study.run.timed import Ran
+from hasten.study.run.whole import split_of
+from hasten.study.split import Split, diagnose
+
+RARE = Rare(validation_s=1.0, timed_cases=8, validations=10, checkpoint_s=0.01, write_s=0.1, checkpoints=10, steps=1000)
+SETTLED = ("sample.batch_size=4", "train.precision=bf16", "train.channels_last=false", "train.validate_every=100",
+           "train.checkpoint_every=100", "train.steps=1000", "train.compile=false")  # fmt: skip
+
+
+def config(*overrides: str) -> RunConfig:
+    return load_run(None, overrides)
+
+
+def split(**parts: float) -> Split:
+    whole = {"forward": 0.03, "backward": 0.05, "optimizer": 0.01, "sample": 0.002} | parts
+    return Split(steps=20, step_s=sum(whole.values()), parts=whole)
+
+
+def facts(*overrides: str, given: tuple[str, ...] = (), **changed) -> Facts:
+    plain = Facts(config=config(*SETTLED, *overrides), given=config(*given), split=split(), cuda=False, inline=True,
+                  home="ram", rare=RARE, cold=None, arms=Arms())  # fmt: skip
+    return dataclasses.replace(plain, **changed)
+
+
+def only(given: Facts):
+    (finding,) = findings(given)
+    return finding
+
+
+def test_a_healthy_run_has_no_finding():
+    arms = Arms(seconds={"fixed": 0.09, "doubled": 0.17, "whole": 0.09, "threads": 0.09, "eager": 0.09})
+    assert findings(facts(arms=arms)) == []
+
+
+def test_validation_gets_a_tenth():
+    rare = dataclasses.replace(RARE, validations=100)
+    found = only(facts("train.validate_every=10", rare=rare, split=split(validation=0.1)))
+    # 1 s every N steps of 92 ms is a tenth of the time for N = 98.
+    assert (found.name, found.where, found.cure) == (
+        "validation-often",
+        "train.validate_every",
+        "train.validate_every=100",
+    )
+    assert found.gain == pytest.approx(0.192 / 0.102, rel=0.01)
+    assert "52%" in found.evidence
+
+
+def test_a_single_validation_that_is_too_long_is_made_cheaper():
+    rare = dataclasses.replace(RARE, validations=1, validation_s=500.0)
+    found = only(facts("train.validate_every=1000", rare=rare, split=split(validation=0.5)))
+    assert found.where == "infer.overlap"
+
+
+def test_checkpoints():
+    rare = dataclasses.replace(RARE, checkpoints=1000, checkpoint_s=0.05)
+    found = only(facts("train.checkpoint_every=1", rare=rare, split=split(checkpoint=0.05)))
+    assert found.name == "checkpoint-often"
+    setting, _, value = found.cure.partition("=")
+    assert (setting, int(value)) == ("train.checkpoint_every", 30)
+
+
+@pytest.mark.parametrize(("doubled", "size"), [(0.1, 8), (0.12, 8), (0.17, None)])
+def test_the_batch(doubled, size):
+    found = findings(facts(arms=Arms(seconds={"fixed": 0.1, "doubled": doubled})))
+    if size is None:
+        assert found == []
+    else:
+        assert found[0].name == "small-batch"
+        assert found[0].cure == "sample.batch_size=32"
+        assert 1 < (found[0].gain or 0) <= 20
+
+
+def test_a_small_batch_is_not_told_as_launches_too():
+    arms = Arms(seconds={"fixed": 0.1, "doubled": 0.11})
+    assert [found.name for found in findings(facts(arms=arms, split=split(overhead=0.1)))] == ["small-batch"]
+    assert only(facts(split=split(overhead=0.1))).cure == "train.compile=true"
+    assert only(facts("train.capture=false", cuda=True, split=split(overhead=0.1))).cure == "train.capture=true"
+
+
+def test_waiting_for_data():
+    waits = split(wait=0.1)
+    assert only(facts(split=waits)).name == "slow-feed"
+    assert only(facts(split=waits, disk_s=0.08)).cure == "cache.home=ram"
+    assert only(facts(split=waits, cuda=True, inline=False)).cure == "cache.home=device"
+    assert findings(facts(split=split(wait=0.005))) == []
+
+
+def test_the_operation_that_costs_most():
+    costs = {"batch": 0.1, "sample.affine_prob": 0.06, "sample.noise_prob": 0.01}
+    found = only(facts("sample.affine_prob=0.6", split=split(sample=0.1), operations=costs))
+    assert (found.where, found.cure) == ("sample.affine_prob", "sample.affine_prob=0.2")
+    assert found.cost_s == pytest.approx(0.04)
+    assert "noise_prob: 10.0 ms" in found.evidence
+
+
+def test_a_setting_that_was_made_by_hand_is_compared_with_the_fastest():
+    variants = {"bf16": 0.02, "fp32": 0.05}
+    given = ("train.precision=fp32",)
+    found = only(facts("train.precision=fp32", given=given, variants=variants, variant="fp32"))
+    assert (found.where, found.cure) == ("train.precision", "train.precision=bf16")
+    assert found.cost_s == pytest.approx(0.048)
+    assert findings(facts("train.precision=fp32", variants=variants, variant="fp32")) == []
+    assert findings(facts(given=given, variants={"fp32": 0.02, "bf16": 0.0205}, variant="bf16")) == []
+    both = only(facts("train.channels_last=true", given=("train.channels_last=true",),
+                      variants={"bf16": 0.02, "bf16 channels-last": 0.03}, variant="bf16 channels-last"))  # fmt: skip
+    assert both.cure == "train.channels_last=false"
+
+
+def test_switches_that_lose():
+    seconds = {"fixed": 0.2, "whole": 0.1, "threads": 0.15, "eager": 0.12}
+    found = findings(facts("train.accumulate=4", arms=Arms(seconds=seconds), threads=1, cores=8))
+    assert {one.name: one.cure for one in found} == {
+        "needless-accumulate": "train.accumulate=1",
+        "few-threads": "export OMP_NUM_THREADS=8",
+        "slow-compile": "train.compile=false",
+    }
+
+
+@pytest.mark.parametrize(
+    ("disk", "decode", "prepare", "isal", "name"),
+    [(1, 0.1, 0.1, True, "slow-disk"), (0.1, 1, 0.1, False, "slow-gunzip"), (0.1, 0.1, 1, True, "cold-cache")],
+)
+def test_a_cold_cache(disk, decode, prepare, isal, name):
+    cold = Cold(cases=100, threads=4, disk_s=disk, decode_s=decode, prepare_s=prepare)
+    parts = split(read=cold.read_total_s / 1000, prepare=cold.prepare_total_s / 1000)
+    found = only(facts(cold=cold, split=parts, isal=isal, cores=4))
+    assert found.name == name
+    assert "100 cases on 4 threads" in found.evidence
+    more = findings(facts(cold=cold, split=parts, isal=True, cores=8))[0]
+    assert more.cure == ("prepare.num_threads=8" if name != "slow-disk" else found.cure)
+
+
+def test_a_busy_machine_is_a_note_at_the_end():
+    found = findings(facts(others=1.5, split=split(wait=0.1)))
+    assert [one.level for one in found] == ["finding", "note"]
+
+
+def test_round_numbers():
+    assert [_nice(value) for value in (0.2, 1, 1.2, 7, 13, 54, 98, 101, 2600)] == [1, 1, 2, 8, 15, 60, 100, 150, 3000]
+
+
+# The split
+
+
+def ran(**changed) -> Ran:
+    marks = {"forward": 0.03, "backward": 0.05, "optimizer": 0.01, "around": 0.0, "batch": 0.005}
+    plain = Ran(steps=20, step_s=0.1, marks=marks, made_s=0.005, asked_s=0.005, reads=0)
+    return dataclasses.replace(plain, **changed)
+
+
+def test_a_split_adds_up_and_rare_things_are_spread():
+    cold = Cold(cases=100, threads=2, disk_s=0.1, decode_s=0.1, prepare_s=0.2)
+    found = split_of(ran(), inline=True, rare=RARE, cold=cold, steps=1000)
+    assert found.parts["sample"] == 0.005
+    assert found.parts["overhead"] == pytest.approx(0.005)
+    assert found.parts["validation"] == pytest.approx(0.01)
+    assert found.parts["checkpoint"] == pytest.approx(0.0001)
+    assert found.parts["read"] == pytest.approx(0.01)
+    assert found.parts["prepare"] == pytest.approx(0.01)
+    assert sum(found.parts.values()) == pytest.approx(found.step_s) == pytest.approx(0.1301)
+
+
+def test_a_thread_that_makes_batches_is_waited_for():
+    found = split_of(ran(made_s=0.005, asked_s=0.025, step_s=0.12), inline=True)
+    assert found.parts["wait"] == pytest.approx(0.02)
+    assert found.parts["sample"] == pytest.approx(0.005)
+    other = split_of(ran(made_s=0.02, asked_s=0.02, step_s=0.12), inline=False, copy_s=0.004)
+    assert other.parts["wait"] == pytest.approx(0.016)
+    assert other.parts["host_to_device"] == pytest.approx(0.004)
+    assert other.parts["sample"] == 0
+
+
+def test_fixed_costs_need_two_witnesses():
+    small = {"fixed": 0.09, "small": 0.04}
+    one = split_of(ran(), inline=True, arms=Arms(seconds=small | {"doubled": 0.18}, small_share=0.01))
+    assert one.parts["overhead"] == pytest.approx(0.005), "doubling took twice as long: nothing is fixed"
+    both = split_of(ran(), inline=True, arms=Arms(seconds=small | {"doubled": 0.14}, small_share=0.01))
+    assert both.parts["overhead"] == pytest.approx(0.035)
+    assert both.parts["forward"] == pytest.approx(0.03 * 5 / 8)
+    tiny = split_of(ran(), inline=True, arms=Arms(seconds={"fixed": 0.09, "doubled": 0.09}))
+    assert diagnose(tiny).bound == "launch"
+
+
+def test_a_gpu_that_waits_for_launches_or_for_the_host():
+    launches = split_of(ran(), inline=True, cuda=True, busy_s=0.05)
+    assert launches.parts["overhead"] == pytest.approx(0.045)
+    reads = split_of(ran(reads=2), inline=True, cuda=True, busy_s=0.05)
+    assert reads.parts["device_reads"] == pytest.approx(0.04)
+    graph = split_of(ran(), inline=True, cuda=True, captured_s=0.05)
+    assert graph.step_s == pytest.approx(0.05)
+    assert graph.parts["forward"] == pytest.approx(0.015)

@@ -1,0 +1,378 @@
+"""From a configuration to tuned.yaml, on a few made-up cases."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from hasten.cases.phantom import write_phantoms
+from hasten.config.load import load_run
+from hasten.config.schema import RunConfig
+from hasten.engine.job import plan_run
+from hasten.engine.run import train
+from hasten.study.tune import run as module
+from hasten.study.tune import tune
+from hasten.study.tune.lab import Lab
+from hasten.study.tune.room import fitted
+from hasten.study.tune.search import Kind, Measured, Stage
+from hasten.study.tune.setting import Setting
+from hasten.study.tune.space import Room, start_of
+from hasten.study.tune.workshop import Arm, Workshop
+
+FILES = {"tuned.yaml", "tune.json", "tune.html"}
+
+
+class QuietMeter:
+    def others(self) -> float:
+        return 0.0
+
+
+class BusyMeter:
+    def others(self) -> float:
+        return 1.0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("tune") / "data"
+    write_phantoms(out, num_cases=4, shape=(16, 24, 24), spacing=(10.0, 5.0, 5.0))
+    return out
+
+
+@pytest.fixture
+def config(data: Path, tmp_path: Path) -> RunConfig:
+    return config_of(data, tmp_path)
+
+
+def config_of(data: Path, folder: Path, *overrides: str) -> RunConfig:
+    given = (
+        f"data.source={data}", f"cache.dir={folder / 'cache'}", "sample.patch=[8,16,16]", "sample.batch_size=2",
+        "network.channels=[4,8]", "network.strides=[[2,2,2]]", "network.num_res_units=1", "train.steps=20",
+        "train.device=cpu",
+    )  # fmt: skip
+    return load_run(None, (*given, *overrides))
+
+
+class FakeLab:
+    """Says how fast a setting is without running it."""
+
+    factors: Mapping[tuple[str, Any], float] = {}
+    busy = False
+    asked = 0
+
+    def __init__(self, shop: Workshop, start: Setting, *, meter: object = None) -> None:
+        pass
+
+    def seconds(self, kind: Kind, setting: Setting) -> float:
+        found = 1.0
+        for (name, value), factor in self.factors.items():
+            counts = name.startswith("infer") == (kind == "validate")
+            found *= factor if counts and setting[name] == value else 1.0
+        return found
+
+    def measure(self, kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> dict[Setting, Measured]:
+        type(self).asked += len(arms)
+        found = {}
+        for arm in arms:
+            gain = self.seconds(kind, base) / self.seconds(kind, arm)
+            outcome: Any = "faster" if gain > 1.03 else "slower" if gain < 0.97 else "same"
+            if self.busy:
+                outcome = "unclear"
+            found[arm] = Measured(
+                outcome=outcome, gain=gain, low=gain, high=gain, seconds=0.1 * self.seconds(kind, arm),
+                base_seconds=0.1 * self.seconds(kind, base), agreement="loss 0 % off", busy=self.busy,
+                why="other programs used 1.0 cores meanwhile" if self.busy else "",
+            )  # fmt: skip
+        return found
+
+    def cost(self, kind: Kind, base: Setting, arms: Sequence[Setting]) -> float:
+        return 0.0
+
+    def ceiling(self, stage: Stage, base: Setting) -> None:
+        return None
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> type[FakeLab]:
+    fake = type("Fake", (FakeLab,), {})
+    monkeypatch.setattr(module, "Lab", fake)
+    return fake
+
+
+def test_what_won_is_in_the_yaml_and_nothing_else(config: RunConfig, lab: type[FakeLab], tmp_path: Path) -> None:
+    lab.factors = {
+        ("precision", "bf16"): 0.5, ("compile", "whole"): 2.0, ("threads", 1): 0.7, ("infer_batch", 8): 0.5,
+        ("batch_size", 4): 0.95, ("channels_last", True): 1.5, ("compile", "blocks"): 0.8,
+    }  # fmt: skip
+    found = tune(config, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+    assert load_run(tmp_path / "out" / "tuned.yaml") == found.config
+    after = {change.field: change.after for change in found.changes}
+    assert after.pop("train.capture", False) is False
+    assert after == {
+        "train.precision": "bf16", "train.channels_last": False, "train.compile": True, "train.compile_blocks": True,
+        "sample.compile": False, "infer.batch_size": 8,
+    }  # fmt: skip
+    assert found.gain is not None
+    assert found.gain.gain == pytest.approx(2.5)
+    assert any("OMP_NUM_THREADS=1" in text for text in found.suggestions) or torch.get_num_threads() == 1
+    assert any("not worth a change of this kind" in text for text in found.suggestions)
+    content = json.loads((tmp_path / "out" / "tune.json").read_text())
+    assert content["verdict"] == found.verdict
+    assert {row["verdict"] for row in content["rows"]} >= {"won", "lost", "same"}
+    page = (tmp_path / "out" / "tune.html").read_text()
+    assert "precision=bf16" in page
+    assert "2.50" in page
+
+
+def test_a_second_search_asks_nothing_and_finds_the_same(config: RunConfig, lab: type[FakeLab], tmp_path: Path) -> None:
+    lab.factors = {("precision", "bf16"): 0.5, ("channels_last", True): 0.8}
+    first = tune(config, tmp_path / "one")
+    asked = lab.asked
+    second = tune(config, tmp_path / "two")
+    assert lab.asked == asked > 0
+    assert second.config == first.config
+    assert any("known from an earlier search" in note for note in second.notes)
+    tune(config, tmp_path / "three", fresh=True)
+    assert lab.asked == 2 * asked
+
+
+def test_a_busy_machine_gives_the_run_as_it_was_and_keeps_nothing(
+    config: RunConfig, lab: type[FakeLab], tmp_path: Path
+) -> None:
+    lab.factors, lab.busy = {("precision", "bf16"): 0.1}, True
+    found = tune(config, tmp_path / "out")
+    assert found.config == config == load_run(tmp_path / "out" / "tuned.yaml")
+    assert found.changes == ()
+    assert found.verdict.startswith("No conclusion")
+    assert any("end them and tune again" in note for note in found.notes)
+    lab.busy = False
+    assert tune(config, tmp_path / "again").config.train.precision == "bf16"
+
+
+def test_too_little_time_gives_the_run_as_it_was_and_says_what_was_not_tried(config: RunConfig, tmp_path: Path) -> None:
+    found = tune(config, tmp_path / "out", seconds=1e-6)
+    assert found.config == config == load_run(tmp_path / "out" / "tuned.yaml")
+    assert {row.verdict for row in found.rows} == {"not tried"}
+    assert any("Give more --seconds" in note for note in found.notes)
+    assert "Nothing could be measured" in found.verdict
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_that_is_none_is_refused(config: RunConfig, tmp_path: Path, seconds: float) -> None:
+    with pytest.raises(ValueError, match="--seconds"):
+        tune(config, tmp_path / "out", seconds=seconds)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_there_is_not_overwritten(config: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "tuned.yaml").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty; choose another --out"):
+        tune(config, tmp_path)
+    with pytest.raises(ValueError, match="is a file; choose another --out"):
+        tune(config, tmp_path / "tuned.yaml")
+    assert (tmp_path / "tuned.yaml").read_text() == "mine"
+
+
+def test_a_source_that_is_not_there_leaves_nothing_behind(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere"):
+        tune(config_of(tmp_path / "nowhere", tmp_path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_step_that_does_not_fit_recomputes_its_activations(config: RunConfig) -> None:
+    start = start_of(plan_run(config))
+    room: dict[str, Any] = {"arena": 0, "home": "ram", "host": 0, "device": 0}
+    assert fitted(start, Room(step=1 << 30, free=2 << 30, **room)) == (start, None)
+    found, row = fitted(start, Room(step=2 << 30, free=1 << 30, **room))
+    assert found["activations"] == "921MiB"
+    assert row is not None
+    assert row.why == "a step holds 2.0 GiB of activations, and 1.0 GiB are free: they are recomputed"
+
+
+# With real steps
+
+SMALL = ({"channels_last": True}, {"precision": "bf16"}, {"norm_fusion": False}, {"batch_size": 4}, {"threads": 1})
+
+
+def lab_of(config: RunConfig, **meter: Any) -> tuple[Lab, Setting]:
+    planned = plan_run(config)
+    start = start_of(planned)
+    lab = Lab(Workshop(planned), start, **meter)
+    lab.prepare()
+    lab.shop.repeats, lab.shop.run_steps = 1, 2
+    return lab, start
+
+
+def test_settings_are_compared_with_their_numbers(config: RunConfig) -> None:
+    lab, start = lab_of(config, meter=QuietMeter())
+    found = lab.measure("step", start, [start.having(change) for change in SMALL], 60.0)
+    assert len(found) == len(SMALL)
+    for setting, measured in found.items():
+        assert measured.outcome in ("faster", "slower", "same", "unclear"), (setting, measured.why)
+        assert measured.seconds is not None
+    assert "another batch" in found[start.having({"batch_size": 4})].agreement
+    assert "gradient norm" in found[start.having({"norm_fusion": False})].agreement
+
+
+def test_every_kind_of_arm_runs(config: RunConfig) -> None:
+    lab, start = lab_of(config_of(Path(config.data.source), Path(config.cache.dir or ""), "train.optimizer=adamw"))
+    for kind, change in (
+        ("run", {"home": "file"}), ("validate", {"infer_batch": 1}), ("update", {"optimizer": "loop"}),
+        ("step", {"activations": "1MiB"}),
+    ):  # fmt: skip
+        arm = start.having(change)
+        measured = lab.measure(kind, start, [arm], 1.0)[arm]  # type: ignore[arg-type]
+        assert measured.gain is not None, (kind, measured)
+        assert measured.outcome != "disagreed", (kind, measured.agreement)
+
+
+def test_wrong_numbers_are_out_however_fast(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, start = lab_of(config, meter=QuietMeter())
+    wrong = start.having({"channels_last": True})
+    network = Workshop.network
+    build = Workshop.build
+
+    def damaged(self: Workshop, kind: Kind, setting: Setting) -> Any:
+        def scaled(shop: Workshop, fused: bool) -> torch.nn.Module:
+            made = network(shop, fused)
+            with torch.no_grad():
+                for weight in made.parameters():
+                    weight.mul_(3.0)
+            return made
+
+        with pytest.MonkeyPatch.context() as patch:
+            if setting == wrong:
+                patch.setattr(Workshop, "network", scaled)
+            return build(self, kind, setting)
+
+    monkeypatch.setattr(Workshop, "build", damaged)
+    measured = lab.measure("step", start, [wrong], 5.0)[wrong]
+    assert measured.outcome == "disagreed"
+    assert "% off" in measured.why
+
+
+def test_what_fails_is_told_and_the_others_go_on(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, start = lab_of(config, meter=QuietMeter())
+
+    def broken(*args: Any, **options: Any) -> Any:
+        raise RuntimeError("no compiler here\nwith a long story")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    bad, good = start.having({"compile": "whole"}), start.having({"channels_last": True})
+    found = lab.measure("step", start, [bad, good], 100.0)
+    assert (found[bad].outcome, found[bad].why) == ("failed", "no compiler here")
+    assert found[good].gain is not None
+
+
+def test_a_run_that_does_not_run_is_an_error(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(self: Workshop, kind: Kind, setting: Setting) -> Any:
+        raise torch.OutOfMemoryError("much text")
+
+    lab, start = lab_of(config, meter=QuietMeter())
+    lab._ready.clear()
+    monkeypatch.setattr(Workshop, "build", short)
+    with pytest.raises(ValueError, match="the run as it is can't be measured: out of memory"):
+        lab.measure("step", start, [start.having({"precision": "bf16"})], 1.0)
+
+
+def test_busy_comparisons_say_so(config: RunConfig) -> None:
+    lab, start = lab_of(config, meter=BusyMeter())
+    arm = start.having({"channels_last": True})
+    measured = lab.measure("step", start, [arm], 2.0)[arm]
+    assert measured.busy
+    assert measured.outcome == "unclear"
+    assert lab.ceiling(Stage(name="feed", kind="run", changes=({"home": "file"},)), start) is None
+
+
+def test_a_base_whose_own_times_spread_tells_nothing(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where other programs take a core now and then, and the load does not show it."""
+    lab, start = lab_of(config, meter=QuietMeter())
+    arm = start.having({"channels_last": True})
+    lab.measure("step", start, [arm], 5.0)
+    uneven = itertools.cycle([1.0, 3.0]).__next__
+    made = {start: uneven, arm: lambda: 0.1}
+    monkeypatch.setattr(
+        Workshop, "build", lambda shop, kind, setting: Arm(call=made[setting], trace=(torch.ones(()), torch.ones(())))
+    )
+    lab._ready.clear()
+    measured = lab.measure("step", start, [arm], 5.0)[arm]
+    assert (measured.outcome, measured.busy) == ("unclear", True)
+    assert "own times spread by" in measured.why
+
+
+def test_threads_and_random_state_are_as_before(config: RunConfig) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    threads = torch.get_num_threads()
+    lab, start = lab_of(config, meter=QuietMeter())
+    torch.manual_seed(3)
+    lab.measure("step", start, [start.having({"threads": threads + 1})], 1.0)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_a_short_search_of_a_real_run_gives_a_yaml_that_trains(data: Path, tmp_path: Path) -> None:
+    found = tune(config_of(data, tmp_path, "train.steps=3"), tmp_path / "out", seconds=4.0, meter=QuietMeter())  # type: ignore[arg-type]
+    assert any(row.measured is not None for row in found.rows)
+    summary = train(load_run(tmp_path / "out" / "tuned.yaml"), tmp_path / "run")
+    assert summary["status"] == "finished"
+
+
+@pytest.mark.slow
+def test_compiling_is_tried_and_honoured(data: Path, tmp_path: Path) -> None:
+    config = config_of(data, tmp_path, "train.steps=3")
+    lab, start = lab_of(config, meter=QuietMeter())
+    arms = [start.having({"compile": how, "precision": "bf16"}) for how in ("whole", "blocks")]
+    found = lab.measure("step", start, arms, 300.0)
+    assert all(measured.gain is not None and measured.once > 0 for measured in found.values())
+    tuned = module.applied(config, plan_run(config).config, start, arms[0], ())
+    train(tuned, tmp_path / "run")
+    engaged = json.loads((tmp_path / "run" / "plan.json").read_text())["engaged"]
+    assert engaged["compiled network"]["on"]
+
+
+# The command
+
+runner = CliRunner()
+
+
+def test_the_command_takes_yaml_overrides_and_the_folder_of_a_run(
+    config: RunConfig, lab: type[FakeLab], tmp_path: Path
+) -> None:
+    import typer
+
+    from hasten.cli.tune import tune as command
+    from hasten.config.load import dump_run
+
+    app = typer.Typer()
+    app.command()(command)
+    lab.factors = {("precision", "bf16"): 0.5}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.yaml").write_text(dump_run(config))
+    for number, source in enumerate((tmp_path / "run" / "run.yaml", tmp_path / "run")):
+        out = tmp_path / f"out{number}"
+        done = runner.invoke(app, [str(source), "train.steps=30", "--out", str(out), "--seconds", "30"])
+        assert done.exit_code == 0, done.output
+        assert f"hasten train {out / 'tuned.yaml'} --out FOLDER" in done.output
+        assert load_run(out / "tuned.yaml").train.steps == 30
+        assert load_run(out / "tuned.yaml").train.precision == "bf16"
+
+
+def test_a_run_folder_that_is_incomplete_is_told(tmp_path: Path) -> None:
+    from hasten.cli.tune import _config
+
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ValueError, match=r"looks like a run's folder \(checkpoints\), but run.yaml is missing"):
+        _config(str(tmp_path), [])
+    with pytest.raises(ValueError, match="no such file"):
+        _config(str(tmp_path / "nowhere"), [])
