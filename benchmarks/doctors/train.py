@@ -7,6 +7,7 @@ queue of kernels to wait for, so the fault `sync` reads whole score maps into Py
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from pathlib import Path
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument("--fault", choices=FAULTS, default="none")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--times", type=Path, help="write the seconds of each step here")
     given = parser.parse_args()
     torch.manual_seed(given.seed)
     listing = json.loads((given.data / "dataset.json").read_text())["training"]
@@ -123,7 +125,7 @@ def main() -> None:
     net = UNet(3, 1, 3, channels=(16, 32, 64, 128), strides=(2, 2, 2), num_res_units=2, norm="instance")
     loss_function = DiceCELoss(to_onehot_y=True, softmax=True)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
-    step = 0
+    step, marks = 0, [time.perf_counter()]
     while step < given.steps:
         for batch in loader:
             image, label = (batch["image"], batch["label"]) if isinstance(batch, dict) else batch
@@ -136,10 +138,13 @@ def main() -> None:
                 for _ in range(4):
                     scores.detach().tolist()
             step += 1
+            marks.append(time.perf_counter())
             if given.fault == "validation" or step % 100 == 0:
                 validate(net, held)
             if step == given.steps:
                 break
+    if given.times:
+        given.times.write_text("".join(f"{after - before}\n" for before, after in itertools.pairwise(marks)))
 
 
 def validate(net: torch.nn.Module, held: list[dict[str, torch.Tensor]]) -> None:

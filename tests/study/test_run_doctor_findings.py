@@ -85,6 +85,12 @@ def test_the_batch(doubled, size):
         assert 1 < (found[0].gain or 0) <= 20
 
 
+def test_a_small_patch_that_is_quick_speaks_against_fixed_costs():
+    arms = {"fixed": 0.1, "doubled": 0.12}
+    assert only(facts(arms=Arms(seconds=arms | {"small": 0.09}))).name == "small-batch"
+    assert findings(facts(arms=Arms(seconds=arms | {"small": 0.01}))) == []
+
+
 def test_a_small_batch_is_not_told_as_launches_too():
     arms = Arms(seconds={"fixed": 0.1, "doubled": 0.11})
     assert [found.name for found in findings(facts(arms=arms, split=split(overhead=0.1)))] == ["small-batch"]

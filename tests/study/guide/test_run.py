@@ -178,3 +178,17 @@ def test_a_claim_that_is_given_up_says_what_others_used():
     (result,) = run_guide([guidance("late", late)], seconds=30.0)
     assert result.outcome.verdict == "not measured"
     assert "30 s were too few; other programs used" in result.outcome.why
+
+
+def test_a_second_measurement_that_comes_to_nothing_leaves_the_first():
+    asked = []
+
+    def run(budget):
+        asked.append(budget.seconds)
+        if len(asked) > 1:
+            raise TimeoutError
+        return Outcome(verdict="can't tell", comparison=comparison(9, others=1.2))
+
+    (result,) = run_guide([guidance("one", run)], seconds=30.0)
+    assert len(asked) == 2
+    assert result.outcome.verdict == "can't tell"

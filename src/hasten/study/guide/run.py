@@ -67,8 +67,12 @@ def run_guide(
         begun = clock()
         if end - begun > _least(guidance):
             tell(guidance)
-            outcome = _measured(guidance, (end - begun) / (len(again) - place), quick=False)
-            spent = found[guidance.name].seconds + clock() - begun
+            share = max((end - begun) / (len(again) - place), _least(guidance))
+            before = found[guidance.name]
+            outcome = _measured(guidance, share, quick=False)
+            if outcome.verdict == "not measured":
+                outcome = before.outcome
+            spent = before.seconds + clock() - begun
             found[guidance.name] = Result(guidance=guidance, outcome=outcome, seconds=spent)
     return [found[guidance.name] for guidance in claims]
 

@@ -180,7 +180,9 @@ def _batch(facts: Facts) -> Iterator[Finding]:
     doubled, size = facts.arms.doubled, facts.config.sample.batch_size
     if doubled is None or doubled >= 1.5 or size is None:
         return
-    fixed = min(0.95, max(0.0, 2 - doubled))  # share of a step that does not grow with its samples
+    fixed = _fixed_share(facts, doubled)
+    if fixed < 0.5:
+        return
     times = min(8, max(2, 2 ** math.ceil(math.log2(4 * fixed / (1 - fixed)))))
     gain = times / (fixed + times * (1 - fixed))
     evidence = f"a step on twice the {size} samples takes {doubled:.2f} times as long"
@@ -196,6 +198,15 @@ def _batch(facts: Facts) -> Iterator[Finding]:
         cost_s=fixed * step,
         gain=min(20.0, gain_of((1 - 1 / gain) * step, facts.split.step_s)),
     )
+
+
+def _fixed_share(facts: Facts, doubled: float) -> float:
+    """Of a step, what does not grow with its samples: no more than one small patch and the optimizer take."""
+    small, step = facts.arms.seconds.get("small"), facts.arms.seconds["fixed"]
+    share = 2 - doubled
+    if small is not None:
+        share = min(share, (small + facts.split.parts.get("optimizer", 0.0)) / step)
+    return min(0.95, max(0.0, share))
 
 
 def _launches(facts: Facts) -> Iterator[Finding]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from hasten.study.finding import Finding
+from hasten.study.finding import Finding, gain_of
 from hasten.study.script.findings.words import ms, place
 from hasten.study.script.records import Record
 
 OFTEN = 0.5
 """Of the steps: reading every few steps, for a log, is as it should be."""
+COSTLY = 0.05
+"""Share of a step from which reading is a fault on a CPU too, where it waits for nothing but still copies."""
 
 
 def find(record: Record) -> list[Finding]:
-    """One host-read a line of code. On a CPU nothing is waited for, so that it is a note there."""
+    """One host-read a line of code. On a CPU nothing is waited for, so that it is a note there unless it is costly."""
     by_site: dict[str, list[dict[str, object]]] = {}
     for read in record.listed("reads"):
         on_cpu = read["device"] == "cpu"
@@ -27,13 +29,17 @@ def _finding(record: Record, site: str, reads: list[dict[str, object]]) -> Findi
     count = record.per_step(sum(int(str(read["count"])) for read in reads))
     seconds = record.per_step(sum(float(str(read["seconds"])) for read in reads))
     on_gpu = "cuda" in record.devices
+    costly = seconds >= COSTLY * record.step_s
     waits = f"the host waits {ms(seconds)} a step there" if on_gpu else f"{ms(seconds)} a step on this CPU"
     return Finding(
         name="host-read",
-        title=f"{kinds} in every step makes the host wait for the GPU, which then waits for the host",
+        title=f"{kinds} in every step makes the host wait for the GPU, which then waits for the host"
+        if on_gpu or not costly
+        else f"{kinds} in every step turns tensors into Python's own numbers",
         where=place(site),
         cure="keep it a tensor (total += loss.detach()) and read it every 50 steps or at the end of the epoch",
         evidence=f"{count:.1f} a step; {waits}",
-        cost_s=seconds if on_gpu else None,
-        level="finding" if record.cuda else "note",
+        cost_s=seconds if on_gpu or costly else None,
+        gain=gain_of(seconds, record.step_s) if costly and not on_gpu else None,
+        level="finding" if record.cuda or costly else "note",
     )

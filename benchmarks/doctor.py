@@ -1,0 +1,93 @@
+"""The doctor: faults put into trainings on the hippocampus one at a time, and whether its verdict names each.
+
+`scripts`: two ordinary programs (plain PyTorch, MONAI) that know nothing of Hasten, each with six faults and without
+any. `runs`: a run of Hasten's own with the faults that it can have. `overhead`: what a run's monitor and trackers, and
+the probe in somebody's script, cost a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.harness import Claim, arguments, busy_machine, finish
+
+Part = tuple[list[Claim], dict[str, list[float]], dict[str, Any]]
+"""Claims, raw numbers by series, and what else a reader should know."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = arguments(
+        str(__doc__).splitlines()[0], argv,
+        parts={"nargs": "+", "choices": tuple(PARTS), "default": list(PARTS)},
+        faults={"nargs": "+", "help": "some of the faults"},
+        steps={"type": int, "default": 20, "help": "steps that a training is watched for"},
+    )  # fmt: skip
+    others = busy_machine()
+    claims: list[Claim] = []
+    results: dict[str, list[float]] = {}
+    settings: dict[str, Any] = {"about": __doc__}
+    for name in given.parts:
+        if given.data is None and name != "overhead":
+            print(f"no hippocampus data: give its folder with --data; {name} is left out", file=sys.stderr)
+            continue
+        print(f"{name} ...", file=sys.stderr)
+        part_claims, part_results, told = PARTS[name](given)
+        claims += part_claims
+        results |= {f"{name}/{series}": values for series, values in part_results.items()}
+        settings[name] = told
+    label = "doctor" if given.parts == list(PARTS) else "_".join(["doctor", *given.parts])
+    finish(label, claims, results, given.out, given.quick, settings=settings, others_before=others)
+
+
+def scripts(given: argparse.Namespace) -> Part:
+    from benchmarks.doctors.judge import judged_scripts
+
+    return _counted(judged_scripts(given.data, steps=given.steps, quick=given.quick, faults=given.faults), "a script")
+
+
+def runs(given: argparse.Namespace) -> Part:
+    from benchmarks.doctors.judge import judged_runs
+
+    return _counted(judged_runs(given.data, steps=given.steps, faults=given.faults), "a run")
+
+
+def _counted(found: list[dict[str, Any]], what: str) -> Part:
+    faulty = [one for one in found if one["fault"] != "none"]
+    sound = [one for one in found if one["fault"] == "none"]
+    claims = []
+    if faulty:
+        named = statistics.fmean(one["named"] for one in faulty)
+        claims.append(Claim.at_least(f"share of {len(faulty)} faults in {what} whose cause is named", named, 1.0))
+    if sound:
+        quiet = statistics.fmean(one["named"] for one in sound)
+        claims.append(Claim.at_least(f"share of {len(sound)} trainings without a fault called so", quiet, 1.0))
+    series = {f"{one['training']}/{one['fault']}_ms": [1e3 * one["step_s"]] for one in found}
+    return claims, series, {"trainings": found}
+
+
+def overhead(given: argparse.Namespace) -> Part:
+    from benchmarks.doctors.overhead import observed_times, probe_times
+
+    rounds = 3 if given.quick else 15
+    times = {**observed_times(rounds), **probe_times(given.data, 2 if given.quick else 6)}
+    claims = []
+    for without, with_, what, goal in (
+        ("bare_ms", "observed_ms", "a run's monitor and trackers", 0.01),
+        ("unwatched_ms", "watched_ms", "the probe in a script", 0.01),
+    ):
+        if with_ in times:
+            # Round by round, as a slow spell of the machine lengthens all of a round.
+            more = [ours / bare - 1 for ours, bare in zip(times[with_], times[without], strict=True)]
+            claims.append(Claim.at_most(f"share of a step that {what} adds", statistics.median(more), goal))
+    return claims, times, {}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {"scripts": scripts, "runs": runs, "overhead": overhead}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Trainings with a known fault, and whether the doctor's verdict and findings name it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hasten.study.finding import Finding
+from hasten.study.split import Split, diagnose
+
+SCRIPT_CAUSES = {
+    "slow-disk": ("input", ("few-workers", "no-workers", "uncached-items", "uncached-transforms")),
+    "zero-workers": ("input", ("no-workers",)),
+    "sync": ("sync", ("host-read",)),
+    "validation": ("validation", ("validation-share",)),
+    "tiny-batch": ("launch", ("small-batch",)),
+    "heavy-transform": ("input", ("few-workers", "no-workers", "uncached-items", "uncached-transforms")),
+}
+"""What the verdict must say of a script, and findings of which one must be there."""
+RUN_CAUSES = {
+    "slow-disk": ("input", ()),
+    "sync": ("sync", ()),
+    "validation": ("validation", ()),
+    "tiny-batch": ("launch", ()),
+    "heavy-transform": ("input", ()),
+}
+TRAIN = Path(__file__).with_name("train.py")
+
+
+def judged_scripts(data: Path, *, steps: int, quick: bool, faults: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Each program with each fault, watched by the doctor as a user would have it watched."""
+    from hasten.study.script import run_script
+    from hasten.study.script.doctor import judge
+
+    found = []
+    for style in ("plain",) if quick else ("plain", "monai"):
+        for fault in faults or ("none", *SCRIPT_CAUSES):
+            command = [sys.executable, str(TRAIN), "--data", str(data), "--style", style, "--fault", fault]
+            run = run_script(command, steps=steps, seconds=90, quiet=True)
+            told = judge(run)
+            assert told.split is not None, run.output[-2000:]
+            found.append(_outcome(style, fault, told.split, told.findings, SCRIPT_CAUSES))
+    return found
+
+
+def judged_runs(data: Path, *, steps: int, faults: Sequence[str] | None) -> list[dict[str, Any]]:
+    """A run of Hasten's own, on a cache that lies ready."""
+    from hasten.config.load import load_run
+    from hasten.study.run import diagnose_run
+
+    found = []
+    with tempfile.TemporaryDirectory(prefix="hasten-judged-") as folder:
+        for fault in faults or ("none", *RUN_CAUSES):
+            if fault not in ("none", *RUN_CAUSES):
+                continue
+            settings, wrapped = _run_fault(fault)
+            config = load_run(None, [f"data.source={data}", f"cache.dir={folder}", "train.steps=300", *settings])
+            told = diagnose_run(config, steps=steps, seconds=60, **wrapped)
+            found.append(_outcome("hasten", fault, told.split, told.findings, RUN_CAUSES))
+    return found
+
+
+def _run_fault(fault: str) -> tuple[list[str], dict[str, Any]]:
+    """Settings and what is put around the run's parts."""
+    if fault == "slow-disk":
+        return ["cache.home=file"], {"read_delay_s": 0.6}
+    if fault == "sync":
+        return [], {"wrap_step": _reading}
+    if fault == "validation":
+        return ["train.validate_every=1"], {}
+    if fault == "tiny-batch":
+        small = ["sample.batch_size=1", "sample.patch=[16,16,16]", "infer.patch=[40,56,40]"]
+        return [*small, "train.validate_every=300", "train.checkpoint_every=300"], {}
+    if fault == "heavy-transform":
+        return [], {"wrap_feed": _smoothed}
+    return [], {}
+
+
+def _reading(step: Any) -> Any:
+    """After each step, a batch of values that a person would read from the device one by one."""
+
+    def reading(image: Any, label: Any, index: int) -> Any:
+        loss = step(image, label, index)
+        for _ in range(4):
+            image.tolist()
+        return loss
+
+    return reading
+
+
+def _smoothed(batches: Iterable[Any]) -> Iterator[Any]:
+    from benchmarks.doctors.train import smooth
+
+    for image, label in batches:
+        yield smooth(image), label
+
+
+def _outcome(
+    training: str, fault: str, split: Split, findings: Sequence[Finding], causes: dict[str, tuple[str, tuple[str, ...]]]
+) -> dict[str, Any]:
+    told = diagnose(split)
+    names = [finding.name for finding in findings if finding.level == "finding"]
+    if fault == "none":
+        named = told.bound == "compute"
+    else:
+        bound, wanted = causes[fault]
+        named = told.bound == bound and (not wanted or any(name in wanted for name in names))
+    print(f"{training} {fault}: {told.sentence} {names}", file=sys.stderr)
+    return {
+        "training": training,
+        "fault": fault,
+        "named": named,
+        "bound": told.bound,
+        "sentence": told.sentence,
+        "findings": [f"{finding.name}: {finding.evidence}" for finding in findings if finding.level == "finding"],
+        "step_s": split.step_s,
+        "parts": split.parts,
+    }
