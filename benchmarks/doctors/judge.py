@@ -49,7 +49,7 @@ def judged_scripts(data: Path, *, steps: int, quick: bool, faults: Sequence[str]
 def judged_runs(data: Path, *, steps: int, faults: Sequence[str] | None) -> list[dict[str, Any]]:
     """A run of Hasten's own, on a cache that lies ready."""
     from hasten.config.load import load_run
-    from hasten.study.run import diagnose_run
+    from hasten.study.run.doctor import diagnose_run
 
     found = []
     with tempfile.TemporaryDirectory(prefix="hasten-judged-") as folder:
@@ -57,7 +57,8 @@ def judged_runs(data: Path, *, steps: int, faults: Sequence[str] | None) -> list
             if fault not in ("none", *RUN_CAUSES):
                 continue
             settings, wrapped = _run_fault(fault)
-            config = load_run(None, [f"data.source={data}", f"cache.dir={folder}", "train.steps=300", *settings])
+            common = [f"data.source={data}", f"cache.dir={folder}", "train.steps=300", "train.validate_every=150"]
+            config = load_run(None, [*common, *settings])
             told = diagnose_run(config, steps=steps, seconds=60, **wrapped)
             found.append(_outcome("hasten", fault, told.split, told.findings, RUN_CAUSES))
     return found
@@ -73,7 +74,7 @@ def _run_fault(fault: str) -> tuple[list[str], dict[str, Any]]:
         return ["train.validate_every=1"], {}
     if fault == "tiny-batch":
         small = ["sample.batch_size=1", "sample.patch=[16,16,16]", "infer.patch=[40,56,40]"]
-        return [*small, "train.validate_every=300", "train.checkpoint_every=300"], {}
+        return [*small, "train.checkpoint_every=300"], {}
     if fault == "heavy-transform":
         return [], {"wrap_feed": _smoothed}
     return [], {}
@@ -84,7 +85,7 @@ def _reading(step: Any) -> Any:
 
     def reading(image: Any, label: Any, index: int) -> Any:
         loss = step(image, label, index)
-        for _ in range(4):
+        for _ in range(16):
             image.tolist()
         return loss
 

@@ -23,6 +23,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 FAULTS = ("none", "slow-disk", "zero-workers", "sync", "validation", "tiny-batch", "heavy-transform")
+PASSES = {"heavy-transform": 12, "zero-workers": 4}
+"""Smoothings of an item."""
 READ_DELAY = 0.08
 """Seconds that a file takes longer on the slow disk."""
 
@@ -41,12 +43,12 @@ def read(row: dict[str, str], fault: str) -> dict[str, torch.Tensor]:
     return found
 
 
-def smooth(image: torch.Tensor) -> torch.Tensor:
-    """What a heavy transform costs: twelve passes of a wide Gaussian."""
+def smooth(image: torch.Tensor, passes: int = 12) -> torch.Tensor:
+    """What a heavy transform costs: so many passes of a wide Gaussian."""
     from scipy.ndimage import gaussian_filter
 
     array = image.numpy()
-    for _ in range(12):
+    for _ in range(passes):
         array = gaussian_filter(array, 2.0)
     return torch.from_numpy(array)
 
@@ -68,8 +70,8 @@ class Cases(TorchDataset):
         first = [int(torch.randint(0, length - self.side + 1, ())) for length in case["image"].shape[1:]]
         box = (slice(None), *(slice(start, start + self.side) for start in first))
         image = case["image"][box]
-        if self.fault == "heavy-transform":
-            image = smooth(image)
+        if self.fault in PASSES:
+            image = smooth(image, PASSES[self.fault])
         return image, case["label"][box]
 
 
@@ -88,9 +90,8 @@ def monai_loader(rows: list[dict[str, str]], side: int, fault: str, batch_size: 
         ScaleIntensityd("image"),
         RandSpatialCropd(["image", "label"], (side, side, side), random_size=False),
     ]
-    if fault == "heavy-transform":
-        width = ((3.0, 4.0),) * 3
-        chain += [RandGaussianSmoothd("image", *width, prob=1.0) for _ in range(12)]
+    width = ((3.0, 4.0),) * 3
+    chain += [RandGaussianSmoothd("image", *width, prob=1.0) for _ in range(PASSES.get(fault, 0))]
     if fault in ("slow-disk", "zero-workers"):
         return DataLoader(Dataset(4 * rows, Compose(chain)), batch_size=batch_size, shuffle=True,
                           num_workers=0 if fault == "zero-workers" else 1)  # fmt: skip

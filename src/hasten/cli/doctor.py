@@ -167,13 +167,9 @@ def _tell(found: object, text: list[str], json: bool) -> None:
     if not json:
         typer.echo("\n".join(text))
         return
-    import tempfile
+    from hasten.observe.rundir import json_text
 
-    from hasten.observe.rundir import write_json
-
-    with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:  # the same text as --out would hold
-        write_json(Path(folder, JSON), found)
-        typer.echo(Path(folder, JSON).read_text().rstrip("\n"))
+    typer.echo(json_text(found).rstrip("\n"))
 
 
 def _write(out: Path, found: object, json: bool, page: Callable[[Path], Path]) -> None:

@@ -43,7 +43,12 @@ def create_run_dir(path: Path, *, resume: bool) -> Path:
 
 def write_json(path: Path, obj: Any) -> None:
     """Write JSON so that a reader, or a crash, sees the old file or the new one and never a part. NaN becomes null."""
-    _replace(path, json.dumps(_plain(obj), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    _replace(path, json_text(obj))
+
+
+def json_text(obj: Any) -> str:
+    """What `write_json` writes."""
+    return json.dumps(_plain(obj), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_jsonl(path: Path, records: list[Any]) -> None:

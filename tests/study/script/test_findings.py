@@ -134,7 +134,7 @@ def test_not_found_below_its_threshold(raw):
 
 
 def test_without_a_gpu_what_only_a_gpu_minds_is_a_note_and_a_finding_for_one():
-    raw = {"reads": [reads()], "mode_sites": {"data_parallel": SITE}, **calls("empty_cache")}
+    raw = {"reads": [reads(seconds=0.01)], "mode_sites": {"data_parallel": SITE}, **calls("empty_cache")}
     here = record(**raw)
     assert {level for _, level, _ in names(here)} == {"note"}
     there = as_record(here.raw | {"assume_cuda": True})
@@ -143,6 +143,14 @@ def test_without_a_gpu_what_only_a_gpu_minds_is_a_note_and_a_finding_for_one():
         ("empty-cache", "finding", SITE),
         ("host-read", "finding", SITE),
     ]
+
+
+def test_reading_much_on_a_cpu_is_a_finding_with_its_cost():
+    (told,) = findings_of([record(reads=[reads(kind=".tolist()", seconds=0.38)])])
+    assert (told.name, told.level, told.where) == ("host-read", "finding", SITE)
+    assert told.cost_s == pytest.approx(0.02)
+    assert told.gain == pytest.approx(1.25)
+    assert "GPU" not in told.title
 
 
 def test_reads_of_one_line_are_one_finding():

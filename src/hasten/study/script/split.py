@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from hasten.study.script.contention import contended_s
 from hasten.study.script.records import Record
 from hasten.study.split import PARTS, Split
 
@@ -22,7 +23,7 @@ def split_of(record: Record) -> Split:
     total = sum(parts.values())
     if total > 0:
         parts = {name: seconds * step_s / total for name, seconds in parts.items()}
-    parts = _waiting_for_ranks(record, _named(record, parts))
+    parts = _shared_with_workers(record, _waiting_for_ranks(record, _named(record, parts)))
     tried = record.experiments
     return Split(
         steps=len(measured),
@@ -63,6 +64,16 @@ def _waiting_for_ranks(record: Record, parts: dict[str, float]) -> dict[str, flo
         "backward": parts.get("backward", 0.0) - idle,
         "gradient_sync": parts.get("gradient_sync", 0.0) + idle,
     }
+
+
+def _shared_with_workers(record: Record, parts: dict[str, float]) -> dict[str, float]:
+    """On a CPU the time by which workers slow the network down is that of the items which they make."""
+    lost, both = contended_s(record), parts.get("forward", 0.0) + parts.get("backward", 0.0)
+    if lost <= 0 or lost >= both:
+        return parts
+    kept = 1 - lost / both
+    slowed = {name: kept * parts.get(name, 0.0) for name in ("forward", "backward")}
+    return parts | slowed | {"sample": parts.get("sample", 0.0) + lost}
 
 
 def _doubled(tried: dict[str, Any]) -> float | None:

@@ -14,7 +14,7 @@ LEAST_STEPS = 4
 
 def findings_of(records: Sequence[Record]) -> list[Finding]:
     """records: of the processes that trained, by rank; the first one's code is what findings point into."""
-    from hasten.study.script.findings import experiments
+    from hasten.study.script.findings import experiments, heavy_items
 
     if not records or records[0].steps <= LEAST_STEPS:
         return []
@@ -26,4 +26,5 @@ def findings_of(records: Sequence[Record]) -> list[Finding]:
     found += parallel.find_balance(records)
     if first.experiments:
         found += experiments.findings(first)
+        found += heavy_items.find(first, found)
     return ranked(found)

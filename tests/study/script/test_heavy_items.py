@@ -1,0 +1,71 @@
+"""Workers that take the cores from the training: seen by the network's own time alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from hasten.study.finding import Finding
+from hasten.study.script.contention import alone_s, contended_s
+from hasten.study.script.findings.heavy_items import find
+from hasten.study.script.records import as_record
+from hasten.study.script.split import split_of
+from hasten.study.split import diagnose
+
+SITE = "/s/train.py:10"
+
+
+def record(*, alone=0.1, now=1, share=0.9, wait=0.02, device="cpu", workers=True):
+    """Steps of 300 ms: `wait`, and the rest forward and backward, beside a loader that takes 200 ms a batch."""
+    both = 0.3 - wait
+    parts = {"wait": wait, "forward": 0.4 * both, "backward": 0.6 * both}
+    step = {"seconds": 0.3, "parts": parts, "cpu": 0.3, "synced": False}
+    tried = {"step_s": 0.3, "doubled_batch": {"base_s": alone}, "autocast": {"base_s": 0.9 * alone}}
+    if workers:
+        tried["workers"] = {"now": now, "cores": 2, "cpu_share": share, "site": SITE, "seconds": {"0": 0.2, "1": 0.2}}
+    loader = {"training": 20, "num_workers": now, "batches": 20, "wait_s": 20 * wait, "site": SITE}
+    return as_record(
+        {"steps": [step] * 20, "devices": {device: 20}, "loaders": [loader], "experiments": tried, "roots": []}
+    )
+
+
+def test_the_time_beside_the_workers_over_the_time_alone():
+    assert alone_s(record()) == pytest.approx(0.1)
+    assert contended_s(record()) == pytest.approx(0.18)
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        record(alone=0.25),
+        record(now=0),
+        record(share=0.1),
+        record(device="cuda"),
+        record(workers=False),
+    ],
+    ids=["as fast alone", "no workers", "workers that sleep", "on a GPU", "not measured"],
+)
+def test_what_workers_do_not_explain(sound):
+    assert contended_s(sound) == 0.0
+
+
+def test_the_split_gives_it_to_the_items_and_the_verdict_follows():
+    split = split_of(record())
+    assert split.parts["sample"] == pytest.approx(0.18)
+    assert split.parts["forward"] + split.parts["backward"] == pytest.approx(0.1)
+    assert sum(split.parts.values()) == pytest.approx(split.step_s)
+    assert diagnose(split).bound == "input"
+    assert diagnose(split_of(record(alone=0.25))).bound == "compute"
+
+
+def test_the_finding_names_loader_cost_and_both_times():
+    (found,) = find(record(), [])
+    assert (found.name, found.where) == ("heavy-items", SITE)
+    assert found.cost_s == pytest.approx(0.2)
+    assert found.gain == pytest.approx(3.0)
+    assert "280 ms instead of 100 ms" in found.evidence
+
+
+def test_another_number_of_workers_is_the_better_cure():
+    better = Finding(name="few-workers", title="", where=SITE, cure="")
+    assert find(record(), [better]) == []
+    assert find(record(alone=0.25, wait=0.01), []) == []
