@@ -96,7 +96,7 @@ def test_a_decathlon_set_over_http(server: Served, tmp_path: Path, end: str) -> 
 def test_a_failing_stalling_truncating_server(server: Served, tmp_path: Path) -> None:
     server.files = dataset(names=tuple("abcdefgh"))
     server.fail, server.truncate, server.stall = 3, 3, 1
-    patience = Patience(stall_s=0.3, waits_s=(0.001,) * 12)
+    patience = Patience(stall_s=1.0, waits_s=(0.001,) * 12)
     found = load_case_set(f"{server.url}/set", remote_dir=tmp_path, patience=patience)
     assert [case.id for case in found.cases] == list("abcdefgh")
     assert {case.image[0].read_bytes() for case in found.cases} == {volume(2)}

@@ -17,7 +17,7 @@ from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import checkpoint as checkpoint_module
-from hasten.engine import loop, run
+from hasten.engine import loop, run, together
 from hasten.engine.run import make_plan, train
 from hasten.engine.validate import validate
 from hasten.observe.rundir import (
@@ -248,13 +248,13 @@ def test_what_measuring_draws_does_not_reach_the_training(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = run.build_parts
+    plain = together.build_parts
 
     def draws(*arguments: Any, **named: Any) -> Any:
         torch.rand(3)
         return plain(*arguments, **named)
 
-    monkeypatch.setattr(run, "build_parts", draws)
+    monkeypatch.setattr(together, "build_parts", draws)
     train(make(), tmp_path / "run")
     assert_same_run(tmp_path / "run", finished[0])
 
