@@ -2,7 +2,7 @@
 
 `scripts`: two ordinary programs (plain PyTorch, MONAI) that know nothing of Hasten, each with six faults and without
 any. `runs`: a run of Hasten's own with the faults that it can have. `overhead`: what a run's monitor and trackers, and
-the probe in somebody's script, cost a step.
+the probe in somebody's script, cost a step. `watchers`: the monitor's thread, and a range while no profiler looks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     results: dict[str, list[float]] = {}
     settings: dict[str, Any] = {"about": __doc__}
     for name in given.parts:
-        if given.data is None and name != "overhead":
+        if given.data is None and name in ("scripts", "runs"):
             print(f"no hippocampus data: give its folder with --data; {name} is left out", file=sys.stderr)
             continue
         print(f"{name} ...", file=sys.stderr)
@@ -86,7 +86,17 @@ def overhead(given: argparse.Namespace) -> Part:
     return claims, times, {}
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {"scripts": scripts, "runs": runs, "overhead": overhead}
+def watchers(given: argparse.Namespace) -> Part:
+    from benchmarks.doctors.overhead import range_times, sampler_shares
+
+    figures = {**sampler_shares(1 if given.quick else 5), **range_times(3 if given.quick else 15)}
+    share = statistics.median(figures["sampler_percent"])
+    return [Claim.at_most("the monitor's thread, percent of a core", share, 0.1)], figures, {}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
+    "scripts": scripts, "runs": runs, "overhead": overhead, "watchers": watchers,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def judged_runs(data: Path, *, steps: int, faults: Sequence[str] | None) -> list
             if fault not in ("none", *RUN_CAUSES):
                 continue
             settings, wrapped = _run_fault(fault)
-            common = [f"data.source={data}", f"cache.dir={folder}", "train.steps=300", "train.validate_every=150"]
+            common = [f"data.source={data}", f"cache.dir={folder}", "train.steps=3000", "train.validate_every=1500"]
             config = load_run(None, [*common, *settings])
             told = diagnose_run(config, steps=steps, seconds=60, **wrapped)
             found.append(_outcome("hasten", fault, told.split, told.findings, RUN_CAUSES))
@@ -74,7 +74,7 @@ def _run_fault(fault: str) -> tuple[list[str], dict[str, Any]]:
         return ["train.validate_every=1"], {}
     if fault == "tiny-batch":
         small = ["sample.batch_size=1", "sample.patch=[16,16,16]", "infer.patch=[40,56,40]"]
-        return [*small, "train.checkpoint_every=300"], {}
+        return [*small, "train.checkpoint_every=3000"], {}
     if fault == "heavy-transform":
         return [], {"wrap_feed": _smoothed}
     return [], {}

@@ -81,3 +81,52 @@ def probe_times(data: Path | None, rounds: int) -> dict[str, list[float]]:
 
     arms = {"unwatched": lambda: run(watched=False), "watched": lambda: run(watched=True)}
     return {f"{name}_ms": times for name, times in interleave(arms, rounds, warmup=1).items()}
+
+
+def sampler_shares(rounds: int) -> dict[str, list[float]]:
+    """Processor time of the monitor's thread, in percent of a core, over 20 s at one sample a second."""
+    from hasten.observe.monitor import Monitor
+
+    shares = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.perf_counter()
+            with Monitor(Path(folder), every=1.0, tell=lambda _: None) as monitor:
+                time.sleep(20)
+            shares.append(100 * monitor.cpu_seconds / (time.perf_counter() - begin))
+    return {"sampler_percent": shares}
+
+
+def range_times(rounds: int) -> dict[str, list[float]]:
+    """Nanoseconds that a range adds while no profiler looks: to a decorated function, and as a context."""
+    from hasten.observe.ranges import Range
+
+    calls = 100_000
+
+    def plain() -> None:
+        pass
+
+    ranged = Range("plain")(plain)
+
+    def bare() -> float:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            plain()
+        return 1e9 * (time.perf_counter() - begin) / calls
+
+    def decorated() -> float:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            ranged()
+        return 1e9 * (time.perf_counter() - begin) / calls
+
+    def context() -> float:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            with Range("plain"):
+                plain()
+        return 1e9 * (time.perf_counter() - begin) / calls
+
+    times = interleave({"bare": bare, "decorated": decorated, "context": context}, rounds)
+    added = {name: [one - base for one, base in zip(times[name], times["bare"], strict=True)] for name in times}
+    return {f"range_{name}_ns": added[name] for name in ("decorated", "context")}

@@ -1,0 +1,99 @@
+"""`hasten tune`: a search on the hippocampus run, and compiling where it is said to lose.
+
+`losing`: a small U-Net with instance norm, as MONAI makes it and with Hasten's fused norms, in each precision and
+memory format: compiled against eager. Compiled bf16 with channels-last was once slower than eager on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Claim, arguments, busy_machine, finish
+
+Part = tuple[list[Claim], dict[str, list[float]], dict[str, Any]]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = arguments(
+        str(__doc__).splitlines()[0], argv,
+        parts={"nargs": "+", "choices": tuple(PARTS), "default": list(PARTS)},
+        seconds={"type": float, "help": "for the search; default 400, quick 30"},
+    )  # fmt: skip
+    others = busy_machine()
+    given.seconds = given.seconds or (30.0 if given.quick else 400.0)
+    claims: list[Claim] = []
+    results: dict[str, list[float]] = {}
+    settings: dict[str, Any] = {"about": __doc__}
+    if given.data is None:
+        print("no hippocampus data: give its folder with --data", file=sys.stderr)
+        return
+    for name in given.parts:
+        print(f"{name} ...", file=sys.stderr)
+        part_claims, part_results, told = PARTS[name](given)
+        claims += part_claims
+        results |= {f"{name}/{series}": values for series, values in part_results.items()}
+        settings[name] = told
+    label = "tune" if given.parts == list(PARTS) else "_".join(["tune", *given.parts])
+    finish(label, claims, results, given.out, given.quick, settings=settings, others_before=others)
+
+
+def search(given: argparse.Namespace) -> Part:
+    """A search in an empty cache, and the same again, which should ask for less."""
+    from hasten.config.load import load_run
+    from hasten.study.tune import tune
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = load_run(None, [f"data.source={given.data}", f"cache.dir={folder}/cache"])
+        took, told = [], {}
+        for turn in ("first", "second"):
+            out = Path(folder, turn)
+            found = tune(config, out, seconds=given.seconds, echo=lambda text: print(text, file=sys.stderr))
+            took.append(found.seconds)
+            told[turn] = json.loads((out / "tune.json").read_text())
+    claim = Claim.at_most("seconds of the second search over the first's", took[1] / took[0], 0.5)
+    return [claim], {"first_s": took[:1], "second_s": took[1:]}, told
+
+
+def losing(given: argparse.Namespace) -> Part:
+    from hasten.config.load import load_run
+    from hasten.engine.allocator import keep_freed_memory
+    from hasten.engine.job import plan_run
+    from hasten.study.tune.lab import Lab
+    from hasten.study.tune.space import start_of
+    from hasten.study.tune.workshop import Workshop
+
+    shape = ["sample.patch=[48,48,48]", "sample.batch_size=4", "network.channels=[16,32,64]"]
+    shape += ["network.strides=[[2,2,2],[2,2,2]]", "network.norm=instance"]
+    rows, series = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        planned = plan_run(load_run(None, [f"data.source={given.data}", f"cache.dir={folder}", *shape]))
+        keep_freed_memory()
+        lab = Lab(Workshop(planned), start_of(planned))
+        pairs = [("bf16", True)] if given.quick else [("bf16", True), ("bf16", False), ("fp32", True), ("fp32", False)]
+        for fused in (False, True):
+            for precision, last in pairs:
+                base = lab.start.having({"norm_fusion": fused, "precision": precision, "channels_last": last})
+                arm = base.having({"compile": "whole"})
+                one = lab.measure("step", base, [arm], 60.0)[arm]
+                name = f"{precision}{' channels-last' if last else ''}, {'fused' if fused else 'plain'} norms"
+                rows.append({"case": name, "outcome": one.outcome, "gain": one.gain, "low": one.low, "high": one.high,
+                             "why": one.why, "agreement": one.agreement, "compile_s": one.once})  # fmt: skip
+                print(rows[-1], file=sys.stderr)
+                if one.seconds is not None and one.base_seconds is not None:
+                    series[f"{name}/eager_ms"] = [1e3 * one.base_seconds]
+                    series[f"{name}/compiled_ms"] = [1e3 * one.seconds]
+    told = sum(row["outcome"] in ("faster", "slower", "same") for row in rows) / len(rows)
+    return [Claim.at_least("share of the cases with a verdict", told, 1.0)], series, {"rows": rows}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {"search": search, "losing": losing}
+
+
+if __name__ == "__main__":
+    main()
