@@ -17,7 +17,7 @@ SCRIPT_CAUSES = {
     "sync": ("sync", ("host-read",)),
     "validation": ("validation", ("validation-share",)),
     "tiny-batch": ("launch", ("small-batch",)),
-    "heavy-transform": ("input", ("few-workers", "no-workers", "uncached-items", "uncached-transforms")),
+    "heavy-transform": ("input", ("heavy-items", "few-workers")),
 }
 """What the verdict must say of a script, and findings of which one must be there."""
 RUN_CAUSES = {
