@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hasten.config.size import parse_size
+from hasten.config.size import parse_size, size_text
 
 
 @pytest.mark.parametrize(
@@ -17,3 +19,24 @@ def test_sizes(text: str, size: int) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="such as 8GiB"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "0.977 KiB"),
+        (2**20, "1 MiB"),
+        (300 * 2**20, "300 MiB"),
+        (3.2 * 2**30, "3.2 GiB"),
+        (500 * 2**40, "500 TiB"),
+    ],
+)
+def test_a_size_in_words(num_bytes: float, text: str) -> None:
+    assert size_text(num_bytes) == text
+
+
+@given(st.integers(min_value=1000, max_value=2**50))
+def test_words_read_back_are_the_size_within_their_digits(num_bytes: int) -> None:
+    assert parse_size(size_text(num_bytes)) == pytest.approx(num_bytes, rel=0.006)

@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch.nn.functional import conv3d
 
+from hasten.config.size import size_text
 from hasten.observe.rundir import write_json
 from hasten.study.environment import compiler, doctor
 from hasten.study.environment.check import Check, worst
 from hasten.study.environment.compiler import check_compiler
 from hasten.study.environment.conv import TINY, Cell, check_conv3d, probe_conv3d
 from hasten.study.environment.doctor import check_load, examine
-from hasten.study.environment.homes import GIB, Gpu, Homes, check_homes, existing, homes_here, size
+from hasten.study.environment.homes import GIB, Gpu, Homes, check_homes, existing, homes_here
 from hasten.study.environment.rates import Rates, cache_disk_rate, check_rates, data_disk_rate, gunzip_rates, read_rate
 from hasten.study.environment.show import lines, verdict, write_page
 from hasten.study.environment.threads import Threads, check_threads, cpu_quota, threads_here
@@ -114,7 +115,7 @@ def test_a_cache_that_is_not_there_yet_has_the_room_of_what_is_above_it(tmp_path
     assert existing(tmp_path / "a/b") == tmp_path
     assert homes_here(tmp_path / "a/b").cache_free > 0
     assert not (tmp_path / "a").exists()
-    assert [size(value) for value in (5, 2**26, 3.5 * GIB, 500 * GIB)] == ["5 B", "64 MiB", "3.5 GiB", "500 GiB"]
+    assert [size_text(value) for value in (5, 2**26, 3.5 * GIB, 500 * GIB)] == ["5 B", "64 MiB", "3.5 GiB", "500 GiB"]
 
 
 # Rates

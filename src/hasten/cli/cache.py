@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from hasten.config.size import size_text
+
 app = typer.Typer(help="Look at, check and clear the prepared cases that Hasten keeps.", no_args_is_help=True)
 
 Folder = Annotated[
@@ -25,13 +27,6 @@ def _folder(given: Path | None) -> Path:
     return folder
 
 
-def _size(num_bytes: int) -> str:
-    value, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{value:.0f} {units[0]}" if value >= 100 or units[0] == "B" else f"{value:.1f} {units[0]}"
-
-
 @app.command()
 def ls(folder: Folder = None) -> None:
     """List the entries, the one used last first."""
@@ -44,7 +39,7 @@ def ls(folder: Folder = None) -> None:
         days = max(0.0, time.time() - entry.used) / 86400
         kind = "files" if entry.kind in ("small", "remote") else "cases"
         what = f"{entry.num_cases} {kind} {entry.source}"
-        typer.echo(f"{_size(entry.num_bytes):>9}  {days:5.1f} days  {entry.kind:10}  {entry.path.name}  {what}")
+        typer.echo(f"{size_text(entry.num_bytes):>9}  {days:5.1f} days  {entry.kind:10}  {entry.path.name}  {what}")
 
 
 @app.command()
@@ -53,7 +48,7 @@ def du(folder: Folder = None) -> None:
     from hasten.cache.entries import list_entries
 
     place = _folder(folder)
-    typer.echo(f"{_size(sum(entry.num_bytes for entry in list_entries(place)))}  {place}")
+    typer.echo(f"{size_text(sum(entry.num_bytes for entry in list_entries(place)))}  {place}")
 
 
 @app.command()
@@ -85,5 +80,5 @@ def prune(
     limit = None if max_gib is None else int(max_gib * 2**30)
     gone = pruned(_folder(folder), unused_days=unused_days, max_bytes=limit, damaged=damaged)
     for entry in gone:
-        typer.echo(f"removed  {_size(entry.num_bytes):>9}  {entry.path.name}")
-    typer.echo(f"{_size(sum(entry.num_bytes for entry in gone))} freed")
+        typer.echo(f"removed  {size_text(entry.num_bytes):>9}  {entry.path.name}")
+    typer.echo(f"{size_text(sum(entry.num_bytes for entry in gone))} freed")

@@ -22,6 +22,10 @@ def tune(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what an earlier search on this machine has measured.")
     ] = False,
+    larger_batch: Annotated[
+        bool,
+        typer.Option("--larger-batch", help="Take another batch size too if it gains much; it changes the training."),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not say what is being compared.")] = False,
 ) -> None:
     """Search for the fastest settings of a run on this machine; write them as a run's YAML."""
@@ -30,7 +34,12 @@ def tune(
     from hasten.study.tune import tune as search
 
     found = search(
-        config, out, seconds=seconds, fresh=fresh, echo=None if quiet else lambda text: typer.echo(text, err=True)
+        config,
+        out,
+        seconds=seconds,
+        fresh=fresh,
+        larger_batch=larger_batch,
+        echo=None if quiet else lambda text: typer.echo(text, err=True),
     )
     typer.echo("\n".join(found.lines()))
     typer.echo(f"report     {found.out / 'tune.html'}")

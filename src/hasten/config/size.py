@@ -15,3 +15,12 @@ def parse_size(text: str) -> int:
     if not found or found[2].lower() not in units:
         raise ValueError(f"{text!r} is no size; write a number with a unit, such as 8GiB or 500MB")
     return int(float(found[1]) * units[found[2].lower()])
+
+
+def size_text(num_bytes: float) -> str:
+    """`3.2 GiB`: three digits at most, and a unit of 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" or num_bytes >= 100 else f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.0f} TiB" if num_bytes >= 100 else f"{num_bytes:.3g} TiB"

@@ -78,6 +78,15 @@ def test_batches_that_fit_are_tried(data: Path, overrides: tuple[str, ...], room
     assert (None if stage is None else [change["batch_size"] for change in stage.changes]) == sizes
 
 
+def test_another_batch_changes_the_training_and_is_taken_only_where_that_is_wished(data: Path) -> None:
+    planned = planned_of(data, "train.device=cpu")
+    start, room = start_of(planned), Room(**ROOM)
+    for wished in (False, True):
+        stages = {stage.name: stage for stage in space_of(planned, start, room, larger_batch=wished).stages}
+        assert stages[BATCH].takes is wished
+    assert "--larger-batch takes it" in advice({"batch_size": 8})
+
+
 def test_homes_where_the_cases_are_already_or_do_not_fit_are_left_out(data: Path) -> None:
     def homes(**room: Any) -> list[object]:
         return [change["home"] for change in stages_of(data, **room)[FEED].changes if "home" in change]

@@ -10,6 +10,7 @@ import psutil
 import torch
 
 from hasten.cache.memory import available_memory
+from hasten.config.size import size_text
 from hasten.study.environment.check import Check
 
 GIB = 2**30
@@ -49,17 +50,8 @@ def check_homes(homes: Homes) -> tuple[Check, ...]:
     )
 
 
-def size(num_bytes: float) -> str:
-    """`3.2 GiB`."""
-    for unit in ("B", "KiB", "MiB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.0f} {unit}" if unit == "B" or num_bytes >= 100 else f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.0f} GiB" if num_bytes >= 100 else f"{num_bytes:.3g} GiB"
-
-
 def _cache(homes: Homes) -> Check:
-    told = f"{size(homes.cache_free)} free for {homes.cache}"
+    told = f"{size_text(homes.cache_free)} free for {homes.cache}"
     remedy = "make room there (`hasten cache prune`), or set cache.dir or HASTEN_CACHE to another disk"
     if homes.cache_free >= 10 * GIB:
         return Check(area="homes", name="cache", told=told)
@@ -68,7 +60,7 @@ def _cache(homes: Homes) -> Check:
 
 
 def _ram(homes: Homes) -> Check:
-    told = f"{size(homes.ram_available)} may be taken, of {size(homes.ram_total)}"
+    told = f"{size_text(homes.ram_available)} may be taken, of {size_text(homes.ram_total)}"
     if homes.ram_available >= 2 * GIB:
         return Check(area="homes", name="memory", told=told)
     level = "bad" if homes.ram_available < GIB // 2 else "warn"
@@ -79,7 +71,7 @@ def _ram(homes: Homes) -> Check:
 def _shm(homes: Homes) -> list[Check]:
     if homes.shm_total is None or homes.shm_free is None:
         return []
-    told = f"{size(homes.shm_free)} free of {size(homes.shm_total)} in /dev/shm"
+    told = f"{size_text(homes.shm_free)} free of {size_text(homes.shm_total)} in /dev/shm"
     if homes.shm_free >= GIB:
         return [Check(area="homes", name="shared memory", told=told)]
     told += ": workers of a DataLoader hand their batches over there, and end with a bus error where it is full"
@@ -88,7 +80,7 @@ def _shm(homes: Homes) -> list[Check]:
 
 
 def _locked(homes: Homes) -> Check:
-    told = "no limit" if homes.locked is None else f"at most {size(homes.locked)}"
+    told = "no limit" if homes.locked is None else f"at most {size_text(homes.locked)}"
     # CUDA's pinned memory goes through its driver and is not counted here; network cards' is.
     if homes.gpus and len(homes.gpus) > 1 and homes.locked is not None and homes.locked < GIB:
         remedy = "ulimit -l unlimited, or docker run --ulimit memlock=-1, where several machines train together"
@@ -97,7 +89,7 @@ def _locked(homes: Homes) -> Check:
 
 
 def _gpu(gpu: Gpu, number: int) -> Check:
-    told = f"{gpu.name}: {size(gpu.free)} free of {size(gpu.total)}"
+    told = f"{gpu.name}: {size_text(gpu.free)} free of {size_text(gpu.total)}"
     if gpu.free >= 0.8 * gpu.total:
         return Check(area="homes", name=f"cuda:{number}", told=told)
     told += "; another program holds the rest"

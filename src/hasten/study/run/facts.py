@@ -46,11 +46,6 @@ class Facts:
     others: float = 0.0
 
 
-def ms(seconds: float) -> str:
-    """A short time in words."""
-    return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
 def share(facts: Facts, *names: str) -> float:
     """Of the wall time that these parts take."""
     return sum(facts.split.parts.get(name, 0.0) for name in names) / facts.split.step_s

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from hasten.observe.load import BUSY
 from hasten.study.finding import Finding, gain_of, ranked
-from hasten.study.run.facts import Facts, cost_of, ms, share
+from hasten.study.run.facts import Facts, cost_of, share
+from hasten.study.words import ms
 
 _SHARE = 0.10
 """Of the wall time from which a part that could be hidden or left out is a finding."""

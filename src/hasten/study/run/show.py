@@ -8,8 +8,8 @@ from pathlib import Path
 from hasten.report.study_page import Bar, Section, Table, write_study_page
 from hasten.study.finding import Finding
 from hasten.study.run.doctor import RunDiagnosis
-from hasten.study.run.facts import ms
 from hasten.study.split import PARTS
+from hasten.study.words import ms
 
 
 def lines(found: RunDiagnosis) -> list[str]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from hasten.files import replacing
 from hasten.observe.load import BUSY
 from hasten.study.finding import Finding
-from hasten.study.script.findings.words import ms
 from hasten.study.script.launch import ScriptRun
 from hasten.study.split import PARTS, Diagnosis, Split
+from hasten.study.words import ms
 
 if TYPE_CHECKING:
     from hasten.study.script.try_cures import Tried

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hasten.study.script.try_cures import Tried
+from hasten.study.words import ms
 
 if TYPE_CHECKING:
     from hasten.report.study_page import Section
@@ -34,8 +35,7 @@ def _step(seconds: Sequence[float]) -> str:
     """The middle run."""
     if not seconds:
         return ""
-    middle = sorted(seconds)[len(seconds) // 2]
-    return f"{1e3 * middle:.1f} ms" if middle < 1 else f"{middle:.2f} s"
+    return ms(sorted(seconds)[len(seconds) // 2])
 
 
 def markdown(tried: Sequence[Tried]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hasten.cache.memory import available_memory
+from hasten.config.size import size_text
 from hasten.engine.precision import autocast
 from hasten.engine.settle import example_of
 from hasten.nets.random_state import random_state_kept
@@ -49,11 +50,9 @@ def fitted(start: Setting, room: Room) -> tuple[Setting, Row | None]:
         return start, None
     budget = max(1, int(_SAFE * room.free) >> 20)
     found = start.having({"activations": f"{budget}MiB"})
-    why = f"a step holds {_gib(room.step)} of activations, and {_gib(room.free)} are free: they are recomputed"
+    why = (
+        f"a step holds {size_text(room.step)} of activations, and {size_text(room.free)} are free: they are recomputed"
+    )
     return found, Row(
         stage="memory", kind="step", base=start, setting=found, verdict="won", taken=True, why=why
     )  # fmt: skip
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"

@@ -39,13 +39,15 @@ def tune(
     *,
     seconds: float = 300.0,
     fresh: bool = False,
+    larger_batch: bool = False,
     echo: Callable[[str], object] | None = None,
     meter: LoadMeter | None = None,
 ) -> Tuned:
     """Try what could make the run of `config` faster here, and write tuned.yaml, tune.json and tune.html to `out`.
 
     seconds: for everything, filling the cache with the prepared cases included; a comparison that was begun is ended.
-    fresh: measure again what an earlier search of this machine, network and shape has measured. echo: called with a
+    fresh: measure again what an earlier search of this machine, network and shape has measured. larger_batch: take
+    another batch size too, which changes the training. echo: called with a
     line before each comparison. What was not clearly faster, with the loss and gradient norm of the run as it is, is
     not taken: tuned.yaml is then the run as it was given. Raises ValueError for bad input and for a run that does not
     run as it is, before anything is written.
@@ -55,7 +57,9 @@ def tune(
         raise ValueError(f"--seconds {seconds:g}: give a number above 0")
     made = _prepare_folder(Path(out))
     try:
-        found = _tuned(_absolute(config), Path(out), begin + seconds, fresh, echo or (lambda text: None), meter)
+        found = _tuned(
+            _absolute(config), Path(out), begin + seconds, fresh, larger_batch, echo or (lambda text: None), meter
+        )
         found = dataclasses.replace(found, seconds=time.monotonic() - begin, budget=seconds)
         write_tuned(found)
     except BaseException:
@@ -66,7 +70,13 @@ def tune(
 
 
 def _tuned(
-    config: RunConfig, out: Path, end: float, fresh: bool, echo: Callable[[str], object], meter: LoadMeter | None
+    config: RunConfig,
+    out: Path,
+    end: float,
+    fresh: bool,
+    larger_batch: bool,
+    echo: Callable[[str], object],
+    meter: LoadMeter | None,
 ) -> Tuned:
     planned = plan_run(config)
     if planned.device.type == "cpu":
@@ -87,7 +97,8 @@ def _tuned(
         pays=pays_within(planned.config.train.steps or 0),
         tell=echo,
     )
-    found = search(space_of(planned, base, room), kept.measure(lab.measure), seconds=left, rules=rules)
+    space = space_of(planned, base, room, larger_batch=larger_batch)
+    found = search(space, kept.measure(lab.measure), seconds=left, rules=rules)
     decided = found.decided | ({"activations"} if memory else set())
     tuned = applied(config, planned.config, start, found.best, decided)
     rows = ((memory,) if memory else ()) + found.rows

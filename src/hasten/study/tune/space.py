@@ -65,14 +65,17 @@ def start_of(planned: Planned) -> Setting:
     )
 
 
-def space_of(planned: Planned, start: Setting, room: Room) -> Space:
-    """Stages from what matters most; those after the sliding window have no setting of a run, and are only told."""
+def space_of(planned: Planned, start: Setting, room: Room, *, larger_batch: bool = False) -> Space:
+    """Stages from what matters most; those after the sliding window have no setting of a run, and are only told.
+
+    larger_batch: whether another batch size may be taken, and not only told.
+    """
     cuda = planned.device.type == "cuda"
     stages = [
         _grid(cuda=cuda),
         _feed(start, room, cuda=cuda),
         *([Stage(name="CUDA graph", kind="run", changes=({"capture": True}, {"capture": False}))] if cuda else []),
-        *_batch(planned.config, start, room),
+        *_batch(planned.config, start, room, takes=larger_batch),
         _validation(start, cuda=cuda),
         *_told_only(planned.config, start, room, cuda=cuda),
     ]
@@ -105,8 +108,8 @@ def _feed(start: Setting, room: Room, *, cuda: bool) -> Stage:
     return Stage(name=FEED, kind="run", changes=tuple(changes), weight=2.0)
 
 
-def _batch(config: RunConfig, start: Setting, room: Room) -> list[Stage]:
-    """A batch of another size changes the training: only a large gain is taken, with the learning rate scaled."""
+def _batch(config: RunConfig, start: Setting, room: Room, *, takes: bool) -> list[Stage]:
+    """A batch of another size changes the training: at most a large gain is taken, with the learning rate scaled."""
     size = int(start["batch_size"])
     if config.sample.stages or config.sample.fit_batch:
         return []
@@ -114,7 +117,7 @@ def _batch(config: RunConfig, start: Setting, room: Room) -> list[Stage]:
     sizes = [*larger, *([size // 2] if size > 1 else [])]
     sizes = [each for each in sizes if each >= config.train.accumulate]
     changes = tuple({"batch_size": each} for each in sizes)
-    return [Stage(name=BATCH, kind="step", changes=changes, least=_BATCH_LEAST)] if changes else []
+    return [Stage(name=BATCH, kind="step", changes=changes, least=_BATCH_LEAST, takes=takes)] if changes else []
 
 
 def _validation(start: Setting, *, cuda: bool) -> Stage:
@@ -168,6 +171,11 @@ def pays_within(steps: int) -> Callable[[Setting, Setting, Measured], str | None
 
 def advice(changes: Changes) -> str:
     """How to have what no setting of a run says."""
+    if "batch_size" in changes:
+        return (
+            f"patches a second with sample.batch_size={changes['batch_size']}, but fewer steps, so that the result may "
+            "be another; --larger-batch takes it, with the learning rate scaled: compare the Dice"
+        )
     if "threads" in changes:
         return f"start it as OMP_NUM_THREADS={changes['threads']} hasten train ..."
     return f"there is no setting of a run for {told(changes)}"

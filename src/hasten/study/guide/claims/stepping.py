@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from hasten.config.size import size_text
 from hasten.observe.env import usable_cores
 from hasten.study.guide.claim import Budget, Guidance, Outcome, apart, judged, told
 from hasten.study.guide.claims.sources import SLIDES, TUNING
@@ -111,16 +112,13 @@ def _checkpointing(budget: Budget) -> Outcome:
         verdict="holds" if share < _LESS_MEMORY and agrees else "does not hold",
         measured=f"{share:.2f} of the memory, recomputed",
         why="" if agrees else f"the gradients differ by {difference:.1e} of the largest value",
-        note=f"speed {told(found.arms['recomputed'])}; {_mib(memory['kept'])} to {_mib(memory['recomputed'])}",
+        note=f"speed {told(found.arms['recomputed'])}; "
+        f"{size_text(memory['kept'])} to {size_text(memory['recomputed'])}",
         comparison=found,
         arm="recomputed",
         difference=difference,
         memory=memory,
     )
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:.0f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"
 
 
 def _no_grad(budget: Budget) -> Outcome:
@@ -139,7 +137,7 @@ def _no_grad(budget: Budget) -> Outcome:
         budget.compare(arms, base="with gradients"),
         difference=difference,
         tolerance=budget.within(1e-4),
-        note=f"memory {_mib(memory['with gradients'])} to {_mib(memory['no_grad'])}",
+        note=f"memory {size_text(memory['with gradients'])} to {size_text(memory['no_grad'])}",
     )
     return replace(found, memory=memory)
 

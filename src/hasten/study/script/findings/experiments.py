@@ -8,7 +8,8 @@ from typing import Any
 
 from hasten.observe.load import BUSY
 from hasten.study.finding import Finding
-from hasten.study.script.findings.words import ms, place
+from hasten.study.script.findings.words import place
+from hasten.study.words import ms
 
 LEAST = 1.05
 """Predicted factor on the whole step from which something is a finding: what less would bring is left unsaid."""

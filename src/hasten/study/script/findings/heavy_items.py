@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hasten.study.finding import Finding, gain_of
 from hasten.study.script.contention import alone_s, contended_s
-from hasten.study.script.findings.words import ms, place
+from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
+from hasten.study.words import ms
 
 SHARE = 0.15
 """Of a step that waiting for batches, and for the cores that make them, must take."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hasten.study.finding import Finding, gain_of
-from hasten.study.script.findings.words import ms, place
+from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
+from hasten.study.words import ms
 
 OFTEN = 0.5
 """Of the steps: reading every few steps, for a log, is as it should be."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hasten.study.finding import Finding, gain_of
-from hasten.study.script.findings.words import ms, place
+from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
+from hasten.study.words import ms
 
 OFTEN = 0.2
 """Calls a step from which it belongs to the loop, not to the epoch."""

@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 from hasten.study.finding import Finding, gain_of
-from hasten.study.script.findings.words import ms, place
+from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
+from hasten.study.words import ms
 
 WAITS = 0.10
 """Share of the step spent waiting from which the loader is at fault: below it, little is to be had."""

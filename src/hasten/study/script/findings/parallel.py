@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 
 from hasten.study.finding import Finding, gain_of
-from hasten.study.script.findings.words import ms, place
+from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
+from hasten.study.words import ms
 
 UNEQUAL = 1.25
 """Work of the busiest rank over the mean of all, from which the others wait for it noticeably."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 
 from hasten.study.finding import Finding, gain_of
-from hasten.study.script.findings.words import ms, place
+from hasten.study.script.findings.words import place
 from hasten.study.script.records import WARMUP, Record
+from hasten.study.words import ms
 
 VALIDATING = 0.30
 """Share of the time from which validation is too much; a fifth of it is what one asks for."""

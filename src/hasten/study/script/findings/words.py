@@ -1,4 +1,4 @@
-"""Places and amounts as findings tell them."""
+"""Places as findings tell them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,3 @@ def place(site: str) -> str:
         return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
     except ValueError:
         return site
-
-
-def ms(seconds: float) -> str:
-    """Milliseconds, with as many digits as tell something."""
-    value = 1e3 * seconds
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 1 else f"{value:.3f} ms"
