@@ -149,7 +149,7 @@ def test_a_batch_in_pieces_is_compared_with_a_whole_one(make: Callable[..., RunC
 
 def test_a_cold_cache_that_would_take_too_long_is_filled_in_part(make: Callable[..., RunConfig], tmp_path: Path):
     config = make("train.steps=14", cache="other")
-    run = assemble(config, tmp_path, seconds=0.01)
+    run = assemble(config, tmp_path, seconds=1e-6)
     assert not run.whole
     assert run.cold is not None
     assert len(run.parts.planned.train) + len(run.parts.planned.validation) == 3

@@ -211,7 +211,7 @@ def test_tables():
     results, _ = tried(fake, finding("no-autocast"), finding("zero-grad-memset"))
     text = markdown(results)
     assert text.splitlines()[2] == (
-        "| autocast | no-autocast | 100.0 ms | 50.0 ms | 2.00 (2.00 to 2.00) | faster | exact |"
+        "| autocast | no-autocast | 100 ms | 50.0 ms | 2.00 (2.00 to 2.00) | faster | exact |"
     )
     assert "a \\| b" in text
     assert len({row.count("|") for row in text.replace("\\|", "").splitlines()}) == 1

@@ -71,12 +71,14 @@ def space_of(planned: Planned, start: Setting, room: Room, *, larger_batch: bool
     larger_batch: whether another batch size may be taken, and not only told.
     """
     cuda = planned.device.type == "cuda"
+    batch = _batch(planned.config, start, room, takes=larger_batch)
     stages = [
         _grid(cuda=cuda),
         _feed(start, room, cuda=cuda),
         *([Stage(name="CUDA graph", kind="run", changes=({"capture": True}, {"capture": False}))] if cuda else []),
-        *_batch(planned.config, start, room, takes=larger_batch),
+        *(batch if larger_batch else []),
         _validation(start, cuda=cuda),
+        *([] if larger_batch else batch),
         *_told_only(planned.config, start, room, cuda=cuda),
     ]
     return Space(start=start, stages=tuple(stages))
