@@ -65,7 +65,8 @@ def test_the_finding_names_loader_cost_and_both_times():
     assert "280 ms instead of 100 ms" in found.evidence
 
 
-def test_another_number_of_workers_is_the_better_cure():
-    better = Finding(name="few-workers", title="", where=SITE, cure="")
+@pytest.mark.parametrize("name", ["few-workers", "uncached-items", "uncached-transforms"])
+def test_another_number_of_workers_or_a_cache_is_the_better_cure(name):
+    better = Finding(name=name, title="", where=SITE, cure="")
     assert find(record(), [better]) == []
     assert find(record(alone=0.25, wait=0.01), []) == []

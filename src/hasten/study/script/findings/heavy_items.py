@@ -10,12 +10,13 @@ from hasten.study.words import ms
 
 SHARE = 0.15
 """Of a step that waiting for batches, and for the cores that make them, must take."""
+_BETTER = ("no-workers", "few-workers", "uncached-items", "uncached-transforms")
 
 
 def find(record: Record, found: list[Finding]) -> list[Finding]:
-    """`found`: what is known already; where another number of workers helps, that is the finding."""
+    """`found`: what is known already; where another number of workers, or a cache, helps, that is the finding."""
     loader = record.experiments.get("workers") or {}
-    if len(loader.get("seconds") or ()) < 2 or any(one.name in ("no-workers", "few-workers") for one in found):
+    if len(loader.get("seconds") or ()) < 2 or any(one.name in _BETTER for one in found):
         return []
     lost = contended_s(record)
     cost = record.part("wait") + lost
