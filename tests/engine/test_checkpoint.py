@@ -394,7 +394,9 @@ def test_plain_values_come_back(tmp_path: Path, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [np.float64(1.0), np.zeros(2), defaultdict(int), Path("x"), frozenset({1}), Payload(Path("x"))], ids=repr
+    "value",
+    [np.float64(1.0), np.zeros(2), defaultdict(int), Path("x"), frozenset({1}), Payload(Path("x"))],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_could_not_be_read_back_is_refused_when_it_is_saved(saved: Path, value: Any) -> None:
     """Found out on resuming, it would have cost the run."""

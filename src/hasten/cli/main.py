@@ -17,6 +17,7 @@ from hasten.cli.phantom import phantom
 from hasten.cli.plan import plan
 from hasten.cli.predict import predict
 from hasten.cli.profile import profile
+from hasten.cli.ranks import told_by_rank
 from hasten.cli.report import report
 from hasten.cli.train import train
 from hasten.cli.tune import tune
@@ -32,7 +33,7 @@ class _Guarded(TyperGroup):
         except ValueError as error:
             if os.environ.get("HASTEN_DEBUG") == "1":
                 raise
-            typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+            typer.secho(f"error: {told_by_rank(error)}", fg=typer.colors.RED, err=True)
             raise typer.Exit(2) from None
         except KeyboardInterrupt as stop:
             if str(stop):

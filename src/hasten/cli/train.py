@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.distribute.world import detect_world
 from hasten.observe.rundir import REPORT_HTML, RUN_YAML, SUMMARY_JSON
 
 if TYPE_CHECKING:
@@ -29,7 +30,13 @@ def train(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Train on a data set; write checkpoints, metrics and a report to --out."""
+    """Train on a data set; write checkpoints, metrics and a report to --out.
+
+    Under torchrun, srun, mpirun or horovodrun every process runs this; `hasten launch` starts them.
+    """
+    world = detect_world()
+    if world.restarts and (out / RUN_YAML).is_file():
+        resume = True
     config = _resumed(out, source, overrides or []) if resume else _new(source, overrides or [])
     if plan is not None and not plan.is_file():
         raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
@@ -37,12 +44,14 @@ def train(
     from hasten.engine.run import train as run
     from hasten.observe.progress import Progress
 
-    progress = None if quiet else Progress()
+    progress = None if quiet or not world.first else Progress()
     try:
         summary = run(config, out, plan=plan, resume=resume, progress=progress)
     finally:
         if progress is not None:
             progress.stop()  # gives the terminal its cursor back, whatever happened
+    if not world.first:
+        return
     report = _report(out)
     if report is not None:
         from hasten.observe.trackers import attach

@@ -10,6 +10,7 @@ from typing import Any
 from hasten.config.schema import (
     CacheConfig,
     DataConfig,
+    DistributeConfig,
     InferConfig,
     LossConfig,
     NetworkConfig,
@@ -36,6 +37,7 @@ def check_run(config: RunConfig) -> list[str]:
         *_train(config.train),
         *_infer(config.infer),
         *_observe(config.observe),
+        *_distribute(config.distribute),
         *_flat(config),
     ]
 
@@ -157,6 +159,19 @@ def _observe(observe: ObserveConfig) -> Iterator[str]:
         yield _wrong("observe.trackers", "must name each tracker once", ", ".join(observe.trackers))
     if not observe.project.strip():
         yield "observe.project: is empty; give a name, such as hasten"
+
+
+def _distribute(distribute: DistributeConfig) -> Iterator[str]:
+    yield from _at_least(1, distribute, "distribute", "average_every", "micro_batches")
+    yield from _at_least(0, distribute, "distribute", "parts", "exchange_every")
+    for name in ("bucket_mb", "timeout_s"):
+        value = getattr(distribute, name)
+        if not 0 < value < math.inf:
+            yield _wrong(f"distribute.{name}", "must be above 0", value)
+    if distribute.exchange_every and not distribute.parts:
+        yield "distribute.exchange_every: needs distribute.parts, as every process sees all cases without them"
+    if distribute.strategy == "horovod" and distribute.gradients == "bf16":
+        yield "distribute.gradients: horovod sends no bf16; use fp16 or fp32"
 
 
 def _infer(infer: InferConfig) -> Iterator[str]:

@@ -256,6 +256,44 @@ class ObserveConfig:
     """Name under which a tracker groups runs: MLflow's experiment, Neptune's and W&B's project."""
 
 
+StrategyName = Literal["auto", "single", "dp", "ddp", "fsdp", "zero1", "pipeline", "local_sgd", "horovod"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DistributeConfig:
+    """How several processes share a training. Batch size and steps are those of all of them together."""
+
+    strategy: StrategyName = "auto"
+    """`auto`: ddp where several processes were started, else single."""
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    """`auto`: nccl on GPUs, gloo on CPUs."""
+    bucket_mb: float = 25.0
+    """Gradients that travel together, in MiB (ddp, zero1): smaller ones overlap more, larger ones wait less often."""
+    overlap: bool = True
+    """Send a bucket as soon as it is full, beside the backward pass; false sends all of them after it (ddp, zero1)."""
+    static_graph: bool = False
+    """Promise that every step uses the same parameters (ddp, zero1)."""
+    gradients: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """Type in which gradients travel (ddp, zero1, horovod, which knows no bf16)."""
+    sync_norm: bool = False
+    """Take the moments of batch norms over all processes."""
+    sync_loss: bool = True
+    """With `loss.batch`, add up the overlap counts of all processes, so that the loss is that of the whole batch."""
+    average_every: int = 8
+    """Steps between averagings of the weights (local_sgd)."""
+    micro_batches: int = 4
+    """Pieces of a batch that are under way in the stages at once (pipeline)."""
+    parts: int = 0
+    """Parts of equal cost that the training cases are dealt into; a process keeps its own in memory. 0: each sees all.
+
+    The samples of a run are decided by the number of parts, whatever number of processes shares them.
+    """
+    exchange_every: int = 0
+    """Epochs after which the parts are dealt anew, and cases travel between processes; 0 never does."""
+    timeout_s: float = 600.0
+    """Seconds that a process waits for the others in a step before the run is ended."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
@@ -267,3 +305,4 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     infer: InferConfig = field(default_factory=InferConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
+    distribute: DistributeConfig = field(default_factory=DistributeConfig)

@@ -30,6 +30,8 @@ def why_not(step: TrainStep, program: object) -> str | None:
     """What keeps a step from being captured; None if nothing that can be told beforehand does."""
     if step.device.type != "cuda":
         return "there is no CUDA device"
+    if step.strategy.world.size > 1:
+        return "several processes share the step"
     if isinstance(program, StagedProgram):
         return "patches change their size on the way"
     if not isinstance(program, BatchProgram) or program.seed.device.type != "cuda":

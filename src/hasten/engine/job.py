@@ -24,6 +24,7 @@ from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import from_dict, to_dict
 from hasten.config.plan import Decision, make_plan
 from hasten.config.schema import RunConfig, Triple
+from hasten.distribute.world import World
 from hasten.engine.infer import Inference
 from hasten.nets.build import build_network, divisor, network_mistake
 
@@ -52,7 +53,7 @@ def with_train(planned: Planned, **settled: Any) -> Planned:
     return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=train))
 
 
-def plan_run(config: RunConfig, plan: Path | None = None) -> Planned:
+def plan_run(config: RunConfig, plan: Path | None = None, *, world: World | None = None) -> Planned:
     """Read what the source declares, split it, take its fingerprint and settle the plan.
 
     `plan`: a plan.json whose (perhaps edited) decisions are taken where the configuration leaves a field open.
@@ -66,7 +67,7 @@ def plan_run(config: RunConfig, plan: Path | None = None) -> Planned:
     remote_dir = cache_dir(config.cache) / "remote"
     case_set = load_case_set(config.data.source, config.data.spatial_dims, remote_dir=remote_dir)
     train, validation = split_cases(case_set, config.data.split)
-    device = pick_device(config.train.device)
+    device = pick_device(config.train.device, world)
     fingerprint = get_fingerprint(case_set, config.cache)
     full, decisions = make_plan(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or _check_network(full, case_set.spatial_dims))
@@ -110,10 +111,23 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
     return from_dict(tree, where=str(path))
 
 
-def pick_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:N`. Raises ValueError for a device that is not there."""
+def pick_device(name: str, world: World | None = None) -> torch.device:
+    """`auto`, `cpu`, `cuda` or `cuda:N`. Raises ValueError for a device that is not there.
+
+    Of several processes on a host each gets a GPU of its own for `auto` and `cuda`.
+    """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+        if world is None or world.size == 1:
+            return torch.device(name)
+    if name == "cuda" and world is not None and world.size > 1:
+        here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if here < world.local_size:
+            raise ValueError(
+                f"train.device={name}: {world.local_size} processes on {world.host} and {here} CUDA devices; "
+                "start as many processes as there are devices"
+            )
+        name = f"cuda:{world.local_rank}"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f"train.device={name}: use auto, cpu, cuda or cuda:N")
     device, count = torch.device(name), torch.cuda.device_count() if torch.cuda.is_available() else 0

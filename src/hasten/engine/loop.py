@@ -6,7 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from ignite.engine import Engine, Events
 from torch import Tensor, nn
 
+from hasten.distribute.agree import from_first
 from hasten.engine.async_validate import AsyncValidation, Validated
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoints import Checkpoints
@@ -23,6 +24,7 @@ from hasten.engine.metric import Dice
 from hasten.engine.observed import Observed
 from hasten.engine.outcome import Best, Outcome, best_on_disk, model_content
 from hasten.engine.parts import Parts
+from hasten.engine.ranks import RankLog, mean_over_ranks, random_states, take_up_random
 from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
 from hasten.engine.stop import StopRequest
@@ -54,13 +56,25 @@ class Loop:
         self.batch_size = parts.planned.config.sample.batch_size or 1
         self.feed = feed_of(parts.program, device=parts.planned.device, first=first, last=self.steps)
         self.done = first
+        self.strategy, self.world = parts.step.strategy, parts.step.strategy.world
+        shared, several = parts.planned.config.distribute, self.world.size > 1
+        self.rank_log = RankLog(out, self.world) if several else None
         self.observed = Observed(out, parts.planned, steps=lambda: self.done, time_s=self.time_s, first=first)
-        self.log = TrainLog(self.observed.record, lambda: self.feed.wait_seconds, self._samples, first=first)
-        self.saver, self.stop = Saver(), StopRequest(every=_STOP_EVERY)
+        self.log = TrainLog(
+            self.observed.record if self.world.first else None,
+            lambda: self.feed.wait_seconds,
+            self._samples,
+            first=first,
+            shared=partial(mean_over_ranks, strategy=self.strategy),
+        )
+        self.saver = Saver()
+        self.stop = StopRequest(every=_STOP_EVERY, timeout_s=shared.timeout_s if several else None)
         self.kept = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.beside = self._validation_beside() if self.train.validate_async else None
         self.best = Best(value=math.nan, step=0)
         self.last: Dice | None = None
+        self.plain = parts.validated
+        """What was validated last, whole on this rank."""
         self.status = "finished"
         self.target_time_s: float | None = None
         self.asked: signal.Signals | None = None
@@ -128,9 +142,11 @@ class Loop:
     def _take_up_records(self) -> None:
         """Drop what an earlier process recorded after `first`, and see whether it had reached the target by then."""
         path = self.out / METRICS_JSONL
-        kept = [record for record in read_jsonl(path) if record.get("step", 0) <= self.first]
-        write_jsonl(path, kept)
-        for record in kept:
+        kept: list[dict[str, Any]] | None = None
+        if self.world.first:
+            kept = [record for record in read_jsonl(path) if record.get("step", 0) <= self.first]
+            write_jsonl(path, kept)
+        for record in from_first(self.world, kept):
             dice = record.get("dice")
             if self.train.target is not None and dice is not None and dice >= self.train.target:
                 self.status, self.target_time_s = "target_reached", record["time_s"]
@@ -169,6 +185,8 @@ class Loop:
         with self.clock.span("train"):
             skipped = int(self.parts.step.update.skipped)
             line = self.log.write(step, rate=self.parts.rate(step - 1), time_s=self.time_s(), skipped=skipped)
+        if self.rank_log is not None:
+            self.rank_log.record(line)
         if not math.isfinite(line["loss"]):
             raise self._diverged("the loss is nan", step)
         if self.progress:
@@ -176,6 +194,8 @@ class Loop:
             self.progress.update(step, **shown)
 
     def _diverged(self, what: str, step: int) -> ValueError:
+        with suppress(OSError):
+            self.saver.wait()
         saved = self.kept.path.exists()
         return ValueError(
             f"{what} at step {step}: lower train.learning_rate (now {self.train.learning_rate}) or set "
@@ -185,7 +205,7 @@ class Loop:
     def _require_sound(self, step: int) -> None:
         """A state that has gone wrong must not take the place of the last good one; the loss may say so only later."""
         with self.clock.span("train"), torch.no_grad():
-            norm = float(nn.utils.get_total_norm(self.parts.step.update.weights.parameters()))
+            norm = float(self.strategy.total_norm(list(self.parts.step.update.weights.parameters())))
             skipped = int(self.parts.step.update.skipped)
         if not math.isfinite(norm):
             raise self._diverged(f"the norm of the weights is {norm}", step)
@@ -214,8 +234,9 @@ class Loop:
             self.beside.finish()
         begin = time.perf_counter()
         with self.clock.span("validate"):
-            dice = validate(self.parts, self.parts.validated)
-        self._record(dice, step, self.parts.validated, seconds=time.perf_counter() - begin)
+            network = self.plain = self.strategy.whole(self.parts.validated)
+            dice = validate(self.parts, network)
+        self._record(dice, step, network, seconds=time.perf_counter() - begin)
         self.log.pause(time.perf_counter() - begin)
 
     def _deliver(self, found: Validated[Dice]) -> None:
@@ -226,15 +247,18 @@ class Loop:
 
     def _record(self, dice: Dice, step: int, network: nn.Module, *, seconds: float) -> None:
         self.last = dice
-        now = self.time_s()
+        # The clocks of ranks differ, and all must stop at the same step.
+        now = from_first(self.world, self.time_s())
         line = {"kind": "validation", "step": step, "time_s": now, "dice": dice.mean}
         line |= {"dice_per_class": dice.per_class, "seconds": seconds}
-        self.observed.record(line)
+        if self.world.first:
+            self.observed.record(line)
         if not self.best.value >= dice.mean:
             self.best = Best(value=dice.mean, step=step)
-            content = model_content(self.parts.planned, network, dice, step)
-            with self.clock.span("checkpoint"):
-                self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / "best.pt"))
+            if self.world.first:
+                content = model_content(self.parts.planned, network, dice, step)
+                with self.clock.span("checkpoint"):
+                    self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / "best.pt"))
         if self.train.target is not None and dice.mean >= self.train.target:
             self.status, self.target_time_s = "target_reached", now
         elif self.train.max_seconds is not None and now >= self.train.max_seconds:
@@ -247,24 +271,33 @@ class Loop:
     def _save_last(self, step: int) -> None:
         self._require_sound(step)
         with self.clock.span("checkpoint"):
-            self.saver.save(self._state(step), self.kept.write)
+            state = self._state(step)
+            if self.world.first:
+                self.saver.save(state, self.kept.write)
 
     def _state(self, step: int) -> dict[str, Any]:
+        """As a single process would have it; complete on rank 0. All ranks call it."""
         update = self.parts.step.update
-        return training_state(
+        own = training_state(
             network=update.weights,
             optimizer=update.optimizer,
             step=step,
             average=update.average,
             scaler=update.scaler,
-            extra={"elapsed": self.time_s(), "losses": self.log.pending(), "skipped": update.skipped},
+            extra={
+                "elapsed": self.time_s(),
+                "losses": self.log.pending(),
+                "skipped": update.skipped,
+                "random_states": random_states(self.world),
+            },
         )
+        return self.strategy.gathered(own)
 
     def restore(self, state: dict[str, Any], where: str) -> None:
-        """Take up what `_state` saved; the loop was made with that step as `first`."""
+        """Take up what `_state` saved on rank 0; the loop was made with that step as `first`. All ranks call it."""
         update = self.parts.step.update
         restore_state(
-            state,
+            self.strategy.scattered(state),
             network=update.weights,
             optimizer=update.optimizer,
             average=update.average,
@@ -272,6 +305,8 @@ class Loop:
             where=where,
         )
         update.skipped.copy_(state["extra"]["skipped"])
+        take_up_random(state["extra"].get("random_states", []), self.world, self.train.seed, self.first)
         self._checked = (self.first, int(update.skipped))
-        self.best = best_on_disk(self.out / CHECKPOINTS / "best.pt")
+        best = best_on_disk(self.out / CHECKPOINTS / "best.pt") if self.world.first else None
+        self.best = from_first(self.world, best)
         self.log.losses = list(state["extra"]["losses"].to(self.parts.planned.device).unbind(0))

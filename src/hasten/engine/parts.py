@@ -1,7 +1,7 @@
 """The one place that shows the order in which a run is put together.
 
-network (operated on) -> memory format -> recomputation -> batch program -> optimizer -> average -> compile ->
-CUDA graph -> feed (in the loop).
+network (operated on) -> memory format -> recomputation -> batch program -> average -> strategy's place -> optimizer ->
+compile -> strategy's wrap -> CUDA graph -> feed (in the loop).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import nn
 
 from hasten.cache.arena import Arena
 from hasten.config.size import parse_size
+from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.batch_size import find_batch_size_for
 from hasten.engine.capture import CapturedStep, why_not
 from hasten.engine.infer import Inference
@@ -76,17 +77,21 @@ def build_parts(
     *,
     engaged: dict[str, Engaged],
     step_seconds: float,
+    strategy: Strategy | None = None,
 ) -> Parts:
     """Put a run together. `network` is contiguous, as `build_net` gives it; `settle_variant` gave the last two."""
     train, dims = planned.config.train, planned.case_set.spatial_dims
+    strategy = strategy or alone()
     assert train.channels_last is not None
     network.to(memory_format=memory_format(dims, train.channels_last))  # type: ignore[call-overload]
     _recompute(planned, network, engaged)
     planned = _fit_batch(planned, network, engaged)
     with clock.span("compile"):
-        planned, program, engaged["compiled batch program"] = settle_program(planned, arena)
-        step = _step(planned, network)
-        planned, step.network, engaged["compiled network"] = settle_network(planned, network, step_seconds)
+        planned, program, engaged["compiled batch program"] = settle_program(planned, arena, strategy.world)
+        step = _step(planned, network, strategy)
+        weights = step.update.weights
+        planned, compiled, engaged["compiled network"] = settle_network(planned, weights, step_seconds, strategy.world)
+        step.network = strategy.wrap(compiled)
     engaged["fused optimizer"] = Engaged(True, _OPTIMIZERS.get(train.optimizer, _FOREACH))
     engaged["arena home"] = Engaged(True, f"{arena.home}, {arena.num_bytes / 2**20:.0f} MiB for {len(arena.ids)} cases")
     inference = inference_of(planned.config, spatial_dims=dims, device=planned.device)
@@ -158,28 +163,31 @@ def _captured(
     return CapturedStep(step=step, program=program, always=bool(wanted))
 
 
-def _step(planned: Planned, network: nn.Module) -> TrainStep:
+def _step(planned: Planned, network: nn.Module, strategy: Strategy) -> TrainStep:
     """The step on the uncompiled network, which holds the weights whatever is compiled later."""
-    train = planned.config.train
+    train, shared = planned.config.train, planned.config.distribute
     assert train.steps is not None
     assert train.precision is not None
     assert train.channels_last is not None
+    network, average = strategy.place(network, average_of(network) if train.ema > 0 else None)
     update = Update(
         weights=network,
-        optimizer=build_optimizer(network, train),
+        optimizer=strategy.share_optimizer(build_optimizer(network, train)),
         schedule=build_schedule(train, train.steps, planned.config.sample.batch_size or 1),
-        average=average_of(network) if train.ema > 0 else None,
+        average=average,
         average_decay=train.ema,
         clip_norm=train.clip_norm,
         scaler=scaler_for(planned.device, train.precision),
+        strategy=strategy,
     )
     return TrainStep(
         network=network.train(),
-        loss=build_loss(planned.config.loss),
+        loss=build_loss(planned.config.loss, over_ranks=shared.sync_loss and strategy.same_loss),
         update=update,
         precision=train.precision,
         channels_last=train.channels_last,
         spatial_dims=planned.case_set.spatial_dims,
         device=planned.device,
         accumulate=train.accumulate,
+        strategy=strategy,
     )

@@ -5,18 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
+from hasten.distribute.agree import from_first, on_all
+from hasten.distribute.build import build_strategy
+from hasten.distribute.group import joined
+from hasten.distribute.strategy import Strategy
+from hasten.distribute.world import detect_world
 from hasten.engine.checkpoints import Checkpoints
-from hasten.engine.job import plan_run, plan_to_dict
+from hasten.engine.job import pick_device, plan_run, plan_to_dict
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
+from hasten.engine.outcome import Outcome
 from hasten.engine.parts import Parts
+from hasten.engine.ranks import seed_rank
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import write_examples, write_summary
 from hasten.engine.together import put_together
@@ -47,35 +53,46 @@ def train(
     Raises ValueError for bad input before anything is trained; Stopped, a KeyboardInterrupt, after saving, on Ctrl-C,
     SIGTERM or SIGUSR1.
     """
-    out = Path(out)
     missing = check_trackers(config.observe.trackers)
     if missing:
         raise ValueError("\n".join(missing))
-    done = _complete(out, config) if resume else None
+    world = detect_world()
+    with joined(world, config.distribute, pick_device(config.train.device, world)):
+        strategy = build_strategy(config.distribute, world)
+        try:
+            return _train(config, Path(out), Path(plan) if plan is not None else None, resume, progress, strategy)
+        finally:
+            strategy.close()
+
+
+def _train(
+    config: RunConfig, out: Path, plan: Path | None, resume: bool, progress: Progress | None, strategy: Strategy
+) -> dict[str, Any]:
+    """`train` on every rank; rank 0 writes what belongs to the run as a whole."""
+    world = strategy.world
+    done = from_first(world, _complete(out, config) if resume and world.first else None)
     if done is not None:
         return done
     clock = Clock()
     started = process_start_seconds()
     existed = out.exists()
-    _clear_away(out, resume=resume)
-    create_run_dir(out, resume=resume)
+    on_all(world, lambda: _begin_folder(out, resume=resume) if world.first else None)
     try:
-        parts = put_together(config, Path(plan) if plan is not None else None, clock)
+        parts = put_together(config, plan, clock, strategy)
         if resume:
             _keep_reasons(out, parts)
         # Before anything is written: a damaged checkpoint must leave the run as it was.
         loop = _make_loop(out, parts, clock, progress, resume=resume)
-        _write_records(out, parts, resume=resume)
+        if world.first:
+            _write_records(out, parts, resume=resume)
     except BaseException:
-        if not resume:
+        if not resume and world.first:
             _take_back(out, itself=not existed)
         raise
     try:
-        with loop.observed:
+        with loop.observed if world.first else nullcontext():
             outcome = loop.run()
-            write_examples(out, parts, outcome)
-            summary = write_summary(out, parts, clock, outcome, import_seconds=started)
-            loop.observed.end(summary)
+            summary = _conclude(out, loop, clock, outcome, import_seconds=started)
     except OSError as error:
         raise ValueError(
             f"{out}: the run was stopped, as it could not be written to ({error.strerror or error}); "
@@ -83,28 +100,51 @@ def train(
         ) from error
     if outcome.status == "interrupted":
         assert loop.asked is not None
-        raise Stopped(f"stopped at step {outcome.step}; go on with: {_resume_command(out)}", loop.asked)
+        said = f"stopped at step {outcome.step}; go on with: {_resume_command(out)}" if world.first else ""
+        raise Stopped(said, loop.asked)
     return summary
+
+
+def _begin_folder(out: Path, *, resume: bool) -> None:
+    _clear_away(out, resume=resume)
+    create_run_dir(out, resume=resume)
+
+
+def _conclude(out: Path, loop: Loop, clock: Clock, outcome: Outcome, *, import_seconds: float) -> dict[str, Any]:
+    """The summary on every rank, of what rank 0 writes."""
+    summary: dict[str, Any] | None = None
+    if loop.world.first:
+        write_examples(out, loop.parts, outcome, loop.plain)
+        summary = write_summary(out, loop.parts, clock, outcome, import_seconds=import_seconds)
+        loop.observed.end(summary)
+    return from_first(loop.world, summary)
 
 
 def _make_loop(out: Path, parts: Parts, clock: Clock, progress: Progress | None, *, resume: bool) -> Loop:
     """The loop, at step 0 or where last.pt left it. Raises ValueError if that file is damaged or of other settings."""
+    strategy, seed = parts.step.strategy, parts.planned.config.train.seed
+    world = strategy.world
     # Measuring drew from torch's generator, or found its results in the cache and did not: dropout must not notice.
-    torch.manual_seed(parts.planned.config.train.seed)
-    found = Checkpoints(out / CHECKPOINTS).newest() if resume else None
+    seed_rank(seed, world)
+    newest = on_all(world, lambda: Checkpoints(out / CHECKPOINTS).newest() if resume and world.first else None)
+    found = from_first(world, newest)
     if found is None:
         return Loop(parts, out, clock, progress, first=0, elapsed=0.0)
     state = found.content
-    try:
-        loop = Loop(parts, out, clock, progress, first=found.step, elapsed=state["extra"]["elapsed"])
-        loop.restore(state, str(found.path))
-    except (RuntimeError, KeyError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0].removeprefix(f"{found.path}: ")
-        raise ValueError(
-            f"{found.path}: does not fit the run's settings ({reason}); "
-            f"resume with the network, optimizer and precision that {out / RUN_YAML} had when it was written"
-        ) from error
-    return loop
+
+    def restored() -> Loop:
+        try:
+            loop = Loop(parts, out, clock, progress, first=found.step, elapsed=state["extra"]["elapsed"])
+            loop.restore(state, str(found.path))
+        except (RuntimeError, KeyError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0].removeprefix(f"{found.path}: ")
+            raise ValueError(
+                f"{found.path}: does not fit the run's settings ({reason}); "
+                f"resume with the network, optimizer and precision that {out / RUN_YAML} had when it was written"
+            ) from error
+        return loop
+
+    return on_all(world, restored)
 
 
 def _resume_command(out: Path) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
+from hasten.distribute.world import World
 from hasten.engine.job import Planned, with_train
 from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, faster_compiled, fastest_variant
 from hasten.feed.staged import StagedProgram, make_staged, stage_plan
@@ -100,13 +101,18 @@ def example_of(planned: Planned, *, small: bool = False) -> Tensor:
     return image.to(planned.device)
 
 
-def settle_network(planned: Planned, network: nn.Module, step_seconds: float) -> tuple[Planned, nn.Module, Engaged]:
+def settle_network(
+    planned: Planned, network: nn.Module, step_seconds: float, world: World | None = None
+) -> tuple[Planned, nn.Module, Engaged]:
     """The network, compiled if that is set, or if the run is long enough for it to pay and it measures faster."""
     train = planned.config.train
     wanted = train.compile
     predicted = step_seconds * (train.steps or 0)
     found = network
-    if wanted is None and predicted < _NETWORK_COMPILE_SECONDS:
+    if wanted is None and world is not None and world.size > 1:
+        # Each would measure for itself, and one might find otherwise than the rest.
+        engaged = Engaged(False, "not tried where several processes share the step; set train.compile")
+    elif wanted is None and predicted < _NETWORK_COMPILE_SECONDS:
         limit = f"{_NETWORK_COMPILE_SECONDS / 60:.0f} min"
         engaged = Engaged(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
     elif wanted is False:
@@ -151,7 +157,7 @@ def probe_of(planned: Planned) -> Probe:
 
 
 def settle_program(
-    planned: Planned, arena: Arena
+    planned: Planned, arena: Arena, world: World | None = None
 ) -> tuple[Planned, BatchProgram | MixedProgram | StagedProgram, Engaged]:
     """The batch program, compiled if that is set, or if it pays within this run."""
     config = planned.config

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.precision import autocast, tensor_cores
-from hasten.engine.update import Update, without_sync
+from hasten.engine.update import Update
 from hasten.nets.build import Loss
 from hasten.observe.ranges import FORWARD, Range
 
@@ -40,6 +42,8 @@ class TrainStep:
     device: torch.device
     accumulate: int = 1
     """Pieces that a batch is cut into along its samples. A loss that looks at a whole batch sees a piece at a time."""
+    strategy: Strategy = field(default_factory=alone)
+    """How ranks share the step; a batch is then this rank's share of one."""
 
     def __call__(self, image: Tensor, label: Tensor, index: int) -> Tensor:
         """image: (B, C, D, H, W) float32; label: (B, 1, D, H, W) uint8; index: 0-based step.
@@ -49,22 +53,31 @@ class TrainStep:
         losses: list[Tensor] = []
         with tensor_cores(self.device, self.precision):
             for image_piece, label_piece, share, last in self._pieces(image, label):
-                with without_sync(self.network, last=last):
-                    loss = self.forward(image_piece, label_piece)
-                    loss = loss if share == 1.0 else loss * share
-                    self.update.backward(loss)
-                losses.append(loss.detach())
+                with self.strategy.sync(self.network, last=last):
+                    losses.append(self.strategy.run_piece(self, image_piece, label_piece, share))
             self.update.apply(index)
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     @Range(FORWARD)
     def forward(self, image: Tensor, label: Tensor) -> Tensor:
         """() float32 loss of a piece, with its graph. image, label: as `__call__` takes them."""
-        image = shaped(image, self.spatial_dims, memory_format(self.spatial_dims, self.channels_last))
-        label = label if self.spatial_dims == 3 else label[:, :, 0]
-        with autocast(self.device, self.precision):
+        image, label = self.shaped(image, label)
+        with self.autocast():
             output = self.network(image)
         return self.loss(output, label)
+
+    def shaped(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        """As network and loss take them: 2-D squeezed, the image in the memory format of the weights."""
+        image = shaped(image, self.spatial_dims, memory_format(self.spatial_dims, self.channels_last))
+        return image, label if self.spatial_dims == 3 else label[:, :, 0]
+
+    def autocast(self) -> AbstractContextManager:
+        """The precision of the network's forward pass."""
+        return autocast(self.device, self.precision)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of one piece's loss."""
+        self.update.backward(loss)
 
     def _pieces(self, image: Tensor, label: Tensor) -> Iterator[tuple[Tensor, Tensor, float, bool]]:
         size = image.shape[0]

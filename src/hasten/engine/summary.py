@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.infer import infer_labels
@@ -38,7 +39,7 @@ def write_summary(out: Path, parts: Parts, clock: Clock, outcome: Outcome, *, im
     }
     if parts.captured is not None:
         parts.engaged["CUDA graph"] = Engaged(parts.captured.engaged, parts.captured.why)
-    planned = parts.planned
+    planned, world = parts.planned, parts.step.strategy.world
     looped = seconds["train"] + seconds["wait_for_data"]
     best = None if math.isnan(outcome.best.value) else outcome.best.value
     summary = {
@@ -61,6 +62,11 @@ def write_summary(out: Path, parts: Parts, clock: Clock, outcome: Outcome, *, im
         "wait_share": outcome.wait_seconds / looped if looped > 0 else 0.0,
         "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},
         "cases": {"train": len(planned.train), "validation": len(planned.validation)},
+        "world": {
+            "size": world.size,
+            "hosts": -(-world.size // world.local_size),
+            "strategy": parts.step.strategy.name,
+        },
         "environment": environment(),
     }
     write_json(out / SUMMARY_JSON, summary)
@@ -78,15 +84,16 @@ def _times(out: Path) -> dict[str, float]:
     return found
 
 
-def write_examples(out: Path, parts: Parts, outcome: Outcome) -> None:
+def write_examples(out: Path, parts: Parts, outcome: Outcome, network: nn.Module) -> None:
     """Slices of the worst, the median and the best validation case, predicted by the best weights (examples.npz).
+
+    network: a whole one, which is left with these weights.
 
     Rows run from anterior, columns from the patient's right: RAS axes turned to the radiological view.
     """
     best = out / CHECKPOINTS / "best.pt"
     if outcome.last is None or not best.exists():
         return
-    network = parts.validated
     network.load_state_dict(read_checkpoint(best)["weights"])
     network.eval()
     order = sorted((dice, number) for number, dice in enumerate(outcome.last.per_case) if not math.isnan(dice))

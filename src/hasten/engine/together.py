@@ -4,25 +4,52 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import distributed, nn
+
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
 from hasten.config.schema import RunConfig
+from hasten.distribute.agree import first_here, from_first, on_all
+from hasten.distribute.group import patient_group
+from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.allocator import keep_freed_memory
-from hasten.engine.job import Planned, build_net, plan_run
+from hasten.engine.job import Planned, build_net, plan_run, with_train
 from hasten.engine.measure import Engaged
 from hasten.engine.parts import Parts, build_parts
-from hasten.engine.settle import example_of, settle_variant
+from hasten.engine.ranks import rank_mistakes
+from hasten.engine.settle import example_of, keep_layers, settle_variant
 from hasten.nets.surgery.operate import operate
 from hasten.observe.clock import Clock
 
+Group = distributed.ProcessGroup | None
 
-def put_together(config: RunConfig, plan: Path | None, clock: Clock) -> Parts:
-    """A run that is ready for its first step. Raises ValueError for what is wrong with the settings or the data."""
-    with clock.span("read_plan"):
-        planned = plan_run(config, plan)
-    with clock.span("prepare"):
-        arena = arena_of(planned)
-    return parts_of(planned, arena, clock)
+
+def put_together(config: RunConfig, plan: Path | None, clock: Clock, strategy: Strategy | None = None) -> Parts:
+    """A run that is ready for its first step. Raises ValueError for what is wrong with the settings or the data.
+
+    Of several ranks, the first one of each host does what is kept in the cache, and rank 0 measures for all.
+    """
+    strategy = strategy or alone()
+    world = strategy.world
+
+    def read_plan() -> Planned:
+        with first_here(world, group):
+            planned = plan_run(config, plan, world=world)
+        mistakes = rank_mistakes(planned, strategy)
+        if mistakes:
+            raise ValueError("\n".join(mistakes))
+        return planned
+
+    def prepare() -> Arena:
+        with first_here(world, group):
+            return arena_of(planned)
+
+    with patient_group() as group:
+        with clock.span("read_plan"):
+            planned = on_all(world, read_plan, group=group)
+        with clock.span("prepare"):
+            arena = on_all(world, prepare, group=group)
+        return parts_of(planned, arena, clock, strategy, group)
 
 
 def arena_of(planned: Planned) -> Arena:
@@ -31,16 +58,38 @@ def arena_of(planned: Planned) -> Arena:
     return get_arena(planned.case_set, config.prepare, config.cache, device=str(planned.device), first=first)
 
 
-def parts_of(planned: Planned, arena: Arena, clock: Clock) -> Parts:
+def parts_of(
+    planned: Planned, arena: Arena, clock: Clock, strategy: Strategy | None = None, group: Group = None
+) -> Parts:
     """Network, measured switches and programs, on cases that lie ready."""
+    strategy = strategy or alone()
     with clock.span("tune"):
         network = build_net(planned)
         # MONAI's blocks with an instance norm are known at sight; looking at a forward pass takes a second.
         done = operate(network)
         done = done if done.fused else operate(network, example_of(planned, small=True))
         kept = keep_freed_memory() if planned.device.type == "cpu" else None
-        planned, engaged, seconds = settle_variant(planned, network)
+        planned, engaged, seconds = _settle(planned, network, strategy, group)
         if kept is not None:
             engaged["kept host memory"] = kept
         engaged["surgery"] = Engaged(done.fused + done.biases > 0, str(done))
-    return build_parts(planned, arena, network, clock, engaged=engaged, step_seconds=seconds)
+    return build_parts(planned, arena, network, clock, engaged=engaged, step_seconds=seconds, strategy=strategy)
+
+
+def _settle(
+    planned: Planned, network: nn.Module, strategy: Strategy, group: Group
+) -> tuple[Planned, dict[str, Engaged], float]:
+    """`settle_variant` on rank 0, whose choice is that of all: two that measure might choose differently."""
+    world = strategy.world
+    found = on_all(world, lambda: settle_variant(planned, network) if world.first else None, group=group)
+    if found is not None and world.size == 1:
+        return found
+    told = None
+    if found is not None:
+        train = found[0].config.train
+        told = ((train.precision, train.channels_last), found[1], found[2])
+    (precision, last), engaged, seconds = from_first(world, told, group=group)
+    if not world.first:
+        keep_layers(planned, network)
+    engaged["strategy"] = Engaged(world.size > 1, f"{strategy.name} on {world.size} processes")
+    return with_train(planned, precision=precision, channels_last=last), engaged, seconds

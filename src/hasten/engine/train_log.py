@@ -16,13 +16,15 @@ class TrainLog:
 
     def __init__(
         self,
-        record: Callable[[dict[str, Any]], None],
+        record: Callable[[dict[str, Any]], None] | None,
         waited: Callable[[], float],
         samples: Callable[[int, int], int],
         *,
         first: int,
+        shared: Callable[[Tensor], Tensor] = lambda losses: losses,
     ) -> None:
-        self.record, self.waited, self.samples = record, waited, samples
+        """record: what a line is given to; None on a rank that writes none. shared: the mean over the ranks."""
+        self.record, self.waited, self.samples, self.shared = record, waited, samples, shared
         self.losses: list[Tensor] = []
         self._logged = first
         self._mark = (time.perf_counter(), 0.0)
@@ -37,11 +39,15 @@ class TrainLog:
 
     def pending(self) -> Tensor:
         """(n,) losses after the last line, so that a resumed run's next line is the same."""
-        return torch.stack(self.losses).cpu() if self.losses else torch.zeros(0)
+        if not self.losses:
+            return torch.zeros(0)
+        found = self.shared(torch.stack(self.losses).float())
+        self.losses = list(found.unbind(0))
+        return found.cpu()
 
     def write(self, step: int, *, rate: float, time_s: float, skipped: int) -> dict[str, float]:
         """Write the line of 1-based `step` and return it. Its loss is of the finite steps, nan if there are none."""
-        losses = torch.stack(self.losses).float() if self.losses else torch.zeros(0)
+        losses = self.shared(torch.stack(self.losses).float()) if self.losses else torch.zeros(0)
         finite = losses.isfinite()
         count_finite = int(finite.sum())
         loss = float(torch.where(finite, losses, 0).sum()) / count_finite if count_finite else math.nan
@@ -60,6 +66,6 @@ class TrainLog:
         }
         self._mark = (now, waited)
         extra = {"skipped": skipped} if skipped else {}
-        if math.isfinite(loss):
+        if math.isfinite(loss) and self.record is not None:
             self.record({"kind": "train", **line, **extra})
         return line

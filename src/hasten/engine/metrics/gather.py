@@ -6,11 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hasten.nets.over_ranks import several_ranks
+
 _MOST_AXES = 6
-
-
-def distributed() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def gather_rows(rows: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -19,7 +17,7 @@ def gather_rows(rows: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     Every rank must call it, also one that has no rows (None). dtype: that of the rows, on all ranks. Raises ValueError
     on all ranks if their rows differ in shape.
     """
-    if not distributed():
+    if not several_ranks():
         return rows
     device = _device()
     header = torch.zeros(2 + _MOST_AXES, dtype=torch.int64)

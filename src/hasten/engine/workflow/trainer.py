@@ -14,7 +14,8 @@ from monai.engines.utils import IterationEvents, default_metric_cmp_fn
 from monai.utils.enums import CommonKeys as Keys
 from torch import Tensor, nn
 
-from hasten.engine.update import Update, without_sync
+from hasten.distribute.strategy import without_sync
+from hasten.engine.update import Update
 from hasten.engine.workflow.base import QuickWorkflow, old_name
 from hasten.engine.workflow.batch import detached, float32, joined, like, pieces, plain, prepare_batch
 from hasten.engine.workflow.layout import lay_out, unwrapped

@@ -10,14 +10,22 @@ from torch import Tensor, nn
 from hasten.config.schema import LossConfig
 from hasten.nets.losses.deep_supervision import DeepSupervisionLoss
 from hasten.nets.losses.modules import DiceCELoss, DiceFocalLoss, DiceLoss, FocalTverskyLoss, TverskyCELoss, TverskyLoss
+from hasten.nets.losses.overlap import OverlapLoss
 
 Loss = Callable[[Any, Tensor], Tensor]
 """(output (B, K, ...) of any float type, stacked or a list of heads, label (B, 1, ...) class index) -> () float32."""
 
 
-def build_loss(config: LossConfig) -> Loss:
-    """The loss of soft-max scores and class index; over all heads where a network gives several in training."""
-    return DeepSupervisionLoss(_single(config))
+def build_loss(config: LossConfig, *, over_ranks: bool = False) -> Loss:
+    """The loss of soft-max scores and class index; over all heads where a network gives several in training.
+
+    over_ranks: with `config.batch`, the batch is that of all ranks, whose gradients are averaged.
+    """
+    loss = _single(config)
+    for module in loss.modules():
+        if isinstance(module, OverlapLoss):
+            module.over_ranks = over_ranks
+    return DeepSupervisionLoss(loss)
 
 
 def _single(config: LossConfig) -> nn.Module:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
+
+from hasten.nets.over_ranks import counts_over_ranks, several_ranks
 
 _SMOOTH = 1e-5
 """MONAI's, in numerator and denominator."""
@@ -18,7 +20,9 @@ _SMOOTH = 1e-5
 
 class _DiceCE(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, label: Tensor, include_background: bool, batch: bool) -> Tensor:
+    def forward(
+        ctx: Any, scores: Tensor, label: Tensor, include_background: bool, batch: bool, over_ranks: bool
+    ) -> Tensor:
         count, classes = scores.shape[:2]
         flat = scores.reshape(count, classes, -1)
         index = label.reshape(count, 1, -1).long()
@@ -29,10 +33,14 @@ class _DiceCE(torch.autograd.Function):
         hit, size = torch.linalg.vecdot(share, target), share.sum(2) + target.sum(2)
         if batch:
             hit, size = hit.sum(0, keepdim=True), size.sum(0, keepdim=True)
+            if over_ranks:
+                hit, size = counts_over_ranks(torch.stack([hit, size]))
         first = 0 if include_background else 1
         numerator, denominator = 2 * hit + _SMOOTH, size + _SMOOTH
         dice = (1 - numerator / denominator)[:, first:].mean()
         weight = 1 / (numerator.shape[0] * (classes - first))
+        # Gradients are averaged over the ranks, each of which has only its own voxels'.
+        weight *= distributed.get_world_size() if batch and over_ranks and several_ranks() else 1
         to_hit, to_size = -2 * weight / denominator, weight * numerator / denominator**2
         to_hit[:, :first], to_size[:, :first] = 0, 0
         ctx.save_for_backward(share, target, to_hit.expand(count, -1), to_size.expand(count, -1))
@@ -41,22 +49,25 @@ class _DiceCE(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         share, target, to_hit, to_size = ctx.saved_tensors
         each = 1 / (share.numel() // share.shape[1])
         found = torch.addcmul(to_size.unsqueeze(2), target, to_hit.unsqueeze(2))
         found -= (found * share).sum(1, keepdim=True) - each
         found.mul_(share).sub_(target, alpha=each)
-        return found.mul_(gradient).reshape(ctx.shape), None, None, None
+        return found.mul_(gradient).reshape(ctx.shape), None, None, None, None
 
 
-def dice_ce(scores: Tensor, label: Tensor, *, include_background: bool, batch: bool) -> Tensor:
+def dice_ce(
+    scores: Tensor, label: Tensor, *, include_background: bool, batch: bool, over_ranks: bool = False
+) -> Tensor:
     """1 - mean soft Dice, plus mean cross-entropy, of the soft-max of the scores.
 
     scores: (B, K, ...) float32 or float64, K >= 2. label: (B, 1, ...) class index, any integer type, each in 0..K-1.
-    batch: sum over the batch before the Dice is divided. Returns (). Differentiable once, in scores.
+    batch: sum over the batch before the Dice is divided; with over_ranks over the batches of all ranks, whose gradients
+    must be averaged then. Returns (). Differentiable once, in scores.
     """
     # Autocast would take the products in half precision.
     with torch.autocast(scores.device.type, enabled=False):
-        found: Tensor = _DiceCE.apply(scores, label, include_background, batch)
+        found: Tensor = _DiceCE.apply(scores, label, include_background, batch, over_ranks)
     return found

@@ -163,7 +163,8 @@ class DiceCELoss(DiceLoss):
                 dice = self.of_counts(self.counts(scores, target), scores.ndim)
                 return self.lambda_dice * dice + self.lambda_ce * self._entropy(scores, target)
             if self._plain():
-                return dice_ce(scores, target, include_background=self.include_background, batch=self.batch)
+                options = {"include_background": self.include_background, "batch": self.batch}
+                return dice_ce(scores, target, **options, over_ranks=self.over_ranks)
             counts, surprise = surprised_counts(scores, target)
             entropy = cross_entropy(counts, surprise, self.ce_weight, self.reduction)
             return self.lambda_dice * self.of_counts(counts, scores.ndim) + self.lambda_ce * entropy

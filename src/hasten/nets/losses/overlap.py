@@ -38,6 +38,9 @@ class OverlapLoss(nn.Module):
     ignore_index: voxels of this label do not count; it need not be a class.
     """
 
+    over_ranks = False
+    """With `batch`: count the batches of all ranks as one. Set by `build_loss`; MONAI has none."""
+
     def __init__(
         self,
         *,
@@ -78,7 +81,8 @@ class OverlapLoss(nn.Module):
     def of_counts(self, counts: Counts, ndim: int) -> Tensor:
         """The loss of all K classes' (B, K) counts. ndim: of the scores."""
         counts = counts if self.include_background else counts.foreground()
-        counts = counts.over_batch() if self.batch else counts
+        if self.batch:
+            counts = counts.over_batch().over_ranks() if self.over_ranks else counts.over_batch()
         return self.reduced(self.score(counts), ndim)
 
     def reduced(self, score: Tensor, ndim: int) -> Tensor:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hasten.nets.over_ranks import counts_over_ranks
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -32,6 +34,10 @@ class Counts:
 
     def over_batch(self) -> Counts:
         return Counts(self.hit.sum(0), self.predicted.sum(0), self.labelled.sum(0))
+
+    def over_ranks(self) -> Counts:
+        """Those of all ranks together, for a loss that all compute alike."""
+        return Counts(*counts_over_ranks(torch.stack([self.hit, self.predicted, self.labelled])))
 
 
 class _SoftCounts(torch.autograd.Function):

@@ -9,25 +9,9 @@ from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hasten.nets.over_ranks import several_ranks, sum_over_ranks
 from hasten.nets.surgery.activate import per_channel
 from hasten.nets.surgery.reclass import Mixed, become
-
-
-class _Sum(torch.autograd.Function):
-    """The sum over processes; so is its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, group: ProcessGroup | None) -> Tensor:
-        ctx.group = group
-        total = value.detach().clone(memory_format=torch.contiguous_format)
-        distributed.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        distributed.all_reduce(total, group=ctx.group)
-        return total, None
 
 
 class _Shared(Mixed):
@@ -35,19 +19,18 @@ class _Shared(Mixed):
 
     def forward(self: Any, image: Tensor) -> Tensor:
         group = getattr(self, "process_group", None)
-        of_many = self.training and distributed.is_available() and distributed.is_initialized()
         torchs = isinstance(self, nn.SyncBatchNorm) and image.device.type != "cpu"
-        if torchs or not of_many or distributed.get_world_size(group) == 1:
+        if torchs or not (self.training and several_ranks(group)):
             found: Tensor = super().forward(image)  # type: ignore[misc]
             return found
         self._check_input_dim(image)
         exact = image.to(torch.promote_types(image.dtype, torch.float32))
         dims = [0, *range(2, image.ndim)]
         own = exact.new_full((1,), image.numel() // image.shape[1])
-        first = _Sum.apply(torch.cat([exact.sum(dims), own]), group)
+        first = sum_over_ranks(torch.cat([exact.sum(dims), own]), group)
         mean, count = first[:-1] / first[-1], first[-1].detach()
         centred = exact - per_channel(mean, image)
-        var = _Sum.apply(centred.square().sum(dims), group) / count
+        var = sum_over_ranks(centred.square().sum(dims), group) / count
         if self.track_running_stats:
             self._go_on(mean.detach(), var.detach() * (count / (count - 1)))
         normed = centred * per_channel((var + self.eps).rsqrt(), image)

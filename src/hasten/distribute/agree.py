@@ -1,0 +1,105 @@
+"""What the ranks must agree on before training: that nothing failed anywhere, and that all run the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from torch import distributed
+
+from hasten.distribute.world import World
+
+T = TypeVar("T")
+
+
+class Agreed(ValueError):
+    """A user's mistake that this rank tells for all of them."""
+
+
+class OtherRankFailed(SystemExit):
+    """Another rank tells what went wrong; this one ends with the same exit code and says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+
+def on_all(world: World, work: Callable[[], T], *, group: distributed.ProcessGroup | None = None) -> T:
+    """`work()` of every rank, or one error: a ValueError of any rank ends all, and the lowest such rank raises its own.
+
+    Other exceptions are raised where they happen: the launcher ends the job.
+    """
+    if world.size == 1:
+        return work()
+    failure: ValueError | None = None
+    result: T | None = None
+    try:
+        result = work()
+    except ValueError as error:
+        failure = error
+    told = _gathered(str(failure) if failure is not None else None, group)
+    failed = [rank for rank, message in enumerate(told) if message is not None]
+    if not failed:
+        return result  # type: ignore[return-value]
+    if failure is None or world.rank != failed[0]:
+        raise OtherRankFailed
+    if len(failed) < world.size:
+        raise Agreed(f"{failure} (on {world}; {len(failed)} of {world.size} ranks failed)") from failure
+    raise Agreed(str(failure)) from failure
+
+
+def from_first(world: World, value: T | None, *, group: distributed.ProcessGroup | None = None) -> T:
+    """Rank 0's value on every rank; what the others give is not looked at."""
+    if world.size == 1:
+        return value  # type: ignore[return-value]
+    box = [value]
+    distributed.broadcast_object_list(box, src=0, group=group)
+    return box[0]  # type: ignore[return-value]
+
+
+def require_same(world: World, facts: Mapping[str, Any]) -> None:
+    """Raise ValueError on one rank, naming host and fact, if the ranks don't hold equal facts (name -> value).
+
+    For the version of the code, the data and the settings, of which two nodes may hold different copies.
+    """
+    if world.size == 1:
+        return
+    mine = {name: str(value) for name, value in facts.items()}
+    everyone = _gathered((world.host, mine), None)
+
+    def compare() -> None:
+        _, wanted = everyone[0]
+        for rank, (host, found) in enumerate(everyone):
+            for name, value in wanted.items():
+                if found.get(name) != value:
+                    raise Agreed(
+                        f"{name}: rank {rank} on {host} has {found.get(name)}, and rank 0 on {everyone[0][0]} has "
+                        f"{value}; give all nodes the same"
+                    )
+
+    if world.first:
+        compare()
+    elif any(found != everyone[0][1] for _, found in everyone):
+        raise OtherRankFailed
+
+
+@contextmanager
+def first_here(world: World, group: distributed.ProcessGroup | None) -> Iterator[None]:
+    """The block on the first rank of each host, and on the others once that is through: what it cached is there."""
+    if world.size == 1:
+        yield
+        return
+    if world.local_rank == 0:
+        try:
+            yield
+        finally:
+            distributed.barrier(group)
+    else:
+        distributed.barrier(group)
+        yield
+
+
+def _gathered(value: Any, group: distributed.ProcessGroup | None) -> list[Any]:
+    found: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(found, value, group=group)
+    return found

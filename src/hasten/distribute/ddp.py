@@ -1,0 +1,119 @@
+"""Every process has the whole network and a share of the batch; gradients are averaged beside the backward pass."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from hasten.config.schema import RunConfig
+from hasten.distribute.agree import on_all
+from hasten.distribute.strategy import Strategy
+from hasten.nets.surgery.sync_norm import sync_batch_norm
+
+_TOGETHER = 64 * 2**20
+"""Bytes of weights that travel together, when rank 0 gives its own to all."""
+_ONE_BUCKET_MB = 2.0**20
+_NAMED = 5
+_SYNC_BUFFERS = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    else "broadcast_buffers"
+)
+"""What torch calls it from 2.13 on, and before."""
+
+
+class Ddp(Strategy):
+    """torch's DistributedDataParallel.
+
+    Each rank has the moments of its own share in a batch norm, unless `sync_norm`; the running ones that are saved and
+    validated with are rank 0's. All else is equal on all ranks, bit for bit.
+    """
+
+    name = "ddp"
+    splits_batch = True
+    _network: nn.Module | None = None
+    _looked = False
+
+    def mistakes(self, config: RunConfig) -> list[str]:
+        """torch's reducer can't put off the first exchange of a graph that it takes for static."""
+        if config.distribute.static_graph and config.train.accumulate > 1:
+            return [
+                f"distribute.static_graph: can't be promised with train.accumulate={config.train.accumulate}, as only "
+                "the last piece of a batch exchanges gradients; set one of them back"
+            ]
+        return []
+
+    def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
+        if self.config.sync_norm:
+            network = sync_batch_norm(network)
+        for module in (network, average):
+            if module is not None:
+                broadcast_weights(module)
+        self._network = network
+        return network, average
+
+    def wrap(self, network: nn.Module) -> nn.Module:
+        device = next(network.parameters()).device
+        config = self.config
+        # A bucket that is never full before the end is sent after the backward pass.
+        bucket = config.bucket_mb if config.overlap else _ONE_BUCKET_MB
+        wrapped = DistributedDataParallel(
+            network,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            # torch takes a fraction too, and makes bytes of it.
+            bucket_cap_mb=bucket,  # type: ignore[arg-type]
+            gradient_as_bucket_view=True,
+            static_graph=config.static_graph,
+            # Buffers are equal without it, but for a batch norm's, which may differ while training.
+            **{_SYNC_BUFFERS: False},  # type: ignore[arg-type]
+            # `place` has done it.
+            init_sync=False,
+        )
+        match config.gradients:
+            case "fp16":
+                wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+            case "bf16":
+                # Under its own name torch refuses it without NCCL, though gloo sends bf16 too.
+                wrapped.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
+        return wrapped
+
+    def total_norm(self, gradients: list[Tensor]) -> Tensor:
+        """As of one process. Raises ValueError, on one rank, naming parameters of which there is no gradient.
+
+        torch would say it at the next step, by number, and the ranks would have parted by then.
+        """
+        if not self._looked and self._network is not None and not self.config.static_graph:
+            self._looked = True
+            network = self._network
+            on_all(self.world, lambda: _require_used(network))
+        return super().total_norm(gradients)
+
+
+@torch.no_grad()
+def broadcast_weights(module: nn.Module, *, group: distributed.ProcessGroup | None = None) -> None:
+    """Parameters and buffers of rank 0 on every rank, in place, many in a message; each keeps its memory format.
+
+    The modules of all ranks have the same parameters: raises RuntimeError where they don't.
+    """
+    tensors: list[Tensor] = [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
+    if not tensors:
+        return
+    across = group if group is not None else distributed.group.WORLD
+    assert across is not None
+    distributed._verify_params_across_processes(across, tensors, None)
+    distributed._broadcast_coalesced(across, tensors, _TOGETHER, 0)
+
+
+def _require_used(network: nn.Module) -> None:
+    unused = [name for name, value in network.named_parameters() if value.requires_grad and value.grad is None]
+    if unused:
+        more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
+        raise ValueError(
+            f"distribute.strategy=ddp: the loss does not depend on {', '.join(unused[:_NAMED])}{more}, whose gradients "
+            "the other processes would wait for; leave unused layers out of the network or switch off their "
+            "requires_grad, or set distribute.static_graph=true if every step leaves out the same"
+        )

@@ -1,0 +1,99 @@
+"""Which process of how many this one is: told by torchrun, Horovod, SLURM or MPI, in that order."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Launcher = Literal["none", "torchrun", "horovod", "slurm", "mpi"]
+
+_HOROVOD = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
+_SLURM = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "")
+_MPI = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+"""Open MPI; MVAPICH; MPICH and Intel MPI."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """The processes of a job, and this one's place among them. Without a launcher: one process, rank 0."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """Among the processes of this host."""
+    local_size: int = 1
+    launcher: Launcher = "none"
+    restarts: int = 0
+    """How often the job was started before: it goes on from its last checkpoint then."""
+    host: str = ""
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes what belongs to the run as a whole."""
+        return self.rank == 0
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.size} on {self.host or socket.gethostname()}"
+
+
+def detect_world(environment: Mapping[str, str] | None = None) -> World:
+    """The world that the launcher tells of in its environment variables (by default this process's).
+
+    Raises ValueError naming a variable that is no number or out of range.
+    """
+    told = os.environ if environment is None else environment
+    host = socket.gethostname()
+    if "RANK" in told and "WORLD_SIZE" in told:
+        restarts = _number(told, "TORCHELASTIC_RESTART_COUNT", 0)
+        return _world(told, ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "torchrun", restarts, host)
+    if _HOROVOD[0] in told:
+        return _world(told, _HOROVOD, "horovod", 0, host)
+    # sbatch sets the number of tasks for the batch script too, which is one process: only srun sets the step's.
+    if "SLURM_STEP_ID" in told and "SLURM_PROCID" in told and _number(told, "SLURM_NTASKS", 1) > 1:
+        return _world(told, _SLURM, "slurm", _number(told, "SLURM_RESTART_COUNT", 0), host)
+    for names in _MPI:
+        if names[0] in told:
+            return _world(told, names, "mpi", 0, host)
+    return World(host=host, restarts=_number(told, "SLURM_RESTART_COUNT", 0))
+
+
+def _world(
+    told: Mapping[str, str], names: tuple[str, str, str, str], launcher: Launcher, restarts: int, host: str
+) -> World:
+    rank, size = _number(told, names[0], 0), _number(told, names[1], 1)
+    local_rank = _number(told, names[2], 0)
+    if not 0 <= rank < size:
+        raise ValueError(f"{names[0]}={rank}: must be 0 to {size - 1} ({names[1]} is {size}); check the launcher")
+    if names[3]:
+        local_size = _number(told, names[3], 1)
+    else:
+        # SLURM tells the tasks of each node as "2(x3),1".
+        local_size = _tasks_here(told)
+    return World(
+        rank=rank, size=size, local_rank=local_rank, local_size=local_size, launcher=launcher, restarts=restarts,
+        host=host,
+    )  # fmt: skip
+
+
+def _tasks_here(told: Mapping[str, str]) -> int:
+    counts: list[int] = []
+    for part in told.get("SLURM_STEP_TASKS_PER_NODE", told.get("SLURM_TASKS_PER_NODE", "1")).split(","):
+        tasks, _, times = part.strip().rstrip(")").partition("(x")
+        if tasks.isdigit():
+            counts += [int(tasks)] * (int(times) if times.isdigit() else 1)
+    node = _number(told, "SLURM_NODEID", 0)
+    return counts[node] if node < len(counts) else 1
+
+
+def _number(told: Mapping[str, str], name: str, default: int) -> int:
+    try:
+        return int(told.get(name, default))
+    except ValueError:
+        raise ValueError(f"{name}={told[name]}: must be a whole number; the launcher sets it") from None

@@ -1,0 +1,84 @@
+"""What a run of several processes needs beside its strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from hasten.distribute.strategy import Strategy
+from hasten.distribute.world import World
+from hasten.engine.job import Planned
+from hasten.observe.rundir import append_jsonl
+
+RANKS = "ranks"
+"""Folder of a run that holds a log for each of its ranks."""
+
+
+def rank_mistakes(planned: Planned, strategy: Strategy) -> list[str]:
+    """Settings that don't go with this many processes or their strategy, as "dotted.path: what and the remedy"."""
+    config, world = planned.config, strategy.world
+    found = strategy.mistakes(config)
+    if world.size == 1:
+        return found
+    if len(planned.train) < world.size:
+        found.append(
+            f"data.source: {len(planned.train)} cases to train on for {world.size} processes; start as many as there "
+            "are cases, or fewer"
+        )
+    if config.sample.fit_batch:
+        found.append("sample.fit_batch: each process would find its own; set sample.batch_size and leave it out")
+    if config.train.validate_async:
+        found.append("train.validate_async: not with several processes, which share a validation already; set false")
+    if config.train.capture:
+        found.append("train.capture: a step that several processes share is not captured; leave it out")
+    return found
+
+
+class RankLog:
+    """Lines of this rank in ranks/rank-<r>.jsonl of the run's folder."""
+
+    def __init__(self, out: Path, world: World) -> None:
+        self.path = out / RANKS / f"rank-{world.rank}.jsonl"
+        self.who = {"rank": world.rank, "host": world.host}
+
+    def record(self, line: Mapping[str, Any]) -> None:
+        """Append one line, with the rank and its host."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        append_jsonl(self.path, {**self.who, **line})
+
+
+def mean_over_ranks(losses: Tensor, strategy: Strategy) -> Tensor:
+    """(n,) losses of the ranks' shares of the batches, as those of the whole batches."""
+    if not strategy.splits_batch or strategy.world.size == 1 or not losses.numel():
+        return losses
+    total = losses.clone()
+    distributed.all_reduce(total)
+    return total / strategy.world.size
+
+
+def random_states(world: World) -> list[Tensor]:
+    """torch's generator of every rank, in their order; none where there is one process. All ranks call it."""
+    if world.size == 1:
+        return []
+    found: list[Any] = [None] * world.size
+    distributed.all_gather_object(found, torch.get_rng_state())
+    return found
+
+
+def take_up_random(states: list[Tensor], world: World, seed: int, step: int) -> None:
+    """This rank's generator as it was saved; a fresh one, of seed, rank and step, where other ranks had saved."""
+    if world.size == 1 and not states:
+        return
+    if len(states) == world.size:
+        torch.set_rng_state(states[world.rank])
+    elif not world.first:
+        seed_rank(seed + step, world)
+
+
+def seed_rank(seed: int, world: World) -> None:
+    """torch's generator of this rank: rank 0's is that of a single process, as a dropout must differ between ranks."""
+    torch.manual_seed(seed + 1_000_003 * world.rank)

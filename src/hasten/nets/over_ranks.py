@@ -1,0 +1,61 @@
+"""Sums over the ranks of a job that can be differentiated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.distributed import ProcessGroup
+
+
+def several_ranks(group: ProcessGroup | None = None) -> bool:
+    """Whether this process shares its work with others by torch.distributed."""
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(group) > 1
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over ranks; so is its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, group: ProcessGroup | None) -> Tensor:
+        ctx.group = group
+        return _total(value.detach(), group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _total(gradient, ctx.group), None
+
+
+class _SumOfOneLoss(torch.autograd.Function):
+    """The sum over ranks, whose gradient is the same on all of them, and so their sum a product."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return _total(value.detach(), None)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * distributed.get_world_size()
+
+
+def sum_over_ranks(value: Tensor, group: ProcessGroup | None = None) -> Tensor:
+    """`value`, of any shape, added up over the ranks; each rank may go on with it in its own way."""
+    found: Tensor = _Sum.apply(value, group)
+    return found
+
+
+def counts_over_ranks(counts: Tensor) -> Tensor:
+    """Counts of one shape added up over the ranks, for a loss that every rank computes from them alike.
+
+    The gradients of the ranks must be averaged afterwards, as DistributedDataParallel does: they are then those of one
+    process with the whole batch. Backward sends nothing.
+    """
+    found: Tensor = _SumOfOneLoss.apply(counts) if several_ranks() else counts
+    return found
+
+
+def _total(value: Tensor, group: ProcessGroup | None) -> Tensor:
+    total = value.clone(memory_format=torch.contiguous_format)
+    distributed.all_reduce(total, group=group)
+    return total
