@@ -20,6 +20,7 @@ from hasten.engine.infer import Inference
 from hasten.engine.job import Planned, inference_of, with_train
 from hasten.engine.measure import Engaged
 from hasten.engine.precision import autocast, scaler_for
+from hasten.engine.ranks import share_of
 from hasten.engine.settle import example_of, settle_network, settle_program
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
@@ -87,7 +88,9 @@ def build_parts(
     _recompute(planned, network, engaged)
     planned = _fit_batch(planned, network, engaged)
     with clock.span("compile"):
-        planned, program, engaged["compiled batch program"] = settle_program(planned, arena, strategy.world)
+        planned, program, engaged["compiled batch program"] = settle_program(
+            planned, arena, share_of(planned, strategy)
+        )
         step = _step(planned, network, strategy)
         weights = step.update.weights
         planned, compiled, engaged["compiled network"] = settle_network(planned, weights, step_seconds, strategy.world)

@@ -13,6 +13,7 @@ from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.job import Planned
 from hasten.observe.rundir import append_jsonl
+from hasten.sample.share import WHOLE, Share, share_mistake
 
 RANKS = "ranks"
 """Folder of a run that holds a log for each of its ranks."""
@@ -29,6 +30,10 @@ def rank_mistakes(planned: Planned, strategy: Strategy) -> list[str]:
             f"data.source: {len(planned.train)} cases to train on for {world.size} processes; start as many as there "
             "are cases, or fewer"
         )
+    if strategy.splits_batch:
+        assert config.sample.batch_size is not None
+        dealt = share_mistake(config.sample.batch_size, config.train.accumulate, world.size, config.distribute.parts)
+        found += [dealt] if dealt else []
     if config.sample.fit_batch:
         found.append("sample.fit_batch: each process would find its own; set sample.batch_size and leave it out")
     if config.train.validate_async:
@@ -36,6 +41,13 @@ def rank_mistakes(planned: Planned, strategy: Strategy) -> list[str]:
     if config.train.capture:
         found.append("train.capture: a step that several processes share is not captured; leave it out")
     return found
+
+
+def share_of(planned: Planned, strategy: Strategy) -> Share:
+    """What this rank makes of every batch."""
+    if not strategy.splits_batch:
+        return WHOLE
+    return Share(strategy.world.rank, strategy.world.size, planned.config.train.accumulate)
 
 
 class RankLog:

@@ -22,6 +22,7 @@ from hasten.nets.build import build_loss, divisor
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.sample.mixed import MixedProgram, make_mixed
 from hasten.sample.program import BatchProgram, BatchSpec, make_program
+from hasten.sample.share import WHOLE, Share
 
 _GIVEN = "set in the configuration"
 _COMPILE_SECONDS = 40.0
@@ -157,9 +158,9 @@ def probe_of(planned: Planned) -> Probe:
 
 
 def settle_program(
-    planned: Planned, arena: Arena, world: World | None = None
+    planned: Planned, arena: Arena, share: Share = WHOLE
 ) -> tuple[Planned, BatchProgram | MixedProgram | StagedProgram, Engaged]:
-    """The batch program, compiled if that is set, or if it pays within this run."""
+    """The batch program of a rank's share, compiled if that is set, or if it pays within this run."""
     config = planned.config
     spec = BatchSpec(
         sample=config.sample,
@@ -176,7 +177,9 @@ def settle_program(
         tables = arena.tables if arena.part is None else arena.part.tables
         eager = make_program(spec, tables, cases if arena.part is None else (0,), config.train.seed, compile=False)
         wanted, why = _compile_pays(eager, config.train.steps or 0, planned.device, known=marker.is_file())
-    program = _staged(planned, spec, lambda own: _program(own, arena, cases, config.train.seed, compile=wanted))
+    program = _staged(
+        planned, spec, lambda own: _program(own, arena, cases, config.train.seed, compile=wanted, share=share)
+    )
     if program.compiled:
         # Only a hint for the next run's decision: a cache folder that can't be written must not end this one.
         with contextlib.suppress(OSError):
@@ -206,11 +209,11 @@ def _staged(
 
 
 def _program(
-    spec: BatchSpec, arena: Arena, cases: tuple[int, ...], seed: int, *, compile: bool
+    spec: BatchSpec, arena: Arena, cases: tuple[int, ...], seed: int, *, compile: bool, share: Share
 ) -> BatchProgram | MixedProgram:
     if arena.part is not None:
-        return make_mixed(spec, arena, cases, seed, compile=compile)
-    return make_program(spec, arena.tables, cases, seed, compile=compile, pages=arena.pages)
+        return make_mixed(spec, arena, cases, seed, compile=compile, share=share)
+    return make_program(spec, arena.tables, cases, seed, compile=compile, pages=arena.pages, share=share)
 
 
 def _compile_pays(eager: BatchProgram, steps: int, device: torch.device, *, known: bool) -> tuple[bool, str]:
