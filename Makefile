@@ -8,6 +8,9 @@ TORCH := torch==2.13.0
 # Scripts of benchmarks/ that `make bench` runs, in this order.
 BENCHMARKS := cache_fill cache feed step engine augment doctor tune time_to_dice
 
+# Test files are dealt out to so many processes.
+JOBS ?= 2
+
 .PHONY: help setup lint test test-all demo bench clean
 
 help:
@@ -40,7 +43,7 @@ lint: $(READY)
 	$(BIN)/python tools/check_size.py
 
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-all: lint
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not gpu'

@@ -205,13 +205,14 @@ def _check_hash(remote: Remote, sha256: str) -> None:
 
 def _publish(partial: Path, target: Path, record: Record, there: Record | None) -> None:
     """Make the partial file the copy. A copy with the same bytes stays: what was prepared from it is found again."""
+    # The record first: the partial file's name is what others wait for, and once it is gone they must find all of it.
+    # Beside another file than its own, whose size or time differs, a record makes no copy.
     if there is not None and (there.size, there.sha256) == (record.size, record.sha256):
+        write_record(target, replace(record, mtime_ns=target.stat().st_mtime_ns))
         partial.unlink()
     else:
-        # Without its record a file is no copy; so a new file never lies beside the record of an old one.
-        record_path(target).unlink(missing_ok=True)
+        write_record(target, replace(record, mtime_ns=partial.stat().st_mtime_ns))
         partial.replace(target)
-    write_record(target, replace(record, mtime_ns=target.stat().st_mtime_ns))
     _sweep(target)
     sync_folder(target.parent)
 
