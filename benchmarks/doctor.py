@@ -13,34 +13,20 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.harness import Claim, arguments, busy_machine, finish
-
-Part = tuple[list[Claim], dict[str, list[float]], dict[str, Any]]
-"""Claims, raw numbers by series, and what else a reader should know."""
+from benchmarks.harness import Claim, Part, arguments, part_arguments, run_parts
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     given = arguments(
         str(__doc__).splitlines()[0], argv,
-        parts={"nargs": "+", "choices": tuple(PARTS), "default": list(PARTS)},
+        parts=part_arguments(PARTS),
         faults={"nargs": "+", "help": "some of the faults"},
         steps={"type": int, "default": 20, "help": "steps that a training is watched for"},
     )  # fmt: skip
-    others = busy_machine()
-    claims: list[Claim] = []
-    results: dict[str, list[float]] = {}
-    settings: dict[str, Any] = {"about": __doc__}
-    for name in given.parts:
-        if given.data is None and name in ("scripts", "runs"):
-            print(f"no hippocampus data: give its folder with --data; {name} is left out", file=sys.stderr)
-            continue
-        print(f"{name} ...", file=sys.stderr)
-        part_claims, part_results, told = PARTS[name](given)
-        claims += part_claims
-        results |= {f"{name}/{series}": values for series, values in part_results.items()}
-        settings[name] = told
-    label = "doctor" if given.parts == list(PARTS) else "_".join(["doctor", *given.parts])
-    finish(label, claims, results, given.out, given.quick, settings=settings, others_before=others)
+    if given.data is None:
+        print("no hippocampus data: give its folder with --data; scripts and runs are left out", file=sys.stderr)
+        given.parts = [name for name in given.parts if name not in ("scripts", "runs")]
+    run_parts("doctor", PARTS, given, __doc__)
 
 
 def scripts(given: argparse.Namespace) -> Part:

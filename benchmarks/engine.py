@@ -13,37 +13,22 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
-from benchmarks.harness import Claim, arguments, busy_machine, finish, median_ratio
-
-Part = tuple[list[Claim], dict[str, list[float]], dict[str, Any]]
-"""Claims, raw numbers by series, and what else a reader should know."""
+from benchmarks.harness import Claim, Part, arguments, median_ratio, part_arguments, run_parts
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     given = arguments(
         str(__doc__).splitlines()[0], argv,
-        parts={"nargs": "+", "choices": tuple(PARTS), "default": list(PARTS)},
+        parts=part_arguments(PARTS),
         rounds={"type": int, "help": "steps, or windows' volumes, per arm; default 15, quick 2"},
         seeds={"type": int, "help": "ablation: runs per arm; default 3, quick 1"},
         precisions={"nargs": "+", "choices": ("fp32", "bf16"), "default": ["fp32", "bf16"], "help": "sliding window"},
         arms={"nargs": "+", "help": "ablation: some of its arms"},
         work={"type": Path, "help": "ablation: keep the result of every run here, and reuse what is there"},
     )  # fmt: skip
-    others = busy_machine()
     given.rounds = given.rounds or (2 if given.quick else 15)
-    claims: list[Claim] = []
-    results: dict[str, list[float]] = {}
-    settings: dict[str, Any] = {"about": __doc__}
-    for name in given.parts:
-        print(f"{name} ...", file=sys.stderr)
-        part_claims, part_results, told = PARTS[name](given)
-        claims += part_claims
-        results |= {f"{name}/{series}": values for series, values in part_results.items()}
-        settings[name] = told
-    label = "engine" if given.parts == list(PARTS) else "_".join(["engine", *given.parts])
-    finish(label, claims, results, given.out, given.quick, settings=settings, others_before=others)
+    run_parts("engine", PARTS, given, __doc__)
 
 
 def steps(given: argparse.Namespace) -> Part:

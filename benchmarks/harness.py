@@ -87,6 +87,33 @@ def arguments(description: str, argv: Sequence[str] | None = None, **extra: dict
     return given
 
 
+Part = tuple[list[Claim], dict[str, list[float]], Any]
+"""What one part of a benchmark gives: its claims, series by name, and what else is to be kept of it."""
+
+
+def part_arguments(parts: Mapping[str, Callable[[argparse.Namespace], Part]]) -> dict[str, Any]:
+    """The flag `--parts`, for `arguments`."""
+    return {"nargs": "+", "choices": tuple(parts), "default": list(parts)}
+
+
+def run_parts(
+    bench: str, parts: Mapping[str, Callable[[argparse.Namespace], Part]], given: argparse.Namespace, about: str | None
+) -> None:
+    """Run the parts in `given.parts` one after another and write their results as one file."""
+    others = busy_machine()
+    claims: list[Claim] = []
+    results: dict[str, list[float]] = {}
+    settings: dict[str, Any] = {"about": about}
+    for name in given.parts:
+        print(f"{name} ...", file=sys.stderr)
+        part_claims, part_results, told = parts[name](given)
+        claims += part_claims
+        results |= {f"{name}/{series}": values for series, values in part_results.items()}
+        settings[name] = told
+    label = bench if given.parts == list(parts) else "_".join([bench, *given.parts])
+    finish(label, claims, results, given.out, given.quick, settings=settings, others_before=others)
+
+
 def busy_machine(seconds: float = 1.0) -> float:
     """Cores used by other programs over `seconds`; warns on stderr above 0.3, since timings then say little."""
     others = other_cores(seconds)

@@ -12,35 +12,21 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.harness import Claim, arguments, busy_machine, finish
-
-Part = tuple[list[Claim], dict[str, list[float]], dict[str, Any]]
+from benchmarks.harness import Claim, Part, arguments, part_arguments, run_parts
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     given = arguments(
         str(__doc__).splitlines()[0], argv,
-        parts={"nargs": "+", "choices": tuple(PARTS), "default": list(PARTS)},
+        parts=part_arguments(PARTS),
         seconds={"type": float, "help": "for the search; default 400, quick 30"},
     )  # fmt: skip
-    others = busy_machine()
     given.seconds = given.seconds or (30.0 if given.quick else 400.0)
-    claims: list[Claim] = []
-    results: dict[str, list[float]] = {}
-    settings: dict[str, Any] = {"about": __doc__}
     if given.data is None:
         print("no hippocampus data: give its folder with --data", file=sys.stderr)
         return
-    for name in given.parts:
-        print(f"{name} ...", file=sys.stderr)
-        part_claims, part_results, told = PARTS[name](given)
-        claims += part_claims
-        results |= {f"{name}/{series}": values for series, values in part_results.items()}
-        settings[name] = told
-    label = "tune" if given.parts == list(PARTS) else "_".join(["tune", *given.parts])
-    finish(label, claims, results, given.out, given.quick, settings=settings, others_before=others)
+    run_parts("tune", PARTS, given, __doc__)
 
 
 def search(given: argparse.Namespace) -> Part:
