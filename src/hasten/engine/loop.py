@@ -6,7 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from ignite.engine import Engine, Events
 from torch import Tensor, nn
 
 from hasten.distribute.agree import from_first
+from hasten.distribute.launch.faults import faults_of
+from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.engine.async_validate import AsyncValidation, Validated
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoints import Checkpoints
@@ -24,7 +26,7 @@ from hasten.engine.metric import Dice
 from hasten.engine.observed import Observed
 from hasten.engine.outcome import Best, Outcome, best_on_disk, model_content
 from hasten.engine.parts import Parts
-from hasten.engine.ranks import RankLog, mean_over_ranks, random_states, take_up_random
+from hasten.engine.ranks import RANKS, RankLog, mean_over_ranks, random_states, take_up_random
 from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
 from hasten.engine.stop import StopRequest
@@ -59,6 +61,8 @@ class Loop:
         self.strategy, self.world = parts.step.strategy, parts.step.strategy.world
         shared, several = parts.planned.config.distribute, self.world.size > 1
         self.rank_log = RankLog(out, self.world) if several else None
+        self.watchdog = watchdog_of(self.world, out / RANKS, timeout_s=shared.timeout_s)
+        self._fault = faults_of(self.world, out / RANKS)
         self.observed = Observed(out, parts.planned, steps=lambda: self.done, time_s=self.time_s, first=first)
         self.log = TrainLog(
             self.observed.record if self.world.first else None,
@@ -100,6 +104,8 @@ class Loop:
         try:
             with ExitStack() as stack:
                 stack.enter_context(self.stop)
+                if self.watchdog is not None:
+                    stack.enter_context(self.watchdog)
                 stack.enter_context(self.saver)
                 if self.beside is not None:
                     stack.enter_context(self.beside)
@@ -166,6 +172,18 @@ class Loop:
 
     def _after_step(self, engine: Engine) -> None:
         step = self.done = engine.state.iteration
+        if self._fault is not None:
+            self._fault(step)
+        if self.watchdog is not None:
+            self.watchdog.beat(step)
+        with self._unwatched():
+            self._between_steps(engine, step)
+
+    def _unwatched(self) -> AbstractContextManager:
+        """A validation or the wait for a disk may take long."""
+        return self.watchdog.paused() if self.watchdog is not None else nullcontext()
+
+    def _between_steps(self, engine: Engine, step: int) -> None:
         if step % max(1, self.steps // _LOGS) == 0 or step == self.steps:
             self._log(step)
         if self.beside is not None:

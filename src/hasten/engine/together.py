@@ -9,8 +9,9 @@ from torch import distributed, nn
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
 from hasten.config.schema import RunConfig
-from hasten.distribute.agree import first_here, from_first, on_all
+from hasten.distribute.agree import first_here, from_first, on_all, require_same
 from hasten.distribute.group import patient_group
+from hasten.distribute.launch.facts import start_facts
 from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.allocator import keep_freed_memory
 from hasten.engine.job import Planned, build_net, plan_run, with_train
@@ -47,6 +48,9 @@ def put_together(config: RunConfig, plan: Path | None, clock: Clock, strategy: S
     with patient_group() as group:
         with clock.span("read_plan"):
             planned = on_all(world, read_plan, group=group)
+            if world.size > 1:
+                ids = [case.id for case in (*planned.train, *planned.validation)]
+                require_same(world, start_facts(config, planned.fingerprint, cases=ids))
         with clock.span("prepare"):
             arena = on_all(world, prepare, group=group)
         return parts_of(planned, arena, clock, strategy, group)

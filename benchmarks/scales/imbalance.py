@@ -1,0 +1,70 @@
+"""How evenly cases are dealt among workers: cut by count in the order of the list, and balanced by cost.
+
+Balanced means the mean load over the largest: the share of the time in which a worker has something to do while the one
+with the most finishes. On the sizes of the hippocampus volumes, in voxels, and on a skewed set: log-normal sizes (sigma
+1), as of scans of several protocols. `partition` is for whole-volume work such as validation; `deal` is for the parts
+of the training cases, whose numbers of cases are equal too, in the first round and after exchanges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+WORKERS = (2, 4, 8)
+SKEWED_CASES, SIGMA, SEEDS = 260, 1.0, 20
+ROUNDS = 5
+
+
+def measure(data: Path | None) -> dict[str, Any]:
+    """Of each set and number of workers, what share is balanced before and after. data: of the hippocampus, if there.
+
+    Of the skewed set the worst of several seeds.
+    """
+    found: dict[str, Any] = {"balanced": "mean load over largest load", "sets": {}}
+    if data is None:
+        print("no hippocampus data: give its folder with --data; its imbalance is left out", flush=True)
+    else:
+        found["sets"]["hippocampus"] = {str(count): compared(sizes_of(data), count) for count in WORKERS}
+    drawn = [
+        np.exp(SIGMA * np.random.default_rng(seed).standard_normal(SKEWED_CASES)).tolist() for seed in range(SEEDS)
+    ]
+    found["sets"]["skewed"] = {
+        str(count): _worst([compared(costs, count) for costs in drawn]) for count in WORKERS
+    }  # fmt: skip
+    return found
+
+
+def compared(costs: Sequence[float], workers: int) -> dict[str, float]:
+    """What share is balanced, by each way of dealing."""
+    from hasten.distribute.balance import balanced, in_order, loads_of, partition
+    from hasten.distribute.parts import Deal
+
+    deal = Deal(costs={f"{number:06d}": cost for number, cost in enumerate(costs)}, parts=workers, seed=0, every=1)
+    ways = {
+        "in order": [in_order(len(costs), workers)],
+        "partition": [partition(costs, workers)],
+        "deal": [deal.positions(0)],
+        "deal, after exchanges": [deal.positions(number) for number in range(1, ROUNDS + 1)],
+    }
+    return {name: min(balanced(loads_of(costs, parts)) for parts in found) for name, found in ways.items()}
+
+
+def _worst(found: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: min(each[name] for each in found) for name in found[0]}
+
+
+def sizes_of(data: Path) -> list[float]:
+    """Voxels of each case of a source."""
+    from hasten.cache.fingerprint import get_fingerprint
+    from hasten.cases.sources import load_case_set
+    from hasten.config.schema import CacheConfig
+
+    with TemporaryDirectory() as folder:
+        fingerprint = get_fingerprint(load_case_set(data), CacheConfig(dir=folder))
+    return [float(prod(shape)) for shape in fingerprint.shapes]
