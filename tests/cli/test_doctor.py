@@ -160,7 +160,7 @@ def test_an_incomplete_run_is_one_clear_error(app, calls, phantoms, tmp_path: Pa
     (tmp_path / "checkpoints").mkdir()
     found = invoke(app, tmp_path)
     assert found.exit_code == 2
-    assert "is an incomplete run, without its run.yaml" in found.output
+    assert "holds an incomplete run (checkpoints, but no run.yaml)" in found.output
     (tmp_path / RUN_YAML).write_text("train: {steps: [1\n")
     broken = invoke(app, tmp_path)
     assert broken.exit_code == 2

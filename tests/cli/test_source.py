@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.cli.source import config_from
+from hasten.cli.source import config_from, run_from
 from hasten.cli.train import _resumed
 from hasten.config.load import dump_run, load_run
 from hasten.observe.rundir import RUN_YAML
@@ -29,3 +29,19 @@ def test_a_resumed_run_takes_a_url_that_is_signed_again(tmp_path: Path) -> None:
         ValueError, match=r"^https://host/other: the run in .* was trained on https://host/set/list\.json;"
     ):
         _resumed(tmp_path, "https://host/other?Signature=1", [])
+
+
+def test_a_run_s_folder_stands_for_its_settings_and_an_incomplete_one_is_refused(tmp_path: Path) -> None:
+    run, data = tmp_path / "run", tmp_path / "data"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "metrics.jsonl").write_text("")
+    data.mkdir()
+    (data / "summary.json").write_text("{}")  # a data set may well have one
+    with pytest.raises(ValueError, match=r"holds an incomplete run \(metrics.jsonl, checkpoints, but no run.yaml\)"):
+        run_from(str(run), [])
+    (run / "run.yaml").write_text(f"data: {{source: {data}}}\n")
+    found = run_from(str(run), ["train.seed=5"])
+    assert (found.train.seed, found.data.source) == (5, str(data))
+    assert run_from(str(data), []).data.source == str(data)
+    with pytest.raises(ValueError, match="no such file"):
+        run_from(str(tmp_path / "nowhere"), [])

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from hasten.cli.source import OVERRIDES_HELP, config_from
-from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML
+from hasten.cli.source import OVERRIDES_HELP, run_from
+from hasten.observe.rundir import RUN_YAML
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,18 +140,14 @@ def _run(
 def run_config(source: str, overrides: list[str]) -> RunConfig:
     """The run of a YAML file, of a run's folder, or of a data set with nothing settled.
 
-    Raises ValueError for a run's folder without its run.yaml, for a script, and as `config_from` does.
+    Raises ValueError for a script, and as `run_from` does.
     """
-    folder = Path(source).expanduser()
-    if folder.is_dir() and (folder / RUN_YAML).is_file():
-        return config_from(str(folder / RUN_YAML), overrides)
-    if folder.is_dir() and any((folder / name).exists() for name in (PLAN_JSON, METRICS_JSONL, CHECKPOINTS)):
-        raise ValueError(f"{folder}: is an incomplete run, without its {RUN_YAML}; name the data set or a YAML instead")
-    if folder.suffix == ".py" or folder.name.startswith("python"):
+    path = Path(source).expanduser()
+    if not path.is_dir() and (path.suffix == ".py" or path.name.startswith("python")):
         raise ValueError(
             f"{source}: a script goes after --, as it is run: hasten doctor -- python train.py --its options"
         )
-    return config_from(source, overrides)
+    return run_from(source, overrides)
 
 
 def _echo(silent: bool) -> Callable[[str], None]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from hasten.cli.source import OVERRIDES_HELP, config_from
-
-if TYPE_CHECKING:
-    from hasten.config.schema import RunConfig
+from hasten.cli.source import OVERRIDES_HELP, run_from
 
 
 def profile(
@@ -38,7 +35,7 @@ def profile(
         raise ValueError(f"--steps {steps}: give 1 or more")
     if cases < 1:
         raise ValueError(f"--cases {cases}: give 1 or more")
-    config = _config(source, overrides or [])
+    config = run_from(source, overrides or [])
     if nsys:
         _nsight(source, overrides or [], empty_folder(out), steps, cases)
         return
@@ -55,13 +52,6 @@ def profile(
     taken = take(config, steps=steps, cases=cases)
     write(taken, out, reports=wanted[0], formats=wanted[1])
     typer.echo("\n".join(_closing(out)))
-
-
-def _config(source: str, overrides: list[str]) -> RunConfig:
-    from hasten.study.profile.source import run_folder_config
-
-    found = run_folder_config(Path(source).expanduser(), overrides)
-    return found if found is not None else config_from(source, overrides)
 
 
 def _nsight(source: str, overrides: list[str], out: Path, steps: int, cases: int) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML
+
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
 
@@ -42,3 +44,21 @@ def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
     config = load_run(None, overrides)
     named = source if is_url(source) else str(path.absolute())
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
+
+
+def run_from(source: str, overrides: Sequence[str]) -> RunConfig:
+    """As `config_from`, and the folder of a run stands for its run.yaml.
+
+    Raises ValueError for a run's folder without it too.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        if (folder / RUN_YAML).is_file():
+            return config_from(str(folder / RUN_YAML), overrides)
+        left = [name for name in (METRICS_JSONL, PLAN_JSON, ENV_JSON, CHECKPOINTS) if (folder / name).exists()]
+        if left:
+            raise ValueError(
+                f"{folder}: holds an incomplete run ({', '.join(left)}, but no {RUN_YAML}); "
+                "name its data set or a run's YAML"
+            )
+    return config_from(source, overrides)

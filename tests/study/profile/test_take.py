@@ -11,11 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from hasten.cases.phantom import write_phantoms
-from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
 from hasten.observe.ranges import PHASES
 from hasten.study.profile.recording import read
-from hasten.study.profile.source import empty_folder, run_folder_config
+from hasten.study.profile.source import empty_folder
 from hasten.study.profile.take import Taken, take
 from hasten.study.profile.write import FORMATS, REPORTS, chosen, write
 from tests.engine.runs import config_of
@@ -114,19 +113,6 @@ def test_names_are_chosen_in_their_order() -> None:
     with pytest.raises(ValueError, match="--reports: names none of summary, phases"):
         chosen(" , ", REPORTS, "--reports")
 
-
-def test_a_run_s_folder_is_read_and_an_incomplete_one_refused(config: RunConfig, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    (run / "checkpoints").mkdir(parents=True)
-    (run / "metrics.jsonl").write_text("")
-    with pytest.raises(ValueError, match=r"holds an incomplete run \(metrics.jsonl, checkpoints, but no run.yaml\)"):
-        run_folder_config(run)
-    (run / "run.yaml").write_text(dump_run(config))
-    found = run_folder_config(run, ("train.seed=5",))
-    assert found is not None
-    assert (found.train.seed, found.data.source) == (5, config.data.source)
-    assert run_folder_config(Path(config.data.source).parent / "nowhere") is None
-    assert run_folder_config(tmp_path) is None  # no run, perhaps a data set
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -366,13 +366,3 @@ def test_the_command_takes_yaml_overrides_and_the_folder_of_a_run(
         assert f"hasten train {out / 'tuned.yaml'} --out FOLDER" in done.output
         assert load_run(out / "tuned.yaml").train.steps == 30
         assert load_run(out / "tuned.yaml").train.precision == "bf16"
-
-
-def test_a_run_folder_that_is_incomplete_is_told(tmp_path: Path) -> None:
-    from hasten.cli.tune import _config
-
-    (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(ValueError, match=r"looks like a run's folder \(checkpoints\), but run.yaml is missing"):
-        _config(str(tmp_path), [])
-    with pytest.raises(ValueError, match="no such file"):
-        _config(str(tmp_path / "nowhere"), [])
