@@ -1,5 +1,5 @@
 """`python -m hasten`."""
 
-from hasten.cli.main import app
+from hasten.cli.main import main
 
-app(prog_name="hasten")
+main()

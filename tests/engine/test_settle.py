@@ -256,7 +256,7 @@ class Programs:
         self.spec: Any = None
         self.cases: Any = None
 
-    def __call__(self, spec: Any, tables: Any, cases: Any, seed: int, *, compile: bool, pages: Any = None) -> Any:
+    def __call__(self, spec: Any, tables: Any, cases: Any, seed: int, *, compile: bool, **more: Any) -> Any:
         self.made.append(compile)
         self.spec, self.cases = spec, cases
 

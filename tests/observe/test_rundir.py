@@ -25,6 +25,12 @@ def test_a_directory_in_use_is_refused_and_kept(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["precious.txt"]
 
 
+def test_logs_of_a_launcher_make_no_directory_a_used_one(tmp_path: Path) -> None:
+    for name in (rundir.LOGS, rundir.RANKS):
+        (tmp_path / name).mkdir()
+    assert (create_run_dir(tmp_path, resume=False) / "checkpoints").is_dir()
+
+
 def test_resume_needs_a_run(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(ValueError, match=r"holds no run to resume \(run.yaml is missing\)"):

@@ -79,3 +79,22 @@ def test_plain_values() -> None:
     assert plain(0.003) == "0.003"
     assert threshold(0.8) == "0.80"
     assert threshold(0.875) == "0.875"
+
+
+def test_graphs_are_over_any_quantity() -> None:
+    line = figures.Graph(x=[1, 2, 8], y=[1.0, 1.9, 6.0], color="--c1", spread=[(1, 1), (1.8, 2), (5, 7)])
+    ideal = figures.Graph(x=[0, 8], y=[0, 8], color="--muted", dashed=True)
+    svg = figures.graphs([line, ideal], x_label="Workers", id_prefix="p", describe="d", ticks=[1, 2, 8], level=0.8)
+    texts = [element.text for element in parsed(svg).iter("text")]
+    assert "Workers" in texts
+    assert [text for text in texts if text in ("1", "2", "8")][:3] == ["1", "2", "8"]
+    assert svg.count("stroke-dasharray") == 2
+    assert not re.search(r"#[0-9a-f]{6}\b", svg)
+
+
+def test_small_values_of_a_log_axis_are_plain() -> None:
+    low = figures.Graph(x=[0, 1, 2], y=[0.001, 0.01, 0.1], color="--c1")
+    svg = figures.graphs([low], x_label="Epochs", id_prefix="p", describe="d", log=True)
+    texts = [element.text or "" for element in parsed(svg).iter("text")]
+    assert "0.01" in texts
+    assert not any("e" in text for text in texts if text != "Epochs")

@@ -11,6 +11,7 @@ import pytest
 
 from hasten.report.figures import Line, curves
 from hasten.report.study_page import Bar, Section, Table, write_study_page
+from hasten.report.view import Key
 from hasten.report.words import NBSP
 
 EVIL = "<script>alert('x')</script>\"&{{ 7 * 7 }}"
@@ -152,3 +153,15 @@ def test_a_folder_cannot_be_the_page(tmp_path: Path) -> None:
 
 def test_letters_that_no_file_can_hold_are_replaced(tmp_path: Path) -> None:
     assert "name ?" in write(tmp_path, Section(title="name \udc80")).text
+
+
+def test_a_figure_has_its_legend(tmp_path: Path) -> None:
+    figure = curves([Line(seconds=[0.0, 1.0], values=[1.0, 2.0], color="--c1")], id_prefix="f", describe="d")
+    keys = (Key(name=EVIL, color="--c1"), Key(name="ideal", color="--muted", dashed=True))
+    page = write(tmp_path, Section(title="A", svg=figure, keys=keys))
+    assert page.text.count(EVIL) == 1
+    assert "ideal" in page.text
+    assert [value for name, value in page.attributes if name == "class" and "swatch" in value] == [
+        "swatch", "swatch dashed",
+    ]  # fmt: skip
+    assert write(tmp_path, Section(title="A", keys=keys)).tags["li"] == 0

@@ -22,6 +22,7 @@ from hasten.augment.store import Store, check_fits, common_size, with_sets
 from hasten.observe.ranges import Range, ranges_on
 from hasten.sample.order import cases_of
 from hasten.sample.random import hash32, sample_key
+from hasten.sample.share import WHOLE, Share, share_mistake
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class ChainProgram:
     train_cases: Tensor
     """(n,) int64 positions in the store."""
     batch_size: int
+    share: Share = WHOLE
+    """Of each batch, the samples that this program makes."""
     kernels: Kernels = NOTHING_COMPILED
     renderer: Any = render
     follower: Any = follow
@@ -59,8 +62,18 @@ class ChainProgram:
         return self.seed.device
 
     def __call__(self, step: int) -> Batch:
-        """(B, C, *S) by key: samples step * B ... step * B + B - 1 of the stream."""
+        """(B, C, *S) by key: samples step * B ... step * B + B - 1 of the stream, or a rank's share of them."""
         return next(self.batches(step, step + 1))
+
+    def shared(self, share: Share) -> ChainProgram:
+        """The same program for one rank of several. Raises ValueError for a batch that can't be dealt among them.
+
+        Operations that mix the samples of a batch mix those of the share.
+        """
+        mistake = share_mistake(self.batch_size, share.pieces, share.size)
+        if mistake:
+            raise ValueError(mistake)
+        return replace(self, share=share)
 
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of steps `first` ... `last` - 1."""
@@ -69,23 +82,24 @@ class ChainProgram:
 
     def draws(self, first: int, last: int) -> Iterator[Draws]:
         """What is drawn for these steps."""
-        size = self.batch_size
+        size, own = self.batch_size, self.share.count(self.batch_size)
         for begin in range(first, last, _STEPS_PER_DRAW):
             end = min(last, begin + _STEPS_PER_DRAW)
             with Range("draw"), torch.no_grad():
                 sample = torch.arange(begin * size, end * size, device=self.seed.device)
                 drawn = self.drawn(sample)
             for number in range(end - begin):
-                yield part(drawn, number * size, size)
+                yield part(drawn, number * own, own)
 
     def drawn(self, sample: Tensor) -> Draws:
-        """The numbers of the given samples. sample: (B,) int64 global sample numbers in a row."""
+        """The numbers of the given samples, or of the share of them. sample: (B,) int64 global numbers in a row."""
         crop, store = self.chain.crop, self.store
         repeats = 1 if crop is None else crop.num_samples
         # Samples of one case follow each other: as many items as they can touch are looked up, and repeated.
         item = torch.div(sample, repeats, rounding_mode="floor")
         items = item[0] + torch.arange(sample.shape[0] // repeats + 2, device=sample.device)
         case = self.train_cases[cases_of(self.seed, items, self.train_cases.shape[0])][item - item[0]]
+        case, sample = self.share.cut(case, self.batch_size), self.share.cut(sample, self.batch_size)
         key = sample_key(self.seed, sample)
         if crop is None:
             start = torch.zeros(sample.shape[0], 3, dtype=torch.int64, device=sample.device)

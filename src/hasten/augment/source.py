@@ -19,6 +19,7 @@ from hasten.cache.chain import fresh
 from hasten.config.schema import Triple
 from hasten.sample.order import cases_of
 from hasten.sample.random import sample_key
+from hasten.sample.share import WHOLE, Share, share_mistake
 
 _KEPT = (torch.float16, torch.float32, torch.int16, torch.uint8)
 _CASE, _SAMPLE = 0x50C4, 0x50C5
@@ -124,6 +125,7 @@ class SampledProgram:
     rest: ChainProgram
     """The operations after the source. Its store stands for the form of a batch."""
     batch_size: int
+    share: Share = WHOLE
 
     @property
     def device(self) -> torch.device:
@@ -136,15 +138,23 @@ class SampledProgram:
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of steps `first` ... `last` - 1."""
         for step in range(first, last):
-            start = step * self.batch_size
-            samples = self.source.samples(range(start, start + self.batch_size))
-            yield through(self.rest, stacked(self.source.transforms, samples), start)
+            numbers = self.share.numbers(step, self.batch_size)
+            samples = self.source.samples(numbers)
+            yield through(self.rest, stacked(self.source.transforms, samples), numbers[0], numbers)
+
+    def shared(self, share: Share) -> SampledProgram:
+        """As that of `ChainProgram`."""
+        mistake = share_mistake(self.batch_size, share.pieces, share.size)
+        if mistake:
+            raise ValueError(mistake)
+        return replace(self, share=share)
 
 
-def through(program: ChainProgram, batch: Batch, first: int) -> Batch:
+def through(program: ChainProgram, batch: Batch, first: int, numbers: Sequence[int] | None = None) -> Batch:
     """A batch of samples `first` ... through the operations of a chain without a crop. batch: (B, C, *S) by key.
 
-    Raises ValueError where its form is not that which the program was made for.
+    numbers: of the samples, where they are not in a row. Raises ValueError where its form is not that which the program
+    was made for.
     """
     own = {key: batch[key] for key in program.chain.keys}
     store, first_stage = batch_store(own, program.seed.device), program.stages[0]
@@ -156,7 +166,8 @@ def through(program: ChainProgram, batch: Batch, first: int) -> Batch:
         )
     size = store.shape.shape[0]
     device = program.seed.device
-    sample = torch.arange(first, first + size, device=device)
+    in_a_row = numbers is None or numbers[-1] - numbers[0] == size - 1
+    sample = torch.arange(first, first + size, device=device) if in_a_row else torch.tensor(numbers, device=device)
     key = sample_key(program.seed, sample)
     with torch.no_grad():
         stages = draw_stages(program.stages, key, store.channels, store.spatial_dims)

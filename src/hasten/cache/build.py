@@ -27,7 +27,7 @@ from hasten.cache.file import (
 )
 from hasten.cache.homes import at_home
 from hasten.cache.journal import JOURNAL, note, recover
-from hasten.cache.key import arena_key, cache_dir, entry_name
+from hasten.cache.key import arena_key, cache_dir, digest, entry_name
 from hasten.cache.publish import discard, explained
 from hasten.cache.turns import building
 from hasten.cases.types import Case, CaseSet
@@ -60,22 +60,27 @@ def get_arena(
     *,
     device: str = "cpu",
     first: Sequence[str] = (),
+    only: bool = False,
+    numbers: Sequence[int] | None = None,
     tick: Tick | None = None,
 ) -> Arena:
     """The arena of these cases in the homes that `cache` asks for: opened if it is in the cache, else filled first.
 
-    first: ids of the cases to keep in the fastest home, as far as they fit; those that are trained on. A damaged entry
-    is rebuilt with a warning. Raises ValueError from reading a case, or naming the cache folder where it is full or
-    can't be written; earlier entries stay as they are.
+    first: ids of the cases to keep in the fastest home, as far as they fit; those that are trained on. only: as in
+    `at_home`. numbers: where the set is some cases of a larger one, each one's place in that, so that they are prepared
+    as there. A damaged entry is rebuilt with a warning. Raises ValueError from reading a case, or naming the cache
+    folder where it is full or can't be written; earlier entries stay as they are.
     """
     key = arena_key(case_set, prepare, cache.max_points, hash_content=cache.hash_content)
+    if numbers is not None:
+        key = digest([key, list(numbers)])
     folder = cache_dir(cache) / "arena" / entry_name(case_set.name, key)
     with explained(folder.parent):
         for _ in range(3):
             if not (folder / INDEX).exists():
-                build_arena(case_set, prepare, folder, max_points=cache.max_points, tick=tick)
+                build_arena(case_set, prepare, folder, max_points=cache.max_points, tick=tick, numbers=numbers)
             try:
-                arena = at_home(folder, cache, torch.device(device), first)
+                arena = at_home(folder, cache, torch.device(device), first, only=only)
                 with suppress(OSError):  # the time of the last use, for `hasten cache prune`
                     os.utime(folder / INDEX)
                 return arena
@@ -88,11 +93,17 @@ def get_arena(
 
 
 def build_arena(
-    case_set: CaseSet, prepare: PrepareConfig, folder: Path, *, max_points: int, tick: Tick | None = None
+    case_set: CaseSet,
+    prepare: PrepareConfig,
+    folder: Path,
+    *,
+    max_points: int,
+    tick: Tick | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> None:
     """Prepare every case and publish the entry as `folder`, or wait for the process that is at it.
 
-    A build that was killed is gone on with. Errors are those of `get_arena`.
+    A build that was killed is gone on with. numbers: as in `get_arena`. Errors are those of `get_arena`.
     """
     if not case_set.cases:
         raise ValueError(f"{case_set.source}: holds no cases; check data.source")
@@ -103,12 +114,19 @@ def build_arena(
             if partial is None:
                 return
             if not (partial / INDEX).exists():
-                _fill(case_set, prepare, partial, max_points, tick)
+                _fill(case_set, prepare, partial, max_points, tick, numbers or range(len(case_set.cases)))
             for name in {path.name for path in partial.iterdir()} - {IMAGE, LABEL, POINTS, INDEX}:
                 (partial / name).unlink()  # the journal, and what a kill left half written
 
 
-def _fill(case_set: CaseSet, prepare: PrepareConfig, folder: Path, max_points: int, tick: Tick | None) -> None:
+def _fill(
+    case_set: CaseSet,
+    prepare: PrepareConfig,
+    folder: Path,
+    max_points: int,
+    tick: Tick | None,
+    numbers: Sequence[int],
+) -> None:
     voxel_bytes = np.dtype(prepare.dtype).itemsize * len(case_set.channels)
     entries = recover(folder, [case.id for case in case_set.cases], voxel_bytes)
     if entries:
@@ -119,7 +137,7 @@ def _fill(case_set: CaseSet, prepare: PrepareConfig, folder: Path, max_points: i
         (folder / LABEL).open("ab") as label,
         (folder / POINTS).open("ab") as points,
         (folder / JOURNAL).open("ab") as journal,
-        closing(_prepared(case_set, prepare, max_points, first=len(entries))) as works,
+        closing(_prepared(case_set, prepare, max_points, numbers, first=len(entries))) as works,
     ):
         for work in works:
             for stream, array in ((image, work.image), (label, work.label), (points, work.points)):
@@ -153,7 +171,7 @@ def _sync(stream: IO[bytes]) -> None:
 
 
 def _prepared(
-    case_set: CaseSet, prepare: PrepareConfig, max_points: int, *, first: int
+    case_set: CaseSet, prepare: PrepareConfig, max_points: int, numbers: Sequence[int], *, first: int
 ) -> Generator[_Work, None, None]:
     """Cases from the `first` on in their order, prepared on threads; at most two per thread are in memory.
 
@@ -163,7 +181,7 @@ def _prepared(
     with one_torch_thread(), ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[_Work]] = deque()
         try:
-            for number, case in enumerate(case_set.cases[first:], first):
+            for case, number in zip(case_set.cases[first:], numbers[first:], strict=True):
                 waiting.append(pool.submit(_work, case, case_set, prepare, max_points, number))
                 if len(waiting) >= 2 * threads:
                     yield waiting.popleft().result()

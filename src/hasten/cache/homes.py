@@ -13,6 +13,7 @@ import torch
 from hasten.cache.arena import Arena, Part, Tables
 from hasten.cache.file import entry_bytes, open_arena, verify_entry
 from hasten.cache.memory import available_memory
+from hasten.cache.own import own_cases
 from hasten.config.schema import CacheConfig
 from hasten.config.size import parse_size
 
@@ -39,11 +40,17 @@ def place(sizes: Sequence[int], order: Sequence[int], *, device: int, ram: int) 
     return Placement(*(tuple(sorted(each)) for each in homes))
 
 
-def at_home(folder: Path, config: CacheConfig, device: torch.device, first: Sequence[str] = ()) -> Arena:
+def at_home(
+    folder: Path, config: CacheConfig, device: torch.device, first: Sequence[str] = (), *, only: bool = False
+) -> Arena:
     """Open an entry where `config` wants it. first: ids of the cases that fast homes are for (those trained on).
 
-    Raises ValueError where the device is too small for what it was told to hold, and the errors of `open_arena`.
+    only: fast homes hold nothing else, as a process does that trains on a part of the cases; where they all lie on the
+    device, the arena holds no other case. Raises ValueError where the device is too small for what it was told to hold,
+    and the errors of `open_arena`.
     """
+    if only:
+        return _own(folder, config, device, first)
     if config.home in ("file", "ram"):
         return open_arena(folder, home=config.home)
     if config.home == "device" and device.type == "cpu":
@@ -57,6 +64,26 @@ def at_home(folder: Path, config: CacheConfig, device: torch.device, first: Sequ
     order = [*wanted, *sorted(set(range(len(arena.ids))) - set(wanted))]
     placement = place(arena.case_bytes, order, device=_device_budget(config, device), ram=_ram_budget(config))
     return _placed(arena, folder, placement, device)
+
+
+def _own(folder: Path, config: CacheConfig, device: torch.device, ids: Sequence[str]) -> Arena:
+    arena = open_arena(folder, home="file")
+    own = arena.index(tuple(ids))
+    if config.home == "file":
+        return arena
+    if config.home == "ram" or (config.home == "device" and device.type == "cpu"):
+        placement = Placement((), own, ())
+    elif config.home == "device":
+        placement = Placement(own, (), ())
+    else:
+        placement = place(arena.case_bytes, own, device=_device_budget(config, device), ram=_ram_budget(config))
+    if len(placement.device) < len(own):
+        return _kept(folder, arena, placement, device)
+    arena = open_arena(folder, home="file", verified=own)
+    try:
+        return own_cases(arena, own, device)
+    except torch.OutOfMemoryError as error:
+        raise _too_large(sum(arena.case_bytes[case] for case in own), device, "home=device") from error
 
 
 def _device_budget(config: CacheConfig, device: torch.device) -> int:
@@ -77,6 +104,11 @@ def _placed(arena: Arena, folder: Path, placement: Placement, device: torch.devi
         return _moved(arena, device, arena.num_bytes, "device")
     if len(placement.ram) == len(arena.ids):
         return open_arena(folder, home="ram")
+    return _kept(folder, arena, placement, device)
+
+
+def _kept(folder: Path, arena: Arena, placement: Placement, device: torch.device) -> Arena:
+    """Some cases on the device, some in memory; all others in the file."""
     arena = open_arena(folder, home="ram", held=placement.ram, verified=placement.device)
     if placement.device:
         arena = replace(arena, part=part_of(arena, placement.device, device))

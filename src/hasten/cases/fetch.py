@@ -16,7 +16,7 @@ from secrets import token_hex
 from typing import BinaryIO, Literal
 
 from hasten.cases.place import Remote, local_name, server_of
-from hasten.cases.record import Record, complete_copy, record_path, write_record
+from hasten.cases.record import Record, complete_copy, write_record
 from hasten.cases.transport import Stat, Stopped, Stores, Trouble, chunk_of
 from hasten.config.url import shown
 from hasten.files import same_file, sync_folder

@@ -13,12 +13,15 @@ from hasten.cli.bench import app as bench
 from hasten.cli.cache import app as cache
 from hasten.cli.doctor import DoctorCommand, doctor
 from hasten.cli.export import export
+from hasten.cli.launch import launch
 from hasten.cli.phantom import phantom
 from hasten.cli.plan import plan
 from hasten.cli.predict import predict
 from hasten.cli.profile import profile
-from hasten.cli.ranks import told_by_rank
+from hasten.cli.ranks import leave, told_by_rank
 from hasten.cli.report import report
+from hasten.cli.scale import app as scale
+from hasten.cli.slurm import app as slurm
 from hasten.cli.train import train
 from hasten.cli.tune import tune
 from hasten.cli.watch import watch
@@ -49,11 +52,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (train, watch, plan, predict, export, report, profile, tune, phantom):
+for verb in (train, launch, watch, plan, predict, export, report, profile, tune, phantom):
     app.command()(verb)
 app.command(cls=DoctorCommand)(doctor)
 app.add_typer(cache, name="cache")
 app.add_typer(bench, name="bench")
+app.add_typer(slurm, name="slurm")
+app.add_typer(scale, name="scale")
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,3 +74,12 @@ def _main(
     ] = False,
 ) -> None:
     pass
+
+
+def main() -> None:
+    """What the command `hasten` and `python -m hasten` run."""
+    try:
+        app(prog_name="hasten")
+    except SystemExit as end:
+        leave(end.code)
+        raise

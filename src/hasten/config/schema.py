@@ -123,7 +123,7 @@ class SampleConfig:
     stages: Stages = ()
     """Progressive patches: up to that share of the steps a patch's sides are `patch` times that factor."""
     stage_voxels: bool = True
-    """Whether a stage of smaller patches has so many more of them in a batch that a step sees as many voxels."""
+    """Whether a stage of smaller patches has more of them in a batch, a whole multiple, up to a full batch's voxels."""
     compile: bool | None = None
     """Compile the batch program; None compiles when the run is long enough for it to pay."""
 
@@ -289,7 +289,9 @@ class DistributeConfig:
     The samples of a run are decided by the number of parts, whatever number of processes shares them.
     """
     exchange_every: int = 0
-    """Epochs after which the parts are dealt anew, and cases travel between processes; 0 never does."""
+    """Epochs after which the parts are dealt anew, and processes take other cases; 0 never does."""
+    exchange: Literal["file", "send"] = "file"
+    """Where those come from: the cache of each host, which holds all cases, or the processes that have them."""
     timeout_s: float = 600.0
     """Seconds that a process waits for the others in a step before the run is ended."""
 

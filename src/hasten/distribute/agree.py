@@ -37,7 +37,13 @@ def on_all(world: World, work: Callable[[], T], *, group: distributed.ProcessGro
         result = work()
     except ValueError as error:
         failure = error
-    told = _gathered(str(failure) if failure is not None else None, group)
+    try:
+        told = _gathered(str(failure) if failure is not None else None, group)
+    except RuntimeError:
+        # The others are gone, or wait in another place until their time is up: this is what they would have heard.
+        if failure is not None:
+            raise failure from None
+        raise
     failed = [rank for rank, message in enumerate(told) if message is not None]
     if not failed:
         return result  # type: ignore[return-value]
@@ -70,11 +76,11 @@ def require_same(world: World, facts: Mapping[str, Any]) -> None:
     def compare() -> None:
         _, wanted = everyone[0]
         for rank, (host, found) in enumerate(everyone):
-            for name, value in wanted.items():
-                if found.get(name) != value:
+            for name in (*wanted, *(name for name in found if name not in wanted)):
+                if found.get(name) != wanted.get(name):
                     raise Agreed(
                         f"{name}: rank {rank} on {host} has {found.get(name)}, and rank 0 on {everyone[0][0]} has "
-                        f"{value}; give all nodes the same"
+                        f"{wanted.get(name)}; give all nodes the same"
                     )
 
     if world.first:

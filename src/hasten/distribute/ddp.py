@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -61,17 +62,18 @@ class Ddp(Strategy):
         config = self.config
         # A bucket that is never full before the end is sent after the backward pass.
         bucket = config.bucket_mb if config.overlap else _ONE_BUCKET_MB
+        # Buffers are equal without it, but for a batch norm's, which may differ while training.
+        options: dict[str, Any] = {_SYNC_BUFFERS: False}
         wrapped = DistributedDataParallel(
             network,
             device_ids=[device.index] if device.type == "cuda" else None,
             # torch takes a fraction too, and makes bytes of it.
-            bucket_cap_mb=bucket,  # type: ignore[arg-type]
+            bucket_cap_mb=bucket,
             gradient_as_bucket_view=True,
             static_graph=config.static_graph,
-            # Buffers are equal without it, but for a batch norm's, which may differ while training.
-            **{_SYNC_BUFFERS: False},  # type: ignore[arg-type]
             # `place` has done it.
             init_sync=False,
+            **options,
         )
         match config.gradients:
             case "fp16":

@@ -11,10 +11,17 @@ import torch
 from torch import distributed
 
 from hasten.config.schema import DistributeConfig
+from hasten.distribute.route import in_time, why_unreachable
 from hasten.distribute.world import World
 
 _PATIENT = timedelta(hours=12)
 """What one process may do before training while the others wait for it: preparing a large data set takes hours."""
+
+
+_HOPELESS_S = 30.0
+"""How long an address that does not exist is tried: a cluster's names may come a little after its processes."""
+_LATE_S = 2.0
+"""By how much torch's own timeouts are given the chance to come first."""
 
 
 class NotMet(ValueError):
@@ -34,16 +41,17 @@ def joined(world: World, config: DistributeConfig, device: torch.device) -> Iter
     if world.launcher == "horovod" and "MASTER_ADDR" not in os.environ:
         from hasten.distribute.horovod import meet_by_horovod
 
-        meet_by_horovod(world, config)
+        meet_by_horovod(world)
     _default_address(world)
     backend = config.backend if config.backend != "auto" else ("nccl" if device.type == "cuda" else "gloo")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=config.timeout_s)
+    store = _store(world, timeout)
     try:
-        distributed.init_process_group(backend, rank=world.rank, world_size=world.size, timeout=timeout)
+        distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
     except (RuntimeError, ValueError, OSError) as error:
-        raise NotMet(_unreachable(world, error)) from error
+        raise _not_met(world, _first_line(error)) from error
     try:
         yield
     finally:
@@ -73,14 +81,42 @@ def _default_address(world: World) -> None:
     if missing:
         raise ValueError(
             f"{', '.join(missing)}: not set, so {world} does not know where to meet the others; "
-            "start the job by `hasten launch`, torchrun or `hasten slurm submit`, which set them"
+            "start the job by `hasten launch`, torchrun or `hasten slurm submit`, which set them, or name the host of "
+            "rank 0 yourself: mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500"
         )
 
 
-def _unreachable(world: World, error: Exception) -> str:
+def _store(world: World, timeout: timedelta) -> distributed.Store:
+    """Where the ranks meet, within `timeout` and a little; NotMet else."""
+    host, told, limit_s = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], timeout.total_seconds()
+    if not told.isdigit() or not 0 < int(told) < 2**16:
+        raise NotMet(f"MASTER_PORT={told}: must be the number of a port, 1 to 65535; the launcher sets it")
+    held_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+    if not world.first or held_by_launcher:
+        # torch would tell of it too, later, in a page of C++ frames.
+        reason = why_unreachable(host, int(told), within_s=limit_s, hopeless_s=_HOPELESS_S)
+        if reason is not None:
+            raise _not_met(world, reason)
+
+    def meet() -> distributed.Store:
+        found: distributed.Store = next(distributed.rendezvous("env://", world.rank, world.size, timeout=timeout))[0]
+        return found
+
+    try:
+        # What listens there may be another program, which would never answer.
+        return in_time(meet, limit_s + _LATE_S)
+    except (RuntimeError, ValueError, OSError) as error:
+        reason = "the port is taken by another program" if "EADDRINUSE" in str(error) else _first_line(error)
+        raise _not_met(world, reason) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _not_met(world: World, reason: str) -> NotMet:
     where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return (
-        f"{world} could not meet the others at {where} ({reason}); check that rank 0 runs there, that the port is "
-        "free and that no firewall lies between"
+    return NotMet(
+        f"{world} could not meet the others at {where} ({reason}); check that rank 0 runs on the host of MASTER_ADDR, "
+        "that MASTER_PORT is free there and no firewall lies between, and that all ranks were started"
     )

@@ -1,4 +1,4 @@
-"""Which process of how many this one is: told by torchrun, Horovod, SLURM or MPI, in that order."""
+"""Which process of how many this one is: told by torchrun, Horovod, MPI or SLURM, in that order."""
 
 from __future__ import annotations
 
@@ -50,18 +50,25 @@ def detect_world(environment: Mapping[str, str] | None = None) -> World:
     """
     told = os.environ if environment is None else environment
     host = socket.gethostname()
+    # A job that SLURM queued again goes on, whatever started its ranks.
+    queued = _number(told, "SLURM_RESTART_COUNT", 0)
     if "RANK" in told and "WORLD_SIZE" in told:
-        restarts = _number(told, "TORCHELASTIC_RESTART_COUNT", 0)
+        restarts = _number(told, "TORCHELASTIC_RESTART_COUNT", 0) + queued
         return _world(told, ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "torchrun", restarts, host)
     if _HOROVOD[0] in told:
-        return _world(told, _HOROVOD, "horovod", 0, host)
+        return _world(told, _HOROVOD, "horovod", queued, host)
+    # Within a job, mpirun starts a helper on each node by srun, whose variables its ranks inherit. They count by
+    # themselves if they tell the place on the host too: what srun tells for MPI's sake (PMI) leaves that out.
+    for names in _MPI:
+        if names[0] in told and names[2] in told:
+            return _world(told, names, "mpi", queued, host)
     # sbatch sets the number of tasks for the batch script too, which is one process: only srun sets the step's.
     if "SLURM_STEP_ID" in told and "SLURM_PROCID" in told and _number(told, "SLURM_NTASKS", 1) > 1:
-        return _world(told, _SLURM, "slurm", _number(told, "SLURM_RESTART_COUNT", 0), host)
+        return _world(told, _SLURM, "slurm", queued, host)
     for names in _MPI:
         if names[0] in told:
-            return _world(told, names, "mpi", 0, host)
-    return World(host=host, restarts=_number(told, "SLURM_RESTART_COUNT", 0))
+            return _world(told, names, "mpi", queued, host)
+    return World(host=host, restarts=queued)
 
 
 def _world(

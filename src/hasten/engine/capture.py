@@ -18,7 +18,7 @@ from torch import Tensor
 from hasten.engine.step import TrainStep
 from hasten.feed.staged import StagedProgram
 from hasten.optim.average import average_share
-from hasten.sample.program import BatchProgram, draw
+from hasten.sample.program import BatchProgram
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ def why_not(step: TrainStep, program: object) -> str | None:
     """What keeps a step from being captured; None if nothing that can be told beforehand does."""
     if step.device.type != "cuda":
         return "there is no CUDA device"
-    if step.strategy.world.size > 1:
-        return "several processes share the step"
+    if step.strategy.world.size > 1 or step.strategy.name == "dp":
+        return "several processes or devices share the step"
     if isinstance(program, StagedProgram):
         return "patches change their size on the way"
     if not isinstance(program, BatchProgram) or program.seed.device.type != "cuda":
@@ -202,7 +202,7 @@ class CapturedStep:
         schedule, update.schedule = update.schedule, None  # set by `_set`, outside the graph
         try:
             with torch.no_grad():
-                drawn = draw(program.spec, program.tables, program.train_cases, program.seed, self._sample)
+                drawn = program.drawn(self._sample)
                 image, label = program.render(program.spec, program.tables, drawn)
             return self.step(image, label, 0)
         finally:

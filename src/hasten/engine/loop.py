@@ -32,6 +32,7 @@ from hasten.engine.state import restore_state, training_state
 from hasten.engine.stop import StopRequest
 from hasten.engine.train_log import TrainLog
 from hasten.engine.validate import validate
+from hasten.feed.rounds import RoundedProgram
 from hasten.feed.staged import StagedProgram, feed_of
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.progress import Progress
@@ -137,7 +138,7 @@ class Loop:
     def _samples(self, first: int, last: int) -> int:
         """Patches in the steps from 0-based `first` up to `last`, which is not counted."""
         program = self.parts.program
-        if isinstance(program, StagedProgram):
+        if isinstance(program, StagedProgram | RoundedProgram):
             return program.samples(first, last)
         return (last - first) * self.batch_size
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from hasten.cache.arena import Arena
 from hasten.config.size import parse_size
+from hasten.distribute.parts import CaseParts
 from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.batch_size import find_batch_size_for
 from hasten.engine.capture import CapturedStep, why_not
@@ -21,16 +22,14 @@ from hasten.engine.job import Planned, inference_of, with_train
 from hasten.engine.measure import Engaged
 from hasten.engine.precision import autocast, scaler_for
 from hasten.engine.ranks import share_of
-from hasten.engine.settle import example_of, settle_network, settle_program
+from hasten.engine.settle import Program, example_of, settle_network, settle_program
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
-from hasten.feed.staged import StagedProgram
 from hasten.nets.build import build_loss
 from hasten.nets.recompute.apply import recompute
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, build_schedule
-from hasten.sample.mixed import MixedProgram
 from hasten.sample.program import BatchProgram
 
 log = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ class Parts:
     """With everything measured settled, so that its configuration repeats this run."""
     arena: Arena
     step: TrainStep
-    program: BatchProgram | MixedProgram | StagedProgram
+    program: Program
     captured: CapturedStep | None
     """The step and its batch as one CUDA graph, where that is possible and not switched off."""
     inference: Inference
@@ -79,8 +78,12 @@ def build_parts(
     engaged: dict[str, Engaged],
     step_seconds: float,
     strategy: Strategy | None = None,
+    held: CaseParts | None = None,
 ) -> Parts:
-    """Put a run together. `network` is contiguous, as `build_net` gives it; `settle_variant` gave the last two."""
+    """Put a run together. `network` is contiguous, as `build_net` gives it; `settle_variant` gave engaged and seconds.
+
+    held: the training cases, where they are dealt into parts; `arena` then holds those of validation.
+    """
     train, dims = planned.config.train, planned.case_set.spatial_dims
     strategy = strategy or alone()
     assert train.channels_last is not None
@@ -89,14 +92,16 @@ def build_parts(
     planned = _fit_batch(planned, network, engaged)
     with clock.span("compile"):
         planned, program, engaged["compiled batch program"] = settle_program(
-            planned, arena, share_of(planned, strategy)
+            planned, arena, share_of(planned, strategy), held
         )
         step = _step(planned, network, strategy)
         weights = step.update.weights
         planned, compiled, engaged["compiled network"] = settle_network(planned, weights, step_seconds, strategy.world)
         step.network = strategy.wrap(compiled)
     engaged["fused optimizer"] = Engaged(True, _OPTIMIZERS.get(train.optimizer, _FOREACH))
-    engaged["arena home"] = Engaged(True, f"{arena.home}, {arena.num_bytes / 2**20:.0f} MiB for {len(arena.ids)} cases")
+    trained = arena if held is None else held.arena(0)
+    size = f"{trained.num_bytes / 2**20:.0f} MiB for {len(trained.ids)} cases"
+    engaged["arena home"] = Engaged(True, f"{trained.home}, {size}")
     inference = inference_of(planned.config, spatial_dims=dims, device=planned.device)
     captured = _captured(planned, step, program, engaged)
     if captured is None:
@@ -149,9 +154,7 @@ def _fit_batch(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]
     return with_train(planned, learning_rate_batch=train.learning_rate_batch or batch_size)
 
 
-def _captured(
-    planned: Planned, step: TrainStep, program: BatchProgram | MixedProgram | StagedProgram, engaged: dict[str, Engaged]
-) -> CapturedStep | None:
+def _captured(planned: Planned, step: TrainStep, program: Program, engaged: dict[str, Engaged]) -> CapturedStep | None:
     """What becomes of it is known only some steps into the run."""
     wanted = planned.config.train.capture
     reason = "set in the configuration" if wanted is False else why_not(step, program)

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from hasten.distribute.parts import parts_mistake
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.job import Planned
 from hasten.observe.rundir import append_jsonl
-from hasten.sample.share import WHOLE, Share, share_mistake
+from hasten.sample.share import WHOLE, Share
 
 RANKS = "ranks"
 """Folder of a run that holds a log for each of its ranks."""
@@ -23,6 +24,11 @@ def rank_mistakes(planned: Planned, strategy: Strategy) -> list[str]:
     """Settings that don't go with this many processes or their strategy, as "dotted.path: what and the remedy"."""
     config, world = planned.config, strategy.world
     found = strategy.mistakes(config)
+    size, parts = share_of(planned, strategy).size, config.distribute.parts
+    assert config.sample.batch_size is not None
+    if parts or size > 1:
+        dealt = parts_mistake(len(planned.train), parts, config.sample.batch_size, config.train.accumulate, size)
+        found += [dealt] if dealt else []
     if world.size == 1:
         return found
     if len(planned.train) < world.size:
@@ -30,10 +36,6 @@ def rank_mistakes(planned: Planned, strategy: Strategy) -> list[str]:
             f"data.source: {len(planned.train)} cases to train on for {world.size} processes; start as many as there "
             "are cases, or fewer"
         )
-    if strategy.splits_batch:
-        assert config.sample.batch_size is not None
-        dealt = share_mistake(config.sample.batch_size, config.train.accumulate, world.size, config.distribute.parts)
-        found += [dealt] if dealt else []
     if config.sample.fit_batch:
         found.append("sample.fit_batch: each process would find its own; set sample.batch_size and leave it out")
     if config.train.validate_async:

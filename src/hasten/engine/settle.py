@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,15 +13,22 @@ from torch import Tensor, nn
 
 from hasten.cache.arena import Arena
 from hasten.cache.key import cache_dir, digest
+from hasten.distribute.parts import CaseParts
 from hasten.distribute.world import World
 from hasten.engine.job import Planned, with_train
 from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, faster_compiled, fastest_variant
-from hasten.feed.staged import StagedProgram, make_staged, stage_plan
+from hasten.feed.rounds import RoundedProgram
+from hasten.feed.staged import Stage, StagedProgram, make_staged, stage_plan
 from hasten.nets.build import build_loss, divisor
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
+from hasten.sample.dealt import Dealt
 from hasten.sample.mixed import MixedProgram, make_mixed
 from hasten.sample.program import BatchProgram, BatchSpec, make_program
 from hasten.sample.share import WHOLE, Share
+
+OneProgram = BatchProgram | MixedProgram
+Program = OneProgram | StagedProgram | RoundedProgram
+Cases = tuple[int, ...] | Dealt
 
 _GIVEN = "set in the configuration"
 _COMPILE_SECONDS = 40.0
@@ -158,9 +164,12 @@ def probe_of(planned: Planned) -> Probe:
 
 
 def settle_program(
-    planned: Planned, arena: Arena, share: Share = WHOLE
-) -> tuple[Planned, BatchProgram | MixedProgram | StagedProgram, Engaged]:
-    """The batch program of a rank's share, compiled if that is set, or if it pays within this run."""
+    planned: Planned, arena: Arena, share: Share = WHOLE, held: CaseParts | None = None
+) -> tuple[Planned, Program, Engaged]:
+    """The batch program of a rank's share, compiled if that is set, or if it pays within this run.
+
+    held: the training cases, where they are dealt into parts; else they lie in `arena`.
+    """
     config = planned.config
     spec = BatchSpec(
         sample=config.sample,
@@ -168,18 +177,17 @@ def settle_program(
         spatial_dims=planned.case_set.spatial_dims,
         spacing=_rotation_spacing(planned),
     )
-    cases = arena.index(tuple(case.id for case in planned.train))
+    source = arena if held is None else held.arena(0)
+    cases = arena.index(tuple(case.id for case in planned.train)) if held is None else held.dealt(0)
     wanted, why = config.sample.compile, _GIVEN
     marker = _kernel_marker(planned)
     if wanted is None and planned.device.type == "cpu":
         wanted, why = False, "on a CPU, making a batch sample by sample measured faster (benchmarks/results, feed)"
     if wanted is None:
-        tables = arena.tables if arena.part is None else arena.part.tables
-        eager = make_program(spec, tables, cases if arena.part is None else (0,), config.train.seed, compile=False)
+        tables, some = (source.tables, cases) if source.part is None else (source.part.tables, (0,))
+        eager = make_program(spec, tables, some, config.train.seed, compile=False, share=share)
         wanted, why = _compile_pays(eager, config.train.steps or 0, planned.device, known=marker.is_file())
-    program = _staged(
-        planned, spec, lambda own: _program(own, arena, cases, config.train.seed, compile=wanted, share=share)
-    )
+    program = _made(planned, spec, source, cases, share, held, compile=wanted)
     if program.compiled:
         # Only a hint for the next run's decision: a cache folder that can't be written must not end this one.
         with contextlib.suppress(OSError):
@@ -190,30 +198,36 @@ def settle_program(
     return dataclasses.replace(planned, config=dataclasses.replace(config, sample=part)), program, on
 
 
-def _staged(
-    planned: Planned, spec: BatchSpec, make: Callable[[BatchSpec], BatchProgram | MixedProgram]
-) -> BatchProgram | MixedProgram | StagedProgram:
-    """One program, or one for each size of the patch."""
+def _made(
+    planned: Planned, spec: BatchSpec, source: Arena, cases: Cases, share: Share, held: CaseParts | None, *,
+    compile: bool,
+) -> Program:  # fmt: skip
+    """One program, or one for each size of the patch, or for each round of dealt cases."""
+    seed, staged = planned.config.train.seed, bool(planned.config.sample.stages)
+    stages = _stages(planned)
+
+    def make(arena: Arena, cases: Cases) -> OneProgram | StagedProgram:
+        def one(own: BatchSpec) -> OneProgram:
+            if arena.part is not None:
+                return make_mixed(own, arena, cases, seed, compile=compile, share=share)
+            return make_program(own, arena.tables, cases, seed, compile=compile, pages=arena.pages, share=share)
+
+        return make_staged(spec, stages, one) if staged else one(spec)
+
+    return make(source, cases) if held is None else held.program(make, stages)
+
+
+def _stages(planned: Planned) -> tuple[Stage, ...]:
+    """Of the whole run; one where patches keep their size."""
     sample, train = planned.config.sample, planned.config.train
-    if not sample.stages:
-        return make(spec)
     assert sample.patch is not None
     assert sample.batch_size is not None
     assert train.steps is not None
     least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `_deepest`
     unit = divisor(planned.config.network)
-    stages = stage_plan(
+    return stage_plan(
         sample.stages, train.steps, sample.patch, unit, sample.batch_size, sample.stage_voxels, least=least
     )
-    return make_staged(spec, stages, make)
-
-
-def _program(
-    spec: BatchSpec, arena: Arena, cases: tuple[int, ...], seed: int, *, compile: bool, share: Share
-) -> BatchProgram | MixedProgram:
-    if arena.part is not None:
-        return make_mixed(spec, arena, cases, seed, compile=compile, share=share)
-    return make_program(spec, arena.tables, cases, seed, compile=compile, pages=arena.pages, share=share)
 
 
 def _compile_pays(eager: BatchProgram, steps: int, device: torch.device, *, known: bool) -> tuple[bool, str]:

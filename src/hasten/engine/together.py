@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from pathlib import Path
 
 from torch import distributed, nn
@@ -10,17 +12,21 @@ from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
 from hasten.config.schema import RunConfig
 from hasten.distribute.agree import first_here, from_first, on_all, require_same
+from hasten.distribute.exchange import case_parts, stored_cases
 from hasten.distribute.group import patient_group
 from hasten.distribute.launch.facts import start_facts
+from hasten.distribute.parts import CaseParts, part_table
 from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.allocator import keep_freed_memory
 from hasten.engine.job import Planned, build_net, plan_run, with_train
 from hasten.engine.measure import Engaged
 from hasten.engine.parts import Parts, build_parts
-from hasten.engine.ranks import rank_mistakes
+from hasten.engine.ranks import rank_mistakes, share_of
 from hasten.engine.settle import example_of, keep_layers, settle_variant
 from hasten.nets.surgery.operate import operate
 from hasten.observe.clock import Clock
+
+log = logging.getLogger(__name__)
 
 Group = distributed.ProcessGroup | None
 
@@ -32,6 +38,7 @@ def put_together(config: RunConfig, plan: Path | None, clock: Clock, strategy: S
     """
     strategy = strategy or alone()
     world = strategy.world
+    send = config.distribute.exchange == "send" and config.distribute.parts > 0 and world.size > 1
 
     def read_plan() -> Planned:
         with first_here(world, group):
@@ -41,9 +48,11 @@ def put_together(config: RunConfig, plan: Path | None, clock: Clock, strategy: S
             raise ValueError("\n".join(mistakes))
         return planned
 
-    def prepare() -> Arena:
+    def prepare() -> tuple[Arena, CaseParts | None]:
         with first_here(world, group):
-            return arena_of(planned)
+            arena = arena_of(planned, send=send)
+        held = _held(planned, strategy, send=send) if config.distribute.parts else None
+        return arena, held
 
     with patient_group() as group:
         with clock.span("read_plan"):
@@ -52,18 +61,46 @@ def put_together(config: RunConfig, plan: Path | None, clock: Clock, strategy: S
                 ids = [case.id for case in (*planned.train, *planned.validation)]
                 require_same(world, start_facts(config, planned.fingerprint, cases=ids))
         with clock.span("prepare"):
-            arena = on_all(world, prepare, group=group)
-        return parts_of(planned, arena, clock, strategy, group)
+            arena, held = on_all(world, prepare, group=group)
+        return parts_of(planned, arena, clock, strategy, group, held)
 
 
-def arena_of(planned: Planned) -> Arena:
-    """The run's prepared cases, from the cache or prepared into it."""
+def arena_of(planned: Planned, *, send: bool = False) -> Arena:
+    """The run's prepared cases, from the cache or prepared into it.
+
+    Where the training cases are dealt into parts it is read for validation alone, and stays in its file; it holds only
+    those cases where others are sent between processes.
+    """
     config, first = planned.config, tuple(case.id for case in planned.train)
+    if send:
+        ids = [case.id for case in planned.validation]
+        return stored_cases(planned.case_set, ids, config.prepare, config.cache)
+    if config.distribute.parts:
+        return get_arena(planned.case_set, config.prepare, replace(config.cache, home="file"))
     return get_arena(planned.case_set, config.prepare, config.cache, device=str(planned.device), first=first)
 
 
+def _held(planned: Planned, strategy: Strategy, *, send: bool) -> CaseParts:
+    """This rank's training cases, in memory."""
+    ids, world = [case.id for case in planned.train], strategy.world
+    share = share_of(planned, strategy)
+    held = case_parts(
+        planned.config, planned.case_set, ids, planned.fingerprint, share, planned.device,
+        send=send, neighbours=world.local_size,
+    )  # fmt: skip
+    held.arena(0)
+    if world.first:
+        log.info("training cases in parts\n%s", part_table(held.deal, share.size))
+    return held
+
+
 def parts_of(
-    planned: Planned, arena: Arena, clock: Clock, strategy: Strategy | None = None, group: Group = None
+    planned: Planned,
+    arena: Arena,
+    clock: Clock,
+    strategy: Strategy | None = None,
+    group: Group = None,
+    held: CaseParts | None = None,
 ) -> Parts:
     """Network, measured switches and programs, on cases that lie ready."""
     strategy = strategy or alone()
@@ -77,7 +114,9 @@ def parts_of(
         if kept is not None:
             engaged["kept host memory"] = kept
         engaged["surgery"] = Engaged(done.fused + done.biases > 0, str(done))
-    return build_parts(planned, arena, network, clock, engaged=engaged, step_seconds=seconds, strategy=strategy)
+    return build_parts(
+        planned, arena, network, clock, engaged=engaged, step_seconds=seconds, strategy=strategy, held=held
+    )
 
 
 def _settle(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -63,7 +64,8 @@ def stage_plan(
     ((0.5, 0.5),) is the first half of the steps with half the sides. A side is rounded to a multiple of the network's
     `divisor` (D, H, W), is at least `least` times that, and never more than the full one; patches of a single multiple
     in every direction, whose coarsest features would be one voxel, are doubled along their first long side.
-    keep_voxels: as many patches more in a batch as leave the voxels of a step no more than those of a full one.
+    keep_voxels: as many times the patches in a batch as leave the voxels of a step no more than those of a full one; a
+    whole number, so that what `batch_size` can be dealt among, every stage's can be.
 
     Samples are numbered through the run whatever the batches hold, so that the cases keep their order over the stages.
     Batches of a stage begin at a multiple of its batch size: fewer samples than that are left out between two stages.
@@ -77,7 +79,7 @@ def stage_plan(
         if end <= begin:
             continue
         small = _patch(patch, divisor, factor, least)
-        size = batch_size * prod(patch) // prod(small) if keep_voxels else batch_size
+        size = batch_size * (prod(patch) // prod(small)) if keep_voxels else batch_size
         if found and (found[-1].patch, found[-1].batch_size) == (small, size):
             found[-1] = replace(found[-1], last=end)
         else:
@@ -96,7 +98,10 @@ class StagedProgram:
     """One for each stage."""
 
     def __call__(self, step: int) -> Batch:
-        """Samples (step + ahead) * B ... (step + ahead) * B + B - 1 of the stream, B being the stage's batch size."""
+        """Samples (step + ahead) * B ... (step + ahead) * B + B - 1 of the stream, B being the stage's batch size.
+
+        Of several ranks, the share of them that the stage's program makes.
+        """
         return next(self.batches(step, step + 1))
 
     @property
@@ -116,36 +121,49 @@ class StagedProgram:
 
     def stage(self, step: int) -> Stage:
         """The stage of a step; steps after the last stage have its shape."""
-        return next((stage for stage in self.stages if step < stage.last), self.stages[-1])
+        return stage_at(self.stages, step)
 
     def samples(self, first: int, last: int) -> int:
-        """Patches in steps `first` ... `last` - 1."""
-        return sum((end - begin) * stage.batch_size for stage, begin, end in self._parts(first, last))
+        """Patches in steps `first` ... `last` - 1, of all ranks."""
+        return sum((end - begin) * stage.batch_size for stage, begin, end in cut_by_stage(self.stages, first, last))
 
     def segments(self, first: int, last: int) -> list[Segment]:
         """Steps `first` ... `last` - 1, cut where the shape changes."""
         programs = dict(zip(self.stages, self.programs, strict=True))
         return [
             Segment(programs[stage], begin + stage.ahead, end + stage.ahead)
-            for stage, begin, end in self._parts(first, last)
+            for stage, begin, end in cut_by_stage(self.stages, first, last)
         ]
 
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of steps `first` ... `last` - 1; each is the same whatever the first one was."""
-        for program, begin, end in self.segments(first, last):
-            if isinstance(program, MixedProgram):
-                yield from map(program.merged, program.host_batches(begin, end))
-            else:
-                yield from program.batches(begin, end)
+        return batches_of(self.segments(first, last))
 
-    def _parts(self, first: int, last: int) -> list[tuple[Stage, int, int]]:
-        found = []
-        for stage in self.stages:
-            end = last if stage is self.stages[-1] else min(last, stage.last)
-            if first < end:
-                found.append((stage, first, end))
-                first = end
-        return found
+
+def batches_of(segments: Iterable[Segment]) -> Generator[Batch, None, None]:
+    """The batches of segments, made in line."""
+    for program, first, last in segments:
+        if isinstance(program, MixedProgram):
+            yield from map(program.merged, program.host_batches(first, last))
+        else:
+            yield from program.batches(first, last)
+        del program  # as in `StagedFeed`
+
+
+def stage_at(stages: Sequence[Stage], step: int) -> Stage:
+    """The stage of a step; steps after the last stage have its shape."""
+    return next((stage for stage in stages if step < stage.last), stages[-1])
+
+
+def cut_by_stage(stages: Sequence[Stage], first: int, last: int) -> list[tuple[Stage, int, int]]:
+    """Steps `first` ... `last` - 1, cut where the stage changes: (stage, first, last) of each piece."""
+    found = []
+    for stage in stages:
+        end = last if stage is stages[-1] else min(last, stage.last)
+        if first < end:
+            found.append((stage, first, end))
+            first = end
+    return found
 
 
 def make_staged(spec: BatchSpec, stages: Sequence[Stage], make: Callable[[BatchSpec], Program]) -> StagedProgram:
@@ -157,34 +175,51 @@ def make_staged(spec: BatchSpec, stages: Sequence[Stage], make: Callable[[BatchS
     return StagedProgram(stages=tuple(stages), programs=tuple(programs))
 
 
+class InSegments(Protocol):
+    """A `StagedProgram`, or what gives the batches of its steps in segments as that does."""
+
+    def segments(self, first: int, last: int) -> Iterable[Segment]:
+        """Steps `first` ... `last` - 1, cut where shape or program change; what is made lazily is made in turn."""
+        ...
+
+
 class StagedFeed:
     """Iterate over the batches of steps `first` ... `last` - 1 of a staged program, as `Feed` does for one shape.
 
-    Each stage has a feed of its own, since its slots have one shape: where batches come from the host, the first one of
-    a stage is waited for.
+    Each segment has a feed of its own, since its slots have one shape: where batches come from the host, the first one
+    of a segment is waited for. A segment's program is let go before the next one is asked for.
     """
 
-    def __init__(self, program: StagedProgram, *, device: torch.device, first: int, last: int) -> None:
+    def __init__(self, program: InSegments, *, device: torch.device, first: int, last: int) -> None:
         self.program, self.device, self.first, self.last = program, device, first, last
-        self._feeds: list[Feed] = []
+        self._waited = 0.0
+        self._feed: Feed | None = None
 
     @property
     def wait_seconds(self) -> float:
         """Wall time so far in which the step stood still for data."""
-        return sum(feed.wait_seconds for feed in self._feeds)
+        return self._waited + (self._feed.wait_seconds if self._feed is not None else 0.0)
 
     def __iter__(self) -> Generator[Batch, None, None]:
-        for program, first, last in self.program.segments(self.first, self.last):
-            feed = Feed(program, device=self.device, first=first, last=last)
-            self._feeds.append(feed)
-            with closing(iter(feed)) as batches:
+        segments = iter(self.program.segments(self.first, self.last))
+        while True:
+            begin = time.perf_counter()
+            segment = next(segments, None)
+            self._waited += time.perf_counter() - begin
+            if segment is None:
+                return
+            self._feed = Feed(segment.program, device=self.device, first=segment.first, last=segment.last)
+            with closing(iter(self._feed)) as batches:
                 yield from batches
+            self._waited, self._feed = self.wait_seconds, None
+            del segment, batches  # the next segment's cases must not find this one's still in memory
 
 
-def feed_of(program: Program | StagedProgram, *, device: torch.device, first: int, last: int) -> Feed | StagedFeed:
+def feed_of(program: Program | InSegments, *, device: torch.device, first: int, last: int) -> Feed | StagedFeed:
     """The feed of a program of any kind."""
-    kind = StagedFeed if isinstance(program, StagedProgram) else Feed
-    return kind(program, device=device, first=first, last=last)  # type: ignore[arg-type]
+    if isinstance(program, (BatchProgram, MixedProgram)):
+        return Feed(program, device=device, first=first, last=last)
+    return StagedFeed(program, device=device, first=first, last=last)
 
 
 def _check(stages: Sequence[tuple[float, float]]) -> None:

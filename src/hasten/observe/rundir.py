@@ -17,6 +17,10 @@ METRICS_JSONL = "metrics.jsonl"
 SUMMARY_JSON = "summary.json"
 CHECKPOINTS = "checkpoints"
 REPORT_HTML = "report.html"
+LOGS = "logs"
+RANKS = "ranks"
+_OF_LAUNCHER = {LOGS, RANKS}
+"""Folders that a launcher fills before the run begins: they make no directory a used one."""
 
 
 def create_run_dir(path: Path, *, resume: bool) -> Path:
@@ -30,7 +34,7 @@ def create_run_dir(path: Path, *, resume: bool) -> Path:
     if resume and not (path / RUN_YAML).is_file():
         raise ValueError(f"{path}: holds no run to resume ({RUN_YAML} is missing); leave out --resume to start one")
     try:
-        if not resume and path.is_dir() and any(path.iterdir()):
+        if not resume and path.is_dir() and any(entry.name not in _OF_LAUNCHER for entry in path.iterdir()):
             raise ValueError(f"{path}: is not empty; add --resume to go on with the run in it, or choose another --out")
         (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         # A real write: permission bits say nothing about read-only mounts, full disks or a superuser.

@@ -57,6 +57,19 @@ def color(index: int) -> str:
     return f"--c{index % NUM_COLORS + 1}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Graph:
+    """One line over any quantity. `color` names a CSS variable of the page."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    color: str
+    width: float = 1.8
+    dashed: bool = False
+    spread: Sequence[tuple[float, float]] = ()
+    """Lowest and highest value at each x, drawn as a bar; of lines of up to `MAX_POINTS` points."""
+
+
 def curves(
     lines: Sequence[Line],
     *,
@@ -72,34 +85,70 @@ def curves(
 
     Returns an <svg> element; `describe` is its spoken label.
     """
-    figure, axes = _axes(HEIGHT, left=44, right=10, bottom=46, top=10)
     longest = max((max(line.seconds) for line in lines if len(line.seconds)), default=0.0)
     unit, divisor = _time_unit(longest)
+    return graphs(
+        [
+            Graph(x=[second / divisor for second in line.seconds], y=line.values, color=line.color, width=line.width)
+            for line in lines
+        ],
+        x_label=f"Time since the start ({unit})",
+        id_prefix=id_prefix,
+        describe=describe,
+        level=target,
+        log=log,
+        bounds=bounds,
+    )
+
+
+def graphs(
+    lines: Sequence[Graph],
+    *,
+    x_label: str,
+    id_prefix: str,
+    describe: str,
+    level: float | None = None,
+    log: bool = False,
+    bounds: tuple[float, float | None] | None = None,
+    ticks: Sequence[float] = (),
+) -> str:
+    """Lines over the quantity that `x_label` names, with a dashed level. bounds: as of `curves`; ticks: places on x.
+
+    Returns an <svg> element; `describe` is its spoken label.
+    """
+    figure, axes = _axes(HEIGHT, left=44, right=10, bottom=46, top=10)
     for line in lines:
-        seconds, values = _thin(line.seconds, line.values)
+        x, y = _thin(line.x, line.y)
         axes.plot(
-            [second / divisor for second in seconds],
-            values,
+            x,
+            y,
             color=_VARIABLES[line.color],
             linewidth=line.width,
-            marker="o" if len(values) <= 30 else None,
+            linestyle=(0, (5, 4)) if line.dashed else "solid",
+            marker="o" if len(y) <= 30 and not line.dashed else None,
             markersize=3.5,
             markeredgewidth=0,
         )
-    if target is not None:
-        axes.axhline(target, color=_VARIABLES["--muted"], linewidth=1.2, linestyle=(0, (5, 4)))
+        if line.spread:
+            low, high = zip(*line.spread, strict=True)
+            axes.vlines(line.x, low, high, color=_VARIABLES[line.color], linewidth=1.2)
+    if level is not None:
+        axes.axhline(level, color=_VARIABLES["--muted"], linewidth=1.2, linestyle=(0, (5, 4)))
     if log:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(LogFormatter(minor_thresholds=(2, 0.6)))
-        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.6)))
+        axes.yaxis.set_major_formatter(_Plain(minor_thresholds=(2, 0.6)))
+        axes.yaxis.set_minor_formatter(_Plain(minor_thresholds=(2, 0.6)))
     else:
         axes.yaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlim(left=0)
     if bounds is not None:
         axes.set_ylim(*bounds)
-    axes.xaxis.set_major_locator(MaxNLocator(7))
+    if ticks:
+        axes.set_xticks(list(ticks), [f"{tick:g}" for tick in ticks])
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(7))
     axes.grid(True, color=_VARIABLES["--line"], linewidth=0.8)
-    axes.set_xlabel(f"Time since the start ({unit})")
+    axes.set_xlabel(x_label)
     return _svg(figure, id_prefix=id_prefix, describe=describe)
 
 
@@ -128,6 +177,13 @@ def time_bar(parts: Sequence[Part], *, id_prefix: str, describe: str) -> str:
     axes.xaxis.set_major_locator(MaxNLocator(7))
     axes.set_xlabel(f"Time, summed for each part ({unit})")
     return _svg(figure, id_prefix=id_prefix, describe=describe)
+
+
+class _Plain(LogFormatter):
+    """0.01 and not 1e-02."""
+
+    def __call__(self, value: float, position: int | None = None) -> str:
+        return f"{value:g}" if super().__call__(value, position) else ""
 
 
 def _axes(height: int, *, left: int, right: int, bottom: int, top: int) -> tuple[Figure, matplotlib.axes.Axes]:

@@ -53,6 +53,8 @@ class Section:
     svg: str = ""
     note: str = ""
     pre: str = ""
+    keys: tuple[Key, ...] = ()
+    """The figure's legend."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

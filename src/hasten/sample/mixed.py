@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from hasten.cache.arena import Arena
+from hasten.sample.dealt import Dealt
 from hasten.sample.intensity import Intensity
 from hasten.sample.program import Batch, BatchProgram, make_program
+from hasten.sample.share import WHOLE, Share
 from hasten.sample.types import BatchSpec, Draw
 
 
@@ -45,10 +47,10 @@ class MixedProgram:
     def host_batches(self, first: int, last: int) -> Generator[tuple[Tensor, ...], None, None]:
         """The host's share of steps `first` ... `last` - 1, and what the device needs to know to do its own."""
         spec = self.host.spec
-        patch, size = spec.sample.patch, spec.sample.batch_size
+        patch = spec.sample.patch
         assert patch is not None
-        assert size is not None
         for drawn in self.host.draws(first, last):
+            size = drawn.case.shape[0]
             image = torch.zeros(size, spec.num_channels, *patch)
             label = torch.zeros(size, 1, *patch, dtype=torch.uint8)
             position = self.position[drawn.case]
@@ -75,14 +77,20 @@ class MixedProgram:
 
 
 def make_mixed(
-    spec: BatchSpec, arena: Arena, train_cases: tuple[int, ...], seed: int, *, compile: bool
+    spec: BatchSpec,
+    arena: Arena,
+    train_cases: tuple[int, ...] | Dealt,
+    seed: int,
+    *,
+    compile: bool,
+    share: Share = WHOLE,
 ) -> MixedProgram:
-    """The program of an arena that the device holds a part of. `compile`: the device's half, as in `make_program`."""
+    """The program of an arena that the device holds a part of. `compile`: the device's half. As `make_program`."""
     assert arena.part is not None
     return MixedProgram(
-        host=make_program(spec, arena.tables, train_cases, seed, compile=False, pages=arena.pages),
+        host=make_program(spec, arena.tables, train_cases, seed, compile=False, pages=arena.pages, share=share),
         # Of this one only the rendering is used: what it draws would be of the wrong cases.
-        device=make_program(spec, arena.part.tables, (0,), seed, compile=compile),
+        device=make_program(spec, arena.part.tables, (0,), seed, compile=compile, share=share),
         position=arena.part.position,
     )
 

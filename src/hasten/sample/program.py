@@ -19,12 +19,14 @@ from hasten.cache.pages import Pages
 from hasten.observe.ranges import Range
 from hasten.sample.ahead import read_ahead
 from hasten.sample.crop import crop_start
+from hasten.sample.dealt import Dealt, PartOrders, part_orders
 from hasten.sample.gather import gather_image, gather_label
 from hasten.sample.geometry import affine_matrix, source_coordinates
 from hasten.sample.host import render_on_host
 from hasten.sample.intensity import Intensity, augment_intensity, draw_intensity
 from hasten.sample.order import cases_of
 from hasten.sample.random import sample_key
+from hasten.sample.share import WHOLE, Share, share_mistake
 from hasten.sample.types import BatchSpec, Draw
 
 log = logging.getLogger(__name__)
@@ -37,14 +39,29 @@ _STEPS_PER_DRAW = 32
 """Drawing is some two hundred small operations whatever the number of samples, so steps are drawn together."""
 
 
-def draw(spec: BatchSpec, tables: Tables, train_cases: Tensor, seed: Tensor, sample: Tensor) -> Draw:
-    """The numbers of the given samples of the stream that `seed` names.
+def draw(
+    spec: BatchSpec,
+    tables: Tables,
+    train_cases: Tensor,
+    seed: Tensor,
+    sample: Tensor,
+    *,
+    share: Share = WHOLE,
+    orders: PartOrders | None = None,
+) -> Draw:
+    """The numbers of the given samples of the stream that `seed` names, or of a rank's share of them.
 
-    train_cases: (n,) int64 positions in the arena; seed: () int64; sample: (B,) int64 global sample numbers in a row.
+    train_cases: (n,) int64 positions in the arena; seed: () int64; sample: (B,) int64 global sample numbers in a row,
+    of whole batches where there is a share or `orders`, which then decide the cases.
     """
+    size = spec.sample.batch_size
     assert spec.sample.patch is not None
-    case = train_cases[cases_of(seed, sample, train_cases.shape[0])]
-    key = sample_key(seed, sample)
+    assert size is not None
+    if orders is None:
+        case = share.cut(train_cases[cases_of(seed, sample, train_cases.shape[0])], size)
+    else:
+        case = orders.cases_of(sample, size, share.pieces)
+    key = sample_key(seed, share.cut(sample, size))
     return Draw(
         case=case,
         key=key,
@@ -86,9 +103,13 @@ class BatchProgram:
     spec: BatchSpec
     tables: Tables
     train_cases: Tensor
-    """(n,) int64 positions in the arena that are trained on."""
+    """(n,) int64 positions in the arena that are trained on; of dealt cases, those of this rank."""
     seed: Tensor
     """() int64."""
+    share: Share = WHOLE
+    """Of each batch of `spec.sample.batch_size` samples, those that this program makes."""
+    orders: PartOrders | None = None
+    """Where the cases are dealt into parts."""
     render: Render = render
     pages: Pages | None = None
     """For reading ahead, where the tables are on the disk."""
@@ -97,8 +118,14 @@ class BatchProgram:
     compile_seconds: float = 0.0
 
     def __call__(self, step: int) -> Batch:
-        """Samples step * B ... step * B + B - 1 of the stream."""
+        """Samples step * B ... step * B + B - 1 of the stream, or this rank's share of them."""
         return next(self.batches(step, step + 1))
+
+    def drawn(self, sample: Tensor) -> Draw:
+        """What is drawn for whole batches. sample: (N * B,) int64 global sample numbers in a row."""
+        return draw(
+            self.spec, self.tables, self.train_cases, self.seed, sample, share=self.share, orders=self.orders
+        )  # fmt: skip
 
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of steps `first` ... `last` - 1; each is the same whatever the first one was."""
@@ -115,12 +142,13 @@ class BatchProgram:
             end = min(last, begin + _STEPS_PER_DRAW)
             with Range("draw"), torch.no_grad():
                 sample = torch.arange(begin * size, end * size, device=self.seed.device)
-                drawn = draw(self.spec, self.tables, self.train_cases, self.seed, sample)
-            steps = [part(drawn, number * size, size) for number in range(end - begin)]
+                drawn = self.drawn(sample)
+            own = self.share.count(size)
+            steps = [part(drawn, number * own, own) for number in range(end - begin)]
             self._ahead(steps[:1])
-            for number, own in enumerate(steps):
+            for number, step in enumerate(steps):
                 self._ahead(steps[number + 1 : number + 2])
-                yield own
+                yield step
 
     def _ahead(self, steps: list[Draw]) -> None:
         assert self.spec.sample.patch is not None
@@ -132,23 +160,37 @@ class BatchProgram:
 def make_program(
     spec: BatchSpec,
     tables: Tables,
-    train_cases: tuple[int, ...],
+    train_cases: tuple[int, ...] | Dealt,
     seed: int,
     *,
     compile: bool,
     pages: Pages | None = None,
+    share: Share = WHOLE,
 ) -> BatchProgram:
     """The batch program on the device of `tables`. An absent or failing compiler leaves it eager, and `why` says so.
 
     train_cases: positions in the arena. The arena's length and number of cases are dynamic, so that one compiled
-    kernel, which torch keeps on disk, serves every data set with the same patch and augmentation.
+    kernel, which torch keeps on disk, serves every data set with the same patch and augmentation. share: what this
+    rank makes of every batch. Raises ValueError for a batch that can't be dealt among the ranks.
     """
     device = tables.image.device
+    given = torch.tensor(seed, dtype=torch.int64, device=device)
+    parts = len(train_cases.parts) if isinstance(train_cases, Dealt) else 0
+    mistake = share_mistake(spec.sample.batch_size or 1, share.pieces, share.size, parts)
+    if mistake:
+        raise ValueError(mistake)
+    if isinstance(train_cases, Dealt):
+        orders = part_orders(train_cases, given, share)
+        cases = torch.cat(orders.cases)
+    else:
+        orders, cases = None, torch.tensor(train_cases, dtype=torch.int64, device=device)
     program = BatchProgram(
         spec=spec,
         tables=tables,
-        train_cases=torch.tensor(train_cases, dtype=torch.int64, device=device),
-        seed=torch.tensor(seed, dtype=torch.int64, device=device),
+        train_cases=cases,
+        seed=given,
+        share=share,
+        orders=orders,
         render=render if device.type == "cuda" else render_on_host,
         pages=pages,
     )

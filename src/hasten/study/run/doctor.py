@@ -30,6 +30,7 @@ from hasten.study.run.probes import (
     Arms,
     Batch,
     device_busy,
+    last_program,
     operation_costs,
     plain_program,
     run_arms,
@@ -147,9 +148,7 @@ class _Bench:
         program = parts.program
         self.first = program.stages[-1].first if isinstance(program, StagedProgram) else 0
         plain = plain_program(parts)
-        mixed = isinstance(program, MixedProgram) or (
-            isinstance(program, StagedProgram) and isinstance(program.programs[-1], MixedProgram)
-        )
+        mixed = isinstance(last_program(parts), MixedProgram)
         self.inline = not mixed and plain is not None and plain.seed.device.type == self.device.type
 
     def feed(self) -> Feed | StagedFeed:

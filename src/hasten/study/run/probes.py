@@ -22,6 +22,7 @@ from hasten.engine.parts import Parts
 from hasten.engine.settle import probe_of
 from hasten.engine.shortage import out_of_memory
 from hasten.engine.step import TrainStep
+from hasten.feed.rounds import RoundedProgram
 from hasten.feed.staged import StagedProgram
 from hasten.nets.build import divisor
 from hasten.sample.mixed import MixedProgram
@@ -172,9 +173,15 @@ def operation_costs(parts: Parts, *, seconds: float) -> dict[str, float]:
     }
 
 
+def last_program(parts: Parts) -> BatchProgram | MixedProgram:
+    """Of the last stage, and of the round that the run begins with where the cases are dealt anew."""
+    program = parts.program.now if isinstance(parts.program, RoundedProgram) else parts.program
+    return program.programs[-1] if isinstance(program, StagedProgram) else program
+
+
 def plain_program(parts: Parts) -> BatchProgram | None:
     """The program that renders on its own: of the last stage, and the host's half of a mixed one."""
-    program = parts.program.programs[-1] if isinstance(parts.program, StagedProgram) else parts.program
+    program = last_program(parts)
     return program.host if isinstance(program, MixedProgram) else program
 
 

@@ -1,0 +1,106 @@
+"""`hasten launch`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.observe.rundir import RUN_YAML
+
+if TYPE_CHECKING:
+    from hasten.distribute.launch.job import Job
+
+
+def launch(
+    out: Annotated[Path, typer.Option(help="The run's folder, as of `hasten train`.")],
+    source: Annotated[
+        str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP + " Not needed with --resume.")
+    ] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    nproc: Annotated[int | None, typer.Option(help="Processes on this host; by default one for each GPU.")] = None,
+    nnodes: Annotated[int, typer.Option(help="Hosts. Run the same command on each, with its own --node-rank.")] = 1,
+    node_rank: Annotated[int, typer.Option(help="The number of this host, from 0.")] = 0,
+    master: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the hosts meet: host 0 and a free port there.")
+    ] = None,
+    max_restarts: Annotated[
+        int, typer.Option(help="How often all processes go on from the last checkpoint after one has failed.")
+    ] = 0,
+    rdzv_id: Annotated[str, typer.Option(help="A name of the job, the same on all hosts.")] = "hasten",
+    stall_seconds: Annotated[
+        float | None, typer.Option(help="Time without a step after which a process counts as hanging.")
+    ] = None,
+    join_seconds: Annotated[float, typer.Option(help="How long the hosts wait for one another.")] = 300.0,
+    plan: Annotated[
+        Path | None, typer.Option(help="Take the decisions of this plan, as `hasten plan` wrote it.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Train with several processes, on one host or on several; logs of each are in OUT/logs."""
+    from hasten.distribute.launch.job import Job
+
+    strategy = _strategy(out, source, overrides or [], resume=resume)
+    job = Job(
+        nproc=_gpus() if nproc is None else nproc,
+        out=out,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        master=master,
+        max_restarts=max_restarts,
+        rdzv_id=rdzv_id,
+        stall_s=stall_seconds,
+        join_s=join_seconds,
+    )
+    given = [] if source is None else [source, *(overrides or [])]
+    options = ["--out", str(out), *(["--plan", str(plan)] if plan else []), *(["--quiet"] if quiet else [])]
+    command = ["-m", "hasten.cli.launched", "train", *given, *options, *(["--resume"] if resume else [])]
+    if strategy == "horovod":
+        from hasten.distribute.launch.horovod import launch as start
+    else:
+        from hasten.distribute.launch.command import launch as start
+    place = _place(job)
+    code = start(
+        job,
+        command,
+        again=shlex.join(["hasten", "launch", *given, *place, *options]),
+        resume=shlex.join(["hasten", "launch", *place, "--out", str(out), "--resume"]),
+    )
+    if code:
+        raise typer.Exit(code)
+
+
+def _strategy(out: Path, source: str | None, overrides: list[str], *, resume: bool) -> str:
+    """That of the run, whose settings are looked through before any process is started."""
+    from hasten.config.load import load_run
+
+    if resume and (out / RUN_YAML).is_file():
+        named = [] if source is None or "=" not in source else [source]
+        return load_run(out / RUN_YAML, [*named, *overrides]).distribute.strategy
+    if resume:
+        return "auto"  # the ranks tell what is wrong
+    if source is None:
+        raise ValueError("name a data set or a run's YAML: hasten launch --nproc N SOURCE --out DIR")
+    return config_from(source, overrides).distribute.strategy
+
+
+def _place(job: Job) -> list[str]:
+    """The options that say where the job runs."""
+    options = ["--nproc", str(job.nproc)]
+    if job.nnodes > 1:
+        options += ["--nnodes", str(job.nnodes), "--node-rank", str(job.node_rank)]
+    if job.master is not None:
+        options += ["--master", job.master]
+    return options + (["--max-restarts", str(job.max_restarts)] if job.max_restarts else [])
+
+
+def _gpus() -> int:
+    import torch
+
+    return max(1, torch.cuda.device_count())

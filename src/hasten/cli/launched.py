@@ -1,0 +1,75 @@
+"""What `hasten launch` starts as a rank: `python -m hasten.cli.launched`, then `train ...`, `-m MODULE` or a script."""
+
+from __future__ import annotations
+
+import logging
+import os
+import runpy
+import sys
+import threading
+from collections.abc import Sequence
+
+from hasten.distribute.launch.record import record_of, recorded
+
+_LAST_S = 10.0
+"""For what an interpreter does at its end: a broken process group may never be through with it."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run it, and return the exit code: 0 too for a stop on request, whose code is noted for the launcher.
+
+    So nobody takes a rank that has saved and ended for a failed one, and ends those that still save.
+    """
+    try:
+        with recorded(short_of_memory=_short_of_memory):
+            _run(list(arguments))
+    except BaseException as error:
+        record = record_of(error, short_of_memory=_short_of_memory)
+        if record.kind == "stopped" and record.message and os.environ.get("RANK") == "0":
+            print(record.message, file=sys.stderr, flush=True)
+        if record.kind not in ("stopped", "other"):
+            last = threading.Timer(_LAST_S, os._exit, (record.exit_code,))
+            last.daemon = True
+            last.start()
+            return record.exit_code
+    return 0
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[0] == "train":
+        _train(arguments[1:])
+        return
+    sys.argv = arguments[1:] if arguments[0] == "-m" else arguments
+    if arguments[0] == "-m":
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _train(arguments: list[str]) -> None:
+    """Without the command line's guard, which would turn what the launcher wants to know into an exit code."""
+    import click
+    import typer
+
+    from hasten.cli.train import train
+
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(train)
+    try:
+        app(arguments, prog_name="hasten train", standalone_mode=False)
+    except click.ClickException as error:
+        raise ValueError(error.format_message()) from error
+
+
+def _short_of_memory(error: BaseException) -> bool:
+    from hasten.engine.shortage import out_of_memory
+
+    return out_of_memory(error)
+
+
+if __name__ == "__main__":
+    # Both streams in the one log that the launcher made, in the order in which things were said.
+    os.dup2(1, 2)
+    # It logs the exception that the launcher tells.
+    logging.getLogger("ignite").setLevel(logging.CRITICAL)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,164 @@
+"""`hasten scale SOURCE`, `hasten scale analyse` and `hasten scale predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from hasten.cli.scale_predict import predict
+from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+
+if TYPE_CHECKING:
+    from hasten.config.schema import RunConfig
+    from hasten.study.scale.run import Wanted
+
+_HELP = ("-h", "--help")
+
+
+class _RunsByDefault(TyperGroup):
+    """`hasten scale RUN.yaml ...` is `hasten scale run RUN.yaml ...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in _HELP:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_RunsByDefault,
+    help="Train on 1, 2, 4, ... workers and say what more of them gain, or read the logs of such trainings.",
+    no_args_is_help=True,
+)
+
+Drop = Annotated[float, typer.Option(min=0, help="Tell a fall of the metric that is larger than this.")]
+Epoch = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|median",
+        help="Epoch, from 0, whose time is compared. Default: 4 for logs by others, as the study they are from did; "
+        "the median of all but the first for Hasten's own runs.",
+    ),
+]
+Target = Annotated[
+    float | None,
+    typer.Option(help="Compare the time to this Dice; without it the highest that every run reached."),
+]
+
+
+@app.command()
+def run(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)],
+    worlds: Annotated[str, typer.Option(help="Counts of workers, such as 1,2,4.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help=OVERRIDES_HELP)] = None,
+    mode: Annotated[
+        Literal["strong", "weak"],
+        typer.Option(help="strong: the same batch on any count; weak: it and the learning rate grow with the count."),
+    ] = "strong",
+    strategies: Annotated[str, typer.Option(help="Strategies, such as ddp,zero1.")] = "ddp",
+    seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2; with 3 a fall can be told from noise.")] = "0",
+    out: Annotated[Path | None, typer.Option(help="Folder of the study; default NAME-scale. Goes on with it.")] = None,
+    target: Target = None,
+    drop: Drop = 0.05,
+    warmup: Annotated[
+        Literal["on", "off"] | None, typer.Option(help="Let the learning rate rise at the start; default as SOURCE.")
+    ] = None,
+    schedule: Annotated[str | None, typer.Option(help="As train.schedule: step, cosine, ...")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of each worker; without it all cores are dealt out.")
+    ] = None,
+    oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Allow more workers than cores.")] = False,
+) -> None:
+    """Train SOURCE on each count of workers and compare them. `hasten scale SOURCE` is short for it."""
+    wanted = _wanted(worlds, strategies, seeds, mode, threads, oversubscribe)
+    config = _config(source, overrides or [], warmup, schedule)
+
+    from hasten.config.url import shown
+    from hasten.study.scale.analyse import analyse as analysed
+    from hasten.study.scale.run import run_study
+    from hasten.study.scale.runs import DONE
+    from hasten.study.scale.tell import tell, write
+
+    place = out if out is not None else Path(f"{Path(shown(source)).stem or 'run'}-scale")
+    entries = run_study(config, place, wanted, echo=lambda line: typer.echo(line, err=True))
+    failed = [entry for entry in entries if entry["status"] not in DONE]
+    baseline = min(entry["world"] for entry in entries)
+    goal = target if target is not None else config.train.target
+    try:
+        found = analysed(place, baseline=baseline, drop=drop, target=goal)
+    except ValueError:
+        if not failed:
+            raise
+        raise ValueError(f"{place}: too few trainings succeeded; {failed[0]['folder']}: {failed[0]['why']}") from None
+    tell(found, typer.echo)
+    typer.echo(f"page       {write(found, place)}")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def analyse(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a study, or of log_*.csv files.")],
+    baseline: Annotated[int, typer.Option(min=1, help="Workers that speed-up is measured against.")] = 1,
+    epoch: Epoch = None,
+    drop: Drop = 0.05,
+    target: Target = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the page, JSON and CSV; made if it is missing.")] = None,
+) -> None:
+    """Say what the logs of a scaling study tell: speed-up, efficiency, who wins, and where quality falls."""
+    if out is not None and out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out}: is a file; name a folder")
+    number = None if epoch in (None, "median") else _whole("--epoch", str(epoch))
+
+    from hasten.study.scale.analyse import analyse as analysed
+    from hasten.study.scale.tell import tell, write
+
+    found = analysed(folder, baseline=baseline, epoch=number, median=epoch == "median", drop=drop, target=target)
+    tell(found, typer.echo)
+    if out is not None:
+        typer.echo(f"page       {write(found, out)}")
+
+
+app.command()(predict)
+
+
+def _config(source: str, overrides: list[str], warmup: str | None, schedule: str | None) -> RunConfig:
+    added = [] if schedule is None else [f"train.schedule={schedule}"]
+    if warmup == "off":
+        added.append("train.warmup_fraction=0")
+    config = config_from(source, [*overrides, *added])
+    if warmup == "on" and config.train.warmup_fraction == 0:
+        from hasten.config.schema import TrainConfig
+
+        return config_from(source, [*overrides, *added, f"train.warmup_fraction={TrainConfig().warmup_fraction}"])
+    return config
+
+
+def _wanted(
+    worlds: str, strategies: str, seeds: str, mode: Literal["strong", "weak"], threads: int | None, oversubscribe: bool
+) -> Wanted:
+    counts = tuple(_whole("--worlds", text) for text in _split(worlds))
+    of_seeds = tuple(_whole("--seeds", text) for text in _split(seeds))
+
+    from hasten.study.scale.run import Wanted
+
+    return Wanted(
+        worlds=counts,
+        strategies=tuple(_split(strategies)),  # type: ignore[arg-type]  # checked there
+        seeds=of_seeds,
+        mode=mode,
+        threads=threads,
+        oversubscribe=oversubscribe,
+    )
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _whole(option: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{option}: {text!r} is no whole number")
+    return int(text)

@@ -1,0 +1,163 @@
+"""Dealing cases of uneven cost, so that no rank waits long for another. All functions of their arguments alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+from hasten.config.schema import Triple
+from hasten.distribute.world import World
+
+Parts = tuple[tuple[int, ...], ...]
+"""Of each part, the positions of its cases, rising."""
+
+_SWAPS = 1000
+
+
+def partition(costs: Sequence[float], parts: int) -> Parts:
+    """Cases, the costliest first, each to the part that has least so far (longest processing time first).
+
+    The largest load is at most 4/3 - 1/(3 parts) times the smallest that is possible (Graham 1969). Ties go to the
+    lower position and the lower part. With fewer cases than parts some are empty.
+    """
+    assert parts >= 1
+    found: list[list[int]] = [[] for _ in range(parts)]
+    loads = [0.0] * parts
+    for case in _costliest(costs):
+        lightest = min(range(parts), key=loads.__getitem__)
+        found[lightest].append(case)
+        loads[lightest] += costs[case]
+    return tuple(tuple(sorted(each)) for each in found)
+
+
+def deal(costs: Sequence[float], parts: int, order: Sequence[int] | None = None) -> Parts:
+    """As `partition`, but with numbers of cases that differ by one at most, so that all are drawn equally often.
+
+    Cases are dealt a row of one for each part at a time, the costliest of a row to the part that has least so far; then
+    pairs of cases are swapped while that brings the heaviest and the lightest part together. order: in which rows are
+    taken, by position; None is the costliest first.
+    """
+    found: list[list[int]] = [[] for _ in range(parts)]
+    loads = [0.0] * parts
+    left = list(_costliest(costs) if order is None else order)
+    while left:
+        row = sorted(left[:parts], key=lambda case: -costs[case])
+        del left[:parts]
+        lightest = sorted(range(parts), key=loads.__getitem__)
+        for case, part in zip(row, lightest, strict=False):
+            found[part].append(case)
+            loads[part] += costs[case]
+    _swap(costs, found, loads)
+    return tuple(tuple(sorted(each)) for each in found)
+
+
+def _costliest(costs: Sequence[float]) -> list[int]:
+    return sorted(range(len(costs)), key=lambda case: -costs[case])
+
+
+def _swap(costs: Sequence[float], parts: list[list[int]], loads: list[float]) -> None:
+    """In place. A swap that moves half the difference would make two parts equal; the nearest to that is taken."""
+    for _ in range(_SWAPS):
+        heavy, light = loads.index(max(loads)), loads.index(min(loads))
+        gap = loads[heavy] - loads[light]
+        if gap <= 1e-3 * max(loads):
+            return
+        ranked = sorted((costs[case], case) for case in parts[light])
+        pairs = []
+        for one in parts[heavy]:
+            at = bisect_left(ranked, (costs[one] - gap / 2, -1))
+            pairs += [(costs[one] - cost, one, other) for cost, other in ranked[max(0, at - 1) : at + 1]]
+        better = [pair for pair in pairs if 0.001 * gap < pair[0] < 0.999 * gap]
+        if not better:
+            return
+        moved, one, other = min(better, key=lambda pair: (abs(pair[0] - gap / 2), pair))
+        parts[heavy][parts[heavy].index(one)], parts[light][parts[light].index(other)] = other, one
+        loads[heavy] -= moved
+        loads[light] += moved
+
+
+def loads_of(costs: Sequence[float], parts: Sequence[Sequence[int]]) -> list[float]:
+    """Sum of the costs of each part."""
+    return [sum(costs[case] for case in each) for each in parts]
+
+
+def imbalance(loads: Sequence[float]) -> float:
+    """The largest load over the mean: how many times longer all take than if they were equal. 1 for no load at all."""
+    mean = sum(loads) / len(loads)
+    return max(loads) / mean if mean > 0 else 1.0
+
+
+def balanced(loads: Sequence[float]) -> float:
+    """The mean load over the largest: the share of the time in which a rank has work while the last one finishes."""
+    return 1 / imbalance(loads)
+
+
+def in_order(count: int, parts: int) -> Parts:
+    """`count` cases cut into parts of like number in the order they have: what is done where costs are not known."""
+    edges = [count * part // parts for part in range(parts + 1)]
+    return tuple(tuple(range(first, last)) for first, last in pairwise(edges))
+
+
+def case_costs(voxels: Sequence[float], voxel_bytes: float = 1.0, seconds: Sequence[float | None] = ()) -> list[float]:
+    """Cost of each case: the seconds that it took, where all or some were measured; else its bytes.
+
+    Those that were not measured get the seconds that their size would take at the median speed of the others.
+    seconds: of each case, None where not known.
+    """
+    sizes = [count * voxel_bytes for count in voxels]
+    known = [(taken, size) for taken, size in zip(seconds, sizes, strict=False) if taken is not None and size > 0]
+    if not known:
+        return sizes
+    speed = median(taken / size for taken, size in known)
+    found = [*seconds, *[None] * (len(sizes) - len(seconds))]
+    return [size * speed if taken is None else taken for taken, size in zip(found, sizes, strict=True)]
+
+
+def validation_share(costs: Sequence[float], world: World) -> tuple[int, ...]:
+    """Positions of the cases that this rank looks at, by `partition`; none where there are more ranks than cases."""
+    return partition(costs, world.size)[world.rank]
+
+
+def bucket_shape(shape: Triple, unit: Triple, spread: float = 0.25) -> Triple:
+    """The sizes that a whole volume is padded to, so that similar ones have the same and can share a batch.
+
+    Each side is rounded up to a multiple of `unit` (the network's divisor), and of these to one of few that grow by
+    up to `spread` each. It depends on the volume alone: what it is in a batch with changes nothing of its result.
+    """
+    depth, height, width = (_side(side, by, spread) for side, by in zip(shape, unit, strict=True))
+    return depth, height, width
+
+
+def _side(side: int, unit: int, spread: float) -> int:
+    wanted, found = -(-side // unit), 1
+    while found < wanted:
+        found = max(found + 1, int(found * (1 + spread)))
+    return found * unit
+
+
+def buckets(
+    shapes: Sequence[Triple], unit: Triple, *, most: int, spread: float = 0.25
+) -> list[tuple[Triple, tuple[int, ...]]]:
+    """Batches of whole volumes: (size that each is padded to, positions of at most `most` volumes), largest first."""
+    groups: dict[Triple, list[int]] = {}
+    for position, shape in enumerate(shapes):
+        groups.setdefault(bucket_shape(shape, unit, spread), []).append(position)
+    ordered = sorted(groups.items(), key=lambda group: (-_volume(group[0]), group[0]))
+    return [
+        (size, tuple(group[first : first + most])) for size, group in ordered for first in range(0, len(group), most)
+    ]
+
+
+def _volume(shape: Triple) -> int:
+    return shape[0] * shape[1] * shape[2]
+
+
+def balance_sentence(costs: Sequence[float], before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> str:
+    """For a log: how long the slowest part takes over the mean, as dealt by count in order and by cost."""
+    first, second = (imbalance(loads_of(costs, parts)) for parts in (before, after))
+    return (
+        f"{len(costs)} cases in {len(after)} parts: the largest has {second:.3f} times the mean "
+        f"({100 / second:.1f} % balanced); cut by count in order, {first:.3f} ({100 / first:.1f} %)"
+    )

@@ -1,0 +1,65 @@
+"""Which parts of a network are gathered and given back together when its weights are sharded."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from hasten.nets.recompute.module import Recomputed
+
+SHARE = 1 / 8
+"""Of all weights that a block must hold to be gathered by itself: smaller ones would wait more often than they save."""
+
+
+def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
+    """Blocks that hold at least `share` of the weights beside the blocks within them, inner ones first; at last the
+    network.
+
+    A block is a module with modules in it: the weight of a single layer may be read by the block that it is in. None
+    is taken from within a module that is recomputed, which would gather it twice in a backward pass. Where a parameter
+    has two modules, the network is one block.
+    """
+    if _tied(network):
+        return [network]
+    least = share * sum(map(_bytes, network.parameters()))
+    found: list[nn.Module] = []
+    seen: set[nn.Module] = set()
+
+    def own(module: nn.Module) -> int:
+        """Bytes of its own weights, counted once: a module may have several names."""
+        if module in seen:
+            return 0
+        seen.add(module)
+        return sum(map(_bytes, module.parameters(recurse=False)))
+
+    def visit(module: nn.Module) -> int:
+        """Bytes of the module's weights that no block has."""
+        if isinstance(module, Recomputed):
+            left = sum(map(own, module.modules()))
+        else:
+            left = own(module) + sum(map(visit, module.children()))
+        if module is network or left < least or not _is_block(module):
+            return left
+        found.append(module)
+        return 0
+
+    visit(network)
+    return [*found, network]
+
+
+def _is_block(module: nn.Module) -> bool:
+    """Whether it has parts, and a forward of its own, without which nothing would gather it."""
+    return any(True for _ in module.children()) and type(module).forward is not nn.Module.forward
+
+
+def _tied(network: nn.Module) -> bool:
+    owners: set[int] = set()
+    for module in network.modules():
+        for weight in module.parameters(recurse=False):
+            if id(weight) in owners:
+                return True
+            owners.add(id(weight))
+    return False
+
+
+def _bytes(weight: Tensor) -> int:
+    return weight.numel() * weight.element_size()

@@ -1,0 +1,303 @@
+"""Cutting a network's forward pass into stages: which operations it consists of, what they cost, and where to cut.
+
+The operations are those that torch.fx sees: calls of layers and of functions between them. A module that fx can't look
+into, as what it does depends on values, stays whole. What flows over a cut (the skip connections of a U-Net, say) is
+handed on from stage to stage.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from hasten.nets.surgery.deferred import Deferred
+from hasten.nets.surgery.reclass import Mixed
+
+_SIDES = (32, 48, 64, 96, 128, 160, 192, 256)
+"""Sides of the image that is sent through to count; where one is no multiple of a network's strides, a later one is."""
+_FLOPS_PER_NUMBER = 200
+"""What a number that is written costs in time, counted in multiplications and additions: about what it takes on CPUs,
+and enough that the memory of activations is shared out too."""
+_LOSS = 5
+"""Times that the loss goes over the network's output, which costs the last stage."""
+_EVEN = 1.05
+"""Stages may be this much slower than the best cut makes them, where less has to be sent then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """A forward pass as a list of operations."""
+
+    nodes: tuple[fx.Node, ...]
+    """In their order, the image first; constants (parameters used by functions) are left out, and the output."""
+    output: Any
+    """What the network returns: a node, or nodes in a tuple."""
+
+    def run(self, network: nn.Module, values: dict[fx.Node, Any], nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
+        """Compute `nodes` one after the other into `values`, yielding each."""
+        for node in nodes:
+            if node.op != "placeholder":
+                values[node] = _computed(network, node, values)
+            yield node
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Of each operation, and of each place between two. A place k is before operation k; place 0 is no place to cut."""
+
+    costs: tuple[float, ...]
+    numbers: tuple[int, ...]
+    """Numbers that an operation writes."""
+    crossing: tuple[int, ...]
+    """Numbers that flow over a place."""
+    allowed: tuple[bool, ...]
+    trained: tuple[int, ...]
+    """Trained parameters that an operation is the first to use."""
+
+
+def operations_of(network: nn.Module) -> Operations:
+    """Look into a network, in training mode. Raises ValueError if there is no looking into it."""
+    whole: set[str] = set()
+    while True:
+        twin = copy.deepcopy(network).train()
+        tracer = _Tracer(whole)
+        try:
+            graph = tracer.trace(twin)
+        except Exception as error:  # whatever a forward pass does with stand-ins for tensors
+            if not tracer.open or tracer.open[-1] in whole:
+                raise ValueError(
+                    f"distribute.strategy=pipeline: {type(network).__name__} can't be cut into stages, as its own "
+                    f"forward depends on values ({_first_line(error)}); use fsdp or ddp"
+                ) from error
+            whole.add(tracer.open[-1])
+            continue
+        output = next(node for node in graph.nodes if node.op == "output")
+        inputs = [node for node in graph.nodes if node.op == "placeholder"]
+        if any(node.users for node in inputs[1:]):
+            raise ValueError(
+                f"distribute.strategy=pipeline: {type(network).__name__} takes {len(inputs)} inputs; a network of one "
+                "image can be cut into stages: use fsdp or ddp"
+            )
+        nodes = (node for node in graph.nodes if node.op not in ("output", "get_attr") and node not in inputs[1:])
+        return Operations(tuple(nodes), output.args[0])
+
+
+class _Tracer(fx.Tracer):
+    def __init__(self, whole: set[str]) -> None:
+        super().__init__()
+        self.whole = whole
+        self.open: list[str] = []
+        """Modules that are being looked into; after an error, the last is the one that it happened in."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        ours = isinstance(m, Mixed) or type(m).__module__.startswith("hasten.")
+        return ours or module_qualified_name in self.whole or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        self.open.append(self.path_of_module(m))
+        found = super().call_module(m, forward, args, kwargs)
+        self.open.pop()
+        return found
+
+
+def _computed(network: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    def value(other: fx.Node) -> Any:
+        return _attribute(network, str(other.target)) if other.op == "get_attr" else values[other]
+
+    args, kwargs = map_arg(node.args, value), map_arg(node.kwargs, value)
+    if node.op == "call_module":
+        return network.get_submodule(str(node.target))(*args, **kwargs)
+    if node.op == "call_method":
+        owner, *rest = args
+        return getattr(owner, str(node.target))(*rest, **kwargs)
+    assert callable(node.target)
+    return node.target(*args, **kwargs)
+
+
+def _attribute(network: nn.Module, path: str) -> Any:
+    owner, _, name = path.rpartition(".")
+    return getattr(network.get_submodule(owner), name)
+
+
+def state_used(network: nn.Module, node: fx.Node) -> list[tuple[str, Tensor]]:
+    """Parameters and buffers that an operation uses, by their names in the network."""
+    found: list[tuple[str, Tensor]] = []
+    if node.op == "call_module":
+        name = str(node.target)
+        module = network.get_submodule(name)
+        found += [(f"{name}.{own}", value) for own, value in module.named_parameters()]
+        found += [(f"{name}.{own}", value) for own, value in module.named_buffers()]
+    for other in node.all_input_nodes:
+        if other.op == "get_attr":
+            found.append((str(other.target), _attribute(network, str(other.target))))
+    return found
+
+
+@torch.no_grad()
+def count_costs(network: nn.Module, operations: Operations) -> Costs:
+    """Send one small image through a copy of the network, and count. Raises ValueError if none goes through."""
+    last_error: Exception | None = None
+    for side in _SIDES:
+        twin = copy.deepcopy(network).train()
+        device = next(twin.parameters()).device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            try:
+                return _count(twin, operations, _image(twin, side))
+            except Exception as error:  # too small for its strides or for a norm
+                last_error = error
+    assert last_error is not None
+    raise ValueError(
+        f"distribute.strategy=pipeline: {type(network).__name__} takes no image of side {_SIDES[0]} to {_SIDES[-1]} "
+        f"({_first_line(last_error)}), so that its layers' costs are not known; use fsdp or ddp"
+    )
+
+
+def _image(network: nn.Module, side: int) -> Tensor:
+    for module in network.modules():
+        if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            weight = module.weight
+            shape = (1, module.in_channels, *(side,) * (weight.ndim - 2))
+            return torch.randn(shape, dtype=weight.dtype, device=weight.device)
+    raise ValueError("it has no convolution, by which the shape of its image is known")
+
+
+def _count(network: nn.Module, operations: Operations, image: Tensor) -> Costs:
+    nodes = operations.nodes
+    values: dict[fx.Node, Any] = {nodes[0]: image}
+    costs: list[float] = []
+    numbers: list[int] = []
+    changed: list[set[fx.Node]] = []
+    running = operations.run(network, values, nodes)
+    for node in nodes:
+        # Versions tell what a layer changes in place, which may not be done to what another stage sent.
+        before = {other: _version(values.get(other)) for other in node.all_input_nodes}
+        with FlopCounterMode(display=False) as counter:
+            next(running)
+        written = sum(leaf.numel() for leaf in tree_leaves(values[node]) if isinstance(leaf, Tensor))
+        aliased = any(_same_memory(values[node], values.get(other)) for other in node.all_input_nodes)
+        numbers.append(0 if aliased or node.op == "placeholder" else written)
+        costs.append(float(counter.get_total_flops() + _FLOPS_PER_NUMBER * numbers[-1]))
+        inplace = node.op == "call_module" and getattr(network.get_submodule(str(node.target)), "inplace", False)
+        changed.append({other for other, old in before.items() if inplace or _version(values.get(other)) != old})
+    output = max((numbers[nodes.index(node)] for node in _nodes_in(operations.output)), default=0)
+    costs[-1] += _LOSS * _FLOPS_PER_NUMBER * output
+    crossing, allowed = _places(network, operations, values, changed)
+    seen: set[int] = set()
+    trained = []
+    for node in nodes:
+        new = {id(value) for _, value in state_used(network, node) if value.requires_grad} - seen
+        seen |= new
+        trained.append(len(new))
+    return Costs(tuple(costs), tuple(numbers), crossing, allowed, tuple(trained))
+
+
+def flowing(operations: Operations, place: int) -> list[fx.Node]:
+    """What is computed before a place and used behind it, in its order."""
+    before, behind = operations.nodes[:place], set(operations.nodes[place:])
+    returned = set(_nodes_in(operations.output))
+    return [node for node in before if node in returned or any(user in behind for user in node.users)]
+
+
+def _nodes_in(value: Any) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    map_arg(value, lambda node: found.append(node))
+    return found
+
+
+def _places(
+    network: nn.Module, operations: Operations, values: dict[fx.Node, Any], changed: list[set[fx.Node]]
+) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    nodes = operations.nodes
+    spans = _spans(network, nodes)
+    crossing, allowed = [0], [False]
+    for place in range(1, len(nodes)):
+        flow = flowing(operations, place)
+        tensors = [values[node] for node in flow]
+        later = {node for change in changed[place:] for node in change}
+        # A tensor that shares its memory with one that is changed later is changed too.
+        touched = any(
+            node in later or any(_same_memory(values[node], values[other]) for other in later) for node in flow
+        )
+        split = any(first < place <= last for first, last in spans)
+        allowed.append(all(isinstance(tensor, Tensor) for tensor in tensors) and not touched and not split)
+        crossing.append(sum(tensor.numel() for tensor in tensors if isinstance(tensor, Tensor)))
+    return tuple(crossing), tuple(allowed)
+
+
+def _spans(network: nn.Module, nodes: Sequence[fx.Node]) -> list[tuple[int, int]]:
+    """First and last use of each parameter or buffer: a layer that is called twice lies in one stage."""
+    spans: dict[int, tuple[int, int]] = {}
+    for position, node in enumerate(nodes):
+        for _, value in state_used(network, node):
+            first, _ = spans.get(id(value), (position, position))
+            spans[id(value)] = (first, position)
+    return list(spans.values())
+
+
+def _version(value: Any) -> int:
+    return value._version if isinstance(value, Tensor) and not isinstance(value, Deferred) else 0
+
+
+def _same_memory(one: Any, other: Any) -> bool:
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+        return False
+    if isinstance(one, Deferred) or isinstance(other, Deferred):
+        return one is other
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def cut_places(counted: Costs, stages: int) -> list[int]:
+    """`stages` - 1 places, rising, where the dearest stage is about as cheap as it can be and little has to be sent.
+
+    Every stage has trained parameters. Raises ValueError if the network has not so many stages.
+    """
+    ends = [place for place, allowed in enumerate(counted.allowed) if allowed] + [len(counted.costs)]
+    upto = [0.0, *accumulate(counted.costs)]
+    trained = [0, *accumulate(counted.trained)]
+
+    def possible(begin: int, end: int) -> bool:
+        return trained[end] > trained[begin]
+
+    # Twice the same search: for the cheapest dearest stage, then for the least sent among those nearly as cheap.
+    dearest, _ = _search(ends, stages, possible, lambda begin, end: (upto[end] - upto[begin],), max)
+    limit = dearest[0] * _EVEN
+    _, places = _search(
+        ends, stages, lambda begin, end: possible(begin, end) and upto[end] - upto[begin] <= limit,
+        lambda begin, end: (float(counted.crossing[begin]),), lambda one, other: (one[0] + other[0],),
+    )  # fmt: skip
+    return places
+
+
+def _search(ends: list[int], stages: int, possible: Any, price: Any, join: Any) -> tuple[tuple[float, ...], list[int]]:
+    """The cheapest way to end `stages` stages at the last of `ends`; its price and the places between stages."""
+    best: dict[int, tuple[tuple[float, ...], list[int]]] = {0: ((0.0,), [])}
+    for stage in range(stages):
+        reached: dict[int, tuple[tuple[float, ...], list[int]]] = {}
+        for end in ends if stage < stages - 1 else ends[-1:]:
+            options = [
+                (join(total, price(begin, end)), [*places, begin] if begin else places)
+                for begin, (total, places) in best.items()
+                if begin < end and possible(begin, end)
+            ]
+            if options:
+                reached[end] = min(options)
+        if not reached:
+            raise ValueError(
+                f"distribute.strategy=pipeline: the network can be cut into {stage} stages at most, and there are "
+                f"{stages} processes; start {max(1, stage)}, or use fsdp or ddp"
+            )
+        best = reached
+    return best[ends[-1]]
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

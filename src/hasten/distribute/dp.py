@@ -1,0 +1,58 @@
+"""One process, several GPUs, a thread for each: torch's DataParallel, kept to be compared with."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import nn
+
+from hasten.config.schema import RunConfig
+from hasten.distribute.strategy import Strategy
+
+log = logging.getLogger(__name__)
+
+
+class Dp(Strategy):
+    """The whole batch in one process; forward and backward are split over all GPUs that it sees, from its own first.
+
+    The loss is that of the whole batch, as all scores come back to the first GPU. In training a batch norm sees the
+    share of each GPU, and the running moments that are kept are those of the first.
+    """
+
+    name = "dp"
+
+    def mistakes(self, config: RunConfig) -> list[str]:
+        """What threads of one process can't share."""
+        found = []
+        if self.world.size > 1:
+            found.append(
+                f"distribute.strategy: dp is one process for all GPUs, and {self.world.size} were started; start one, "
+                "or use ddp"
+            )
+        if config.distribute.sync_norm:
+            found.append("distribute.sync_norm: dp has no process to share moments with; use ddp, or set it to false")
+        if config.train.compile:
+            found.append("train.compile: dp copies the network at every step, compiled code can't be; set it to false")
+        if config.train.capture:
+            found.append("train.capture: dp starts threads at every step, which no CUDA graph holds; set it to false")
+        return found
+
+    def wrap(self, network: nn.Module) -> nn.Module:
+        """network: of `place`, on the first GPU."""
+        device = next(network.parameters()).device
+        others = [number for number in range(torch.cuda.device_count()) if number != device.index]
+        if device.type != "cuda" or not others:
+            log.warning(
+                "distribute.strategy=dp: there is nothing to split a batch over on %s; this trains like single", device
+            )
+            return network
+        log.warning(
+            "distribute.strategy=dp: every step copies the network to %d GPUs, sends the batch out and the scores back "
+            "through %s, and drives all GPUs by threads of one Python interpreter; ddp (hasten launch --nproc %d) does "
+            "none of that, and is the faster even on one machine",
+            len(others) + 1, device, len(others) + 1,
+        )  # fmt: skip
+        # A compiled network is code for one device.
+        plain = getattr(network, "_orig_mod", network)
+        return nn.DataParallel(plain, device_ids=[device.index, *others])

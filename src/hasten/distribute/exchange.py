@@ -1,0 +1,240 @@
+"""Cases that travel between ranks, point to point, where the ranks share no file that holds them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, distributed
+
+from hasten.cache.arena import Arena
+from hasten.cache.build import get_arena
+from hasten.cache.own import CaseRow, own_cases, point_starts, room_for, rows_of, values_of
+from hasten.cases.types import CaseSet
+from hasten.config.fingerprint import Fingerprint
+from hasten.config.schema import CacheConfig, PrepareConfig, RunConfig
+from hasten.distribute.parts import CaseParts, Deal, FileHome, Home, own_ids, parts_mistake, prepared_voxels
+from hasten.sample.share import Share
+
+Group = distributed.ProcessGroup | None
+
+IN_FLIGHT = 256 * 2**20
+"""Bytes that a rank sends and receives before it waits, about."""
+
+
+class Move(NamedTuple):
+    """A case that another rank needs."""
+
+    id: str
+    source: int
+    target: int
+
+
+def moves(now: Sequence[Sequence[str]], then: Sequence[Sequence[str]]) -> list[Move]:
+    """What must travel so that each rank holds `then` of what they hold now, in an order that all ranks agree on.
+
+    now, then: ids by rank; each of `then` is held by some rank, and is taken from the first that does.
+    """
+    holder = {name: rank for rank in reversed(range(len(now))) for name in now[rank]}
+    found = [
+        Move(name, holder[name], rank) for rank, names in enumerate(then) for name in names if name not in now[rank]
+    ]
+    # Taking turns between the targets, so that no rank waits for all of another's.
+    turn: dict[int, int] = {}
+    numbered = []
+    for move in found:
+        turn[move.target] = turn.get(move.target, -1) + 1
+        numbered.append((turn[move.target], move))
+    return [move for _, move in sorted(numbered, key=lambda each: (each[0], each[1].target))]
+
+
+def waves(wanted: Iterable[Move], size: Callable[[str], int], limit: int) -> list[list[Move]]:
+    """The moves in groups in which no rank sends and receives more than `limit` bytes, or of a single case."""
+    found: list[list[Move]] = []
+    busy: dict[int, int] = {}
+    for move in wanted:
+        cost = size(move.id)
+        if not found or any(busy.get(rank, 0) + cost > limit for rank in (move.source, move.target)):
+            found.append([])
+            busy = {}
+        found[-1].append(move)
+        for rank in (move.source, move.target):
+            busy[rank] = busy.get(rank, 0) + cost
+    return found
+
+
+def told_rows(arena: Arena, group: Group = None) -> dict[str, CaseRow]:
+    """Shape, points and geometry of every case that some rank holds, by id. All ranks call it."""
+    own = {row.id: row for row in rows_of(arena)}
+    everyone: list[dict[str, CaseRow] | None] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(everyone, own, group=group)
+    return {name: row for held in everyone for name, row in (held or {}).items()}
+
+
+def exchange(
+    arena: Arena,
+    rows: dict[str, CaseRow],
+    now: Sequence[Sequence[str]],
+    then: Sequence[Sequence[str]],
+    *,
+    group: Group = None,
+    limit: int = IN_FLIGHT,
+) -> Arena:
+    """This rank's cases of `then`, in that order, bit for bit as they were. All ranks call it with equal arguments.
+
+    arena: holds this rank's cases of `now`, on the host or a device. rows: of `told_rows`. In memory at once are the
+    old arena, the new one, and `limit` bytes where the group can't send from the arena's device.
+    """
+    rank = distributed.get_rank(group)
+    own = [rows[name] for name in then[rank]]
+    found = room_for(own, arena, arena.tables.label.device)
+    old_starts, new_starts = point_starts([rows[name] for name in arena.ids]), point_starts(own)
+    held = {name: case for case, name in enumerate(arena.ids)}
+
+    def taken(name: str) -> tuple[Tensor, ...]:
+        return values_of(arena, held[name], old_starts)
+
+    def wanted(name: str) -> tuple[Tensor, ...]:
+        return values_of(found, found.index((name,))[0], new_starts)
+
+    for name in then[rank]:
+        if name in held:
+            for target, source in zip(wanted(name), taken(name), strict=True):
+                target.copy_(source)
+    wire = _wire(arena.tables.label.device, group)
+    item = arena.tables.image.element_size()
+    for wave in waves(moves(now, then), lambda name: rows[name].num_bytes(arena.num_channels, item), limit):
+        _send(wave, rank, taken, wanted, wire, group)
+    return found
+
+
+def _wire(device: torch.device, group: Group) -> torch.device:
+    """Where tensors must lie for the group to send them."""
+    backend = str(distributed.get_backend(group))
+    if backend == "gloo":
+        return torch.device("cpu")
+    if backend == "nccl" and device.type != "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _send(
+    wave: Sequence[Move],
+    rank: int,
+    taken: Callable[[str], tuple[Tensor, ...]],
+    wanted: Callable[[str], tuple[Tensor, ...]],
+    wire: torch.device,
+    group: Group,
+) -> None:
+    works: list[distributed.P2POp] = []
+    arrived: list[tuple[Tensor, Tensor]] = []
+    for number, move in enumerate(wave):
+        if rank not in (move.source, move.target):
+            continue
+        for part, values in enumerate(taken(move.id) if rank == move.source else wanted(move.id)):
+            if not values.numel():
+                continue
+            plain = values.view(torch.uint8)  # gloo and nccl don't know all types
+            there, sends = plain.device.type == wire.type, rank == move.source
+            carried = plain if there else plain.to(wire) if sends else torch.empty_like(plain, device=wire)
+            if not sends and not there:
+                arrived.append((plain, carried))
+            peer = move.target if sends else move.source
+            act = distributed.isend if sends else distributed.irecv
+            peer = peer if group is None else distributed.get_global_rank(group, peer)
+            works.append(distributed.P2POp(act, carried, peer, group, tag=3 * number + part))
+    if works:
+        for work in distributed.batch_isend_irecv(works):
+            work.wait()
+    for target, source in arrived:
+        target.copy_(source)
+
+
+class SentHome:
+    """Cases are prepared by the rank that has them first and kept in its memory; a new round's come from the others.
+
+    A node's cache holds no more of the training cases than those that its ranks began with. A run that is gone on with
+    in a later round begins with that round's.
+    """
+
+    def __init__(
+        self,
+        deal: Deal,
+        share: Share,
+        case_set: CaseSet,
+        prepare: PrepareConfig,
+        cache: CacheConfig,
+        device: str,
+        *,
+        group: Group = None,
+        limit: int = IN_FLIGHT,
+    ) -> None:
+        self.deal, self.share, self.group, self.limit = deal, share, group, limit
+        self.case_set, self.prepare, self.cache, self.device = case_set, prepare, cache, device
+        self._arena: Arena | None = None
+        self._rows: dict[str, CaseRow] = {}
+        self._round = -1
+
+    def arena(self, round: int) -> Arena:
+        """All ranks call it at once."""
+        if self._arena is None:
+            self._arena = self._first(round)
+        elif round != self._round:
+            if not self._rows:
+                self._rows = told_rows(self._arena, self.group)
+            now, then = self._held(self._round), self._held(round)
+            self._arena = exchange(self._arena, self._rows, now, then, group=self.group, limit=self.limit)
+        self._round = round
+        return self._arena
+
+    def _held(self, round: int) -> list[tuple[str, ...]]:
+        size = self.share.size
+        return [own_ids(self.deal, round, Share(rank, size)) for rank in range(size)]
+
+    def _first(self, round: int) -> Arena:
+        own = own_ids(self.deal, round, self.share)
+        stored = stored_cases(self.case_set, own, self.prepare, self.cache)
+        return own_cases(stored, stored.index(own), torch.device(self.device))
+
+
+def stored_cases(case_set: CaseSet, ids: Sequence[str], prepare: PrepareConfig, cache: CacheConfig) -> Arena:
+    """The cases of these ids in a cache entry of their own, read from the file, as the whole set's entry has them.
+
+    Raises the errors of `get_arena`.
+    """
+    wanted = set(ids)
+    numbers = [number for number, case in enumerate(case_set.cases) if case.id in wanted]
+    some = replace(case_set, cases=tuple(case_set.cases[number] for number in numbers))
+    return get_arena(some, prepare, replace(cache, home="file"), numbers=numbers)
+
+
+def case_parts(
+    config: RunConfig,
+    case_set: CaseSet,
+    train: Sequence[str],
+    fingerprint: Fingerprint,
+    share: Share,
+    device: torch.device,
+    *,
+    send: bool = False,
+    neighbours: int = 1,
+) -> CaseParts:
+    """The parts of a run that has `distribute.parts`. config: with its plan settled; train: ids of the training cases.
+
+    fingerprint: of `case_set`. send: whether cases travel between ranks; else every host's cache holds all of them.
+    neighbours: ranks on this host. Raises ValueError for cases or a batch that can't be dealt so.
+    """
+    own, batch = config.distribute, config.sample.batch_size
+    assert batch is not None
+    mistake = parts_mistake(len(train), own.parts, batch, share.pieces, share.size)
+    if mistake:
+        raise ValueError(mistake)
+    voxels = prepared_voxels(fingerprint, [case.id for case in case_set.cases], config.prepare.spacing)
+    deal = Deal(
+        costs={name: voxels[name] for name in train}, parts=own.parts, seed=config.train.seed, every=own.exchange_every
+    )
+    place = (deal, share, case_set, config.prepare, config.cache, str(device))
+    home: Home = SentHome(*place) if send else FileHome(*place, neighbours=neighbours)
+    return CaseParts(deal, share, home)

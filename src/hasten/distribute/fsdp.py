@@ -1,0 +1,213 @@
+"""Weights, gradients and moments in shards: each process keeps its rows of every parameter (torch's FSDP2).
+
+A block's weights are gathered from all before its forward and its backward pass, and dropped again after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
+
+from hasten.config.schema import DistributeConfig, RunConfig
+from hasten.distribute.blocks import sharded_blocks
+from hasten.distribute.ddp import broadcast_weights
+from hasten.distribute.moments import put_together, taken_apart
+from hasten.distribute.part_optimizer import PartOptimizer
+from hasten.distribute.shards import filled, shard_of, skeleton_of, whole_of, with_shard
+from hasten.distribute.strategy import Strategy
+from hasten.distribute.world import World
+from hasten.nets.surgery.sync_norm import sync_batch_norm
+
+_BY_ELEMENT = ("adamw", "sgd")
+_REDUCED = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Fsdp(Strategy):
+    """A share of the batch and a share of the state for each process.
+
+    The whole network is in each process's memory until `place` has sharded it, and while a module that `whole` gave is
+    kept. Weights are laid out contiguously, as FSDP2 takes no others: a channels-last image then goes through
+    convolutions that turn their filters anew at each call.
+    """
+
+    name = "fsdp"
+    splits_batch = True
+    whole_network = False
+    """What `place` returns runs where all ranks call it together."""
+
+    def __init__(self, world: World, config: DistributeConfig) -> None:
+        super().__init__(world, config)
+        self._skeleton: nn.Module | None = None
+        self._weights: dict[str, DTensor] = {}
+        """By every name that the network has for them."""
+        self._order: list[DTensor] = []
+        """As the optimizer's states number them."""
+
+    def mistakes(self, config: RunConfig) -> list[str]:
+        found, train = [], config.train
+        if train.optimizer not in _BY_ELEMENT:
+            found.append(
+                f"train.optimizer: {train.optimizer} looks at whole layers, of which a process has only some rows "
+                "under distribute.strategy=fsdp; use adamw or sgd, or distribute.strategy=zero1, which runs every one"
+            )
+        if train.precision == "fp16":
+            found.append("train.precision: fsdp has no loss scaling for fp16; use bf16 or fp32, or zero1")
+        if train.compile:
+            found.append(
+                "train.compile: fsdp gathers weights between the operations of a network; set it to false, or use zero1"
+            )
+        return found
+
+    def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
+        if self.config.sync_norm:
+            network = sync_batch_norm(network)
+        self._skeleton = skeleton_of(network)
+        for module in (network, average):
+            if module is not None:
+                broadcast_weights(module)
+                self._shard(module)
+        named = network.named_parameters(remove_duplicate=False)
+        self._weights = {name: weight for name, weight in named if isinstance(weight, DTensor)}
+        return network, average
+
+    def _shard(self, module: nn.Module) -> None:
+        for weight in module.parameters():
+            weight.data = weight.data.contiguous()
+        device = next(module.parameters()).device
+        mesh = init_device_mesh(device.type, (self.world.size,))
+        policy = MixedPrecisionPolicy(reduce_dtype=_REDUCED[self.config.gradients])
+        for block in sharded_blocks(module):
+            block.register_forward_hook(_no_views)
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+
+    def share_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        self._order = [weight for group in optimizer.param_groups for weight in group["params"]]
+        return ShardOptimizer(optimizer, self._order)
+
+    def sync(self, network: nn.Module, *, last: bool) -> AbstractContextManager:
+        """Gradients of all pieces but the last are added up whole, in memory for all parameters."""
+        return _synced(network, last=last)
+
+    def total_norm(self, gradients: list[Tensor]) -> Tensor:
+        own = nn.utils.get_total_norm([_local(gradient) for gradient in gradients])
+        norms = [torch.empty_like(own) for _ in range(self.world.size)]
+        distributed.all_gather(norms, own)
+        return torch.linalg.vector_norm(torch.stack(norms))
+
+    def whole(self, module: nn.Module) -> nn.Module:
+        """Another module at each call, whose weights take memory until it is dropped."""
+        assert self._skeleton is not None
+        return filled(self._skeleton, module)
+
+    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
+        """On rank 0 in host memory. Tensors are gathered one by one."""
+        optimizer = state["optimizer"]
+        values = {
+            (number, name): self._kept(self._sharded(value, self._order[number]))
+            for (number, name), value in taken_apart(optimizer).items()
+        }
+        return {
+            **state,
+            "network": self._gathered_weights(state["network"]),
+            "average": self._gathered_weights(state["average"]) if state["average"] is not None else None,
+            "optimizer": put_together(optimizer, values),
+        }
+
+    def scattered(self, state: dict[str, Any]) -> dict[str, Any]:
+        optimizer = state["optimizer"]
+        values = {(number, name): self._rows(value, number) for (number, name), value in taken_apart(optimizer).items()}
+        return {
+            **state,
+            "network": self._scattered_weights(state["network"]),
+            "average": self._scattered_weights(state["average"]) if state["average"] is not None else None,
+            "optimizer": put_together(optimizer, values),
+        }
+
+    def _gathered_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
+        # What has two names is gathered once and stays one tensor.
+        found: dict[int, Any] = {}
+        gathered = {}
+        for name, value in weights.items():
+            key = id(self._weights.get(name, value))
+            if key not in found:
+                found[key] = self._kept(value)
+            gathered[name] = found[key]
+        return gathered
+
+    def _scattered_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
+        found = {}
+        for name, value in weights.items():
+            like = self._weights.get(name)
+            # Weights of another network stay as they are, for `restore_state` to tell how they differ.
+            fits = like is not None and like.shape == value.shape
+            found[name] = with_shard(shard_of(value, like), like) if fits and like is not None else value
+        return found
+
+    def _sharded(self, value: Any, weight: DTensor) -> Any:
+        """A moment as the rows of a whole one; what isn't by element is the same on all ranks."""
+        by_element = isinstance(value, Tensor) and value.ndim > 0 and value.shape == _local(weight).shape
+        return with_shard(value, weight) if by_element else value
+
+    def _rows(self, value: Any, number: int) -> Any:
+        weight = self._order[number] if number < len(self._order) else None
+        by_element = weight is not None and isinstance(value, Tensor) and value.shape == weight.shape
+        return shard_of(value, weight) if by_element and weight is not None else value
+
+    def _kept(self, value: Any) -> Any:
+        """All of a sharded tensor, where it is wanted."""
+        if not isinstance(value, DTensor):
+            return value
+        whole = whole_of(value)
+        return whole.cpu() if self.world.first else value
+
+
+class ShardOptimizer(PartOptimizer):
+    """Moves the rows of this process as plain tensors: of torch's fused kernels only AdamW's takes sharded ones."""
+
+    def __init__(self, inner: torch.optim.Optimizer, weights: list[DTensor]) -> None:
+        with torch.no_grad():
+            rows = [nn.Parameter(_local(weight), requires_grad=weight.requires_grad) for weight in weights]
+        super().__init__(inner, dict(enumerate(rows)))
+        self._pairs = list(zip(rows, weights, strict=True))
+
+    def before(self) -> None:
+        for rows, weight in self._pairs:
+            rows.grad = None if weight.grad is None else _local(weight.grad)
+
+    def after(self) -> None:
+        for rows, _ in self._pairs:
+            rows.grad = None
+
+
+@contextmanager
+def _synced(network: Any, *, last: bool) -> Iterator[None]:
+    """Around forward and backward of a piece."""
+    network = getattr(network, "_orig_mod", network)
+    assert isinstance(network, FSDPModule)
+    network.set_requires_gradient_sync(last)
+    try:
+        yield
+    finally:
+        network.set_requires_gradient_sync(True)
+
+
+def _no_views(module: nn.Module, arguments: Any, output: Any) -> Any:
+    """What a block returns, of its own memory.
+
+    Its backward pass gathers the weights by a hook on what it returned, which an operation in place on a view (as norms
+    return) would drop without a word.
+    """
+    return tree_map_only(Tensor, lambda tensor: tensor.clone() if tensor._is_view() else tensor, output)
+
+
+def _local(value: Any) -> Tensor:
+    """The rows of this rank; they share the memory of the sharded tensor."""
+    return value.to_local() if isinstance(value, DTensor) else value

@@ -1,0 +1,34 @@
+"""A run's settings on more processes when each of them keeps the batch of a single one (weak scaling)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hasten.config.schema import RunConfig
+
+
+def grown(config: RunConfig, world: int) -> RunConfig:
+    """`config` with `world` times its batch, a learning rate in proportion, and steps for as many epochs as before.
+
+    sample.batch_size must be settled; steps and intervals that are open stay so.
+    """
+    batch = config.sample.batch_size
+    assert batch is not None
+    if world == 1:
+        return config
+    train = config.train
+    return dataclasses.replace(
+        config,
+        sample=dataclasses.replace(config.sample, batch_size=batch * world),
+        train=dataclasses.replace(
+            train,
+            learning_rate_batch=train.learning_rate_batch or batch,
+            steps=_fewer(train.steps, world),
+            validate_every=_fewer(train.validate_every, world),
+            checkpoint_every=_fewer(train.checkpoint_every, world),
+        ),
+    )
+
+
+def _fewer(steps: int | None, world: int) -> int | None:
+    return None if steps is None else -(-steps // world)

@@ -1,0 +1,184 @@
+"""The ranks of one host, started, watched and started again by torch's elastic agent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+
+from hasten.distribute.launch.ends import End, ends_of
+from hasten.distribute.launch.meet import Meeting
+from hasten.distribute.launch.record import Record, read_record
+from hasten.distribute.launch.rounds import Rounds
+from hasten.distribute.launch.watchdog import LAUNCHED, VARIABLE
+from hasten.observe.env import usable_cores
+from hasten.observe.rundir import RANKS
+
+_GRACE_S = 120
+"""What ranks may take to finish a step and save it when the job is asked to stop."""
+_TALKER = "torch.distributed"
+_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+
+
+@dataclass(kw_only=True)
+class Attempt:
+    """The files of the ranks that were started last."""
+
+    number: int = 0
+    logs: dict[int, Path] = field(default_factory=dict)
+    """By rank, of this host's only."""
+    records: dict[int, Path] = field(default_factory=dict)
+
+    def read(self) -> dict[int, Record]:
+        """What the ranks had to say when they ended, of those that did."""
+        found = {rank: read_record(path) for rank, path in self.records.items()}
+        return {rank: record for rank, record in found.items() if record is not None}
+
+
+class RankLogs(LogsSpecs):
+    """One log a rank and start, both streams in it (the rank joins them); rank 0's is shown on the terminal too."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        super().__init__(str(folder))
+        self.folder, self.environment, self.attempt = folder, environment, Attempt()
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self.folder)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.attempt = Attempt(number=int(envs[0]["TORCHELASTIC_RESTART_COUNT"]))
+        dest = LogsDest()
+        for local, env in envs.items():
+            rank = int(env["RANK"])
+            log = self.folder / f"rank-{rank}.{self.attempt.number}.log"
+            record = log.with_suffix(".json")
+            record.unlink(missing_ok=True)
+            env |= {**self.environment, "TORCHELASTIC_ERROR_FILE": str(record)}
+            self.attempt.logs[rank], self.attempt.records[rank] = log, record
+            dest.stdouts[local], dest.stderrs[local], dest.error_files[local] = str(log), "", str(record)
+            if rank == 0:
+                dest.tee_stdouts[local] = str(log)
+        return dest
+
+
+class Agent(LocalElasticAgent):
+    """Starts the ranks again after a failure, but not after a user's mistake or where the job was asked to stop."""
+
+    def __init__(self, spec: WorkerSpec, logs: RankLogs, failed: Callable[[RunResult, int], None]) -> None:
+        # With a role of no name, the lines of rank 0 are shown as they are.
+        super().__init__(
+            spec, logs, exit_barrier_timeout=60, log_line_prefix_template="${role_name}", shutdown_timeout=_GRACE_S
+        )
+        self._logs, self._failed = logs, failed
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        if result.is_failed():
+            kinds = {record.kind for record in self._logs.attempt.read().values()}
+            if kinds & {"mistake", "stopped"}:
+                self._remaining_restarts = 0
+            self._failed(result, self._remaining_restarts)
+        return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How this host's ranks got on, in the last attempt."""
+
+    ends: Sequence[End]
+    """Empty unless the job failed."""
+    records: Mapping[int, Record]
+    restarts: int
+    lost: RuntimeError | None
+    """What ended the launcher's own part: another host that does not answer."""
+
+
+def run_ranks(
+    meeting: Meeting, command: Sequence[str], folder: Path, *, again: Callable[[Sequence[End], int, int], None]
+) -> Outcome:
+    """Run `command` (of Python: "-m", ...) as every rank of this host until all have ended.
+
+    folder: of the logs. again: told how the ranks ended, the number of the restart that follows, and of how many.
+    Raises torch's SignalException when this process was told to stop, and has told the ranks.
+    """
+    job = meeting.job
+    logs = RankLogs(folder, _environment(meeting))
+    ends: list[End] = []
+
+    def failed(result: RunResult, left: int) -> None:
+        host = meeting.hosts[job.node_rank]
+        ends[:] = ends_of(result.failures, host=host, logs=logs.attempt.logs, where=job.out / RANKS)
+        _write_ends(ends)
+        if left > 0:
+            again(ends, job.max_restarts - left + 1, job.max_restarts)
+
+    spec = WorkerSpec(
+        role="",
+        local_world_size=job.nproc,
+        rdzv_handler=Rounds(meeting),
+        entrypoint=sys.executable,
+        args=tuple(command),
+        max_restarts=job.max_restarts,
+    )
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = _SIGNALS
+    lost: RuntimeError | None = None
+    with quiet(folder):
+        try:
+            if not Agent(spec, logs, failed).run().is_failed():
+                ends.clear()
+        except RuntimeError as error:
+            lost = error
+    return Outcome(ends=ends, records=logs.attempt.read(), restarts=logs.attempt.number, lost=lost)
+
+
+@contextmanager
+def quiet(folder: Path) -> Iterator[None]:
+    """What torch's launcher logs goes to a file: the report tells the same in order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(folder / "launcher.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith(_TALKER)]
+    before = [(logger, logger.handlers, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.handlers, logger.propagate = [], logger.name != _TALKER
+    parent = logging.getLogger(_TALKER)
+    parent.addHandler(handler)
+    try:
+        yield
+    finally:
+        parent.removeHandler(handler)
+        handler.close()
+        for logger, handlers, propagate in before:
+            logger.handlers, logger.propagate = handlers, propagate
+
+
+def _environment(meeting: Meeting) -> dict[str, str]:
+    job = meeting.job
+    told = {
+        LAUNCHED: meeting.name,
+        # The log of a rank that is killed holds all that it said.
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // job.nproc))),
+    }
+    if job.stall_s is not None:
+        told[VARIABLE] = str(job.stall_s)
+    return told
+
+
+def _write_ends(ends: Sequence[End]) -> None:
+    """A rank leaves what ended it to its launcher, so that it is told once and in order; its log holds it too."""
+    for end in ends:
+        if end.how not in ("silent", "killed") and end.traceback:
+            with Path(end.log).open("a") as log:
+                log.write(end.traceback)

@@ -1,0 +1,144 @@
+"""How the ranks of a failed job ended, and which of them failed first."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from hasten.distribute.launch.record import read_record
+from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file, stall_file
+
+How = Literal["mistake", "error", "memory", "killed", "stalled", "silent", "gone", "ended"]
+"""`silent`: an exit code and no word; `gone`: it lost another rank; `ended`: by the launcher, as another had failed."""
+_CAUSE: dict[str, int] = {"mistake": 0, "gone": 2, "ended": 3}
+"""Those of the lowest number failed first. All others are 1."""
+_PATIENCE_S = 20
+"""Between the first failure and a SIGKILL by torch's launcher, which waits 30 s for ranks that don't end."""
+_LAST_LINES = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """How a rank ended."""
+
+    rank: int
+    host: str
+    how: How
+    exit_code: int
+    """Negative: the number of a signal."""
+    message: str
+    traceback: str
+    """Its own, or its stacks where it stood still, or the last lines of its log."""
+    log: str
+    time: float
+    """Seconds since 1970."""
+    step: int = -1
+    """The last one that it finished, where it stood still."""
+    collectives: int = -1
+
+    @property
+    def in_words(self) -> str:
+        """What happened to it, as the end of a sentence that starts with the rank."""
+        match self.how:
+            case "stalled" if self.step >= 0:
+                return f"made no step after step {self.step}"
+            case "stalled":
+                return "did not answer, nor end when it was told to"
+            case "memory":
+                return "ran out of memory"
+            case "killed":
+                return f"was killed by {_signal_name(-self.exit_code)}" + _why(-self.exit_code)
+            case "silent":
+                return f"ended with exit code {self.exit_code} and told no reason"
+            case "gone":
+                return "lost another rank"
+            case "ended":
+                return "was ended"
+        lines = self.traceback.strip().splitlines()
+        return f"raised {lines[-1]}" if lines else "failed"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the numbers for real-time signals, which have no names
+        return f"signal {number}"
+
+
+def _why(number: int) -> str:
+    if number == signal.SIGKILL:
+        return " (often by the system, for want of memory: see dmesg, or the limit of the job)"
+    return ""
+
+
+def ends_of(failures: Mapping[int, ProcessFailure], *, host: str, logs: Mapping[int, Path], where: Path) -> list[End]:
+    """How the ranks of this host ended. failures: in the order in which torch saw them; where: of the watchdogs."""
+    began = min((failure.timestamp for failure in failures.values()), default=0)
+    ends = []
+    for index, (rank, failure) in enumerate(failures.items()):
+        late = failure.timestamp - began >= _PATIENCE_S
+        ends.append(_end_of(rank, failure, host=host, log=logs[rank], where=where, first=index == 0, late=late))
+    return sorted(ends, key=lambda end: end.rank)
+
+
+def _end_of(rank: int, failure: ProcessFailure, *, host: str, log: Path, where: Path, first: bool, late: bool) -> End:
+    record = read_record(Path(failure.error_file))
+    stall, stack = _stall_of(rank, failure.pid, where)
+    code, time, message, told = failure.exitcode, float(failure.timestamp), "", ""
+    how: How = "silent"
+    if record is not None:
+        # On request, or as another rank had told what was wrong.
+        how = "ended" if record.kind == "stopped" or record.kind == "other" else record.kind
+        message, told, time = record.message, record.traceback, record.time
+    elif code == STALLED or (code == 1 and stack):
+        how, told = "stalled", stack
+    elif code < 0:
+        by_launcher = not first and (code == -signal.SIGTERM or (code == -signal.SIGKILL and late))
+        how = "ended" if by_launcher else "killed"
+    if not told and how in ("silent", "killed"):
+        told = last_lines(log)
+    return End(
+        rank=rank, host=host, how=how, exit_code=code, message=message, traceback=told, log=str(log), time=time,
+        step=stall.step if stall else -1, collectives=stall.collectives if stall else -1,
+    )  # fmt: skip
+
+
+def first_of(ends: Sequence[End]) -> End:
+    """The one that failed first: the others may have ended because of it."""
+    by_cause = min(ends, key=lambda end: (_CAUSE.get(end.how, 1), end.time, end.rank))
+    if by_cause.how != "stalled":
+        return by_cause
+    # All of them stood still, but one: the others waited for it. One that had to be killed didn't even say so.
+    still = [end for end in ends if end.how == "stalled" or end.exit_code == -signal.SIGKILL]
+    return min(still, key=lambda end: (end.step, end.collectives, end.rank))
+
+
+def last_lines(log: Path) -> str:
+    """What a rank said last."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-_LAST_LINES:])
+
+
+def _stall_of(rank: int, pid: int, where: Path) -> tuple[Stall | None, str]:
+    """What the watchdog of a rank left, if it is that of this process."""
+    stall: Stall | None = None
+    with suppress(OSError, ValueError, TypeError):
+        stall = Stall(**json.loads(stall_file(where, rank).read_text()))
+    try:
+        owner, _, stack = stack_file(where, rank).read_text(errors="replace").partition("\n")
+    except OSError:
+        owner, stack = "", ""
+    return (
+        stall if stall is not None and stall.pid == pid else None,
+        stack if owner == f"pid {pid}" else "",
+    )

@@ -1,0 +1,65 @@
+"""What must be the same on all hosts of a job, as short hashes that ranks can compare at the start."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+import hasten
+from hasten.config.fingerprint import Fingerprint
+from hasten.config.schema import RunConfig
+
+_DIGITS = 12
+_OWN_TO_A_HOST = (
+    ("data", "source"),
+    ("cache", "dir"),
+    ("cache", "device"),
+    ("cache", "ram"),
+    ("prepare", "num_threads"),
+)
+"""Settings that say where things lie, or how much of a host is taken: they change no weight."""
+
+
+def start_facts(config: RunConfig, fingerprint: Fingerprint, *, cases: Iterable[str] = ()) -> dict[str, str]:
+    """Name to value, for `agree.require_same`. cases: ids of all cases, in order."""
+    data = {"fingerprint": dataclasses.asdict(fingerprint), "cases": list(cases)}
+    return {
+        "hasten's code": f"{hasten.__version__} ({code_hash()})",
+        "torch": torch.__version__,
+        "Python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "the settings": settings_hash(config),
+        "the data": f"{fingerprint.num_cases} cases ({_hash(_text(data).encode())})",
+    }
+
+
+def code_hash(folder: Path | None = None) -> str:
+    """Of the names and bytes of all Python files of the package (or of `folder`)."""
+    root = folder or Path(hasten.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:_DIGITS]
+
+
+def settings_hash(config: RunConfig) -> str:
+    """Of all settings but those that a host may have of its own."""
+    tree = dataclasses.asdict(config)
+    for section, name in _OWN_TO_A_HOST:
+        del tree[section][name]
+    del tree["observe"]
+    return _hash(_text(tree).encode())
+
+
+def _text(tree: object) -> str:
+    return json.dumps(tree, sort_keys=True, default=str)
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:_DIGITS]

@@ -1,0 +1,183 @@
+"""Launchers of several hosts meet before their ranks do, so that what is wrong is told early, and by name."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from torch.distributed import PrefixStore, TCPStore
+
+from hasten.distribute.launch.ends import End
+from hasten.distribute.launch.job import Job
+from hasten.distribute.route import in_time, why_unreachable
+
+T = TypeVar("T")
+_SETTLE_S = 45.0
+"""Longest wait for another host's word on how its ranks ended: torch gives ranks that hang 30 s to end."""
+_HOPELESS_S = 30.0
+"""How long an address that does not exist is tried: a cluster's names may come a little after its processes."""
+_PARTING_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meeting:
+    """The hosts of a job, all of them there."""
+
+    job: Job
+    host: str
+    port: int
+    name: str
+    """Of this launch, the same on all hosts: the time at which it began."""
+    hosts: Sequence[str]
+    """By node rank."""
+    store: Any
+    """Held as long as the job runs: with node 0's, the meeting point would go."""
+
+    def exchange(self, ends: Sequence[End]) -> tuple[list[End], list[str]]:
+        """Those of all hosts, and the hosts that did not tell theirs in time. Takes a minute at most."""
+        if self.job.nnodes == 1:
+            return list(ends), []
+        wait_s = min(_SETTLE_S, self.job.join_s)
+        told = json.dumps([asdict(end) for end in ends])
+        _tried(lambda: self.store.set(f"end/{self.job.node_rank}", told), wait_s)
+        others = [node for node in range(self.job.nnodes) if node != self.job.node_rank]
+        found, lost = list(ends), []
+        until = time.monotonic() + wait_s
+        for node in others:
+            answer = self._answer(f"end/{node}", until)
+            if answer is None:
+                lost.append(f"{self.hosts[node]} (node {node})")
+            else:
+                found += [End(**fields) for fields in json.loads(answer)]
+        self._part([node for node in others if f"{self.hosts[node]} (node {node})" not in lost])
+        return sorted(found, key=lambda end: end.rank), lost
+
+    def _answer(self, key: str, until: float) -> bytes | None:
+        left = max(0.1, until - time.monotonic())
+
+        def ask() -> bytes:
+            self.store.wait([key], timedelta(seconds=left))
+            return bytes(self.store.get(key))
+
+        return _tried(ask, left + 1.0)
+
+    def _part(self, others: Sequence[int]) -> None:
+        """Node 0 holds the store, and leaves last."""
+        if self.job.node_rank:
+            _tried(lambda: self.store.set(f"read/{self.job.node_rank}", "1"), _PARTING_S)
+            return
+        until = time.monotonic() + min(_SETTLE_S, self.job.join_s)
+        for node in others:
+            self._answer(f"read/{node}", until)
+
+
+def meet(job: Job) -> Meeting:
+    """Wait for the launchers of the other hosts, for at most `job.join_s`.
+
+    Raises ValueError naming the port that is taken, the host that can't be reached, the nodes that did not come, or
+    what another job holds.
+    """
+    until = time.monotonic() + job.join_s
+    host, port = job.address()
+    if job.node_rank == 0:
+        _require_free(port)
+    else:
+        reason = why_unreachable(host, port, within_s=job.join_s, hopeless_s=_HOPELESS_S)
+        if reason is not None:
+            raise ValueError(
+                f"--master {host}:{port}: cannot be reached ({reason}); check that the launcher of --node-rank 0 runs "
+                f"on {host} and that no firewall lies between"
+            )
+    server = _store(host, port, until, first=job.node_rank == 0)
+    try:
+        store = PrefixStore("hasten", server)
+        name = _same_job(job, store)
+        hosts = _hosts(job, store, until)
+    except RuntimeError as error:
+        raise ValueError(f"--master {host}:{port}: the launcher of --node-rank 0 does not answer any more") from error
+    return Meeting(job=job, host=host, port=server.port, name=name, hosts=hosts, store=store)
+
+
+def _store(host: str, port: int, until: float, *, first: bool) -> TCPStore:
+    left = max(1.0, until - time.monotonic())
+
+    def opened() -> TCPStore:
+        return TCPStore(host, port, None, first, timedelta(seconds=left), wait_for_workers=False)
+
+    # Before a server that does not speak its language, torch's store waits for ever.
+    store = _tried(opened, left + 1.0)
+    if store is None:
+        raise ValueError(
+            f"--master {host}:{port}: no launcher answers there; check that the one of --node-rank 0 runs on {host}, "
+            "and that what listens there is no other program"
+        )
+    return store
+
+
+def _require_free(port: int) -> None:
+    with socket.socket(socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+            return
+        except OSError as error:
+            reason = "is taken by another program" if error.errno == errno.EADDRINUSE else str(error.strerror)
+    with socket.socket(socket.AF_INET) as other:
+        other.bind(("", 0))
+        free = other.getsockname()[1]
+    raise ValueError(f"--master: port {port} of this host {reason}, perhaps an earlier job; port {free} is free")
+
+
+def _same_job(job: Job, store: PrefixStore) -> str:
+    """The launch's name, which node 0 gives. Raises ValueError where node 0 runs something else."""
+    mine = {"id": job.rdzv_id, "nnodes": job.nnodes}
+    if job.node_rank == 0:
+        name = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        store.set("job", json.dumps(mine | {"name": name}))
+        return name
+    told = json.loads(store.get("job"))
+    name = str(told.pop("name"))
+    if told != mine:
+        raise ValueError(
+            f"--master {job.master}: job {told['id']!r} of {told['nnodes']} nodes runs there, and this launcher was "
+            f"started for {job.rdzv_id!r} of {job.nnodes}; end the one that is not wanted, or use another port"
+        )
+    return name
+
+
+def _hosts(job: Job, store: PrefixStore, until: float) -> tuple[str, ...]:
+    """Of all nodes, once they are there."""
+    mine = json.dumps([socket.gethostname(), os.getpid(), uuid.uuid4().hex])
+    found = store.compare_set(f"node/{job.node_rank}", "", mine).decode()
+    if found != mine:
+        host, pid, _ = json.loads(found)
+        raise ValueError(
+            f"--node-rank {job.node_rank}: process {pid} on {host} has it already, of an earlier job or given twice; "
+            "end that one, or give every host a number of its own"
+        )
+    keys = [f"node/{node}" for node in range(job.nnodes)]
+    try:
+        store.wait(keys, timedelta(seconds=max(0.1, until - time.monotonic())))
+    except RuntimeError:
+        missing = [str(node) for node, key in enumerate(keys) if not store.check([key])]
+        raise ValueError(
+            f"--nnodes {job.nnodes}: node {', '.join(missing)} did not come within {job.join_s:g} s; start the "
+            "launcher there too, or give --join-seconds more"
+        ) from None
+    return tuple(json.loads(store.get(key))[0] for key in keys)
+
+
+def _tried(call: Callable[[], T], seconds: float) -> T | None:
+    """What a call gives; None if it fails, or takes longer: a store may not notice that its host has gone."""
+    with suppress(RuntimeError, ValueError, OSError):
+        return in_time(call, max(0.1, seconds))
+    return None

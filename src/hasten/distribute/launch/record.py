@@ -1,0 +1,127 @@
+"""What ended a rank, in its own words, for the launcher: in the file that torchrun names for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from torch import distributed
+
+from hasten.distribute.agree import OtherRankFailed
+from hasten.distribute.group import NotMet
+from hasten.observe.rundir import write_json
+
+FOLDER = "HASTEN_RECORDS"
+"""Folder for the records of a launcher that names no file to a rank."""
+STOPPED = (130, 143, 75)
+"""Exit codes of a run that was asked to stop and has saved its state."""
+Kind = Literal["error", "memory", "mistake", "gone", "stopped", "other"]
+_OF_PEERS = ("gloo/transport", "closed by peer", "reset by peer", "nccl", "horovod has been shut down")
+"""What a failed collective's error holds, in small letters."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """How a rank ended.
+
+    `mistake`: of the user; `gone`: it lost another rank; `stopped`: on request; `other`: another rank tells why.
+    """
+
+    kind: Kind
+    exit_code: int
+    message: str
+    traceback: str
+    host: str
+    time: float
+    """Seconds since 1970."""
+
+
+def record_of(error: BaseException, *, short_of_memory: Callable[[BaseException], bool]) -> Record:
+    """What to write of an exception that ends a rank."""
+    kind: Kind = "error"
+    code = getattr(error, "exit_code", 1)
+    message = str(error)
+    if isinstance(error, OtherRankFailed):
+        kind, code, message = "other", 2, ""
+    elif isinstance(error, KeyboardInterrupt):
+        kind, code = "stopped", getattr(error, "exit_code", 130)
+    elif isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        kind = "stopped" if code in STOPPED else "mistake" if code == 2 else "error"
+    elif _of_peers(error):
+        kind = "gone"
+    elif isinstance(error, ValueError):
+        kind, code = "mistake", 2
+    elif short_of_memory(error):
+        kind = "memory"
+    return Record(
+        kind=kind, exit_code=code, message=message, traceback=_traceback(error),
+        host=socket.gethostname(), time=time.time(),
+    )  # fmt: skip
+
+
+@contextmanager
+def recorded(*, short_of_memory: Callable[[BaseException], bool]) -> Iterator[None]:
+    """Around all that a rank does: an exception that ends it is noted for the launcher, and goes on.
+
+    Without a launcher that asks for it, nothing is written.
+    """
+    try:
+        yield
+    except BaseException as error:
+        path = _record_file()
+        if path is not None and not (isinstance(error, SystemExit) and not error.code):
+            write_record(path, record_of(error, short_of_memory=short_of_memory))
+        raise
+
+
+def write_record(path: Path, record: Record) -> None:
+    """In the form of torch's `record`, which torchrun shows too, with ours beside it."""
+    extra = {"py_callstack": record.traceback, "timestamp": str(int(record.time))}
+    write_json(path, {"message": {"message": record.message, "extraInfo": extra}, "hasten": asdict(record)})
+
+
+def read_record(path: Path) -> Record | None:
+    """What a rank wrote, or None: it wrote nothing, or something else did."""
+    try:
+        return Record(**json.loads(path.read_text())["hasten"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _traceback(error: BaseException) -> str:
+    """Without the frames of the command line, which are the same for all."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and _is_frame_of_command(frames):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def _is_frame_of_command(frames: TracebackType) -> bool:
+    path = Path(frames.tb_frame.f_code.co_filename)
+    return path == Path(__file__) or "typer" in path.parts or path.parts[-2:-1] == ("cli",)
+
+
+def _of_peers(error: BaseException) -> bool:
+    """Whether a rank ended because of another: what it says is of no help then."""
+    if isinstance(error, NotMet | distributed.DistError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(part in text for part in _OF_PEERS)
+
+
+def _record_file() -> Path | None:
+    named = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if named:
+        return Path(named)
+    folder, rank = os.environ.get(FOLDER), os.environ.get("HOROVOD_RANK")
+    return Path(folder) / f"rank-{rank}.json" if folder and rank else None

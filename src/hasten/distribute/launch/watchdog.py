@@ -1,0 +1,197 @@
+"""A rank that makes no step writes what it is doing and ends, so that a job never hangs."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from torch import distributed
+
+from hasten.distribute.world import World
+from hasten.observe.rundir import write_json
+
+STALLED = 124
+"""Exit code of a rank that stood still; as of timeout(1)."""
+VARIABLE = "HASTEN_STALL_SECONDS"
+LAUNCHED = "HASTEN_LAUNCH"
+"""Set for ranks that `hasten launch` has started."""
+_LOOKS = 8
+"""Looks within the time that a step may take."""
+_LONGEST = 1.0
+"""Seconds between looks, at most."""
+_LATER = 5.0
+"""Seconds after which a process that doesn't even let this thread run is ended from outside of Python."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stall:
+    """Where a rank stood still."""
+
+    rank: int
+    pid: int
+    step: int
+    """The last one that it finished."""
+    collectives: int
+    """How many it had begun: a rank that waits for another has begun one more than that."""
+
+
+def stall_file(where: Path, rank: int) -> Path:
+    """Where a rank notes that it stands still."""
+    return where / f"rank-{rank}.stall.json"
+
+
+def stack_file(where: Path, rank: int) -> Path:
+    """Where a rank that stood still writes the stacks of its threads, after a line with its process id."""
+    return where / f"rank-{rank}.stack.txt"
+
+
+class Watchdog:
+    """In a `with` around the steps: `beat(step)` after each. After `stall_s` without one the process ends.
+
+    It starts to count at the first beat, and does not count in `paused()`. By then the rank's stacks are in
+    `stack_file` and on standard error, and its place in `stall_file`, both in the folder `where`. A process whose
+    interpreter is held by other code is ended all the same, with exit code 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        stall_s: float,
+        where: Path,
+        on_stall: Callable[[Stall], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """on_stall: called in place of ending the process; clock: seconds, for tests."""
+        if stall_s <= 0:
+            raise ValueError(f"stall_s={stall_s}: must be above 0")
+        self.rank, self.stall_s, self.where = rank, stall_s, where
+        self._on_stall, self._clock = on_stall, clock
+        self._step: int | None = None
+        self._pauses = 0
+        self._seen: tuple[int | None, float] = (None, 0.0)
+        self._told = False
+        self._ended = threading.Event()
+        self._stack: IO[str] | None = None
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def beat(self, step: int) -> None:
+        """A step is done. Costs one assignment."""
+        self._step = step
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Around what may take long and is no step: a validation, a compilation, a checkpoint."""
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self._seen = (self._step, self._clock())
+            self._pauses -= 1
+
+    def look(self) -> bool:
+        """Whether the rank has stood still for too long. What the thread does now and then."""
+        now, step = self._clock(), self._step
+        if step is None or self._pauses or step != self._seen[0]:
+            self._seen, self._told = (step, now), False
+            return False
+        still = now - self._seen[1]
+        if still >= self.stall_s / 2 and not self._told:
+            # In time: when the first rank ends, those that it takes along have said where they are.
+            self._told = True
+            write_json(stall_file(self.where, self.rank), self._stall())
+        return still >= self.stall_s
+
+    def __enter__(self) -> Watchdog:
+        self.where.mkdir(parents=True, exist_ok=True)
+        stall_file(self.where, self.rank).unlink(missing_ok=True)
+        self._stack = stack_file(self.where, self.rank).open("w")
+        print(f"pid {os.getpid()}", file=self._stack, flush=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._on_stall is None:
+            faulthandler.cancel_dump_traceback_later()
+        if self._stack is not None:
+            self._stack.close()
+        stall_file(self.where, self.rank).unlink(missing_ok=True)
+        if error is None:
+            stack_file(self.where, self.rank).unlink(missing_ok=True)
+
+    def _watch(self) -> None:
+        every = min(_LONGEST, self.stall_s / _LOOKS)
+        while not self._ended.wait(every):
+            if self.look():
+                self._end()
+                return
+            if self._on_stall is not None:
+                continue
+            if self._step is None or self._pauses:
+                faulthandler.cancel_dump_traceback_later()
+            elif self._stack is not None:
+                # Runs outside of Python, for code that never gives the interpreter back.
+                left = self.stall_s - (self._clock() - self._seen[1])
+                faulthandler.dump_traceback_later(left + _LATER, exit=True, file=self._stack)
+
+    def _stall(self) -> Stall:
+        return Stall(rank=self.rank, pid=os.getpid(), step=self._step or 0, collectives=_collectives())
+
+    def _end(self) -> None:
+        stall = self._stall()
+        write_json(stall_file(self.where, self.rank), stall)
+        # The launcher copies the stacks into the rank's log; where it is another one, the rank says them itself.
+        for file in (self._stack, None if LAUNCHED in os.environ else sys.stderr):
+            if file is not None:
+                print("\n".join(_stacks()), file=file, flush=True)
+        if self._on_stall is not None:
+            self._on_stall(stall)
+        else:
+            os._exit(STALLED)
+
+
+def watchdog_of(
+    world: World, where: Path, *, timeout_s: float, environment: Mapping[str, str] | None = None
+) -> Watchdog | None:
+    """The watchdog that a rank of several runs under; one process alone has none unless it is asked for.
+
+    The launcher's --stall-seconds counts; else half of `timeout_s`, so that a rank which hangs is found before the
+    others' collectives give up. 0 is none.
+    """
+    told = (os.environ if environment is None else environment).get(VARIABLE, "")
+    try:
+        stall_s = float(told) if told else (timeout_s / 2 if world.size > 1 else 0.0)
+    except ValueError:
+        raise ValueError(f"{VARIABLE}={told}: must be a number of seconds") from None
+    return Watchdog(rank=world.rank, stall_s=stall_s, where=where) if stall_s > 0 else None
+
+
+def _collectives() -> int:
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0
+    group: Any = distributed.distributed_c10d._get_default_group()
+    return int(group._get_sequence_number_for_group())
+
+
+def _stacks() -> list[str]:
+    """Of all Python threads, the main one's first; most recent call last."""
+    frames, names = sys._current_frames(), {thread.ident: thread.name for thread in threading.enumerate()}
+    main, own = threading.main_thread().ident, threading.get_ident()
+    lines = []
+    for ident in sorted(frames, key=lambda ident: ident != main):
+        if ident != own:
+            lines.append(f"Thread {names.get(ident, ident)} (most recent call last):")
+            lines += "".join(traceback.format_stack(frames[ident])).splitlines()
+    return lines

@@ -1,0 +1,197 @@
+"""Every process trains by itself; every few steps the weights are averaged, beside the steps that follow.
+
+Local SGD (S. Stich, "Local SGD converges fast and communicates little", ICLR 2019, arXiv:1805.09767) with delayed
+averaging (Q. Zhou et al., "DaSGD", 2020, arXiv:2006.00441), for links too slow for gradients at every step:
+
+- after every `average_every`-th step a rank copies its weights, s, and an all-reduce of the copies begins;
+- it has `average_every - 1` steps' time. Then each rank takes up the mean m of the copies and keeps what it did since:
+  weights = m + (weights - s).
+
+So no weight is older than `average_every` steps, the step at which a mean is taken up does not depend on how fast the
+link is, and a run is the same every time. With `average_every=1` the mean is taken up at once: with plain SGD that is
+DDP. The mean over ranks of the weights is the same whether a mean is under way or has been taken up, which is why
+validating needs only to average once more.
+
+torch's PeriodicModelAverager is not used: it waits for the link, counts steps from where the process was started,
+leaves buffers out, and gives the weights back without their memory format.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from hasten.config.schema import RunConfig
+from hasten.distribute.ddp import broadcast_weights
+from hasten.distribute.strategy import Strategy
+
+
+class LocalSgd(Strategy):
+    """Local SGD with delayed averaging, as above.
+
+    Gradient norm, clipping and updates left out are a rank's own, and so are moments and the weights' average, between
+    two checkpoints. A checkpoint holds the means over ranks of weights, of their average and of the optimizer's
+    moments, and every rank goes on from them, so that a run that is resumed there is the run that went on. The mean of
+    the momenta is the momentum of the mean gradient; second moments are near enough to have one. Counts of steps and
+    fp16's loss scale are rank 0's.
+    """
+
+    name = "local_sgd"
+    splits_batch = True
+    same_loss = False
+
+    _network: nn.Module
+    _average: nn.Module | None
+    _optimizer: torch.optim.Optimizer
+    _pending: _Mean | None = None
+
+    def mistakes(self, config: RunConfig) -> list[str]:
+        """What would need the link at every step."""
+        found = []
+        if config.distribute.sync_norm:
+            found.append("distribute.sync_norm: local_sgd sends nothing at most steps; set it to false, or use ddp")
+        if config.distribute.gradients != "fp32":
+            found.append(
+                f"distribute.gradients: local_sgd sends weights, not gradients, and in full; set it to fp32 instead of "
+                f"{config.distribute.gradients}, or use ddp"
+            )
+        return found
+
+    def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
+        for module in (network, average):
+            if module is not None:
+                broadcast_weights(module)
+        self._network, self._average = network, average
+        return network, average
+
+    def share_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        self._optimizer = optimizer
+        return optimizer
+
+    @torch.no_grad()
+    def updated(self, index: int) -> None:
+        """Begin or take up a mean, as the number of steps since the start of the run says."""
+        done, every = index + 1, self.config.average_every
+        if done % every == 0:
+            self._pending = _Mean(self._network.parameters())
+        if (done + 1) % every == 0 or every == 1:
+            self._take_up()
+
+    @torch.no_grad()
+    def whole(self, module: nn.Module) -> nn.Module:
+        """A copy with the means over ranks of its weights and buffers; the training goes on as if it had not been."""
+        found = copy.deepcopy(module)
+        average_over_ranks([*found.parameters(), *found.buffers()])
+        return found
+
+    @torch.no_grad()
+    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The means over ranks, which this process takes up too: the tensors of `state` are the live ones."""
+        self._take_up()
+        average_over_ranks(self._all())
+        return state
+
+    def scattered(self, state: dict[str, Any]) -> dict[str, Any]:
+        """As it is, for every rank; a mean under way belongs to what is replaced."""
+        self._drop()
+        return state
+
+    def close(self) -> None:
+        self._drop()
+
+    def _take_up(self) -> None:
+        if self._pending is not None:
+            self._pending.add_to(self._network.parameters())
+            self._pending = None
+
+    def _drop(self) -> None:
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+
+    def _all(self) -> list[Tensor]:
+        """What ranks have of their own, in the same order on all."""
+        modules = [self._network, *([self._average] if self._average is not None else [])]
+        found: list[Tensor] = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+        state = self._optimizer.state_dict()
+        return [*found, *_tensors({name: value for name, value in state.items() if name != "param_groups"})]
+
+
+class _Mean:
+    """The mean over ranks of a copy of the weights, on its way."""
+
+    def __init__(self, weights: Iterable[Tensor]) -> None:
+        self._copies = [torch.cat([tensor.flatten() for tensor in each]) for each in _by_kind(weights)]
+        self._sums = [flat.clone() for flat in self._copies]
+        self._works = [distributed.all_reduce(flat, async_op=True) for flat in self._sums]
+
+    def wait(self) -> None:
+        for work in self._works:
+            assert work is not None
+            work.wait()
+
+    def add_to(self, weights: Iterable[Tensor]) -> None:
+        """Weights become the mean plus what was added to them since they were copied."""
+        self.wait()
+        for tensors, flat, before in zip(_by_kind(weights), self._sums, self._copies, strict=True):
+            flat.div_(distributed.get_world_size())
+            for tensor, mean, then in zip(tensors, _parts(flat, tensors), _parts(before, tensors), strict=True):
+                # In this order: where nothing was added since, the mean itself, the same on all ranks.
+                tensor.copy_(mean + (tensor - then))
+
+
+@torch.no_grad()
+def average_over_ranks(tensors: Iterable[Tensor]) -> None:
+    """Tensors of the same shapes on all ranks become their means, in place and in one message per type.
+
+    Whole numbers and () tensors, which count something, become rank 0's.
+    """
+    tensors = list(tensors)
+    for each in _by_kind(tensor for tensor in tensors if _is_mean(tensor)):
+        flat = torch.cat([tensor.flatten() for tensor in each])
+        distributed.all_reduce(flat)
+        flat.div_(distributed.get_world_size())
+        for tensor, mean in zip(each, _parts(flat, each), strict=True):
+            tensor.copy_(mean)
+    for each in _by_kind(tensor for tensor in tensors if not _is_mean(tensor)):
+        flat = torch.cat([tensor.flatten() for tensor in each])
+        sent = flat.to(_device())
+        distributed.broadcast(sent, src=0)
+        for tensor, first in zip(each, _parts(sent.to(flat.device), each), strict=True):
+            tensor.copy_(first)
+
+
+def _is_mean(tensor: Tensor) -> bool:
+    return tensor.ndim > 0 and tensor.is_floating_point()
+
+
+def _by_kind(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Tensors that fit into one message, in the order given."""
+    found: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
+    return list(found.values())
+
+
+def _parts(flat: Tensor, like: list[Tensor]) -> Iterator[Tensor]:
+    parts = flat.split([tensor.numel() for tensor in like])
+    return (part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Those anywhere in a state, by the order of its entries."""
+    if isinstance(value, Tensor):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for one in inner for tensor in _tensors(one)]
+
+
+def _device() -> torch.device:
+    """Where the process group takes its tensors."""
+    if distributed.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

@@ -1,0 +1,105 @@
+"""An optimizer that updates a part of the parameters on this process, and looks like one of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasten.distribute.moments import put_together, taken_apart
+
+
+class PartOptimizer(torch.optim.Optimizer):
+    """Has the groups of all parameters; `inner`, whose groups it cuts, keeps moments of this process's part alone.
+
+    own: by the number of a parameter (counted through all groups) the tensor that is updated here in its place, which
+    may be the parameter itself. `state_dict` holds the values of this part under these numbers; `load_state_dict`
+    takes from a state of all parameters what belongs to this part.
+
+    It knows torch's protocol for skipped steps if `inner` does. Whatever a loop changes in its groups (the learning
+    rate) is handed to `inner` at every step.
+    """
+
+    def __init__(self, inner: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> None:
+        assert not inner.state, "moments of all parameters would be kept"
+        super().__init__([dict(group) for group in inner.param_groups], inner.defaults)
+        self.inner = inner
+        self.numbers = sorted(own)
+        """Of the parameters that are updated here."""
+        self._step_supports_amp_scaling = getattr(inner, "_step_supports_amp_scaling", False)
+        for group, whole in zip(inner.param_groups, self._numbered(), strict=True):
+            group["params"] = [own[number] for number in whole if number in own]
+
+    def before(self) -> None:
+        """What must be done before `inner` takes its step: a subclass's."""
+
+    def after(self) -> None:
+        """What must be done afterwards, also on a process that has no parameter to update: a subclass's."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of this process's part. closure: computes the loss anew, which is returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        _hand_over(self, self.inner)
+        self.before()
+        given = {name: getattr(self, name) for name in ("grad_scale", "found_inf") if hasattr(self, name)}
+        for name, value in given.items():
+            setattr(self.inner, name, value)
+        try:
+            if self.numbers:
+                self.inner.step()
+        finally:
+            for name in given:
+                delattr(self.inner, name)
+        self.after()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of all groups, and of the moments that are kept here."""
+        _hand_over(self, self.inner)
+        state = self.inner.state_dict()
+        groups = [
+            {**group, "params": list(whole)}
+            for group, whole in zip(state["param_groups"], self._numbered(), strict=True)
+        ]
+        values = {(self.numbers[place], name): value for (place, name), value in taken_apart(state).items()}
+        return put_together({**state, "param_groups": groups}, values)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take this process's part of a state. ValueError for one of other groups, or as `inner` has it."""
+        whole = self._numbered()
+        found = [len(group["params"]) for group in state_dict["param_groups"]]
+        wanted = [len(numbers) for numbers in whole]
+        if found != wanted:
+            raise ValueError(f"the state has groups of {found} parameters, and the optimizer of {wanted}")
+        places = {number: place for place, number in enumerate(self.numbers)}
+        groups = [
+            {**group, "params": [places[number] for number in numbers if number in places]}
+            for group, numbers in zip(state_dict["param_groups"], whole, strict=True)
+        ]
+        values = {
+            (places[number], name): value
+            for (number, name), value in taken_apart(state_dict).items()
+            if number in places
+        }
+        self.inner.load_state_dict(put_together({**state_dict, "param_groups": groups}, values))
+        _hand_over(self.inner, self)
+
+    def _numbered(self) -> list[range]:
+        """The numbers of each group's parameters."""
+        found, start = [], 0
+        for group in self.param_groups:
+            found.append(range(start, start + len(group["params"])))
+            start += len(group["params"])
+        return found
+
+
+def _hand_over(giver: torch.optim.Optimizer, taker: torch.optim.Optimizer) -> None:
+    """The groups' settings, without their parameters."""
+    for given, taken in zip(giver.param_groups, taker.param_groups, strict=True):
+        taken.update({name: value for name, value in given.items() if name != "params"})

@@ -1,0 +1,1 @@
+"""Training on a SLURM cluster: the jobs' scripts, handing them in, and what became of them."""

@@ -1,0 +1,114 @@
+"""How the jobs of a submission stand, and what their runs gave, as the scaling study reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hasten.distribute.slurm.jobs import FOLDER, Job
+from hasten.distribute.slurm.queue import ACTIVE, Told, ask
+from hasten.observe.monitor.watch import View, Watch
+
+DONE = ("finished", "target_reached", "time_up")
+"""Statuses of a run with nothing left to do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """A job, and its run as far as it has come. None is not known."""
+
+    job: Job
+    state: str
+    """How the run ended if it is complete; else SLURM's state in lower case; else what the run's files tell."""
+    reason: str = ""
+    """Why it waits, in SLURM's words."""
+    steps: int | None = None
+    total: int | None = None
+    best: float | None = None
+    """Highest mean Dice of a validation."""
+    samples_per_s: float | None = None
+    """Of its last line."""
+    seconds: float | None = None
+    """Wall time of all its starts up to its last line, without the time in the queue."""
+    fruitless: int = 0
+    """Starts in a row that saved no new step."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.state in DONE
+
+
+def standings(out: Path, jobs: Sequence[Job]) -> tuple[list[Standing], Told]:
+    """Every job in the order of `jobs`, and what SLURM told."""
+    told = ask([job.job_id for job in jobs if job.job_id is not None])
+    return [_standing(out, job, told) for job in jobs], told
+
+
+def collected(standing: Sequence[Standing]) -> dict[str, Any]:
+    """The content of scale.json: the runs for `hasten scale analyse`, folders relative to the submission's."""
+    return {
+        "runs": [
+            {
+                "world": each.job.world,
+                "strategy": each.job.strategy,
+                "seed": each.job.seed,
+                "mode": each.job.mode,
+                "folder": each.job.name,
+                "status": each.state,
+                "nodes": each.job.nodes,
+                "job_id": each.job.job_id,
+            }
+            for each in standing
+        ]
+    }
+
+
+def is_active(state: str) -> bool:
+    """Whether a job in that state may still go on by itself."""
+    return state in ACTIVE or state == "silent"
+
+
+def _standing(out: Path, job: Job, told: Told) -> Standing:
+    view = _view(out / job.name)
+    state = _state(job, view, told)
+    return Standing(
+        job=job,
+        state=state,
+        reason=told.reasons.get(job.job_id or "", "") if state == "pending" else "",
+        steps=view.steps if view else None,
+        total=view.total if view else None,
+        best=view.best if view else None,
+        samples_per_s=view.samples_per_s if view else None,
+        seconds=view.time_s if view else None,
+        fruitless=_fruitless(out, job),
+    )
+
+
+def _state(job: Job, view: View | None, told: Told) -> str:
+    """The run's own word counts where it is complete: a job may have failed afterwards, and SLURM forgets jobs."""
+    if view is not None and view.state in DONE:
+        return view.state
+    known = told.states.get(job.job_id or "")
+    if known is not None:
+        # A job may end well without a complete run if its script was edited.
+        return "incomplete" if known == "completed" else known
+    if job.job_id is None:
+        return "not submitted"
+    return view.state if view is not None else "unknown"
+
+
+def _view(folder: Path) -> View | None:
+    try:
+        return Watch(folder).poll()
+    except ValueError:
+        return None  # not begun, or nothing that a run has written
+
+
+def _fruitless(out: Path, job: Job) -> int:
+    try:
+        words = (out / FOLDER / f"{job.name}.requeues").read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        return 0
+    return int(words[1]) if len(words) == 2 and words[1].isdigit() else 0

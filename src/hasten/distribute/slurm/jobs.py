@@ -1,0 +1,88 @@
+"""The jobs of a submission, as its folder remembers them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hasten.observe.rundir import write_json
+
+FOLDER = "slurm"
+"""Folder below --out that holds batch scripts, settings, logs and the list of the jobs."""
+JOBS_JSON = "jobs.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One job, which is one training in the folder `name` below the submission's."""
+
+    name: str
+    world: int
+    nodes: int
+    tasks_per_node: int
+    gpus_per_node: int
+    strategy: str
+    seed: int
+    mode: str
+    """`strong`: every job has the same batch; `weak`: it grows with the processes."""
+    digest: str = ""
+    """SHA-256 of the batch script as it was written."""
+    job_id: str | None = None
+    """SLURM's number; None where it was not handed in."""
+
+
+def script_path(out: Path, name: str) -> Path:
+    return out / FOLDER / f"{name}.sbatch"
+
+
+def settings_path(out: Path, name: str) -> Path:
+    return out / FOLDER / f"{name}.yaml"
+
+
+def write_jobs(out: Path, jobs: Sequence[Job]) -> None:
+    write_json(out / FOLDER / JOBS_JSON, {"jobs": [dataclasses.asdict(job) for job in jobs]})
+
+
+def read_jobs(out: Path) -> list[Job]:
+    """The jobs of the submission in `out`, with the numbers of those that were handed in by sbatch by hand.
+
+    Raises ValueError if there is no submission, or its list is damaged.
+    """
+    path = out / FOLDER / JOBS_JSON
+    if not path.is_file():
+        raise ValueError(
+            f"{out}: holds no submission ({FOLDER}/{JOBS_JSON} is missing); `hasten slurm submit` makes one"
+        )
+    try:
+        jobs = [_job(fields) for fields in json.loads(path.read_text(encoding="utf-8"))["jobs"]]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(
+            f"{path}: can't be read ({type(error).__name__}: {error}); the jobs' numbers stand in the names of the "
+            "logs beside it"
+        ) from None
+    return [dataclasses.replace(job, job_id=_last_id(out, job)) for job in jobs]
+
+
+def _job(fields: Any) -> Job:
+    job = Job(**fields)
+    for field in dataclasses.fields(Job):
+        wanted: Any = int if field.type == "int" else str
+        value = getattr(job, field.name)
+        if not isinstance(value, wanted) and not (field.name == "job_id" and value is None):
+            raise TypeError(f"{field.name} is {value!r}")
+    return job
+
+
+def _last_id(out: Path, job: Job) -> str | None:
+    """A job writes its number when it starts: a later one than ours if the script was handed in again by hand."""
+    try:
+        told = (out / FOLDER / f"{job.name}.jobid").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return job.job_id
+    if not told.isdigit():
+        return job.job_id
+    return told if job.job_id is None or int(told) > int(job.job_id) else job.job_id

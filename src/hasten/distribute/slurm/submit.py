@@ -1,0 +1,159 @@
+"""Writing the batch scripts of a submission and handing them in."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from hasten.config.load import dump_run
+from hasten.config.schema import RunConfig
+from hasten.distribute.grown import grown
+from hasten.distribute.slurm.jobs import FOLDER, JOBS_JSON, Job, read_jobs, script_path, settings_path, write_jobs
+from hasten.distribute.slurm.queue import hand_in, require_sbatch
+from hasten.distribute.slurm.script import Request, batch_script, check_folder, check_request
+from hasten.distribute.slurm.shape import Shape
+from hasten.files import replacing
+from hasten.sample.share import share_mistake
+
+Mode = Literal["strong", "weak"]
+
+
+def submit(
+    config: RunConfig,
+    out: Path,
+    shapes: Sequence[Shape],
+    request: Request,
+    *,
+    mode: Mode = "strong",
+    dry_run: bool = False,
+) -> Iterator[Job]:
+    """Write a batch script for each shape to `out`/slurm and hand them in; each job as it is known to SLURM.
+
+    Each job trains in a folder of its own below `out`, `Shape.name`, with the settings of `config` as they are now.
+    dry_run: write the files only. Everything is checked before anything is written.
+    Raises ValueError for settings that can't be trained so, a folder that holds a submission, no sbatch, and a script
+    that sbatch refuses (with its message); jobs that were handed in before stay, and are remembered.
+    """
+    if not dry_run:
+        require_sbatch()
+    check_request(request)
+    out = out.absolute()
+    check_folder(out)
+    settings = [settings_at(config, shape.world, mode) for shape in shapes]
+    _require_free(out, [shape.name for shape in shapes])
+    jobs = _written(out, shapes, settings, request, mode)
+    if dry_run:
+        yield from jobs
+        return
+    for place, job in enumerate(jobs):
+        try:
+            jobs[place] = dataclasses.replace(job, job_id=hand_in(script_path(out, job.name)))
+        except ValueError as error:
+            raise ValueError(f"{error}{_rest(out, jobs[:place], jobs[place:])}") from None
+        # At once: a number that is forgotten is a job that nobody looks after.
+        write_jobs(out, jobs)
+        yield jobs[place]
+
+
+def settings_at(config: RunConfig, world: int, mode: Mode) -> RunConfig:
+    """The settings of a run on `world` processes: `weak` gives each the batch that a single one has in `config`.
+
+    Raises ValueError for a batch that can't be dealt among them.
+    """
+    if mode == "weak":
+        if config.sample.batch_size is None:
+            raise ValueError(
+                "--sweep-mode weak: sample.batch_size is open, so there is nothing to multiply; add "
+                "sample.batch_size=N, the batch of one process"
+            )
+        config = grown(config, world)
+    batch, shared = config.sample.batch_size, config.distribute
+    # The stages of a pipeline all see the whole batch.
+    if batch is not None and world > 1 and shared.strategy != "pipeline":
+        mistake = share_mistake(batch, config.train.accumulate, world, shared.parts)
+        if mistake is not None:
+            raise ValueError(mistake)
+    return config
+
+
+def _require_free(out: Path, names: Sequence[str]) -> None:
+    """Raise ValueError if `out` holds jobs that were handed in, scripts that somebody edited, or runs."""
+    look = f"hasten slurm status {shlex.quote(str(out))}"
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out}: is a file; choose another --out")
+    if (out / FOLDER / JOBS_JSON).exists():
+        jobs = read_jobs(out)
+        sent = [f"{job.name} as {job.job_id}" for job in jobs if job.job_id is not None]
+        if sent:
+            raise ValueError(
+                f"{out}: holds a submission ({', '.join(sent)}); look at it by `{look}`, or choose another --out"
+            )
+        for job in jobs:
+            script = script_path(out, job.name)
+            if script.exists() and _digest(script.read_bytes()) != job.digest:
+                raise ValueError(
+                    f"{script}: was edited since it was written, and would be lost; hand it in by "
+                    f"`sbatch {shlex.quote(str(script))}`, or remove it"
+                )
+    for name in names:
+        if (out / name).exists():
+            raise ValueError(f"{out / name}: exists, and is where {name} would train; choose another --out")
+
+
+def _written(
+    out: Path, shapes: Sequence[Shape], settings: Sequence[RunConfig], request: Request, mode: Mode
+) -> list[Job]:
+    jobs: list[Job] = []
+    try:
+        (out / FOLDER).mkdir(parents=True, exist_ok=True)
+        for shape, config in zip(shapes, settings, strict=True):
+            script, run = script_path(out, shape.name), settings_path(out, shape.name)
+            timeout_s = config.distribute.timeout_s
+            text = batch_script(
+                name=shape.name, shape=shape, request=request, script=script, run=run, out=out / shape.name,
+                timeout_s=timeout_s,
+            )  # fmt: skip
+            for path, content in ((run, dump_run(config)), (script, text)):
+                with replacing(path, path.with_name(f".{path.name}")) as file:
+                    file.write(content.encode())
+            jobs.append(
+                Job(
+                    name=shape.name,
+                    world=shape.world,
+                    nodes=shape.nodes,
+                    tasks_per_node=shape.tasks_per_node,
+                    gpus_per_node=shape.gpus_per_node,
+                    strategy=_strategy(config, shape.world),
+                    seed=config.train.seed,
+                    mode=mode,
+                    digest=_digest(text.encode()),
+                )
+            )
+        write_jobs(out, jobs)
+    except OSError as error:
+        raise ValueError(f"{out}: cannot be written to ({error.strerror}); choose another --out") from None
+    return jobs
+
+
+def _strategy(config: RunConfig, world: int) -> str:
+    """The strategy that `auto` becomes."""
+    if world == 1:
+        return "single"
+    return "ddp" if config.distribute.strategy == "auto" else config.distribute.strategy
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _rest(out: Path, sent: Sequence[Job], left: Sequence[Job]) -> str:
+    """What stands and what is to be done after a refusal."""
+    if not sent:
+        return "; mend the options and give the command again"
+    scripts = " ".join(shlex.quote(str(script_path(out, job.name))) for job in left)
+    told = ", ".join(f"{job.name} as {job.job_id}" for job in sent)
+    return f"; already in the queue: {told}. Mend and hand in the others by hand, each by `sbatch FILE`: {scripts}"

@@ -1,0 +1,211 @@
+"""Ranks started from inside Python: DDP from a notebook, or from a script that was started alone.
+
+Each rank is `python -m hasten.distribute.spawned`, a fresh interpreter that gets the function by cloudpickle. So a
+function of a notebook's cell or of a script is sent by value: nothing imports the script again, which needs no
+`if __name__ == "__main__"` around it, and CUDA may be in use here already. Not taken:
+
+- torch.multiprocessing's spawn, and ignite's launchers, which are made of it: they import the main script again in each
+  rank (without a guard that starts ranks in turn) and can't send a function of a notebook;
+- fork, as Lightning's ddp_notebook does: not once CUDA is in use, nor safely beside the threads of torch.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import distributed
+
+from hasten.distribute.world import detect_world
+
+if TYPE_CHECKING:
+    from hasten.distribute.spawned import Failure
+
+T = TypeVar("T")
+
+SPAWNED = "HASTEN_SPAWNED"
+"""Set in a rank that was started here."""
+_GRACE_S = 5.0
+"""How long the other ranks may take to end by themselves once one has failed."""
+_SHOWN = 4000
+_POLL_S = 0.05
+
+
+class RankFailed(RuntimeError):
+    """A rank ended with an error; the message holds its traceback, `__cause__` the error where it could be sent."""
+
+
+def spawn_ddp(fn: Callable[..., T], *args: Any, nprocs: int, timeout_s: float | None = None, **kwargs: Any) -> T:
+    """Run `fn(*args, **kwargs)` in `nprocs` ranks on this machine; returns what rank 0's returned.
+
+    The ranks see the environment that torchrun would set, so that `fn` may be anything that runs under it:
+    `hasten.engine.run.train_run`, or a function that joins a process group itself. What rank 0 prints is printed here.
+    fn, arguments and result are sent by cloudpickle. timeout_s: the ranks are ended after so long; None waits.
+
+    Raises RankFailed with the traceback of the rank that failed first, TimeoutError after `timeout_s`, and ValueError
+    where the ranks can't be started: in a rank, or for a function that can't be sent. No process is left behind.
+    """
+    _require_outside(nprocs)
+    # The meeting point is held here: no port has to be guessed, and none can be taken meanwhile.
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+    with tempfile.TemporaryDirectory(prefix="hasten-spawn-") as folder:
+        task = Path(folder, "task")
+        task.write_bytes(_packed((fn, args, kwargs)))
+        ranks: list[subprocess.Popen[bytes]] = []
+        relay: threading.Thread | None = None
+        try:
+            for rank in range(nprocs):
+                with Path(folder, f"{rank}.log").open("wb") as log:
+                    # All of rank 0's goes through a pipe, as a notebook shows only what Python itself prints.
+                    out = subprocess.PIPE if rank == 0 else log
+                    ranks.append(_started(rank, nprocs, store.port, task, out))
+            relay = threading.Thread(target=_relay, args=(ranks[0], Path(folder, "0.log")), daemon=True)
+            relay.start()
+            late = _wait(ranks, Path(folder), timeout_s)
+            failed = None if late else _failure(ranks, Path(folder))
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+            if relay is not None:
+                relay.join(timeout=_GRACE_S)
+        if failed is not None:
+            raise failed
+        if late:
+            logs = "".join(_tail(Path(folder), number) for number in range(nprocs))
+            raise TimeoutError(f"spawn_ddp: the ranks had not ended after {timeout_s:g} s{logs}")
+        result: T = pickle.loads(Path(folder, "0.result").read_bytes())
+        return result
+
+
+def _require_outside(nprocs: int) -> None:
+    if nprocs < 1:
+        raise ValueError(f"nprocs: {nprocs}; must be at least 1")
+    if SPAWNED in os.environ:
+        raise ValueError(
+            "spawn_ddp was called in a rank that spawn_ddp had started, which would start ranks without end; if the "
+            'call stands at the top of a module, put it under `if __name__ == "__main__":`'
+        )
+    world = detect_world()
+    if world.size > 1:
+        raise ValueError(
+            f"spawn_ddp: this process is {world} already, started by {world.launcher}; call the function itself, or "
+            "start the script without a launcher"
+        )
+
+
+def _packed(task: Any) -> bytes:
+    try:
+        import cloudpickle  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ImportError("spawn_ddp sends functions by cloudpickle: pip install 'hasten[notebook]'") from error
+    try:
+        packed: bytes = cloudpickle.dumps(task)
+    except Exception as error:
+        raise ValueError(
+            f"spawn_ddp: the function or its arguments can't be sent to another process ({error}); open files, locks "
+            "and generators inside the function instead"
+        ) from error
+    return packed
+
+
+def _started(rank: int, size: int, port: int, task: Path, out: Any) -> subprocess.Popen[bytes]:
+    told = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        # What torchrun says where it holds the store itself.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        SPAWNED: 1,
+        # As torchrun does where nothing is said: ranks that each take all cores get in each other's way.
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        # What is imported here can be there, from the same places.
+        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+        "PYTHONUNBUFFERED": 1,
+    }
+    environment = os.environ | {name: str(value) for name, value in told.items()}
+    command = [sys.executable, "-P", "-m", "hasten.distribute.spawned", str(task)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment)
+
+
+def _relay(process: subprocess.Popen[bytes], log: Path) -> None:
+    assert process.stdout is not None
+    with log.open("ab") as kept:
+        for line in process.stdout:
+            kept.write(line)
+            kept.flush()
+            # A notebook's output may be gone; the ranks need not stop for that.
+            with suppress(OSError, ValueError):
+                sys.stdout.write(line.decode(errors="replace"))
+                sys.stdout.flush()
+
+
+def _wait(ranks: list[subprocess.Popen[bytes]], folder: Path, timeout_s: float | None) -> bool:
+    """Until all have ended, or one has failed and the others had time to; True where `timeout_s` was up before."""
+    end = time.monotonic() + timeout_s if timeout_s is not None else None
+    grace: float | None = None
+    while any(process.poll() is None for process in ranks):
+        now = time.monotonic()
+        if grace is None and _fallen(ranks, folder):
+            grace = now + _GRACE_S
+        if grace is not None and now > grace:
+            return False
+        if grace is None and end is not None and now > end:
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _fallen(ranks: list[subprocess.Popen[bytes]], folder: Path) -> list[int]:
+    """Ranks that ended without a result. With one, a process may still trip over gloo's threads on its way out."""
+    return [
+        number
+        for number, process in enumerate(ranks)
+        if process.poll() is not None and not (folder / f"{number}.result").exists()
+    ]
+
+
+def _failure(ranks: list[subprocess.Popen[bytes]], folder: Path) -> RankFailed | None:
+    """Of the first rank that failed. Called before the rest are ended."""
+    told: list[tuple[Failure, str]] = [(pickle.loads(path.read_bytes()), path.stem) for path in folder.glob("*.error")]
+    if told:
+        failure, rank = min(told, key=lambda one: one[0].at_ns)
+        failed = RankFailed(f"rank {rank} of {len(ranks)}:\n{failure.traceback}")
+        failed.__cause__ = _unpacked(failure.error)
+        return failed
+    # Killed by the system, say for its memory: it could not tell.
+    for number in _fallen(ranks, folder):
+        code = ranks[number].returncode
+        ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return RankFailed(f"rank {number} of {len(ranks)} {ended}{_tail(folder, number)}")
+    return None
+
+
+def _tail(folder: Path, number: int) -> str:
+    log = folder / f"{number}.log"
+    text = log.read_text(errors="replace")[-_SHOWN:].strip() if log.exists() else ""
+    return f"\nlast lines of rank {number}:\n{text}" if text else ""
+
+
+def _unpacked(cause: bytes | None) -> BaseException | None:
+    """The error itself; None where it could not be sent or made again, as an exception with arguments of its own."""
+    if cause is None:
+        return None
+    try:
+        found = pickle.loads(cause)
+    except Exception:
+        return None
+    return found if isinstance(found, BaseException) else None

@@ -1,0 +1,58 @@
+"""`python -m hasten.distribute.spawned TASK`: one rank of `spawn_ddp`, whose function is in the file TASK."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from hasten.files import replacing
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a rank leaves that has failed."""
+
+    at_ns: int
+    traceback: str
+    error: bytes | None
+    """Pickled; None where it can't be."""
+
+
+def main() -> None:
+    """Call the function; leave RANK.result, which is None's but for rank 0, or RANK.error beside TASK."""
+    task, rank = Path(sys.argv[1]), os.environ["RANK"]
+    try:
+        fn, args, kwargs = pickle.loads(task.read_bytes())
+        found = fn(*args, **kwargs)
+        _leave(task.with_name(f"{rank}.result"), cloudpickle.dumps(found if rank == "0" else None))
+    except BaseException as error:
+        failure = Failure(time.time_ns(), "".join(traceback.format_exception(error)), _packed(error))
+        _leave(task.with_name(f"{rank}.error"), pickle.dumps(failure))
+        raise SystemExit(1) from None
+
+
+def _packed(error: BaseException) -> bytes | None:
+    try:
+        packed: bytes = cloudpickle.dumps(error)
+    except Exception:
+        return None
+    return packed
+
+
+def _leave(path: Path, content: bytes) -> None:
+    with replacing(path, path.with_suffix(".part")) as file:
+        file.write(content)
+
+
+if __name__ == "__main__":
+    # The one that pickle knows: not __main__'s twin.
+    from hasten.distribute import spawned
+
+    spawned.main()

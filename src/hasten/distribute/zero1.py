@@ -1,0 +1,116 @@
+"""DDP whose optimizer states are dealt out: each process keeps and moves the moments of its own parameters only.
+
+ZeRO stage 1 (S. Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020,
+arXiv:1910.02054). torch's ZeroRedundancyOptimizer is not used, as it builds the inner optimizer anew from parameter
+groups alone (Muon is told what each parameter is, Lookahead is given an optimizer), hides the protocol for skipped
+steps from the loop, and saves states by pickled messages of whole ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, distributed
+
+from hasten.distribute.balance import partition
+from hasten.distribute.ddp import Ddp
+from hasten.distribute.moments import put_together, taken_apart
+from hasten.distribute.part_optimizer import PartOptimizer
+from hasten.optim.lamb import Lamb
+from hasten.optim.layout import innermost
+from hasten.optim.own import Amp
+
+
+class Zero1(Ddp):
+    """Gradients as in DDP; after each step the owners send their parameters to all."""
+
+    name = "zero1"
+
+    def share_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        bucket_bytes = max(1, int(self.config.bucket_mb * 2**20))
+        return DealtOptimizer(optimizer, rank=self.world.rank, world_size=self.world.size, bucket_bytes=bucket_bytes)
+
+    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {**state, "optimizer": _gathered(state["optimizer"], self.world.rank)}
+
+
+class DealtOptimizer(PartOptimizer):
+    """Updates this rank's parameters, and has the others' from the ranks that own them."""
+
+    def __init__(
+        self, inner: torch.optim.Optimizer, *, rank: int, world_size: int, bucket_bytes: int = 25 * 2**20
+    ) -> None:
+        everyone: list[Tensor] = [parameter for group in inner.param_groups for parameter in group["params"]]
+        dealt = partition([parameter.numel() * parameter.requires_grad for parameter in everyone], world_size)
+        groups = [dict(group) for group in inner.param_groups]
+        super().__init__(inner, {number: everyone[number] for number in dealt[rank]})
+        _measure_whole(inner, groups)
+        self._bucket_bytes = bucket_bytes
+        self._owned: list[list[Tensor]] = [
+            [everyone[number].detach() for number in numbers if everyone[number].requires_grad] for numbers in dealt
+        ]
+
+    def after(self) -> None:
+        """Every owner's parameters to all ranks, many in a message."""
+        across = distributed.group.WORLD
+        assert across is not None
+        for owner, parameters in enumerate(self._owned):
+            if parameters:
+                distributed._broadcast_coalesced(across, parameters, self._bucket_bytes, owner)
+
+
+def _measure_whole(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+    """LAMB's common norm is that of all gradients, of which the cut groups hold only some."""
+    inner = innermost(optimizer)
+    if not isinstance(inner, Lamb):
+        return
+    plain = inner._divisor
+
+    def divisor(gradients: list[list[Tensor]], amp: Amp) -> Tensor | None:
+        return plain([moved for group in groups for _, moved in inner._moving(group)], amp)
+
+    inner._divisor = divisor  # type: ignore[method-assign]
+
+
+def _gathered(state: dict[str, Any], rank: int) -> dict[str, Any]:
+    """The state of all parameters on rank 0, in host memory but for rank 0's own; elsewhere what was given."""
+    mine = taken_apart(state)
+    described = {
+        place: _Described(value.shape, value.stride(), value.dtype) if isinstance(value, Tensor) else value
+        for place, value in mine.items()
+    }
+    told: list[Any] = [None] * distributed.get_world_size()
+    distributed.gather_object(described, told if rank == 0 else None, dst=0)
+    device = _device()
+    if rank != 0:
+        for value in mine.values():
+            if isinstance(value, Tensor):
+                distributed.send(value.detach().contiguous().to(device), dst=0)
+        return state
+    found = dict(mine)
+    for owner, values in enumerate(told[1:], start=1):
+        for place, value in values.items():
+            found[place] = _received(value, owner, device) if isinstance(value, _Described) else value
+    return put_together(state, found)
+
+
+class _Described(NamedTuple):
+    """A tensor that follows."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _received(told: _Described, source: int, device: torch.device) -> Tensor:
+    arrived = torch.empty(told.shape, dtype=told.dtype, device=device)
+    distributed.recv(arrived, src=source)
+    return torch.empty_strided(told.shape, told.stride, dtype=told.dtype).copy_(arrived)
+
+
+def _device() -> torch.device:
+    """Where the backend takes tensors from."""
+    if distributed.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

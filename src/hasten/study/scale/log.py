@@ -1,0 +1,48 @@
+"""One training of a scaling study, whoever recorded it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Log:
+    """What is known of one training on `world` workers (processes, one GPU each where there are GPUs)."""
+
+    strategy: str
+    world: int
+    seed: int
+    source: str
+    """The file or folder it was read from, relative to the study's."""
+    epochs: Mapping[int, float]
+    """0-based epoch to its seconds of training."""
+    total_s: float | None
+    """Wall time of the whole training: with the start-up where Hasten's own clocks ran."""
+    losses: tuple[tuple[float, float, float], ...]
+    """(epochs done, seconds since the start, loss) in order."""
+    metric_name: str
+    metric: float | None
+    """How good the result was, higher is better."""
+    scores: tuple[tuple[float, float], ...] = ()
+    """(seconds since the start, metric) of the validations on the way."""
+    rate: float | None = None
+    """Highest learning rate."""
+    cases: int | None = None
+    """Samples of an epoch."""
+    mode: str = ""
+    """`weak`: the batch grows with the workers; `strong`: it stays; empty where that isn't known."""
+    machine: Mapping[str, object] | None = None
+    """Where Hasten ran it: cores, threads a worker, device, and settings that are measured anew by each run."""
+
+    def epoch_s(self, epoch: int | None) -> float | None:
+        """Seconds of that 0-based epoch; None: the median of all but the first, which warms up."""
+        if epoch is not None:
+            return self.epochs.get(epoch)
+        later = [seconds for index, seconds in self.epochs.items() if index > 0]
+        return statistics.median(later or self.epochs.values()) if self.epochs else None
+
+    def time_to(self, level: float) -> float | None:
+        """Seconds since the start until a validation reached `level`; None if none did."""
+        return next((seconds for seconds, metric in self.scores if metric >= level), None)

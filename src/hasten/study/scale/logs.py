@@ -1,0 +1,78 @@
+"""Every log of a scaling study's folder, one for each strategy, count of workers and seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hasten.study.scale.csv_logs import PATTERN, named, read_csv
+from hasten.study.scale.log import Log
+from hasten.study.scale.runs import RUNS_JSON, guessed, is_run, listed, read_own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Logs:
+    """What a folder holds."""
+
+    logs: tuple[Log, ...]
+    """By strategy, workers and seed."""
+    notes: tuple[str, ...]
+    """What was ignored or left out, and why, a sentence each."""
+
+
+def read_logs(folder: Path) -> Logs:
+    """The logs in `folder`: its CSV files, and its runs as its scale.json names them, else as they tell themselves.
+
+    Raises ValueError naming the file and what is wrong: no folder, no log in it, a log that can't be used, two logs of
+    one strategy, count of workers and seed, or logs whose quality is told by different metrics.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder; name the one that holds the logs of a scaling study")
+    if is_run(folder):
+        raise ValueError(f"{folder}: is a single run; name the folder that holds the runs of a scaling study")
+    logs: list[Log] = []
+    notes: list[str] = []
+    for path in sorted(folder.glob("log_*.csv")):
+        if named(path) is None:
+            notes.append(f"{path.name}: ignored, as its name doesn't tell the workers; it must read {PATTERN}.")
+            continue
+        log, told = read_csv(path)
+        logs.append(log)
+        notes += told
+    if (folder / RUNS_JSON).is_file():
+        entries = listed(folder)
+    else:
+        entries = [guessed(place) for place in sorted(folder.iterdir()) if place.is_dir() and is_run(place)]
+    for entry in entries:
+        found, told = read_own(folder, entry)
+        logs += [found] if found is not None else []
+        notes += told
+    if not logs:
+        why = f" ({' '.join(notes)})" if notes else ""
+        raise ValueError(
+            f"{folder}: holds no log of a scaling study{why}; it needs {PATTERN}, or folders of complete runs as "
+            "`hasten scale` writes them"
+        )
+    _require_one_each(folder, logs)
+    _require_one_metric(folder, logs)
+    logs.sort(key=lambda log: (log.strategy, log.world, log.seed))
+    return Logs(logs=tuple(logs), notes=tuple(notes))
+
+
+def _require_one_each(folder: Path, logs: list[Log]) -> None:
+    seen: dict[tuple[str, int, int], str] = {}
+    for log in logs:
+        key = (log.strategy, log.world, log.seed)
+        if key in seen:
+            raise ValueError(
+                f"{folder}: {seen[key]} and {log.source} are both of {log.strategy} with {log.world} workers and seed "
+                f"{log.seed}; take one away, or name their seeds ({PATTERN})"
+            )
+        seen[key] = log.source
+
+
+def _require_one_metric(folder: Path, logs: list[Log]) -> None:
+    by_metric = {log.metric_name: log.source for log in logs}
+    if len(by_metric) > 1:
+        told = " and ".join(f"{metric} in {source}" for metric, source in by_metric.items())
+        raise ValueError(f"{folder}: the logs tell different metrics ({told}), which can't be compared; part them")

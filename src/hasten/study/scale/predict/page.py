@@ -1,0 +1,166 @@
+"""What is predicted, for the terminal, as JSON and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from hasten.observe.rundir import write_json
+from hasten.report.study_page import Bar, Section, write_study_page
+from hasten.report.study_page import Table as PageTable
+from hasten.report.view import Key
+from hasten.report.words import NBSP, share, short_duration
+from hasten.study.scale.predict.figure import efficiency_figure
+from hasten.study.scale.predict.fit import Predicted, predictions
+from hasten.study.scale.predict.model import COMPUTE
+from hasten.study.scale.predict.source import Source
+
+PREDICTION_JSON, PREDICTION_HTML = "prediction.json", "prediction.html"
+_MODEL = (
+    "A step takes as long as the slowest worker's compute, and what of the gradients' all-reduces the backward pass "
+    "does not hide: a bucket can go when its part of the backward pass is through, so the last one never hides. An "
+    "all-reduce costs a latency for each message and a time for each byte, by a ring, a tree or by levels (within a "
+    "node, then between nodes), whichever is least. Data count where making a batch takes longer than the step; "
+    "validation is dealt out, checkpoints and start-up are not.\n\n"
+    "Not in the model: other jobs on the network, congestion, workers of a node that share cores or disks, and a batch "
+    "so large that more epochs are needed."
+)
+_RANGE = "The range is the central 80 % of what the measurements and the assumptions' errors allow."
+
+
+def columns(source: Source) -> tuple[str, ...]:
+    """Names of what is told of each count."""
+    time = "Epoch" if source.epochs_only else "Step"
+    return ("Workers", "Efficiency", "Range", time, "Gradients' wait", "Limited by")
+
+
+def row(found: Predicted, source: Source) -> tuple[str, ...]:
+    """One count of workers in the order of `columns`."""
+    point = found.point
+    low, high = found.efficiency
+    return (
+        str(point.workers),
+        share(point.efficiency),
+        f"{100 * low:.0f} to {100 * high:.0f} %".replace(" ", NBSP),
+        short_duration(point.epoch_s if source.epochs_only else point.step_s),
+        share(point.communication_share),
+        point.limit,
+    )
+
+
+def verdict(found: Sequence[Predicted], source: Source) -> str:
+    """One sentence of the largest count."""
+    last = found[-1]
+    low, high = last.efficiency
+    limit = last.point.limit
+    why = "nothing to speak of is lost" if limit == COMPUTE else f"most is lost to {limit}"
+    return (
+        f"On {last.point.workers:,} workers ({source.mode} scaling) {100 * last.point.efficiency:.0f}{NBSP}% of an "
+        f"ideal speed-up is predicted, {100 * low:.0f} to {100 * high:.0f}{NBSP}% within the error bars; {why}."
+    )
+
+
+def terminal_table(found: Sequence[Predicted], source: Source) -> Table:
+    table = Table()
+    for place, name in enumerate(columns(source)):
+        table.add_column(name, justify="left" if place == 5 else "right")
+    for one in found:
+        table.add_row(*row(one, source))
+    return table
+
+
+def as_json(found: Sequence[Predicted], source: Source) -> dict[str, Any]:
+    best = source.fitted.best
+    return {
+        "source": source.name,
+        "strategy": source.strategy,
+        "mode": source.mode,
+        "notes": source.fitted.notes,
+        "training": asdict(best.training),
+        "network": asdict(best.network),
+        "measured_epochs": [{"workers": workers, "epoch_s": seconds} for workers, seconds in source.measured],
+        "predictions": [
+            {
+                **{name: getattr(one.point, name) for name in ("workers", "efficiency", "step_s", "epoch_s")},
+                "efficiency_range": one.efficiency,
+                "step_s_range": one.step_s,
+                "epoch_s_range": one.epoch_s,
+                "communication_share": one.point.communication_share,
+                "limit": one.point.limit,
+                "losses": one.point.losses,
+            }
+            for one in found
+        ],
+    }
+
+
+def write(out: Path, found: Sequence[Predicted], source: Source) -> tuple[Path, Path]:
+    """Write prediction.json and prediction.html into the folder `out`, and return them.
+
+    Raises ValueError if the folder can't be written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / PREDICTION_JSON, as_json(found, source))
+    except OSError as error:
+        raise ValueError(f"--out {out}: can't be written ({error.strerror or error}); name another folder") from None
+    page = write_study_page(
+        out / PREDICTION_HTML,
+        title=f"Predicted scaling of {source.name}",
+        verdict=verdict(found, source),
+        cards=_cards(found),
+        sections=_sections(found, source),
+    )
+    return out / PREDICTION_JSON, page
+
+
+def _cards(found: Sequence[Predicted]) -> tuple[tuple[str, str, str], ...]:
+    good = [one for one in found if one.point.efficiency >= 0.8]
+    # The fewest and the most workers, and the most that are well used.
+    chosen = [one for one in found if one in (found[0], found[-1], *good[-1:])]
+    cards = []
+    for one in chosen:
+        low, high = one.efficiency
+        detail = f"{100 * low:.0f} to {100 * high:.0f}{NBSP}%; {one.point.limit}"
+        cards.append((f"{one.point.workers:,} workers", share(one.point.efficiency), detail))
+    return tuple(cards)
+
+
+def _sections(found: Sequence[Predicted], source: Source) -> list[Section]:
+    best = source.fitted.best
+    alone_s = best.at(1, source.mode).epoch_s
+    measured = [(workers, alone_s / (workers * seconds)) for workers, seconds in source.measured]
+    keys = [Key(name="predicted", color="--c1", detail="shaded: its range")]
+    keys += [Key(name="measured", color="--c2")] if measured else []
+    # The line begins where the measured counts do, so that the eye sees how they lie about it.
+    known = predictions(source.fitted, [workers for workers, _ in measured], source.mode)
+    line = {one.point.workers: one for one in (*known, *found)}
+    last = found[-1].point
+    lost = [(name, value) for name, value in last.losses.items() if value >= 5e-4]
+    links = tuple(
+        (link.name, f"{1e6 * link.latency_s:.3g}", f"{link.bytes_per_s / 1e9:.3g}", link.note)
+        for link in (best.network.inside, best.network.between)
+        if link is not None
+    )
+    sections = [
+        Section(
+            "Efficiency",
+            text=_RANGE,
+            svg=efficiency_figure([line[workers] for workers in sorted(line)], measured),
+            keys=tuple(keys),
+            table=PageTable(columns(source), tuple(row(one, source) for one in found), numeric=(0, 1, 2, 3, 4)),
+        )
+    ]
+    if lost:
+        parts = tuple((name, part * last.epoch_s) for name, part in (("work that counts", last.efficiency), *lost))
+        sections.append(Section(f"Where an epoch of {last.workers:,} workers goes", bar=Bar(parts)))
+    sections.append(Section("What it rests on", text="\n\n".join(source.fitted.notes)))
+    if not source.epochs_only:
+        header = ("Link", "Latency (us)", "Rate (GB/s)", "From")
+        sections.append(Section("The network", table=PageTable(header, links, numeric=(1, 2))))
+    sections.append(Section("The model", text=_MODEL))
+    return sections

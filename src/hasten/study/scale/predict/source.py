@@ -1,0 +1,256 @@
+"""What the model is fitted from: the logs of a scaling study, or one process's run and the network it is to go on."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import yaml
+
+from hasten.observe.rundir import CHECKPOINTS, RANKS
+from hasten.report.read import Run, read_run
+from hasten.report.values import integer, mapping, number
+from hasten.study.scale.log import Log
+from hasten.study.scale.logs import read_logs
+from hasten.study.scale.predict.fit import Fitted, fit_epochs, resample
+from hasten.study.scale.predict.links import Network
+from hasten.study.scale.predict.model import Mode, Training
+from hasten.study.scale.runs import SINGLE, guessed, is_run
+from hasten.study.words import ms
+
+FIXED_SHARE = 0.05
+"""Assumed part of a step that fewer samples don't shorten: launches, the optimizer, small layers."""
+_GRADIENT = {"fp32": 4, "fp16": 2, "bf16": 2}
+_FEWEST_LINES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A fitted model and what else its source tells."""
+
+    name: str
+    fitted: Fitted
+    epochs_only: bool
+    """Whether nothing but epochs is known, so that there are no steps to tell."""
+    mode: Mode
+    batch: int | None = None
+    """Samples of a step in one process, if that is known."""
+    measured: tuple[tuple[int, float], ...] = ()
+    """(workers, seconds of an epoch) of the logs."""
+    strategy: str = ""
+
+
+def source_of(
+    folder: Path,
+    *,
+    network: Network | None,
+    mode: Mode | None,
+    strategy: str | None = None,
+    gradient_mib: float | None = None,
+    epochs: float | None = None,
+    imbalance: float = 0.0,
+) -> Source:
+    """The model of what `folder` holds: a scaling study's logs, or the run of one process.
+
+    network, gradient_mib, epochs, imbalance: for a run only. mode: of logs that don't tell theirs, and of what is
+    predicted; None: theirs, else weak. Raises ValueError for what can't be fitted, or is asked of the wrong source.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder; name one with a scaling study's logs, or the folder of a run")
+    if is_run(folder):
+        if strategy is not None:
+            raise ValueError(f"--strategy {strategy}: for logs of several; {folder} is one run, so leave it out")
+        if network is None:
+            raise ValueError(
+                f"{folder}: is a run of one process, which tells nothing of a network; name one by --link, such as "
+                "--link ib200"
+            )
+        return _from_run(folder, network, mode or "weak", gradient_mib, epochs, imbalance)
+    if network is not None or gradient_mib is not None or epochs is not None or imbalance:
+        raise ValueError(
+            f"{folder}: logs tell what communication cost on their own network, not what was sent, so --link, --inter, "
+            "--gradient-mib, --epochs and --imbalance are for the folder of a run; leave them out"
+        )
+    return _from_logs(folder, read_logs(folder).logs, mode, strategy)
+
+
+def _from_logs(folder: Path, logs: Sequence[Log], mode: Mode | None, strategy: str | None) -> Source:
+    timed = [log for log in logs if log.epoch_s(None)]
+    names = sorted({log.strategy for log in timed if log.strategy != SINGLE})
+    if strategy is not None and strategy not in names:
+        raise ValueError(f"--strategy {strategy}: {folder} holds no log of it; there is {', '.join(names) or 'none'}")
+    chosen = strategy or _fastest(timed, names)
+    used = [log for log in timed if log.strategy in (chosen, SINGLE)]
+    told: set[str] = {log.mode for log in used if log.mode}
+    if mode is None:
+        if len(told) > 1:
+            raise ValueError(f"{folder}: holds logs of weak and strong scaling; take one kind away, or name --mode")
+        mode = "strong" if told == {"strong"} else "weak"
+    elif told and mode not in told:
+        raise ValueError(f"--mode {mode}: the logs in {folder} are of {', '.join(sorted(told))} scaling; leave it out")
+    epochs, errors = {}, {}
+    for world in sorted({log.world for log in used}):
+        seconds = [found for log in used if log.world == world and (found := log.epoch_s(None))]
+        epochs[world] = statistics.median(seconds)
+        errors[world] = max(_error([log for log in used if log.world == world]), _spread(seconds))
+    fitted = fit_epochs(epochs, mode=mode, errors=errors, tell=f"{folder} ({chosen})")
+    others = [name for name in names if name != chosen]
+    notes = (
+        f"Strategy: {chosen}, {'as they tell' if told else 'taken as'} {mode} scaling"
+        + (f"; {', '.join(others)} also there, by --strategy." if others else "."),
+        *fitted.notes,
+        f"Measured on up to {max(epochs)} workers: beyond, it is taken that the network goes on as it was there.",
+    )
+    return Source(
+        name=folder.name or str(folder),
+        fitted=Fitted(best=fitted.best, draws=fitted.draws, notes=notes),
+        epochs_only=True,
+        mode=mode,
+        measured=tuple(epochs.items()),
+        strategy=chosen,
+    )
+
+
+def _fastest(logs: Sequence[Log], names: Sequence[str]) -> str:
+    """The strategy with the shortest epoch on the most workers that any has."""
+    if not names:
+        return SINGLE
+
+    def place(name: str) -> tuple[int, float]:
+        most = max(log.world for log in logs if log.strategy == name)
+        seconds = [found for log in logs if log.strategy == name and log.world == most and (found := log.epoch_s(None))]
+        return -most, statistics.median(seconds)
+
+    return min(names, key=place)
+
+
+def _error(logs: Sequence[Log]) -> float:
+    """Relative standard error of the median epoch, by how the epochs of a run differ."""
+    found = [0.0]
+    for log in logs:
+        later = [seconds for index, seconds in log.epochs.items() if index > 0]
+        if len(later) > 1:
+            found.append(1.25 * statistics.stdev(later) / statistics.mean(later) / math.sqrt(len(later)))
+    return max(found)
+
+
+def _spread(seconds: Sequence[float]) -> float:
+    if len(seconds) < 2:
+        return 0.0
+    return statistics.stdev(seconds) / statistics.mean(seconds) / math.sqrt(len(seconds))
+
+
+def _from_run(
+    folder: Path,
+    network: Network,
+    mode: Mode,
+    gradient_mib: float | None,
+    epochs: float | None,
+    imbalance: float,
+) -> Source:
+    run = read_run(folder)
+    # A run that isn't finished tells its processes by the files that all but the first write.
+    if guessed(folder).world > 1 or any((folder / RANKS).glob("rank-[1-9]*.jsonl")):
+        raise ValueError(
+            f"{folder}: was trained by several processes, whose steps hold their communication; give the run of one "
+            "process, or a folder with runs of several counts"
+        )
+    settings = mapping(yaml.safe_load(run.config)) if run.config else {}
+    batch = integer(mapping(settings.get("sample")).get("batch_size"))
+    steps = _steps(run, batch)
+    if batch is None or len(steps) < _FEWEST_LINES - 1:
+        raise ValueError(
+            f"{folder}: its metrics.jsonl tells the pace of {len(steps)} stretches of steps after the first line, and "
+            f"{_FEWEST_LINES - 1} are needed; train it for longer, or with a smaller train.log_every"
+        )
+    distribute = mapping(settings.get("distribute"))
+    width = _GRADIENT.get(str(distribute.get("gradients")), 4)
+    size = gradient_mib * 2**20 if gradient_mib is not None else _num_weights(folder) * width
+    training = replace(_training(run, steps, batch, size, distribute, epochs), imbalance=imbalance)
+    compute = training.compute_s
+    noise = _noise(steps)
+    errors = {
+        "compute_s": max(noise / math.sqrt(len(steps)) / compute, 0.02),
+        "spread": 1 / math.sqrt(2 * len(steps)),
+        "fixed_s": 0.8,
+        "backward_share": 0.1,
+        "overlap": 0.1,
+    }
+    notes = (
+        f"Measured on one process: a step of {ms(compute)}, varying by {100 * training.spread:.1f} %, "
+        f"{size / 2**20:.4g} MiB of gradients.",
+        "Assumed: two thirds of a step is the backward pass, and 95 % of what it could hide it hides"
+        + (f"; {100 * FIXED_SHARE:.0f} % of a step don't shrink with the batch." if mode == "strong" else "."),
+        f"Network: {network}.",
+    )
+    return Source(
+        name=run.name or folder.name,
+        fitted=resample(training, network, errors=errors, notes=notes),
+        epochs_only=False,
+        mode=mode,
+        batch=batch,
+    )
+
+
+def _training(
+    run: Run, steps: Sequence[tuple[int, float, float]], batch: int, size: float, distribute: dict, epochs: float | None
+) -> Training:
+    busy = statistics.median(seconds * (1 - wait) for _, seconds, wait in steps)
+    waited = statistics.fmean(seconds * wait for _, seconds, wait in steps)
+    cases = run.cases.get("train")
+    per_epoch = cases / batch if cases else None
+    done = run.steps / per_epoch if run.steps and per_epoch else None
+    rest = run.seconds
+    start = (run.total_s or 0.0) - sum(rest.get(name, 0.0) for name in ("train", "wait_for_data", "validate", "checkpoint"))  # fmt: skip  # noqa: E501
+    bucket = number(distribute.get("bucket_mb"))
+    return Training(
+        compute_s=busy,
+        gradient_bytes=size,
+        fixed_s=FIXED_SHARE * busy,
+        spread=_noise(steps) / busy,
+        bucket_bytes=(bucket or 25.0) * 2**20,
+        overlap=0.95 if distribute.get("overlap", True) else 0.0,
+        # A wait on one process is a batch that takes longer than the step; one beside it isn't seen.
+        data_s=busy + waited if waited > 0.01 * busy else 0.0,
+        steps=per_epoch,
+        validation_s=rest.get("validate", 0.0) / done if done else 0.0,
+        checkpoint_s=rest.get("checkpoint", 0.0) / done if done else 0.0,
+        startup_s=max(0.0, start) if done else 0.0,
+        epochs=epochs if epochs is not None else done,
+    )
+
+
+def _steps(run: Run, batch: int | None) -> list[tuple[int, float, float]]:
+    """(steps, seconds of each, share of waiting) between the lines of metrics.jsonl, but for the first, a warm-up."""
+    found = []
+    for earlier, later in pairwise(run.train):
+        count = later.step - earlier.step
+        if count > 0 and later.samples_per_s and batch:
+            found.append((count, batch / later.samples_per_s, min(1.0, max(0.0, later.wait_share or 0.0))))
+    return found
+
+
+def _noise(steps: Sequence[tuple[int, float, float]]) -> float:
+    """Standard deviation of a step in seconds, by how neighbours differ: a drift that all ranks share isn't in it."""
+    # A mean over n independent steps varies less by the root of n than one of them.
+    work = [(count, seconds * (1 - wait)) for count, seconds, wait in steps]
+    squares = [(b - a) ** 2 / (1 / n + 1 / m) for (n, a), (m, b) in pairwise(work)]
+    return math.sqrt(statistics.fmean(squares)) if squares else 0.0
+
+
+def _num_weights(folder: Path) -> int:
+    """Floating-point numbers of the network, as the run's checkpoint holds them."""
+    from hasten.engine.checkpoint import read_checkpoint
+
+    for name, field in (("last.pt", "network"), ("best.pt", "weights")):
+        path = folder / CHECKPOINTS / name
+        if path.is_file():
+            weights = mapping(read_checkpoint(path).get(field))
+            return sum(tensor.numel() for tensor in weights.values() if tensor.is_floating_point())
+    raise ValueError(
+        f"{folder}: has no checkpoint to tell the size of the gradients; give it as --gradient-mib (4 bytes a weight)"
+    )

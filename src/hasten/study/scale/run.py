@@ -1,0 +1,188 @@
+"""A scaling study: each training in turn, remembered in scale.json, so that a stopped study goes on where it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from hasten.config.load import dump_run, load_run, to_dict
+from hasten.config.schema import RunConfig, StrategyName
+from hasten.engine.job import Planned, plan_run
+from hasten.files import replacing
+from hasten.observe.env import usable_cores
+from hasten.observe.load import LoadMeter
+from hasten.observe.rundir import write_json
+from hasten.report import words
+from hasten.report.values import mapping
+from hasten.study.scale.arms import STRATEGIES, Arm, Mode, arms_of, check_base, settings_of
+from hasten.study.scale.runs import DONE, RUNS_JSON
+from hasten.study.scale.start import command_of, last_error, start
+
+BASE_YAML = "scale.yaml"
+"""The run that all trainings are variants of, planned."""
+_SETTINGS = "settings"
+
+
+class Start(Protocol):
+    def __call__(self, command: Sequence[str], *, threads: int, log: Path) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What is asked of a study."""
+
+    worlds: tuple[int, ...]
+    strategies: tuple[StrategyName, ...] = ("ddp",)
+    seeds: tuple[int, ...] = (0,)
+    mode: Mode = "strong"
+    threads: int | None = None
+    """Of each process; None deals the cores out among them."""
+    oversubscribe: bool = False
+    """Allow more processes than cores."""
+
+    def __post_init__(self) -> None:
+        for name in ("worlds", "strategies", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"--{name}: must name at least one, each once (given {words.plain(list(values))})")
+        if min(self.worlds) < 1 or min(self.seeds) < 0:
+            raise ValueError("--worlds must be 1 or more, --seeds 0 or more")
+        unknown = [name for name in self.strategies if name not in STRATEGIES]
+        if unknown:
+            raise ValueError(f"--strategies {', '.join(unknown)}: must be of {', '.join(STRATEGIES)}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"--threads {self.threads}: must be 1 or more")
+
+
+def run_study(
+    config: RunConfig, out: Path, wanted: Wanted, *, echo: Callable[[str], None], begin: Start = start
+) -> list[dict[str, Any]]:
+    """Train what is wanted and not yet done, in `out`; the entries of scale.json in the order of the trainings.
+
+    A training that fails is told, and the rest goes on. echo: a line about each. begin: what runs a command.
+    Raises ValueError for settings that can't be studied so, and if `out` holds another study.
+    """
+    planned = plan_run(config)
+    check_base(planned.config, wanted.worlds, len(planned.train))
+    _require_room(planned, wanted)
+    arms = arms_of(wanted.worlds, wanted.strategies, wanted.seeds)
+    settings = [settings_of(planned.config, arm, wanted.mode) for arm in arms]
+    record = _begun(out, planned.config, wanted)
+    for number, (arm, one) in enumerate(zip(arms, settings, strict=True), start=1):
+        place = f"{number}/{len(arms)}  {arm}"
+        if _status(record, arm) in DONE:
+            echo(f"{place}: done before")
+            continue
+        echo(f"{place} ...")
+        entry = _trained(out, arm, one, wanted, record, begin)
+        echo(f"      {_outcome(entry)}")
+    return list(record["runs"])
+
+
+def _require_room(planned: Planned, wanted: Wanted) -> None:
+    most, cores = max(wanted.worlds), usable_cores()
+    if planned.device.type == "cuda":
+        import torch
+
+        if most > torch.cuda.device_count():
+            raise ValueError(f"--worlds {most}: this machine has {torch.cuda.device_count()} GPUs, one for each worker")
+    elif most > cores and not wanted.oversubscribe:
+        raise ValueError(
+            f"--worlds {most}: this machine has {cores} cores, and workers that take turns on them say nothing of "
+            f"scaling; ask for {cores} at most, or add --oversubscribe to train anyway"
+        )
+
+
+def _begun(out: Path, base: RunConfig, wanted: Wanted) -> dict[str, Any]:
+    """The content of scale.json, of a new study or of the same one. Raises ValueError if `out` holds anything else."""
+    settings = {"mode": wanted.mode, "threads": wanted.threads}
+    path = out / RUNS_JSON
+    try:
+        if not out.exists() or not any(out.iterdir()):
+            out.mkdir(parents=True, exist_ok=True)
+            with replacing(out / BASE_YAML, out / f".{BASE_YAML}") as file:
+                file.write(dump_run(base).encode())
+            record = {_SETTINGS: settings, "runs": []}
+            write_json(path, record)
+            return record
+        found = mapping(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--out {out}: can't be used ({error}); choose another folder") from None
+    if not (out / BASE_YAML).is_file() or not isinstance(found.get("runs"), list) or _SETTINGS not in found:
+        raise ValueError(f"--out {out}: is not empty and holds no study to go on with; choose another folder")
+    before = dict(words.flat({**to_dict(load_run(out / BASE_YAML)), "scale": found[_SETTINGS]}))
+    now = dict(words.flat({**to_dict(base), "scale": settings}))
+    changed = [f"{name} {before.get(name)} -> {now.get(name)}" for name in now if before.get(name) != now.get(name)]
+    if changed:
+        raise ValueError(
+            f"--out {out}: holds a study of other settings ({'; '.join(changed[:4])}); choose another folder, or give "
+            "those settings to go on with it"
+        )
+    return found
+
+
+def _status(record: dict[str, Any], arm: Arm) -> str | None:
+    return next((entry.get("status") for entry in record["runs"] if entry.get("folder") == arm.folder), None)
+
+
+def _trained(
+    out: Path, arm: Arm, config: RunConfig, wanted: Wanted, record: dict[str, Any], begin: Start
+) -> dict[str, Any]:
+    """Train an arm from its start, whatever was left of it, and keep its entry in `record` and scale.json."""
+    threads = wanted.threads or max(1, usable_cores() // arm.world)
+    folder, settings, log = out / arm.folder, out / f"{arm.folder}.yaml", out / f"{arm.folder}.log"
+    known = _status(record, arm) is not None
+    if folder.exists() and not known:
+        raise ValueError(f"{folder}: is in the way of {arm}, and not of this study; move it away")
+    shutil.rmtree(folder, ignore_errors=True)
+    entry: dict[str, Any] = {
+        **dataclasses.asdict(arm),
+        "mode": wanted.mode,
+        "folder": arm.folder,
+        "status": "running",
+        "threads": threads,
+        "batch_size": config.sample.batch_size,
+        "steps": config.train.steps,
+    }
+    record["runs"] = [one for one in record["runs"] if one.get("folder") != arm.folder] + [entry]
+    write_json(out / RUNS_JSON, record)
+    with replacing(settings, settings.with_name(f".{settings.name}")) as file:
+        file.write(dump_run(config).encode())
+    meter = LoadMeter()
+    begun = time.perf_counter()
+    try:
+        code = begin(command_of(settings, folder, arm.world), threads=threads, log=log)
+    except BaseException:
+        entry["status"] = "interrupted"
+        write_json(out / RUNS_JSON, record)
+        raise
+    entry |= {"seconds": time.perf_counter() - begun, "exit_code": code, "others_cores": meter.others()}
+    entry |= _ended(folder, code, log)
+    write_json(out / RUNS_JSON, record)
+    return entry
+
+
+def _ended(folder: Path, code: int, log: Path) -> dict[str, Any]:
+    try:
+        summary = mapping(json.loads((folder / "summary.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        summary = {}
+    status = str(summary.get("status") or "")
+    if code == 0 and status in DONE:
+        return {"status": status, "dice": mapping(summary.get("best")).get("value")}
+    why = last_error(log)
+    return {"status": "failed", "why": f"exit code {code}{f', {why}' if why else ''} (see {log.name})"}
+
+
+def _outcome(entry: dict[str, Any]) -> str:
+    if entry["status"] not in DONE:
+        return f"failed: {entry['why']}"
+    dice = entry["dice"]
+    quality = f", Dice {dice:.3f}" if isinstance(dice, float) else ""
+    return f"{words.duration(entry['seconds'])}{quality}"

@@ -1,0 +1,177 @@
+"""Logs put together: for each strategy and count of workers the times, the speed-up and the quality over the seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hasten.study.scale.log import Log
+from hasten.study.scale.runs import SINGLE
+
+DEFAULT_EPOCH = 4
+"""Of logs by others: the epoch that the study which their format is from compared."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """A figure over the runs."""
+
+    median: float
+    low: float
+    high: float
+    values: tuple[float, ...]
+    """Of each run, by seed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One strategy on one count of workers; what isn't known is None."""
+
+    strategy: str
+    world: int
+    seeds: tuple[int, ...]
+    ideal: float
+    """Workers over those of the baseline."""
+    epoch_s: Spread | None
+    speedup: float | None
+    """Of an epoch: the baseline's median over this one's."""
+    efficiency: float | None
+    total_s: Spread | None
+    total_speedup: float | None
+    samples_per_s: float | None
+    target_s: float | None
+    """Median seconds to the target, if every run reached it."""
+    reached: int | None
+    """Runs that reached the target; None without one, or without validations."""
+    metric: Spread | None
+    fall: float | None
+    """The baseline's median metric less this one's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """All points of one strategy, the fewest workers first; the first is the baseline."""
+
+    strategy: str
+    points: tuple[Point, ...]
+    logs: tuple[Log, ...]
+    """Of all points, the baseline's too."""
+
+    @property
+    def base(self) -> Point:
+        return self.points[0]
+
+
+def chosen_epoch(logs: Sequence[Log], asked: int | None, folder: Path) -> int | None:
+    """The epoch to compare: the one asked for, else 4 if all are logs by others that have it, else None (the median).
+
+    Raises ValueError if the one asked for isn't in every log.
+    """
+    epoch = DEFAULT_EPOCH if asked is None else asked
+    lacking = [log for log in logs if epoch not in log.epochs]
+    if asked is None:
+        return None if lacking or any(log.machine is not None for log in logs) else epoch
+    if lacking:
+        shortest = min(lacking, key=lambda log: len(log.epochs))
+        there = f"{min(shortest.epochs)} to {max(shortest.epochs)}" if shortest.epochs else "none"
+        raise ValueError(
+            f"--epoch {epoch}: not in {_some([log.source for log in lacking])} of {folder} ({shortest.source} has "
+            f"{there}, counted from 0); name one that all have, or `median`"
+        )
+    return epoch
+
+
+def series_of(
+    logs: Sequence[Log], *, baseline: int, epoch: int | None, target: float | None, folder: Path
+) -> tuple[Series, ...]:
+    """A series for each strategy against its own runs on `baseline` workers, the one with the best speed-up first.
+
+    A run of Hasten on one worker is the same in any strategy, so the strategies share those. What has fewer workers
+    than the baseline is left out. Raises ValueError if a strategy has no run on `baseline` workers.
+    """
+    by_strategy: dict[str, list[Log]] = {}
+    for log in logs:
+        by_strategy.setdefault(log.strategy, []).append(log)
+    alone = by_strategy.pop(SINGLE, []) if len(by_strategy) > 1 else []
+    for found in by_strategy.values():
+        if not any(log.world == 1 for log in found):
+            found[:0] = alone
+    _require_baseline(by_strategy, baseline, folder)
+    made = [
+        _series(strategy, [log for log in found if log.world >= baseline], baseline, epoch, target)
+        for strategy, found in by_strategy.items()
+    ]
+    return tuple(sorted(made, key=lambda one: -max(point.speedup or 0.0 for point in one.points)))
+
+
+def _require_baseline(by_strategy: dict[str, list[Log]], baseline: int, folder: Path) -> None:
+    worlds = {strategy: sorted({log.world for log in logs}) for strategy, logs in by_strategy.items()}
+    lacking = [strategy for strategy, found in worlds.items() if baseline not in found]
+    if not lacking:
+        return
+    there = "; ".join(f"{strategy}: {', '.join(map(str, found))}" for strategy, found in worlds.items())
+    common = set.intersection(*(set(found) for found in worlds.values()))
+    remedy = f"use --baseline {min(common)}" if common else "train the strategies on one count that all have"
+    raise ValueError(
+        f"{folder}: no log of {' and '.join(lacking)} with {workers(baseline)}, which speed-up is measured against "
+        f"(workers there: {there}); add that run, or {remedy}"
+    )
+
+
+def _series(strategy: str, logs: list[Log], baseline: int, epoch: int | None, target: float | None) -> Series:
+    by_world: dict[int, list[Log]] = {}
+    for log in logs:
+        by_world.setdefault(log.world, []).append(log)
+    base = by_world[baseline]
+    points = [_point(strategy, found, base, epoch, target) for _, found in sorted(by_world.items())]
+    return Series(strategy=strategy, points=tuple(points), logs=tuple(sorted(logs, key=lambda log: log.world)))
+
+
+def _point(strategy: str, logs: list[Log], base: list[Log], epoch: int | None, target: float | None) -> Point:
+    epoch_s, first_epoch_s = (_spread([log.epoch_s(epoch) for log in found]) for found in (logs, base))
+    total_s, first_total_s = (_spread([log.total_s for log in found]) for found in (logs, base))
+    metric, first_metric = (_spread([log.metric for log in found]) for found in (logs, base))
+    ideal = logs[0].world / base[0].world
+    speedup = _ratio(first_epoch_s, epoch_s)
+    times = [log.time_to(target) for log in logs] if target is not None and any(log.scores for log in logs) else None
+    there = [time for time in times or [] if time is not None]
+    cases = logs[0].cases
+    return Point(
+        strategy=strategy,
+        world=logs[0].world,
+        seeds=tuple(log.seed for log in logs),
+        ideal=ideal,
+        epoch_s=epoch_s,
+        speedup=speedup,
+        efficiency=None if speedup is None else speedup / ideal,
+        total_s=total_s,
+        total_speedup=_ratio(first_total_s, total_s),
+        samples_per_s=cases / epoch_s.median if cases and epoch_s else None,
+        target_s=statistics.median(there) if len(there) == len(logs) else None,
+        reached=None if times is None else len(there),
+        metric=metric,
+        fall=None if metric is None or first_metric is None else first_metric.median - metric.median,
+    )
+
+
+def _spread(values: Sequence[float | None]) -> Spread | None:
+    """Of runs that all have the figure; None if one has not."""
+    known = tuple(value for value in values if value is not None)
+    if not known or len(known) < len(values):
+        return None
+    return Spread(median=statistics.median(known), low=min(known), high=max(known), values=known)
+
+
+def _ratio(base: Spread | None, other: Spread | None) -> float | None:
+    return base.median / other.median if base is not None and other is not None else None
+
+
+def workers(count: int) -> str:
+    """`1 worker`, `4 workers`."""
+    return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

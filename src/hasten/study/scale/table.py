@@ -1,0 +1,149 @@
+"""The figures of a scaling study in rows: for the terminal, for the page, and as CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from hasten.files import replacing
+from hasten.observe.rundir import write_json
+from hasten.report import words
+from hasten.study.scale.analyse import Analysis
+from hasten.study.scale.series import Point, Spread
+
+JSON, CSV = "scaling.json", "scaling.csv"
+_STRATEGY = "Strategy"
+
+
+def rows(found: Analysis, *, spreads: bool = True) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Columns and rows of texts, a row for each strategy and count of workers; a column that nobody fills is left out.
+
+    The first column names the strategy, all others are numbers. spreads: with the least and the largest of the runs.
+    """
+    columns: list[tuple[str, Callable[[Point], str | None]]] = [
+        (_STRATEGY, lambda point: point.strategy),
+        ("Workers", lambda point: str(point.world)),
+        ("Runs", lambda point: str(len(point.seeds)) if any(len(p.seeds) > 1 for p in found.points) else None),
+        ("Epoch", lambda point: _times(point.epoch_s, spreads)),
+        ("Speed-up", lambda point: _factor(point.speedup)),
+        ("Ideal", lambda point: f"{point.ideal:g}x"),
+        ("Efficiency", lambda point: None if point.efficiency is None else words.share(point.efficiency)),
+        ("Samples/s", lambda point: None if point.samples_per_s is None else words.number(point.samples_per_s)),
+        ("Total", lambda point: None if point.total_s is None else words.duration(point.total_s.median)),
+        ("Total speed-up", lambda point: _factor(point.total_speedup)),
+        (f"To {found.metric} {found.target or 0:g}", _target),
+        (found.metric[:1].upper() + found.metric[1:], lambda point: _quality(point.metric, spreads)),
+    ]
+    cells = [[tell(point) for point in found.points] for _, tell in columns]
+    kept = [place for place, column in enumerate(cells) if any(column)]
+    names = tuple(columns[place][0] for place in kept)
+    return names, tuple(tuple(cells[place][number] or words.DASH for place in kept)
+                        for number in range(len(found.points)))  # fmt: skip
+
+
+def terminal_table(found: Analysis) -> Table:
+    """What `rows` gives, with the compared epoch in the title."""
+    names, lines = rows(found)
+    against = "" if found.baseline == 1 else f", against {found.baseline} workers"
+    table = Table(
+        title=f"{found.name}: {found.epoch_words}{against}", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
+    for name in names:
+        header = name.replace(" ", "\n", 1)
+        table.add_column(header, justify="left" if name == _STRATEGY else "right", no_wrap=True, vertical="bottom")
+    for number, line in enumerate(lines):
+        ends = number + 1 == len(lines) or lines[number + 1][0] != line[0]
+        table.add_row(*line, end_section=ends)
+    return table
+
+
+def as_json(found: Analysis) -> dict[str, Any]:
+    """Everything but the curves."""
+    return {
+        "name": found.name,
+        "baseline": found.baseline,
+        "epoch": found.epoch if found.epoch is not None else "median",
+        "target": found.target,
+        "drop": found.drop,
+        "metric": found.metric,
+        "verdicts": found.verdicts,
+        "warnings": found.warnings,
+        "notes": found.notes,
+        "points": found.points,
+        "runs": [
+            {
+                "strategy": log.strategy,
+                "world": log.world,
+                "seed": log.seed,
+                "mode": log.mode,
+                "source": log.source,
+                "epoch_s": log.epoch_s(found.epoch),
+                "total_s": log.total_s,
+                "metric": log.metric,
+                "target_s": None if found.target is None else log.time_to(found.target),
+                "learning_rate": log.rate,
+                "machine": log.machine,
+            }
+            for log in found.logs
+        ],
+    }
+
+
+def as_csv(found: Analysis) -> str:
+    """A row for each strategy and count of workers, in plain numbers; what isn't known is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    spreads = ("epoch_s", "total_s", "metric")
+    plain = (
+        "ideal", "speedup", "efficiency", "total_speedup", "samples_per_s", "target_s", "reached", "fall",
+    )  # fmt: skip
+    each = [f"{name}_{part}" for name in spreads for part in ("median", "low", "high")]
+    writer.writerow(["strategy", "workers", "runs", *plain, *each])
+    for point in found.points:
+        line: list[Any] = [point.strategy, point.world, len(point.seeds), *(getattr(point, name) for name in plain)]
+        for name in spreads:
+            spread = getattr(point, name)
+            line += [getattr(spread, part) if spread is not None else None for part in ("median", "low", "high")]
+        writer.writerow(line)
+    return text.getvalue()
+
+
+def write_tables(found: Analysis, out: Path) -> tuple[Path, Path]:
+    """Write scaling.json and scaling.csv into the folder `out`. OSError where it can't be written."""
+    write_json(out / JSON, as_json(found))
+    with replacing(out / CSV, out / f".{CSV}.part") as file:
+        file.write(as_csv(found).encode())
+    return out / JSON, out / CSV
+
+
+def _times(found: Spread | None, spreads: bool) -> str | None:
+    if found is None:
+        return None
+    digits = ".1f" if found.median >= 10 else ".3g"
+    spread = f" ({found.low:{digits}} to {found.high:{digits}})" if spreads and len(found.values) > 1 else ""
+    return f"{found.median:{digits}}{words.NBSP}s{spread}"
+
+
+def _factor(value: float | None) -> str | None:
+    return None if value is None else f"{value:.2f}x"
+
+
+def _target(point: Point) -> str | None:
+    if point.reached is None:
+        return None
+    if point.target_s is None:
+        return f"{point.reached} of {len(point.seeds)} reached it"
+    return words.duration(point.target_s)
+
+
+def _quality(found: Spread | None, spreads: bool) -> str | None:
+    if found is None:
+        return None
+    spread = f" ({found.low:.3f} to {found.high:.3f})" if spreads and len(found.values) > 1 else ""
+    return f"{found.median:.3f}{spread}"

@@ -1,0 +1,189 @@
+"""What a scaling study found, in sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hasten.report.words import share
+from hasten.study.scale.noise import BEYOND, chance, least_chance
+from hasten.study.scale.series import Point, Series, Spread, workers
+from hasten.study.words import ms
+
+LEAST_EFFICIENCY = 0.8
+_EQUAL = 0.03
+"""A difference in time below this share counts as none where single runs are compared."""
+_POSSIBLE = 1.1
+"""Efficiency that caches may still explain."""
+
+
+def verdicts(series: Sequence[Series], *, drop: float, metric: str) -> tuple[str, ...]:
+    """Who wins, where it stops to pay, and where quality falls by more than `drop`: sentences for a reader."""
+    return tuple(filter(None, [_winner(series), *_efficiencies(series), *_falls(series, drop, metric)]))
+
+
+def _winner(series: Sequence[Series]) -> str:
+    """The strategy with the shortest epochs on the most workers that several of them were tried on."""
+    by_world: dict[int, list[Point]] = {}
+    for one in series:
+        for point in one.points[1:]:
+            if point.epoch_s is not None:
+                by_world.setdefault(point.world, []).append(point)
+    shared = {world: points for world, points in by_world.items() if len(points) > 1}
+    if not shared:
+        return _alone(series)
+    world = max(shared)
+    ranked = sorted(shared[world], key=lambda point: _seconds(point).median)
+    best, second = ranked[:2]
+    told = (
+        f"at {workers(world)} an epoch takes {_times(best)} against {_times(second)} of {second.strategy}, a speed-up "
+        f"of {_speedups(best, second)}"
+    )
+    if not _faster(best, second):
+        return f"No winner can be told between {best.strategy} and {second.strategy}: {told}."
+    others = [point for points in shared.values() for point in points if point.strategy != best.strategy]
+    beaten = all(_ahead(best.strategy, other, shared) for other in others)
+    always = f"; it is ahead on every count above {series[0].base.world}" if beaten and len(shared) > 1 else ""
+    once = "" if len(best.seeds) > 1 and len(second.seeds) > 1 else " (one run each)"
+    return f"{best.strategy} wins{once}: {told}{always}."
+
+
+def _ahead(strategy: str, other: Point, shared: dict[int, list[Point]]) -> bool:
+    own = next((point for point in shared[other.world] if point.strategy == strategy), None)
+    return own is None or _seconds(own).median < _seconds(other).median
+
+
+def _alone(series: Sequence[Series]) -> str:
+    best = max((point for one in series for point in one.points if point.speedup is not None),
+               key=lambda point: point.world, default=None)  # fmt: skip
+    if best is None or best.speedup is None or best.ideal == 1:
+        return ""
+    total = f" (total time {best.total_speedup:.2f}x)" if best.total_speedup is not None else ""
+    return f"{best.strategy} on {workers(best.world)} is {best.speedup:.2f}x as fast, of {best.ideal:g}x{total}."
+
+
+def _faster(best: Point, second: Point) -> bool:
+    """Whether the difference is more than noise: by the runs where there are enough, else by its size."""
+    ours, theirs = _seconds(best), _seconds(second)
+    if least_chance(len(ours.values), len(theirs.values)) <= BEYOND:
+        return chance(ours.values, theirs.values) <= BEYOND
+    apart = ours.high < theirs.low
+    return apart and theirs.median > (1 + _EQUAL) * ours.median
+
+
+def _speedups(best: Point, second: Point) -> str:
+    assert best.speedup is not None
+    assert second.speedup is not None
+    told = f"{best.speedup:.2f}x against {second.speedup:.2f}x"
+    if best.total_speedup is None or second.total_speedup is None:
+        return told
+    return f"{told} (total time {best.total_speedup:.2f}x against {second.total_speedup:.2f}x)"
+
+
+def _times(point: Point) -> str:
+    found = _seconds(point)
+    spread = f" ({ms(found.low)} to {ms(found.high)})" if len(found.values) > 1 else ""
+    return f"{ms(found.median)}{spread}"
+
+
+def _seconds(point: Point) -> Spread:
+    assert point.epoch_s is not None
+    return point.epoch_s
+
+
+def _efficiencies(series: Sequence[Series]) -> list[str]:
+    told = []
+    for one in series:
+        known = [(point, point.efficiency) for point in one.points[1:] if point.efficiency is not None]
+        if not known:
+            continue
+        over = [point.world for point, efficiency in known if efficiency > _POSSIBLE]
+        if over:
+            told.append(
+                f"{one.strategy}: more than the ideal at {listed(over)} workers, which workers alone can't give: "
+                "something else differed between the runs."
+            )
+        under = [point for point, efficiency in known if efficiency < LEAST_EFFICIENCY]
+        last, least = known[-1]
+        if over and not under:
+            continue
+        if not under:
+            told.append(f"{one.strategy}: efficiency stays above 80 %, {share(least)} at {workers(last.world)}.")
+            continue
+        first = next(efficiency for point, efficiency in known if point is under[0])
+        onward = [point for point, _ in known if point.world >= under[0].world]
+        if len(under) == len(onward):
+            where = f"from {under[0].world} workers on" if len(under) > 1 else f"at {under[0].world} workers"
+        else:
+            where = f"at {listed([point.world for point in under])} workers"
+        there = f", {share(least)} at {last.world}" if last is not under[0] else ""
+        told.append(f"{one.strategy}: efficiency is under 80 % {where} ({share(first)} at {under[0].world}{there}).")
+    return told
+
+
+def _falls(series: Sequence[Series], drop: float, metric: str) -> list[str]:
+    """Falls of single runs are told together, those over several seeds each with its judgement."""
+    known = [point for one in series for point in one.points[1:] if point.fall is not None]
+    if not known:
+        return []
+    base = workers(series[0].base.world)
+    fallen = [point for point in known if _fall(point) > drop]
+    if not fallen:
+        return [f"{metric} is nowhere more than {drop:g} below {base}."]
+    told = []
+    single = {one.strategy: [p for p in one.points[1:] if p in fallen and _lone(one, p)] for one in series}
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for strategy, points in single.items():
+        if points:
+            groups.setdefault(tuple(point.world for point in points), []).append(strategy)
+    for worlds, strategies in groups.items():
+        falls = {strategy: [_fall(point) for point in single[strategy]] for strategy in strategies}
+        told.append(_single_falls(worlds, falls, metric, base, len(series)))
+    for one in series:
+        told += [_judged(one, point, metric, base) for point in one.points[1:] if point in fallen
+                 and not _lone(one, point)]  # fmt: skip
+    return told
+
+
+def _single_falls(worlds: Sequence[int], falls: dict[str, list[float]], metric: str, base: str, strategies: int) -> str:
+    each = "; ".join(f"{name} {listed([f'{fall:.3f}' for fall in found])}" for name, found in falls.items())
+    least = math.floor(100 * min(fall for found in falls.values() for fall in found)) / 100
+    both = ", though it falls there in all strategies" if 1 < len(falls) == strategies else ""
+    return (
+        f"{metric} at {listed(worlds)} workers falls by more than {least:.2f} against {base} ({each}); "
+        f"one seed: can't be told from noise{both}."
+    )
+
+
+def _judged(series: Series, point: Point, metric: str, base: str) -> str:
+    here, there = point.metric, series.base.metric
+    assert here is not None
+    assert there is not None
+    told = (
+        f"{series.strategy}: {metric} at {workers(point.world)} is {_quality(here)} against {_quality(there)} on {base}"
+    )
+    sizes = (len(here.values), len(there.values))
+    if least_chance(*sizes) > BEYOND:
+        return f"{told}: {sizes[0]} and {sizes[1]} seeds are too few to tell that from noise (3 and 3 can)."
+    by_chance = chance(here.values, there.values)
+    often = f"chance alone makes it so in {share(by_chance)} of cases"
+    return f"{told}: {'beyond' if by_chance <= BEYOND else 'within'} the seeds' noise ({often})."
+
+
+def _quality(found: Spread) -> str:
+    return f"{found.median:.3f} ({found.low:.3f} to {found.high:.3f}, n = {len(found.values)})"
+
+
+def _lone(series: Series, point: Point) -> bool:
+    return len(point.seeds) == 1 or len(series.base.seeds) == 1
+
+
+def _fall(point: Point) -> float:
+    assert point.fall is not None
+    return point.fall
+
+
+def listed(values: Sequence[object]) -> str:
+    """`4`, `4 and 8`, `4, 8 and 16`."""
+    texts = [str(value) for value in values]
+    return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))

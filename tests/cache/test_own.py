@@ -1,0 +1,68 @@
+"""Some cases of an arena in memory of their own: bit for bit what they were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hasten.cache.arena import Arena
+from hasten.cache.own import own_cases, point_starts, room_for, rows_of, values_of
+from hasten.prepare.types import Geometry
+from tests.sample.arenas import random_tables
+
+SHAPES = [(9, 8, 7), (6, 8, 10), (8, 8, 8), (7, 9, 8), (8, 6, 9)]
+PLACE = Geometry(
+    source_shape=(1, 1, 1), source_affine=((1.0, 0.0, 0.0, 0.0),) * 4, permute=(0, 1, 2), flip=(False,) * 3,
+    crop_start=(0, 0, 0), crop_shape=(1, 1, 1), spacing=(1.0, 1.0, 1.0), shape=(1, 1, 1),
+)  # fmt: skip
+
+
+def arena_of(num_channels: int = 2, num_classes: int = 3) -> Arena:
+    """Five cases a to e; c has no foreground."""
+    tables = random_tables(SHAPES, num_channels=num_channels, num_classes=num_classes, dtype="float16")
+    return Arena(
+        tables=tables, ids=tuple("abcde"), shapes=tuple(SHAPES), offsets=tuple(tables.offset.tolist()),
+        geometry=tuple(replace(PLACE, shape=shape) for shape in SHAPES), num_channels=num_channels,
+        num_classes=num_classes, home="file",
+    )  # fmt: skip
+
+
+def content(arena: Arena, name: str) -> tuple[list, ...]:
+    """All that the arena holds of a case."""
+    (case,) = arena.index((name,))
+    tables = arena.tables
+    starts, counts = tables.point_start[case].tolist(), tables.point_count[case].tolist()
+    points = [tables.points[first : first + count].tolist() for first, count in zip(starts, counts, strict=True)]
+    return arena.image(case).tolist(), arena.label(case).tolist(), points, tables.shape[case].tolist(), [
+        arena.geometry[case]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("names", ["d", "ca", "edcba", "c"])
+@pytest.mark.parametrize("num_channels", [1, 2])
+def test_own_cases_are_what_they_were(names: str, num_channels: int) -> None:
+    whole = arena_of(num_channels)
+    found = own_cases(whole, whole.index(tuple(names)), "cpu")
+    assert found.ids == tuple(names)
+    assert found.home == "ram"
+    for name in names:
+        assert content(found, name) == content(whole, name)
+    assert found.case_bytes == tuple(whole.case_bytes[case] for case in whole.index(tuple(names)))
+    whole.tables.image.zero_()
+    assert found.tables.image.any()
+
+
+def test_rows_tell_how_much_room_a_case_takes() -> None:
+    whole = arena_of()
+    rows = rows_of(whole)
+    assert [row.id for row in rows] == list("abcde")
+    assert sum(row.num_bytes(2, 2) for row in rows) == whole.num_bytes + 4 * len(whole.tables.points)
+    empty = room_for(rows[1:3], whole, "meta")
+    assert empty.tables.image.shape == (2 * (6 * 8 * 10 + 512),)
+    assert point_starts(rows)[-1] == len(whole.tables.points)
+    image, label, points = values_of(whole, 2, point_starts(rows))
+    assert (len(image), len(label), len(points)) == (1024, 512, 0)
+    assert room_for((), whole, "cpu").tables.shape.shape == (0, 3)
+    assert torch.equal(own_cases(whole, (0,), "cpu").tables.offset, torch.tensor([0]))

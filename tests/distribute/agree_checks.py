@@ -1,0 +1,57 @@
+"""One of two ranks that agree, or do not, and what each was told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import distributed
+
+from hasten.distribute.agree import first_here, from_first, on_all, require_same
+from hasten.distribute.group import patient_group
+from hasten.distribute.world import World
+
+
+def findings(world: World, folder: Path) -> dict[str, Any]:
+    """On one of the ranks of a joined world; folder: empty, and the same on all."""
+    other = World(rank=world.rank, size=world.size, local_rank=world.local_rank, host=f"node{world.rank}")
+    with patient_group() as patient:
+        assert patient is not None
+        found: dict[str, Any] = {
+            "values": on_all(world, lambda: world.rank, group=patient),
+            "one fails": told(lambda: on_all(other, lambda: fails(world.rank == 1, "second"), group=patient)),
+            "all fail": told(lambda: on_all(other, lambda: fails(True, f"of rank {world.rank}"))),
+            "from first": from_first(world, {"a": 1} if world.first else None, group=patient),
+            "same": told(lambda: require_same(other, {"code": "abc", "data": 3})),
+            "differing": told(lambda: require_same(other, {"code": "abc", "data hash": world.rank + 7})),
+            "extra": told(lambda: require_same(other, {"code": "abc"} | ({} if world.first else {"more": 1}))),
+        }
+    made = folder / "made"
+    with first_here(world, None):
+        found["was there"] = made.exists()
+        made.touch()
+    distributed.barrier()
+    failed = told(lambda: cached(world, folder / "not made"))
+    found["first fails"] = [failed, (folder / "not made").exists()]
+    distributed.barrier()
+    return found
+
+
+def cached(world: World, path: Path) -> None:
+    with first_here(world, None):
+        fails(world.first, "no room")
+        path.touch()
+
+
+def fails(wrong: bool, what: str) -> None:
+    if wrong:
+        raise ValueError(what)
+
+
+def told(work: Callable[[], Any]) -> str:
+    try:
+        work()
+    except (ValueError, SystemExit) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

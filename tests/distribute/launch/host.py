@@ -1,0 +1,31 @@
+"""A host's launcher of a tiny job: `python host.py OUT NODE NODES MASTER STEPS [ARG...]`; ends with its exit code.
+
+On one host, MASTER is "-".
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from hasten.distribute.launch.command import launch
+from hasten.distribute.launch.job import Job
+
+RANK = Path(__file__).parent / "rank.py"
+
+if __name__ == "__main__":
+    out, node, nodes, master, *rest = sys.argv[1:]
+    job = Job(
+        nproc=1,
+        out=Path(out),
+        nnodes=int(nodes),
+        node_rank=int(node),
+        master=None if master == "-" else master,
+        join_s=20.0,
+    )
+    command = ["-m", "hasten.cli.launched", str(RANK), out, *rest]
+    try:
+        sys.exit(launch(job, command, again="AGAIN", resume="RESUME"))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,180 @@
+"""Jobs of two processes that fail, are stopped, and start again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from hasten.distribute.launch.command import launch
+from hasten.distribute.launch.job import Job
+
+RANK = Path(__file__).parent / "rank.py"
+STEPS = 24
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """torch's launcher takes the signals of its process and does not give them back."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def start(
+    out: Path, *more: str, faults: str = "", restarts: int = 0, stall_s: float | None = None, steps: int = STEPS
+) -> tuple[int, str]:
+    """Exit code of a job of two, and what its launcher told."""
+    told: list[str] = []
+    job = Job(nproc=2, out=out, max_restarts=restarts, stall_s=stall_s)
+    command = ["-m", "hasten.cli.launched", str(RANK), str(out), str(steps), *more]
+    with pytest.MonkeyPatch.context() as patch, own_signals():
+        for name, value in {"HASTEN_FAULT": faults, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}.items():
+            patch.setenv(name, value)
+        patch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "")  # put back as it was
+        code = launch(job, command, again="AGAIN", resume="RESUME", say=told.append)
+    return code, "\n".join(told)
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    state = torch.load(out / "last.pt")
+    assert state["step"] == STEPS
+    return {**state["network"], "momentum": state["optimizer"]["state"][0]["momentum_buffer"]}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    out = tmp_path_factory.mktemp("undisturbed")
+    assert start(out) == (0, "")
+    return weights(out)
+
+
+def assert_same(out: Path, wanted: dict[str, torch.Tensor]) -> None:
+    found = weights(out)
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert torch.equal(found[name], tensor), name
+
+
+@pytest.mark.timeout(120)
+def test_a_stop_is_no_failure_and_a_killed_rank_is_made_good(
+    tmp_path: Path, undisturbed: dict[str, torch.Tensor]
+) -> None:
+    """One rank is told to stop: both save the same step. Going on, one is killed: both start again."""
+    assert start(tmp_path, faults="sigterm@1:6", restarts=1) == (143, "")
+    stopped = {(tmp_path / f"stopped-{rank}").read_text() for rank in range(2)}
+    assert stopped == {str(torch.load(tmp_path / "last.pt")["step"])}
+
+    code, told = start(tmp_path, faults="sigterm@1:6,kill@1:14", restarts=1)
+    assert code == 0
+    assert told.startswith("warning: rank 1 on ")
+    assert "was killed by SIGKILL" in told
+    assert told.endswith("all ranks start again (1 of 1)")
+    assert_same(tmp_path, undisturbed)
+    logs = {path.name for path in tmp_path.glob("logs/*/rank-*.log")}
+    assert {"rank-0.0.log", "rank-1.0.log", "rank-0.1.log", "rank-1.1.log"} <= logs
+
+
+@pytest.mark.timeout(60)
+def test_the_first_failure_is_told_first_with_its_traceback(tmp_path: Path) -> None:
+    code, told = start(tmp_path, faults="error@1:6")
+    assert code == 1
+    lines = told.splitlines()
+    assert lines[0].startswith("error: rank 1 of 2 on ")
+    assert lines[0].endswith("failed first: it raised RuntimeError: put in after step 6 by HASTEN_FAULT")
+    assert "befall(step)" in told
+    assert told.count("Traceback") == 1
+    assert lines[-3].startswith("rank 0 on ")
+    assert lines[-3].endswith(": ended as rank 1 was gone")
+    assert lines[-1] == "nothing was saved yet; start again: AGAIN"
+    (report,) = tmp_path.glob("logs/*/failure.txt")
+    assert report.read_text() == told + "\n"
+    assert "put in after step 6" in (report.parent / "rank-1.0.log").read_text()
+
+
+@pytest.mark.timeout(60)
+def test_a_mistake_is_one_line_and_no_restart_mends_it(tmp_path: Path) -> None:
+    code, told = start(tmp_path, "wrong", restarts=2)
+    assert (code, told) == (2, "error: train.steps: is wrong; put it right")
+    assert not list(tmp_path.glob("logs/*/rank-*.1.log"))
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGUSR1, 75, marks=pytest.mark.slow)]
+)
+def test_a_launcher_that_is_told_to_stop_has_the_run_saved(tmp_path: Path, number: int, code: int) -> None:
+    host = RANK.with_name("host.py")
+    command = [sys.executable, str(host), str(tmp_path), "0", "1", "-", "100000", "slow"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}) as one:
+        try:
+            while not (tmp_path / "last.pt").exists():
+                assert one.poll() is None
+                time.sleep(0.05)
+            one.send_signal(number)
+            assert one.communicate(timeout=60)[1] == ""
+        finally:
+            one.kill()
+    assert one.returncode == code
+    assert (tmp_path / "stopped-0").read_text() == str(torch.load(tmp_path / "last.pt")["step"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_rank_that_hangs_is_the_one_that_is_named(tmp_path: Path) -> None:
+    """Rank 0 stands still as well, in a collective."""
+    code, told = start(tmp_path, faults="hang@1:6", stall_s=3.0)
+    assert code == 124
+    lines = told.splitlines()
+    assert "rank 1 of 2" in lines[0]
+    assert "made no step after step 5" in lines[0]
+    assert lines[1:3] == ["what it was doing:", "  Thread MainThread (most recent call last):"]
+    assert "time.sleep(3600)" in told
+    assert lines[-3].endswith(": waited for rank 1 after step 6") or lines[-3].endswith(": ended as rank 1 was gone")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_rank_out_of_memory(tmp_path: Path) -> None:
+    code, told = start(tmp_path, faults="oom@0:6")
+    assert code == 1
+    assert "rank 0 of 2" in told.splitlines()[0]
+    assert told.splitlines()[0].endswith("it ran out of memory")
+    assert "allocate memory" in told
+    assert told.splitlines()[-1].startswith("take a smaller sample.batch_size")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_rank_that_hangs_is_made_good_too(tmp_path: Path, undisturbed: dict[str, torch.Tensor]) -> None:
+    code, told = start(tmp_path, faults="hang@0:9", stall_s=3.0, restarts=1)
+    assert code == 0, told
+    assert_same(tmp_path, undisturbed)
+
+
+def test_records_are_those_of_torchrun_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that torchrun, which starts ranks without us, shows the traceback."""
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    from hasten.distribute.launch.record import recorded
+
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    with pytest.raises(KeyError), recorded(short_of_memory=lambda error: False):
+        raise KeyError("gone")
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(path))
+    assert "KeyError" in failure.message["extraInfo"]["py_callstack"]
+    assert json.loads(path.read_text())["hasten"]["kind"] == "error"

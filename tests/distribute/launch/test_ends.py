@@ -1,0 +1,141 @@
+"""Which rank failed first, and the one report of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from hasten.distribute.agree import OtherRankFailed
+from hasten.distribute.group import NotMet
+from hasten.distribute.launch.ends import End, ends_of, first_of
+from hasten.distribute.launch.record import Record, read_record, record_of, write_record
+from hasten.distribute.launch.report import Failure, exit_code_of, report_of
+from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file, stall_file
+
+
+def end(rank: int, how: Any, **fields: Any) -> End:
+    given: dict[str, Any] = {"exit_code": 1, "message": "", "traceback": "", "time": 10.0, "log": "", "host": "a"}
+    return End(rank=rank, how=how, **(given | fields))
+
+
+def record(kind: Any, time: float, **fields: Any) -> Record:
+    given: dict[str, Any] = {"exit_code": 1, "message": "", "traceback": "", "host": "a"}
+    return Record(kind=kind, time=time, **(given | fields))
+
+
+def failure(folder: Path, rank: int, code: int, *, at: int = 10, wrote: Record | None = None) -> ProcessFailure:
+    path = folder / f"rank-{rank}.json"
+    if wrote is not None:
+        write_record(path, wrote)
+    found = ProcessFailure(local_rank=rank, pid=100 + rank, exitcode=code, error_file=str(path))
+    found.timestamp = at
+    return found
+
+
+def told(folder: Path, failures: dict[int, ProcessFailure]) -> list[End]:
+    logs = {rank: folder / f"rank-{rank}.log" for rank in failures}
+    return ends_of(failures, host="a", logs=logs, where=folder)
+
+
+def test_a_rank_that_lost_another_is_not_the_first(tmp_path: Path) -> None:
+    lost = record("gone", 9.0)
+    (tmp_path / "rank-1.log").write_text("step 5\nstep 6\n")
+    ends = told(tmp_path, {0: failure(tmp_path, 0, 1, wrote=lost), 1: failure(tmp_path, 1, -9)})
+    assert [found.how for found in ends] == ["gone", "killed"]
+    assert first_of(ends).rank == 1
+    assert ends[1].traceback == "step 5\nstep 6"
+    assert exit_code_of(ends[1]) == 137
+
+
+def test_ranks_that_the_launcher_ended_are_not_the_first(tmp_path: Path) -> None:
+    failures = {
+        2: failure(tmp_path, 2, 1, wrote=record("error", 10.5)),
+        0: failure(tmp_path, 0, -15, at=10),
+        1: failure(tmp_path, 1, -9, at=41),
+    }
+    ends = told(tmp_path, failures)
+    assert [found.how for found in ends] == ["ended", "ended", "error"]
+    assert first_of(ends).rank == 2
+
+
+def test_a_sigterm_that_came_from_elsewhere_is_the_cause(tmp_path: Path) -> None:
+    ends = told(tmp_path, {1: failure(tmp_path, 1, -15), 0: failure(tmp_path, 0, 1, wrote=record("gone", 10.9))})
+    assert first_of(ends).rank == 1
+    assert "SIGTERM" in first_of(ends).in_words
+
+
+def test_of_two_errors_the_earlier_one(tmp_path: Path) -> None:
+    wrote = {rank: record("error", time) for rank, time in ((0, 10.7), (1, 10.2))}
+    ends = told(tmp_path, {rank: failure(tmp_path, rank, 1, wrote=wrote[rank]) for rank in wrote})
+    assert first_of(ends).rank == 1
+
+
+def test_of_ranks_that_stand_still_the_one_behind() -> None:
+    """At the same step, the one that has not come to the collective in which the others wait."""
+    waits = end(0, "stalled", step=6, collectives=31)
+    assert first_of([waits, end(1, "stalled", step=5, collectives=30)]).rank == 1
+    assert first_of([waits, end(1, "stalled", step=6, collectives=30)]).rank == 1
+    assert first_of([waits, end(1, "ended", exit_code=-9)]).rank == 1
+    assert first_of([waits, end(1, "gone")]).rank == 0
+
+
+def test_what_a_watchdog_left_is_that_of_the_process(tmp_path: Path) -> None:
+    stall_file(tmp_path, 0).write_text(json.dumps(asdict(Stall(rank=0, pid=100, step=7, collectives=3))))
+    stack_file(tmp_path, 0).write_text("pid 100\nThread MainThread\n")
+    (now,) = told(tmp_path, {0: failure(tmp_path, 0, STALLED)})
+    assert (now.how, now.step, now.traceback) == ("stalled", 7, "Thread MainThread\n")
+    stall_file(tmp_path, 0).write_text(json.dumps(asdict(Stall(rank=0, pid=99, step=7, collectives=3))))
+    stack_file(tmp_path, 0).write_text("pid 99\nThread MainThread\n")
+    (before,) = told(tmp_path, {0: failure(tmp_path, 0, 1)})
+    assert (before.how, before.step, before.traceback) == ("silent", -1, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (ValueError("train.steps: wrong"), "mistake", 2),
+        (NotMet("nobody there"), "gone", 1),
+        (OtherRankFailed(), "other", 2),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection closed by peer"), "gone", 1),
+        (RuntimeError("size mismatch"), "error", 1),
+        (MemoryError("short"), "memory", 1),
+        (KeyboardInterrupt(), "stopped", 130),
+        (SystemExit(143), "stopped", 143),
+        (SystemExit(2), "mistake", 2),
+    ],
+)
+def test_what_ends_a_rank(error: BaseException, kind: str, code: int) -> None:
+    found = record_of(error, short_of_memory=lambda error: isinstance(error, MemoryError))
+    assert (found.kind, found.exit_code) == (kind, code)
+
+
+def test_a_record_that_is_none(tmp_path: Path) -> None:
+    assert read_record(tmp_path / "none") is None
+    (tmp_path / "torn").write_text('{"hasten": {"kind"')
+    assert read_record(tmp_path / "torn") is None
+
+
+def text_of(out: Path, *ends: End, lost: tuple[str, ...] = ()) -> str:
+    return report_of(Failure(ends=ends, size=2, lost=lost), logs=out / "logs", out=out, again="AGAIN", resume="RESUME")
+
+
+def test_a_mistake_is_its_line_alone(tmp_path: Path) -> None:
+    assert text_of(tmp_path, end(0, "ended"), end(1, "mistake", message="a: b")) == "error: a: b"
+
+
+def test_what_to_do_depends_on_what_was_saved(tmp_path: Path) -> None:
+    assert text_of(tmp_path, end(0, "killed", exit_code=-9)).endswith("start again: AGAIN")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.pt").touch()
+    assert text_of(tmp_path, end(0, "killed", exit_code=-9)).endswith("go on from the last checkpoint: RESUME")
+
+
+def test_a_lost_host_is_named_first(tmp_path: Path) -> None:
+    text = text_of(tmp_path, end(0, "gone", message="Timed out", traceback="T"), lost=("b (node 1)",))
+    assert text.splitlines()[0] == "error: lost b (node 1): it does not answer any more"
+    assert "T\n" not in text

@@ -1,0 +1,69 @@
+"""What must be the same on all hosts of a job."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from hasten.config.fingerprint import Fingerprint
+from hasten.config.load import load_run
+from hasten.config.schema import RunConfig
+from hasten.distribute.launch.facts import code_hash, settings_hash, start_facts
+from tests.distribute.ranks import run_ranks
+
+FINGERPRINT = Fingerprint(
+    name="made up",
+    num_cases=1,
+    spatial_dims=3,
+    modality="MRI",
+    channels=("MRI",),
+    labels={0: "background", 1: "organ"},
+    shapes=((8, 8, 8),),
+    spacings=((1.0, 1.0, 1.0),),
+    sampled_cases=1,
+    intensity={},
+    foreground_intensity={},
+    class_voxels={},
+    crop_fraction=1.0,
+)
+
+
+def test_where_the_data_lie_makes_no_difference() -> None:
+    plain = settings_hash(RunConfig())
+    assert settings_hash(load_run(None, ("data.source=/mnt/a", "cache.dir=/tmp/b", "prepare.num_threads=3"))) == plain
+    assert settings_hash(load_run(None, ("observe.project=other",))) == plain
+    assert settings_hash(load_run(None, ("train.seed=7",))) != plain
+    assert settings_hash(load_run(None, ("data.split.seed=7",))) != plain
+
+
+def test_cases_of_another_name_or_size_are_other_data() -> None:
+    facts = start_facts(RunConfig(), FINGERPRINT, cases=["a"])
+    assert facts == start_facts(RunConfig(), FINGERPRINT, cases=["a"])
+    larger = dataclasses.replace(FINGERPRINT, shapes=((8, 8, 9),))
+    for other in (start_facts(RunConfig(), larger, cases=["a"]), start_facts(RunConfig(), FINGERPRINT, cases=["b"])):
+        assert {name for name in facts if other[name] != facts[name]} == {"the data"}
+
+
+def test_any_line_of_the_code_counts(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "a.py").write_text("x = 1\n")
+    before = code_hash(tmp_path)
+    assert code_hash(tmp_path) == before
+    (tmp_path / "notes.txt").write_text("not code")
+    assert code_hash(tmp_path) == before
+    (tmp_path / "part" / "a.py").write_text("x = 2\n")
+    changed = code_hash(tmp_path)
+    (tmp_path / "part" / "a.py").rename(tmp_path / "part" / "b.py")
+    assert len({before, changed, code_hash(tmp_path)}) == 3
+
+
+@pytest.mark.timeout(90)
+def test_one_rank_tells_what_differs() -> None:
+    first, second = run_ranks("tests.distribute.launch.facts_rank", 2)
+    assert first["same"] == second["same"] == "same"
+    for what, name in (("data", "the data"), ("code", "hasten's code")):
+        assert first[what].startswith(f"{name}: rank 1 on ")
+        assert first[what].endswith("give all nodes the same")
+        assert second[what] == "other"

@@ -1,0 +1,90 @@
+"""DDP's own settings, on two ranks that are started once; that it is one process is the contract's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hasten.config.schema import DistributeConfig, RunConfig, TrainConfig
+from hasten.distribute.ddp import Ddp
+from hasten.distribute.world import World
+
+
+@pytest.fixture(scope="module")
+def ranks(pair: list[Any]) -> list[Any]:
+    return [rank["ddp"] for rank in pair]
+
+
+def test_buckets_are_sent_beside_the_backward_pass(ranks: list[Any]) -> None:
+    for name in ("beside", "static"):
+        *sent, gradients = ranks[0][name]
+        assert len(sent) > 2
+        assert sent[0] < gradients
+        assert sent == sorted(sent)
+
+
+def test_without_overlap_all_are_sent_at_its_end(ranks: list[Any]) -> None:
+    *sent, gradients = ranks[0]["after"]
+    assert sent == [gradients]
+
+
+def test_larger_buckets_are_fewer(ranks: list[Any]) -> None:
+    assert len(ranks[0]["large"]) < len(ranks[0]["beside"])
+
+
+def test_one_rank_names_the_parameters_that_the_loss_does_not_use(ranks: list[Any]) -> None:
+    assert "spare.weight, spare.bias" in ranks[0]["unused"]
+    assert "requires_grad" in ranks[0]["unused"]
+    assert ranks[1]["unused"].startswith("OtherRankFailed")
+
+
+def test_a_static_graph_may_leave_some_unused(ranks: list[Any]) -> None:
+    assert [rank["unused_static"] for rank in ranks] == ["", ""]
+
+
+@pytest.mark.parametrize(("gradients", "tolerance"), [("fp16", 2e-4), ("bf16", 2e-3)])
+def test_gradients_travel_in_16_bits(ranks: list[Any], gradients: str, tolerance: float) -> None:
+    found = ranks[0][gradients]
+    assert found["agree"]
+    # Not as in float32: or nothing was rounded.
+    assert 1e-6 < found["weights"] < tolerance
+
+
+def test_without_sync_norm_moments_are_a_ranks_own_and_the_first_ones_are_saved(ranks: list[Any]) -> None:
+    for rank in ranks:
+        assert rank["own_norms"]["weights"]
+        assert not rank["own_norms"]["moments"]
+    assert ranks[0]["own_norms"]["own"] == 0
+
+
+def test_rank_0_gives_its_weights_in_few_messages(ranks: list[Any]) -> None:
+    for rank in ranks:
+        found = rank["given"]
+        assert not found["before"]
+        assert found["after"]
+        assert found["of_first"]
+        assert found["format"]
+        # One for each of three types and for each batch of 64 MiB.
+        assert 0 < found["messages"] < found["tensors"] / 4
+
+
+def test_channels_last_lasts(ranks: list[Any]) -> None:
+    found = ranks[0]["channels_last"]
+    assert found["weights"]
+    assert found["gradients"]
+    assert found["looked"] > 0
+    assert found["difference"] < 1e-8
+
+
+def test_a_static_graph_in_pieces_is_refused(ranks: list[Any]) -> None:
+    """As long as torch fails there; see `static_in_pieces`."""
+    assert ranks[0]["static_in_pieces"] != "equal"
+    distribute = DistributeConfig(static_graph=True)
+    strategy = Ddp(World(size=2), distribute)
+    config = RunConfig(distribute=distribute)
+    assert strategy.mistakes(config) == []
+    [mistake] = strategy.mistakes(replace(config, train=TrainConfig(accumulate=2)))
+    assert mistake.startswith("distribute.static_graph: ")
+    assert "train.accumulate=2" in mistake

@@ -1,0 +1,167 @@
+"""Joining the others: one clear error, in bounded time, where that can't be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed
+
+from hasten.config.schema import DistributeConfig
+from hasten.distribute import route
+from hasten.distribute.group import NotMet, joined, patient_group
+from hasten.distribute.route import in_time, why_unreachable
+from hasten.distribute.world import World
+from tests.cases.servers import free_port
+
+CONFIG = DistributeConfig(timeout_s=1)
+LONG_S = 45
+"""What no error may take: these tests wait for a second each, on a machine that may be busy."""
+
+
+@pytest.fixture
+def alien() -> Iterator[int]:
+    """The port of a program that takes connections and never answers."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(5)
+        yield taken.getsockname()[1]
+
+
+def told(monkeypatch: pytest.MonkeyPatch, rank: int, host: str, port: object, config: DistributeConfig = CONFIG) -> str:
+    """The error of a rank of two that should meet there."""
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    monkeypatch.setenv("MASTER_ADDR", host)
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    begin = time.monotonic()
+    world = World(rank=rank, size=2, local_rank=rank, local_size=2, host="node7")
+    with pytest.raises(NotMet) as error, joined(world, config, torch.device("cpu")):
+        pass
+    assert time.monotonic() - begin < LONG_S
+    assert not distributed.is_initialized()
+    return str(error.value)
+
+
+def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    message = told(monkeypatch, 1, "127.0.0.1", port)
+    for part in ("rank 1 of 2 on node7", f"127.0.0.1:{port}", "nobody listens there", "MASTER_ADDR", "firewall"):
+        assert part in message
+    assert "\n" not in message
+
+
+def test_no_host_has_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no host of that name" in told(monkeypatch, 1, "no-such-host.invalid", 29500)
+
+
+def test_no_route_leads_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
+
+    monkeypatch.setattr(route.socket, "create_connection", unreachable)
+    assert "No route to host" in told(monkeypatch, 1, "10.9.8.7", 29500)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "waited"),
+    [
+        (ConnectionRefusedError(), 600),
+        (TimeoutError(), 600),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), 30),
+        (socket.gaierror(-2, "Name or service not known"), 30),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_be_reached_is_not_waited_for_as_long_as_what_may_come(
+    monkeypatch: pytest.MonkeyPatch, wrong: OSError, waited: float
+) -> None:
+    now = [0.0]
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise wrong
+
+    monkeypatch.setattr(route.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(route.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(route.socket, "create_connection", refused)
+    assert why_unreachable("a", 1, within_s=600, hopeless_s=30) is not None
+    assert now[0] == pytest.approx(waited, abs=1)
+
+
+def test_the_port_of_rank_0_is_taken(monkeypatch: pytest.MonkeyPatch, alien: int) -> None:
+    message = told(monkeypatch, 0, "127.0.0.1", alien, DistributeConfig())
+    assert "the port is taken by another program" in message
+
+
+def test_another_program_answers_there(alien: int) -> None:
+    """In a process of its own: the call that hangs must not keep it from ending, nor end it by a crash."""
+    code = (
+        "import torch\n"
+        "from hasten.config.schema import DistributeConfig\n"
+        "from hasten.distribute.group import NotMet, joined\n"
+        "from hasten.distribute.world import detect_world\n"
+        "try:\n"
+        "    with joined(detect_world(), DistributeConfig(timeout_s=1), torch.device('cpu')): pass\n"
+        "except NotMet as error:\n"
+        "    print(error)\n"
+        "    raise SystemExit(2)\n"
+    )
+    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(alien)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")} | place,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "no answer within" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_others_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "clients joined" in told(monkeypatch, 0, "127.0.0.1", free_port())
+
+
+@pytest.mark.parametrize("port", ["http", "0", "70000", ""])
+def test_a_port_is_a_number(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+    assert f"MASTER_PORT={port}: " in told(monkeypatch, 0, "127.0.0.1", port)
+
+
+def test_several_hosts_need_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    with (
+        pytest.raises(ValueError, match="MASTER_ADDR, MASTER_PORT: not set, so rank 1 of 4 on b"),
+        joined(World(rank=1, size=4, local_size=2, host="b"), CONFIG, torch.device("cpu")),
+    ):
+        pass
+
+
+def test_one_process_joins_nothing() -> None:
+    with joined(World(), DistributeConfig(), torch.device("cpu")), patient_group() as group:
+        assert not distributed.is_initialized()
+        assert group is None
+
+
+def test_a_group_that_was_joined_before_stays_and_is_left_by_who_joined_it(pair: list[Any]) -> None:
+    for rank in pair:
+        assert rank["still"]
+        assert rank["left"]
+
+
+def test_what_takes_too_long_is_left_behind() -> None:
+    assert in_time(lambda: 3, 60) == 3
+    with pytest.raises(KeyError):
+        in_time(lambda: {}["a"], 60)
+    with pytest.raises(TimeoutError, match="no answer within 0 s"):
+        in_time(lambda: time.sleep(5), 0.05)

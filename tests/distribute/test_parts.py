@@ -1,0 +1,235 @@
+"""Training cases in parts: each rank keeps its own, and the samples are the same for any number of ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hasten.cache.homes as homes
+from hasten.config.fingerprint import Fingerprint
+from hasten.config.schema import CacheConfig
+from hasten.distribute.balance import balanced, loads_of
+from hasten.distribute.parts import CaseParts, Deal, FileHome, own_ids, part_table, parts_mistake, prepared_voxels
+from hasten.feed.rounds import RoundedProgram
+from hasten.feed.staged import Stage
+from hasten.sample.program import BatchProgram, make_program
+from hasten.sample.share import WHOLE, Share
+from hasten.sample.types import BatchSpec
+from tests.cache.sets import SPEC
+from tests.distribute.dealt_runs import BATCH, SAMPLE, STEPS, TRAINED, case_set, deal, file_home, run
+from tests.sample.test_share import joined, same
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("parts")
+
+
+@pytest.fixture(scope="module")
+def cases(folder: Path) -> Any:
+    return case_set(folder / "data")
+
+
+def cache(folder: Path, **options: Any) -> CacheConfig:
+    return CacheConfig(dir=str(folder / "cache"), max_points=20, **options)
+
+
+def lognormal(count: int, seed: int = 0) -> dict[str, float]:
+    drawn = np.exp(np.random.default_rng(seed).standard_normal(count))
+    return {f"case{number}": float(value) for number, value in enumerate(drawn)}
+
+
+@given(count=st.integers(4, 40), parts=st.integers(1, 4), number=st.integers(0, 5), random=st.randoms())
+def test_a_deal_follows_from_its_fields(count: int, parts: int, number: int, random: Any) -> None:
+    costs = lognormal(count)
+    own = Deal(costs=costs, parts=parts, seed=1, every=2)
+    found = own.at(number)
+    assert sorted(case for part in found for case in part) == sorted(costs)
+    counts = [len(part) for part in found]
+    assert max(counts) - min(counts) <= 1
+    shuffled = list(costs.items())
+    random.shuffle(shuffled)
+    assert Deal(costs=dict(shuffled), parts=parts, seed=1, every=2).at(number) == found
+
+
+def test_every_round_deals_anew_and_balanced() -> None:
+    own = Deal(costs=lognormal(100), parts=4, seed=1, every=2)
+    rounds = [own.positions(number) for number in range(20)]
+    assert len(set(rounds)) == 20
+    costs = [own.costs[name] for name in own.ids]
+    assert all(balanced(loads_of(costs, parts)) >= 0.99 for parts in rounds)
+    # Over time every case meets every other one, as one shuffle of all would bring about.
+    met = {
+        (one, other) for parts in rounds for part in parts for one in part for other in part if one != other
+    }  # fmt: skip
+    assert len(met) > 0.99 * 100 * 99
+    owners = Counter(next(n for n, part in enumerate(parts) if 7 in part) for parts in rounds)
+    assert len(owners) == 4
+    assert own.at(0) == replace(own, seed=2).at(0)
+    assert own.at(1) != replace(own, seed=2).at(1)
+    assert (own.round_samples, own.begun(3)) == (200, 150)
+    assert replace(own, every=0).round_samples == 0
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["one size", "staged"])
+@pytest.mark.parametrize("every", [0, 1, 2])
+def test_the_samples_are_the_same_for_any_number_of_ranks(every: int, staged: bool, folder: Path, cases: Any) -> None:
+    wanted = list(run(file_home(cases, cache(folder), every), every, staged=staged))
+    assert len(wanted) == STEPS
+    for size, first in ((2, 13), (4, 0)):
+        shares = [Share(rank, size) for rank in range(size)]
+        ranks = [
+            run(file_home(cases, cache(folder), every, share), every, share, first=first, staged=staged)
+            for share in shares
+        ]
+        for batch, *own in zip(wanted[first:], *ranks, strict=True):
+            assert same(joined(own, 1), batch)
+
+
+def test_pieces_are_dealt_as_batches_are(folder: Path, cases: Any) -> None:
+    """In two pieces with 2 parts each; pieces are part of what decides the samples."""
+    two = replace(deal(0), parts=2)
+
+    def batches(share: Share) -> Any:
+        home = FileHome(two, share, cases, SPEC, cache(folder), "cpu")
+        parts = CaseParts(two, share, home)
+        spec = BatchSpec(sample=SAMPLE, num_channels=2, spatial_dims=3)
+        arena, dealt = parts.arena(0), parts.dealt(0)
+        return make_program(spec, arena.tables, dealt, 5, compile=False, share=share).batches(0, 6)
+
+    wanted = batches(Share(pieces=2))
+    for batch, *own in zip(wanted, *[batches(Share(rank, 2, 2)) for rank in range(2)], strict=True):
+        assert same(joined(own, 2), batch)
+
+
+def test_every_case_is_seen_as_often_in_a_round(folder: Path, cases: Any) -> None:
+    """8 cases, 4 parts of 2, 4 samples a step: a round of 3 epochs is 6 steps."""
+    parts = CaseParts(deal(3), WHOLE, file_home(cases, cache(folder), 3))
+    spec = BatchSpec(sample=SAMPLE, num_channels=2, spatial_dims=3)
+    for number in range(3):
+        arena, dealt = parts.arena(number), parts.dealt(number)
+        program = make_program(spec, arena.tables, dealt, 5, compile=False)
+        drawn = [case for each in program.draws(6 * number, 6 * number + 6) for case in each.case.tolist()]
+        assert Counter(drawn) == dict.fromkeys(arena.index(TRAINED), 3)
+
+
+@pytest.mark.parametrize("home", ["file", "ram", "device", "auto"])
+def test_a_rank_keeps_its_own_cases_in_memory(
+    home: Any, folder: Path, cases: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`meta` stands for a GPU: what would be copied there is counted, and nothing else may be."""
+    share = Share(1, 2)
+    own = own_ids(deal(0), 0, share)
+    locked: list[int] = []
+    monkeypatch.setattr("hasten.cache.file.lock_pages", lambda address, size: not locked.append(size))
+    arena = file_home(cases, cache(folder, home=home), 0, share).arena(0)
+    assert arena.ids == tuple(case.id for case in cases.cases)
+    sizes = [arena.case_bytes[case] for case in arena.index(own)]
+    assert sum(locked) == (0 if home == "file" else sum(sizes))
+    assert arena.pages is None or arena.pages.cases.isdisjoint(arena.index(own)) == (home != "file")
+    if home in ("device", "auto"):
+        monkeypatch.setattr(homes, "_device_budget", lambda config, device: sum(sizes))
+        there = FileHome(deal(0), share, cases, SPEC, cache(folder, home=home), "meta").arena(0)
+        assert there.ids == own
+        assert there.num_bytes == sum(sizes)
+        assert there.tables.image.device.type == "meta"
+
+
+def test_what_has_no_room_on_the_device_stays_in_memory(
+    folder: Path, cases: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = Share(0, 2)
+    own = own_ids(deal(0), 0, share)
+    monkeypatch.setattr(homes, "_device_budget", lambda config, device: 3000)
+    arena = FileHome(deal(0), share, cases, SPEC, cache(folder), "meta").arena(0)
+    assert arena.part is not None
+    there = [name for name, place in zip(arena.ids, arena.part.position.tolist(), strict=True) if place >= 0]
+    assert there
+    assert set(there) < set(own)
+    assert arena.home == f"{len(there)} cases in device, {len(own) - len(there)} cases in ram"
+
+
+def test_ranks_of_one_host_share_its_free_memory(folder: Path, cases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hasten.distribute.parts.available_memory", lambda: 8000)
+    assert file_home(cases, cache(folder), 0, neighbours=4).cache.ram == "1000B"
+    assert file_home(cases, cache(folder), 0).cache.ram == "auto"
+    assert file_home(cases, cache(folder, ram="5GiB"), 0, neighbours=4).cache.ram == "5GiB"
+    assert file_home(cases, cache(folder, home="ram"), 0, neighbours=4).cache.ram == "auto"
+
+
+def test_cases_are_dealt_anew_only_where_that_is_set(folder: Path, cases: Any) -> None:
+    made: list[int] = []
+
+    def make(arena: Any, dealt: Any) -> BatchProgram:
+        made.append(dealt.round)
+        spec = BatchSpec(sample=SAMPLE, num_channels=2, spatial_dims=3)
+        return make_program(spec, arena.tables, dealt, 5, compile=False)
+
+    stage = Stage(first=0, last=STEPS, patch=(4, 4, 4), batch_size=BATCH, ahead=0)
+    never = CaseParts(deal(0), WHOLE, file_home(cases, cache(folder), 0)).program(make, [stage])
+    assert isinstance(never, BatchProgram)
+    now_and_then = CaseParts(deal(2), WHOLE, file_home(cases, cache(folder), 2)).program(make, [stage], first=9)
+    assert isinstance(now_and_then, RoundedProgram)
+    assert made == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ((3, 4, 8, 1, 1), r"distribute\.parts: 4 parts, but only 3 cases to train on; use 3 or fewer"),
+        ((30, 4, 8, 1, 3), r"distribute\.parts: 4 parts can't be dealt among 3 processes; use 3 or 6"),
+        ((30, 4, 6, 1, 2), r"sample\.batch_size: 6 can't be dealt among 4 parts .*; use 4 or 8"),
+        ((30, 4, 8, 4, 2), r"in each of 4 pieces \(train\.accumulate\); use 16"),
+        ((30, 4, 8, 2, 2), None),
+    ],
+)
+def test_what_cannot_be_dealt_is_told(given: tuple[int, int, int, int, int], told: str | None) -> None:
+    import re
+
+    found = parts_mistake(*given)
+    assert (found is None) == (told is None)
+    assert told is None or re.search(told, found or "")
+
+
+def test_voxels_are_told_before_anything_is_prepared() -> None:
+    fingerprint = Fingerprint(
+        name="", num_cases=2, spatial_dims=3, modality="", channels=(), labels={}, shapes=((10, 20, 30), (5, 5, 5)),
+        spacings=((2.0, 1.0, 1.0), (1.0, 1.0, 1.0)), sampled_cases=2, intensity={}, foreground_intensity={},
+        class_voxels={}, crop_fraction=1.0,
+    )  # fmt: skip
+    assert prepared_voxels(fingerprint, ("a", "b"), (1.0, 1.0, 0.5)) == {"a": 24000.0, "b": 250.0}
+    assert prepared_voxels(fingerprint, ("a", "b"), (0.0, 2.0, 0.0)) == {"a": 3000.0, "b": 62.5}
+    assert prepared_voxels(fingerprint, ("a", "b"), None) == {"a": 6000.0, "b": 125.0}
+
+
+def test_the_table_tells_who_has_what() -> None:
+    own = Deal(costs={"a": 30.0, "b": 30.0, "c": 10.0, "d": 10.0}, parts=2, seed=0)
+    assert part_table(own, 2).splitlines() == [
+        "part  rank  cases  voxels   share",
+        "   0     0      2      40  50.0 %",
+        "   1     1      2      40  50.0 %",
+        "largest over mean: 1.000 (100.0 % balanced); cut by count in order: 1.500",
+    ]
+    assert [line.split()[1] for line in part_table(replace(own, parts=4), 2).splitlines()[1:5]] == ["0", "0", "1", "1"]
+
+
+def test_batches_hold_only_a_ranks_own_cases(folder: Path, cases: Any) -> None:
+    share = Share(1, 2)
+    parts = CaseParts(deal(0), share, file_home(cases, cache(folder), 0, share))
+    dealt, arena = parts.dealt(0), parts.arena(0)
+    assert [bool(part) for part in dealt.parts] == [False, False, True, True]
+    assert {arena.ids[case] for part in dealt.parts for case in part} == set(own_ids(deal(0), 0, share))
+    assert torch.equal(
+        make_program(
+            BatchSpec(sample=SAMPLE, num_channels=2, spatial_dims=3), arena.tables, dealt, 5, compile=False, share=share
+        ).train_cases.sort()[0],
+        torch.tensor(sorted(case for part in dealt.parts for case in part)),
+    )

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hasten.study.scale.logs import read_logs
+from tests.study.scale.studies import csv_log, entry, list_runs, run_folder
+
+
+def test_logs_of_all_kinds(tmp_path: Path) -> None:
+    csv_log(tmp_path, "log_hvd_2.csv", 10.0)
+    csv_log(tmp_path, "log_1.csv", 10.0)
+    csv_log(tmp_path, "log_first.csv", 10.0)
+    (tmp_path / "notes.csv").write_text("a,b\n")
+    (tmp_path / "pictures").mkdir()
+    found = read_logs(tmp_path)
+    assert [(log.strategy, log.world) for log in found.logs] == [("horovod", 2), ("native", 1)]
+    assert len(found.notes) == 1
+    assert found.notes[0].startswith("log_first.csv: ignored, as its name doesn't tell the workers")
+
+
+def test_listed_runs_take_the_clocks_and_facts_of_the_list(tmp_path: Path) -> None:
+    run_folder(tmp_path / "one", samples_per_s=10.0)
+    run_folder(tmp_path / "two", samples_per_s=20.0, world=2, strategy="ddp", seed=7)
+    run_folder(tmp_path / "stray", samples_per_s=20.0)
+    entries = [
+        entry("one", 1, seconds=66.0, threads=2),
+        entry("two", 2, seed=7, mode="weak", threads=1, others_cores=0.5),
+        entry("three", 4, status="failed", why="no room"),
+        entry("four", 4, seed=1, status="running"),
+    ]
+    list_runs(tmp_path, entries)
+    found = read_logs(tmp_path)
+    two, one = found.logs
+    assert (one.strategy, one.world, one.total_s, one.mode) == ("single", 1, 66.0, "strong")
+    assert (two.strategy, two.world, two.seed, two.total_s, two.mode) == ("ddp", 2, 7, 60.0, "weak")
+    assert dict(one.epochs) == pytest.approx({0: 2.0, 1: 1.0, 2: 1.0, 3: 1.0})
+    assert one.epoch_s(None) == pytest.approx(1.0)
+    assert (one.metric, one.metric_name, one.cases, one.rate) == (0.8, "mean Dice", 10, 0.1)
+    assert [one.time_to(level) for level in (0.5, 0.6, 0.8, 0.9)] == [10.0, 20.0, 20.0, None]
+    assert one.losses[1] == pytest.approx((1.0, 7.0, 0.5))
+    assert one.machine is not None
+    assert two.machine is not None
+    assert (one.machine["threads"], two.machine["others_cores"], one.machine["cores"]) == ("2", 0.5, 2)
+    assert found.notes == ("three: failed (no room), so it is left out.", "four: running, so it is left out.")
+
+
+def test_without_a_list_the_runs_tell_themselves(tmp_path: Path) -> None:
+    run_folder(tmp_path / "a", samples_per_s=10.0, seed=3)
+    run_folder(tmp_path / "b", samples_per_s=20.0, world=2, strategy="zero1")
+    run_folder(tmp_path / "c", samples_per_s=20.0, world=2, strategy="ddp", status="interrupted")
+    found = read_logs(tmp_path)
+    assert [(log.strategy, log.world, log.seed) for log in found.logs] == [("single", 1, 3), ("zero1", 2, 0)]
+    assert found.notes == ("c: interrupted, so it is left out.",)
+
+
+def test_a_run_shorter_than_an_epoch_has_its_typical_pace(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a", samples_per_s=10.0)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text(lines[0] + "\n")
+    (log,) = read_logs(tmp_path).logs
+    assert dict(log.epochs) == {0: 2.0}
+
+
+def test_a_run_without_paces(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a", samples_per_s=10.0)
+    (folder / "metrics.jsonl").unlink()
+    found = read_logs(tmp_path)
+    assert found.logs[0].epoch_s(None) is None
+    assert "tells no pace" in found.notes[0]
+
+
+def test_the_learning_rate_is_the_one_that_the_batch_made_of_it(tmp_path: Path) -> None:
+    run_folder(tmp_path / "a", samples_per_s=10.0, train={"learning_rate_batch": 2})
+    assert read_logs(tmp_path).logs[0].rate == pytest.approx(0.25)
+
+
+def test_folders_without_a_study(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds no log of a scaling study; it needs log_<workers>\.csv"):
+        read_logs(tmp_path)
+    with pytest.raises(ValueError, match="no such folder"):
+        read_logs(tmp_path / "absent")
+    run_folder(tmp_path / "a", samples_per_s=10.0, status="failed")
+    with pytest.raises(ValueError, match="is a single run; name the folder"):
+        read_logs(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"holds no log of a scaling study \(a: failed, so it is left out\.\)"):
+        read_logs(tmp_path)
+
+
+def test_two_logs_of_one_arm(tmp_path: Path) -> None:
+    csv_log(tmp_path, "log_hvd_2.csv", 10.0)
+    csv_log(tmp_path, "log_horovod_02.csv", 10.0)
+    told = r"log_horovod_02\.csv and log_hvd_2\.csv are both of horovod with 2 workers and seed 0"
+    with pytest.raises(ValueError, match=told):
+        read_logs(tmp_path)
+    (tmp_path / "log_horovod_02.csv").rename(tmp_path / "log_hvd_2_seed1.csv")
+    assert len(read_logs(tmp_path).logs) == 2
+
+
+def test_two_metrics(tmp_path: Path) -> None:
+    csv_log(tmp_path, "log_1.csv", 10.0)
+    path = csv_log(tmp_path, "log_2.csv", 10.0)
+    path.write_text(path.read_text().replace("iou", "dice"))
+    with pytest.raises(ValueError, match=r"different metrics \(IoU in log_1\.csv and Dice in log_2\.csv\)"):
+        read_logs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"world": 0}, r"scale\.json: runs\[0\]\.world: must be 1 or more \(given 0\)"),
+        ({"world": "two"}, r"runs\[0\]\.world: must be 1 or more \(given 'two'\)"),
+        ({"strategy": "<b>"}, r"runs\[0\]\.strategy: must be a strategy's name"),
+        ({"folder": ""}, r"runs\[0\]\.folder: must name the run's folder"),
+        ({"folder": "gone"}, r"names gone, which holds no run"),
+    ],
+)  # fmt: skip
+def test_a_list_with_a_mistake(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    run_folder(tmp_path / "one", samples_per_s=10.0)
+    list_runs(tmp_path, [{**entry("one", 1), **change}])
+    with pytest.raises(ValueError, match=told):
+        read_logs(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"runs": 3})])
+def test_a_list_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "scale.json").write_text(text)
+    with pytest.raises(ValueError, match=r"scale\.json: (can't be read|has no list)"):
+        read_logs(tmp_path)
