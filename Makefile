@@ -6,18 +6,19 @@ READY := $(VENV)/.ready
 # Same pin as constraints.txt. Installed first and alone, so that resolving the rest never swaps the build of torch.
 TORCH := torch==2.13.0
 # Scripts of benchmarks/ that `make bench` runs, in this order.
-BENCHMARKS := cache_fill cache feed step engine augment doctor tune time_to_dice
+BENCHMARKS := cache_fill cache feed step engine augment doctor tune scale time_to_dice
 
 # Test files are dealt out to so many processes.
 JOBS ?= 2
 
-.PHONY: help setup lint test test-all demo bench clean
+.PHONY: help setup lint test test-all horovod demo bench clean
 
 help:
 	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
 	@echo "make lint      style, types, layers, spelling, sizes"
 	@echo "make test      lint and the fast tests"
 	@echo "make test-all  lint and every test, the slow ones too"
+	@echo "make horovod   build Horovod for the installed torch (5 minutes; needs cmake and g++)"
 	@echo "make demo      train twice on made-up CT, the regular way and with Hasten, and write report.html"
 	@echo "make bench     run the benchmarks behind the speed claims"
 	@echo "make clean     remove caches and build outputs"
@@ -45,7 +46,10 @@ lint: $(READY)
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-test-all: lint
+horovod: $(READY)
+	$(BIN)/python tools/build_horovod.py
+
+test-all: lint horovod
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not gpu'
 
 demo: $(READY)

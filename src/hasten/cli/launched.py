@@ -6,13 +6,9 @@ import logging
 import os
 import runpy
 import sys
-import threading
 from collections.abc import Sequence
 
 from hasten.distribute.launch.record import record_of, recorded
-
-_LAST_S = 10.0
-"""For what an interpreter does at its end: a broken process group may never be through with it."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,9 +24,6 @@ def main(arguments: Sequence[str]) -> int:
         if record.kind == "stopped" and record.message and os.environ.get("RANK") == "0":
             print(record.message, file=sys.stderr, flush=True)
         if record.kind not in ("stopped", "other"):
-            last = threading.Timer(_LAST_S, os._exit, (record.exit_code,))
-            last.daemon = True
-            last.start()
             return record.exit_code
     return 0
 

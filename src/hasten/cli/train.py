@@ -41,12 +41,15 @@ def train(
     if plan is not None and not plan.is_file():
         raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
 
+    from hasten.distribute.launch.record import recorded
     from hasten.engine.run import train as run
+    from hasten.engine.shortage import out_of_memory
     from hasten.observe.progress import Progress
 
     progress = None if quiet or not world.first else Progress()
     try:
-        summary = run(config, out, plan=plan, resume=resume, progress=progress)
+        with recorded(short_of_memory=out_of_memory):
+            summary = run(config, out, plan=plan, resume=resume, progress=progress)
     finally:
         if progress is not None:
             progress.stop()  # gives the terminal its cursor back, whatever happened

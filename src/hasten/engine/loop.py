@@ -26,7 +26,7 @@ from hasten.engine.metric import Dice
 from hasten.engine.observed import Observed
 from hasten.engine.outcome import Best, Outcome, best_on_disk, model_content
 from hasten.engine.parts import Parts
-from hasten.engine.ranks import RANKS, RankLog, mean_over_ranks, random_states, take_up_random
+from hasten.engine.ranks import RankLog, mean_over_ranks, random_states, take_up_random
 from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
 from hasten.engine.stop import StopRequest
@@ -36,7 +36,7 @@ from hasten.feed.rounds import RoundedProgram
 from hasten.feed.staged import StagedProgram, feed_of
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, read_jsonl, write_jsonl
+from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, RANKS, read_jsonl, write_jsonl
 
 _LOGS = 200
 """Train lines in metrics.jsonl of a full run, about."""

@@ -13,11 +13,8 @@ from hasten.distribute.parts import parts_mistake
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.job import Planned
-from hasten.observe.rundir import append_jsonl
+from hasten.observe.rundir import RANKS, append_jsonl
 from hasten.sample.share import WHOLE, Share
-
-RANKS = "ranks"
-"""Folder of a run that holds a log for each of its ranks."""
 
 
 def rank_mistakes(planned: Planned, strategy: Strategy) -> list[str]:

@@ -29,7 +29,17 @@ from hasten.engine.together import put_together
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.env import environment
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, PLAN_JSON, RUN_YAML, SUMMARY_JSON, create_run_dir, write_json
+from hasten.observe.rundir import (
+    CHECKPOINTS,
+    ENV_JSON,
+    LOGS,
+    PLAN_JSON,
+    RANKS,
+    RUN_YAML,
+    SUMMARY_JSON,
+    create_run_dir,
+    write_json,
+)
 from hasten.observe.trackers import check_trackers
 
 
@@ -191,7 +201,7 @@ def _clear_away(out: Path, *, resume: bool) -> None:
     if resume:
         for left in folder.glob(".*.pt.*"):
             left.unlink(missing_ok=True)
-    elif out.is_dir() and not {path.name for path in out.iterdir()} - {CHECKPOINTS, f".{RUN_YAML}"}:
+    elif out.is_dir() and not {path.name for path in out.iterdir()} - {CHECKPOINTS, LOGS, RANKS, f".{RUN_YAML}"}:
         _take_back(out, itself=False)
 
 

@@ -104,6 +104,9 @@ def parts_of(
 ) -> Parts:
     """Network, measured switches and programs, on cases that lie ready."""
     strategy = strategy or alone()
+    if not strategy.whole_network:
+        # Neither is the network compiled nor a loss scaled where a rank has but a part of it.
+        planned = with_train(planned, compile=False, capture=False)
     with clock.span("tune"):
         network = build_net(planned)
         # MONAI's blocks with an instance norm are known at sight; looking at a forward pass takes a second.

@@ -114,7 +114,6 @@ def test_names_are_chosen_in_their_order() -> None:
         chosen(" , ", REPORTS, "--reports")
 
 
-
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="is not empty"):
