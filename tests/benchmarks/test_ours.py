@@ -105,6 +105,7 @@ def test_a_run_of_ours_reads_as_an_arm(boxes: Path, tmp_path: Path, monkeypatch:
         monkeypatch.setenv(name, str(tmp_path))  # the arm sets them for its whole process
     out, weights = tmp_path / "result.json", tmp_path / "best.pt"
     flags = ["--kind", "mr", "--patch", "24", "24", "24", "--amp", "off", "--threads", "1", "--workers", "1"]
+    flags += ["--max-seconds", "86400"]  # from the start of the process, which has run other tests
     settings = ["train.steps=4", "train.validate_every=2", "train.channels_last=false", "train.compile=false",
                 "sample.batch_size=2", "sample.compile=false"]  # fmt: skip
     threads = torch.get_num_threads()

@@ -123,7 +123,7 @@ def test_the_file_home_leaves_blocks_to_verify(small: CaseSet, cache: CacheConfi
 def test_a_disk_that_never_reads_back_right_is_named(
     small: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(folder: Path, *_: object) -> None:
+    def damaged(folder: Path, *_: object, **__: object) -> None:
         raise DamagedEntry(str(folder))
 
     monkeypatch.setattr(build, "at_home", damaged)

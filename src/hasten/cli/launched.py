@@ -16,6 +16,9 @@ def main(arguments: Sequence[str]) -> int:
 
     So nobody takes a rank that has saved and ended for a failed one, and ends those that still save.
     """
+    # Here, so that the command line itself starts without torch.
+    from hasten.distribute.launch.record import record_of, recorded
+
     try:
         with recorded(short_of_memory=_short_of_memory):
             _run(list(arguments))

@@ -1,0 +1,73 @@
+"""What a rank does for test_ranks.py: trainings of several ranks in a row, and mistakes."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hasten.config.schema import DistributeConfig
+from hasten.distribute.agree import OtherRankFailed
+from hasten.distribute.group import joined
+from hasten.distribute.world import detect_world
+from hasten.engine.run import train
+from hasten.engine.stop import Stopped
+from tests.distribute.ranks import tell
+from tests.engine.runs import at_step, config_of
+
+PLAIN = ("sample.batch_size=4", "network.dropout=0", "observe.trackers=[]", "distribute.timeout_s=60")
+PARTS = (*PLAIN, "distribute.parts=2", "distribute.exchange_every=2")
+STAGED = (*PLAIN, "sample.stages=[[0.5, 0.5]]", "train.accumulate=2")
+DROPOUT = ("sample.batch_size=4", "observe.trackers=[]", "distribute.timeout_s=60")
+
+
+def configs(source: Path, cache: Path) -> dict[str, Any]:
+    """Runs that one process and two must agree on."""
+    return {
+        name: config_of(source, cache, *given)
+        for name, given in (("plain", PLAIN), ("parts", PARTS), ("staged", STAGED))
+    }
+
+
+def mistake(folder: Path, *overrides: str) -> str:
+    """What this rank tells of a run that can't be: its message, `silent` if another one tells, or `trained`."""
+    try:
+        train(config_of(folder / "data", folder / "cache", *PLAIN, *overrides), folder / "wrong")
+    except ValueError as error:
+        return str(error)
+    except OtherRankFailed:
+        return "silent"
+    return "trained"
+
+
+def interrupted(folder: Path) -> dict[str, Any]:
+    """A run with a dropout, stopped by a signal to the last rank and gone on with."""
+    config, world = config_of(folder / "data", folder / "cache", *DROPOUT, "train.steps=24"), detect_world()
+    whole = train(config, folder / "whole")
+    with at_step(2, "interrupt") if world.rank else nullcontext(), pytest.raises(Stopped) as stopped:
+        train(config, folder / "stopped")
+    resumed = train(config, folder / "stopped", resume=True)
+    return {"code": stopped.value.exit_code, "steps": [whole["steps"], resumed["steps"]]}
+
+
+def main(folder: Path) -> None:
+    world = detect_world()
+    with joined(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
+        found: dict[str, Any] = {}
+        for name, config in configs(folder / "data", folder / "cache").items():
+            found[name] = train(config, folder / name)["steps"]
+        found["interrupted"] = interrupted(folder)
+        found["odd batch"] = mistake(folder, "sample.batch_size=3")
+        found["few cases"] = mistake(folder, "data.split.fraction=0.8")
+        found["other data"] = mistake(folder, *(["data.split.seed=1"] if world.rank else []))
+        found["broken data"] = mistake(folder, *([f"data.source={folder / 'gone'}"] if world.rank else []))
+        found["left"] = sorted(path.name for path in folder.glob("wrong/*"))
+        tell(found)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
