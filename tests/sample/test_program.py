@@ -294,11 +294,11 @@ def test_an_absent_compiler_leaves_the_program_eager(
     from torch._inductor import config
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(config.cpp, "cxx", (None, "/nonexistent/compiler"))
     torch._dynamo.reset()
     clear_compiler_search()
     try:
-        program = program_of(random_tables(SHAPES), PATCH, compile=True)
+        with config.patch({"cpp.cxx": (None, "/nonexistent/compiler")}):  # monkeypatch would leave it without a value
+            program = program_of(random_tables(SHAPES), PATCH, compile=True)
     finally:
         clear_compiler_search()
     assert not program.compiled

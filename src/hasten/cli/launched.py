@@ -8,7 +8,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 
-from hasten.distribute.launch.record import record_of, recorded
+from hasten.cli.ranks import leave
 
 
 def main(arguments: Sequence[str]) -> int:
