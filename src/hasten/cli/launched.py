@@ -68,4 +68,6 @@ if __name__ == "__main__":
     os.dup2(1, 2)
     # It logs the exception that the launcher tells.
     logging.getLogger("ignite").setLevel(logging.CRITICAL)
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    leave(code)
+    sys.exit(code)
