@@ -157,6 +157,18 @@ def test_only_equal_sizes_share_a_batch_and_no_batch_is_too_large() -> None:
     assert sorted(shape[0] for shape in network.shapes) == [1, 2, 2]
 
 
+def test_like_sizes_share_a_batch_where_a_spread_is_allowed() -> None:
+    volumes = volumes_of((32, 42, 30), (34, 44, 32), (36, 46, 38), (8, 8, 8))
+    apart, shared = Recorder(), Recorder()
+    for network, spread in ((apart, 0.0), (shared, 0.5)):
+        how = make(divisor=(2, 2, 2), patch=(4, 4, 4), whole_up_to=10**9, batch_size=4, size_spread=spread)
+        for position, found in infer_labels(network, volumes, how):
+            assert torch.equal(found, (volumes[position][0] > 0.5).to(torch.uint8))
+    assert len(apart.shapes) == 4
+    assert len(shared.shapes) == 2
+    assert sorted(shape[0] for shape in shared.shapes) == [1, 3]
+
+
 def test_a_volume_above_the_limit_goes_by_windows() -> None:
     network = Recorder()
     list(infer_labels(network, volumes_of((4, 4, 8)), make(whole_up_to=4 * 4 * 8)))

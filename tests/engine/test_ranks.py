@@ -21,6 +21,7 @@ from tests.distribute.ranks import run_ranks
 from tests.engine.rank_runs import PLAIN, configs
 from tests.engine.runs import assert_same_run, checkpoint, config_of, metrics
 
+CPU = torch.device("cpu")
 NAMES = ("plain", "parts", "staged")
 
 
@@ -127,7 +128,7 @@ def test_the_share_of_a_rank_is_that_of_each_piece(folder: Path) -> None:
 def test_one_process_asks_nobody() -> None:
     losses = torch.tensor([1.0, 2.0])
     assert mean_over_ranks(losses, alone()) is losses
-    assert random_states(World()) == []
+    assert random_states(World(), CPU) == []
 
 
 def test_the_first_rank_draws_as_a_single_process_and_others_by_themselves() -> None:
@@ -142,9 +143,9 @@ def test_the_first_rank_draws_as_a_single_process_and_others_by_themselves() -> 
 
 def test_a_generator_of_another_number_of_ranks_is_not_taken_up() -> None:
     torch.manual_seed(1)
-    states = [torch.get_rng_state()] * 2
-    take_up_random(states, World(rank=1, size=2), 0, 7)
+    states = [[torch.get_rng_state()]] * 2
+    take_up_random(states, World(rank=1, size=2), CPU, seed=0, step=7)
     same = torch.rand(1)
     assert same == torch.rand(1, generator=torch.Generator().manual_seed(1))
-    take_up_random(states, World(rank=1, size=3), 0, 7)
+    take_up_random(states, World(rank=1, size=3), CPU, seed=0, step=7)
     assert torch.rand(1) != same

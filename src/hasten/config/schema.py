@@ -233,6 +233,8 @@ class InferConfig:
     """Share of a window that overlaps its neighbour."""
     batch_size: int = 4
     """Windows that go through the network together."""
+    size_spread: float = 0.0
+    """Share by which a side of a volume that is not cut may be padded, so that like sizes share a batch."""
     flip_axes: tuple[int, ...] = ()
     """Test-time augmentation: axes (0, 1, 2 for D, H, W) whose mirror images, all combinations, are averaged."""
     sums: Literal["fp32", "fp16", "bf16"] = "fp32"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
-from statistics import median
+from math import prod
+from statistics import fmean
 
 from hasten.config.schema import Triple
 from hasten.distribute.world import World
@@ -100,19 +101,17 @@ def in_order(count: int, parts: int) -> Parts:
     return tuple(tuple(range(first, last)) for first, last in pairwise(edges))
 
 
-def case_costs(voxels: Sequence[float], voxel_bytes: float = 1.0, seconds: Sequence[float | None] = ()) -> list[float]:
-    """Cost of each case: the seconds that it took, where all or some were measured; else its bytes.
+def case_costs(shapes: Sequence[Triple], seconds: Sequence[float]) -> list[float]:
+    """Cost of each case, of the seconds that each took: the mean of those of its shape; its voxels where none is told.
 
-    Those that were not measured get the seconds that their size would take at the median speed of the others.
-    seconds: of each case, None where not known.
+    Volumes of one shape go through the network together, and which of them is told the time is chance.
     """
-    sizes = [count * voxel_bytes for count in voxels]
-    known = [(taken, size) for taken, size in zip(seconds, sizes, strict=False) if taken is not None and size > 0]
-    if not known:
-        return sizes
-    speed = median(taken / size for taken, size in known)
-    found = [*seconds, *[None] * (len(sizes) - len(seconds))]
-    return [size * speed if taken is None else taken for taken, size in zip(found, sizes, strict=True)]
+    if not seconds:
+        return [float(prod(shape)) for shape in shapes]
+    taken: dict[Triple, list[float]] = {}
+    for shape, each in zip(shapes, seconds, strict=True):
+        taken.setdefault(shape, []).append(each)
+    return [fmean(taken[shape]) for shape in shapes]
 
 
 def validation_share(costs: Sequence[float], world: World) -> tuple[int, ...]:
@@ -135,23 +134,6 @@ def _side(side: int, unit: int, spread: float) -> int:
     while found < wanted:
         found = max(found + 1, int(found * (1 + spread)))
     return found * unit
-
-
-def buckets(
-    shapes: Sequence[Triple], unit: Triple, *, most: int, spread: float = 0.25
-) -> list[tuple[Triple, tuple[int, ...]]]:
-    """Batches of whole volumes: (size that each is padded to, positions of at most `most` volumes), largest first."""
-    groups: dict[Triple, list[int]] = {}
-    for position, shape in enumerate(shapes):
-        groups.setdefault(bucket_shape(shape, unit, spread), []).append(position)
-    ordered = sorted(groups.items(), key=lambda group: (-_volume(group[0]), group[0]))
-    return [
-        (size, tuple(group[first : first + most])) for size, group in ordered for first in range(0, len(group), most)
-    ]
-
-
-def _volume(shape: Triple) -> int:
-    return shape[0] * shape[1] * shape[2]
 
 
 def balance_sentence(costs: Sequence[float], before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config.schema import Triple
+from hasten.distribute.balance import bucket_shape
 from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
 from hasten.engine.canvas import Labels, Scores, score_room
@@ -40,6 +41,8 @@ class Inference:
     channels_last: bool
     spatial_dims: int
     device: torch.device
+    size_spread: float = 0.0
+    """By how much a side may be padded beyond what the network asks for."""
     mode: Mode = "gaussian"
     """How overlapping windows are blended."""
     flip_axes: tuple[int, ...] = ()
@@ -64,12 +67,12 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) 
         small: list[int] = []
         large: list[int] = []
         for position, volume in enumerate(volumes):
-            padded = _padded(_shape(volume), how)
+            padded = padded_size(_shape(volume), how)
             (small if padded[0] * padded[1] * padded[2] <= how.whole_up_to else large).append(position)
         # Only volumes that are padded to one size share a batch: a case's labels must not depend on what it came with.
         groups: dict[Triple, list[int]] = {}
         for position in small:
-            groups.setdefault(_padded(_shape(volumes[position]), how), []).append(position)
+            groups.setdefault(padded_size(_shape(volumes[position]), how), []).append(position)
         for size, group in groups.items():
             yield from _in_one_piece(network, volumes, group, size, how, large)
         found = slide(
@@ -113,11 +116,15 @@ def _shape(volume: Tensor) -> Triple:
     return volume.shape[1], volume.shape[2], volume.shape[3]
 
 
-def _padded(shape: Triple, how: Inference) -> Triple:
-    """At least a training patch, so that an instance norm sees as much padding as it was trained with."""
+def padded_size(shape: Triple, how: Inference) -> Triple:
+    """What a volume is padded to: at least a training patch, so that an instance norm sees as much padding as it did
+    in training; with `size_spread`, one of few sizes, so that volumes of like sizes share a batch.
+    """
     depth, height, width = (
         max(patch, -(-size // unit) * unit) for size, patch, unit in zip(shape, how.patch, how.divisor, strict=True)
     )
+    if how.size_spread > 0:
+        return bucket_shape((depth, height, width), how.divisor, how.size_spread)
     return depth, height, width
 
 

@@ -205,6 +205,7 @@ def inference_of(config: RunConfig, *, spatial_dims: int, device: torch.device) 
         whole_up_to=4 * math.prod(infer.patch),
         overlap=infer.overlap,
         batch_size=infer.batch_size,
+        size_spread=infer.size_spread,
         flip_axes=infer.flip_axes,
         sums=infer.sums,
         sums_on_host=infer.sums_on_host,

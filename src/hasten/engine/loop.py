@@ -16,12 +16,14 @@ from ignite.engine import Engine, Events
 from torch import Tensor, nn
 
 from hasten.distribute.agree import from_first
+from hasten.distribute.balance import balance_sentence, in_order, partition
 from hasten.distribute.launch.faults import faults_of
 from hasten.distribute.launch.watchdog import watchdog_of
 from hasten.engine.async_validate import AsyncValidation, Validated
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoints import Checkpoints
 from hasten.engine.collect import collected_between_steps
+from hasten.engine.measure import Engaged
 from hasten.engine.metric import Dice
 from hasten.engine.observed import Observed
 from hasten.engine.outcome import Best, Outcome, best_on_disk, model_content
@@ -31,7 +33,7 @@ from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
 from hasten.engine.stop import StopRequest
 from hasten.engine.train_log import TrainLog
-from hasten.engine.validate import validate
+from hasten.engine.validate import validate, validation_costs
 from hasten.feed.rounds import RoundedProgram
 from hasten.feed.staged import StagedProgram, feed_of
 from hasten.observe.clock import Clock, process_start_seconds
@@ -74,6 +76,11 @@ class Loop:
         )
         self.saver = Saver()
         self.stop = StopRequest(every=_STOP_EVERY, timeout_s=shared.timeout_s if several else None)
+        if several:
+            costs = validation_costs(parts)
+            shares = partition(costs, self.world.size)
+            told = balance_sentence(costs, in_order(len(costs), self.world.size), shares)
+            parts.engaged["validation cases"] = Engaged(True, told)
         self.kept = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.beside = self._validation_beside() if self.train.validate_async else None
         self.best = Best(value=math.nan, step=0)
@@ -86,6 +93,7 @@ class Loop:
         """What the run was asked to stop by."""
         self._began_offset = process_start_seconds() - time.perf_counter()
         self._checked = (first, 0)
+        self._case_seconds: list[float] = []
 
     def time_s(self) -> float:
         """Seconds since the run's process started, those of earlier processes of the run included."""
@@ -254,7 +262,7 @@ class Loop:
         begin = time.perf_counter()
         with self.clock.span("validate"):
             network = self.plain = self.strategy.whole(self.parts.validated)
-            dice = validate(self.parts, network)
+            dice = validate(self.parts, network, self._case_seconds)
         self._record(dice, step, network, seconds=time.perf_counter() - begin)
         self.log.pause(time.perf_counter() - begin)
 
@@ -307,7 +315,7 @@ class Loop:
                 "elapsed": self.time_s(),
                 "losses": self.log.pending(),
                 "skipped": update.skipped,
-                "random_states": random_states(self.world),
+                "random_states": random_states(self.world, self.parts.planned.device),
             },
         )
         return self.strategy.gathered(own)
@@ -324,7 +332,8 @@ class Loop:
             where=where,
         )
         update.skipped.copy_(state["extra"]["skipped"])
-        take_up_random(state["extra"].get("random_states", []), self.world, self.train.seed, self.first)
+        states = state["extra"].get("random_states", [])
+        take_up_random(states, self.world, self.parts.planned.device, seed=self.train.seed, step=self.first)
         self._checked = (self.first, int(update.skipped))
         best = best_on_disk(self.out / CHECKPOINTS / "best.pt") if self.world.first else None
         self.best = from_first(self.world, best)

@@ -71,21 +71,26 @@ def mean_over_ranks(losses: Tensor, strategy: Strategy) -> Tensor:
     return total / strategy.world.size
 
 
-def random_states(world: World) -> list[Tensor]:
-    """torch's generator of every rank, in their order; none where there is one process. All ranks call it."""
+def random_states(world: World, device: torch.device) -> list[list[Tensor]]:
+    """torch's generators of every rank, the host's and a GPU's, in the ranks' order; none where there is one process.
+
+    All ranks call it.
+    """
     if world.size == 1:
         return []
+    own = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
     found: list[Any] = [None] * world.size
-    distributed.all_gather_object(found, torch.get_rng_state())
+    distributed.all_gather_object(found, own)
     return found
 
 
-def take_up_random(states: list[Tensor], world: World, seed: int, step: int) -> None:
-    """This rank's generator as it was saved; a fresh one, of seed, rank and step, where other ranks had saved."""
-    if world.size == 1 and not states:
-        return
+def take_up_random(states: list[list[Tensor]], world: World, device: torch.device, *, seed: int, step: int) -> None:
+    """This rank's generators as they were saved; fresh ones, of seed, rank and step, where other ranks had saved."""
     if len(states) == world.size:
-        torch.set_rng_state(states[world.rank])
+        host, *gpu = states[world.rank]
+        torch.set_rng_state(host)
+        if gpu and device.type == "cuda":
+            torch.cuda.set_rng_state(gpu[0], device)
     elif not world.first:
         seed_rank(seed + step, world)
 
