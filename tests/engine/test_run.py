@@ -265,7 +265,7 @@ def test_validation_uses_the_average(
     """And leaves it as it is; what becomes of the weights does not matter to it."""
     seen = []
 
-    def spy(parts: Any, network: Any) -> Any:
+    def spy(parts: Any, network: Any, seconds: list[float]) -> Any:
         assert network is parts.validated is parts.step.update.average
         before = {name: value.clone() for name, value in parts.step.update.average.state_dict().items()}
         dice = validate(parts, parts.validated)
