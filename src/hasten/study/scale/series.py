@@ -24,6 +24,12 @@ class Spread:
     values: tuple[float, ...]
     """Of each run, by seed."""
 
+    def seconds(self, *, spread: bool = True) -> str:
+        """As a time, with the range of several runs."""
+        digits = ".1f" if self.median >= 10 else ".3g"
+        told = f" ({self.low:{digits}} to {self.high:{digits}})" if spread and len(self.values) > 1 else ""
+        return f"{self.median:{digits}} s{told}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:

@@ -125,9 +125,7 @@ def write_tables(found: Analysis, out: Path) -> tuple[Path, Path]:
 def _times(found: Spread | None, spreads: bool) -> str | None:
     if found is None:
         return None
-    digits = ".1f" if found.median >= 10 else ".3g"
-    spread = f" ({found.low:{digits}} to {found.high:{digits}})" if spreads and len(found.values) > 1 else ""
-    return f"{found.median:{digits}}{words.NBSP}s{spread}"
+    return found.seconds(spread=spreads).replace(" s", f"{words.NBSP}s", 1)
 
 
 def _factor(value: float | None) -> str | None:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from hasten.report.words import share
 from hasten.study.scale.noise import BEYOND, chance, least_chance
 from hasten.study.scale.series import Point, Series, Spread, workers
-from hasten.study.words import ms
 
 LEAST_EFFICIENCY = 0.8
 _EQUAL = 0.03
@@ -36,7 +35,8 @@ def _winner(series: Sequence[Series]) -> str:
     ranked = sorted(shared[world], key=lambda point: _seconds(point).median)
     best, second = ranked[:2]
     told = (
-        f"at {workers(world)} an epoch takes {_times(best)} against {_times(second)} of {second.strategy}, a speed-up "
+        f"at {workers(world)} an epoch takes {_seconds(best).seconds()} against "
+        f"{_seconds(second).seconds()} of {second.strategy}, a speed-up "
         f"of {_speedups(best, second)}"
     )
     if not _faster(best, second):
@@ -78,12 +78,6 @@ def _speedups(best: Point, second: Point) -> str:
     if best.total_speedup is None or second.total_speedup is None:
         return told
     return f"{told} (total time {best.total_speedup:.2f}x against {second.total_speedup:.2f}x)"
-
-
-def _times(point: Point) -> str:
-    found = _seconds(point)
-    spread = f" ({ms(found.low)} to {ms(found.high)})" if len(found.values) > 1 else ""
-    return f"{ms(found.median)}{spread}"
 
 
 def _seconds(point: Point) -> Spread:
