@@ -44,7 +44,6 @@ def _run(arguments: list[str]) -> None:
 
 def _train(arguments: list[str]) -> None:
     """Without the command line's guard, which would turn what the launcher wants to know into an exit code."""
-    import click
     import typer
 
     from hasten.cli.train import train
@@ -53,8 +52,12 @@ def _train(arguments: list[str]) -> None:
     app.command()(train)
     try:
         app(arguments, prog_name="hasten train", standalone_mode=False)
-    except click.ClickException as error:
-        raise ValueError(error.format_message()) from error
+    except Exception as error:
+        # Of click, which some versions of typer bring under a name of their own.
+        told = getattr(error, "format_message", None)
+        if told is None:
+            raise
+        raise ValueError(told()) from error
 
 
 def _short_of_memory(error: BaseException) -> bool:
