@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hasten.distribute import agree
-from hasten.distribute.agree import first_here, from_first, on_all, require_same
+from hasten.distribute.agree import by_first, first_here, from_first, on_all, require_same
 from hasten.distribute.world import World
 
 SILENT = "OtherRankFailed: 2"
@@ -71,6 +71,7 @@ def test_one_process_asks_nobody() -> None:
     assert on_all(world, lambda: 3) == 3
     assert from_first(world, "a") == "a"
     require_same(world, {"code": 1})
+    assert by_first(world, lambda: 3) == 3
     with first_here(world, None):
         pass
     with pytest.raises(ValueError, match=r"^plain$"):

@@ -63,6 +63,11 @@ def from_first(world: World, value: T | None, *, group: distributed.ProcessGroup
     return box[0]  # type: ignore[return-value]
 
 
+def by_first(world: World, work: Callable[[], T], *, group: distributed.ProcessGroup | None = None) -> T:
+    """What `work()` gives on rank 0, on every rank; a ValueError there ends all, as of `on_all`."""
+    return from_first(world, on_all(world, lambda: work() if world.first else None, group=group), group=group)
+
+
 def require_same(world: World, facts: Mapping[str, Any]) -> None:
     """Raise ValueError on one rank, naming host and fact, if the ranks don't hold equal facts (name -> value).
 

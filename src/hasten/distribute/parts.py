@@ -175,14 +175,20 @@ def part_table(deal: Deal, world_size: int, round: int = 0) -> str:
     costs = [float(deal.costs[name]) for name in deal.ids]
     parts = deal.positions(round)
     loads = loads_of(costs, parts)
-    listed = [float(cost) for cost in deal.costs.values()]
-    before = imbalance(loads_of(listed, in_order(len(listed), deal.parts)))
-    after, total = imbalance(loads), sum(loads) or 1.0
+    total = sum(loads) or 1.0
     rows = [("part", "rank", "cases", "voxels", "share")]
     for number, (part, load) in enumerate(zip(parts, loads, strict=True)):
         rank = number * world_size // deal.parts
         rows.append((str(number), str(rank), str(len(part)), f"{load:.4g}", f"{100 * load / total:.1f} %"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(value.rjust(width) for value, width in zip(row, widths, strict=True)) for row in rows]
-    told = f"largest over mean: {after:.3f} ({100 / after:.1f} % balanced); cut by count in order: {before:.3f}"
-    return "\n".join([*lines, told])
+    return "\n".join([*lines, part_balance(deal, round)])
+
+
+def part_balance(deal: Deal, round: int = 0) -> str:
+    """The imbalance of a round's parts, and the one that cutting the list of cases would have given."""
+    costs = [float(deal.costs[name]) for name in deal.ids]
+    listed = [float(cost) for cost in deal.costs.values()]
+    after = imbalance(loads_of(costs, deal.positions(round)))
+    before = imbalance(loads_of(listed, in_order(len(listed), deal.parts)))
+    return f"largest over mean: {after:.3f} ({100 / after:.1f} % balanced); cut by count in order: {before:.3f}"

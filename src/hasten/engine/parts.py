@@ -13,7 +13,7 @@ from torch import nn
 
 from hasten.cache.arena import Arena
 from hasten.config.size import parse_size
-from hasten.distribute.parts import CaseParts, part_table
+from hasten.distribute.parts import CaseParts, part_balance
 from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.batch_size import find_batch_size_for
 from hasten.engine.capture import CapturedStep, why_not
@@ -102,8 +102,7 @@ def build_parts(
     trained = arena if held is None else held.arena(0)
     size = f"{trained.num_bytes / 2**20:.0f} MiB for {len(trained.ids)} cases"
     if held is not None:
-        told = part_table(held.deal, strategy.world.size).splitlines()[-1]
-        engaged["cases in parts"] = Engaged(True, f"{held.deal.parts} parts; {told}")
+        engaged["cases in parts"] = Engaged(True, f"{held.deal.parts} parts; {part_balance(held.deal)}")
     engaged["arena home"] = Engaged(True, f"{trained.home}, {size}")
     inference = inference_of(planned.config, spatial_dims=dims, device=planned.device)
     captured = _captured(planned, step, program, engaged)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
-from hasten.distribute.agree import from_first, on_all
+from hasten.distribute.agree import by_first, from_first, on_all
 from hasten.distribute.build import build_strategy
 from hasten.distribute.group import joined
 from hasten.distribute.strategy import Strategy
@@ -136,8 +136,7 @@ def _make_loop(out: Path, parts: Parts, clock: Clock, progress: Progress | None,
     world = strategy.world
     # Measuring drew from torch's generator, or found its results in the cache and did not: dropout must not notice.
     seed_rank(seed, world)
-    newest = on_all(world, lambda: Checkpoints(out / CHECKPOINTS).newest() if resume and world.first else None)
-    found = from_first(world, newest)
+    found = by_first(world, lambda: Checkpoints(out / CHECKPOINTS).newest() if resume else None)
     if found is None:
         return Loop(parts, out, clock, progress, first=0, elapsed=0.0)
     state = found.content

@@ -62,11 +62,7 @@ def write_summary(out: Path, parts: Parts, clock: Clock, outcome: Outcome, *, im
         "wait_share": outcome.wait_seconds / looped if looped > 0 else 0.0,
         "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},
         "cases": {"train": len(planned.train), "validation": len(planned.validation)},
-        "world": {
-            "size": world.size,
-            "hosts": -(-world.size // world.local_size),
-            "strategy": parts.step.strategy.name,
-        },
+        "world": {"size": world.size, "strategy": parts.step.strategy.name},
         "environment": environment(),
     }
     write_json(out / SUMMARY_JSON, summary)

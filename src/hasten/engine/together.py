@@ -10,8 +10,8 @@ from torch import distributed, nn
 
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
-from hasten.config.schema import RunConfig
-from hasten.distribute.agree import first_here, from_first, on_all, require_same
+from hasten.config.schema import RunConfig, TrainConfig
+from hasten.distribute.agree import by_first, first_here, on_all, require_same
 from hasten.distribute.exchange import case_parts, stored_cases
 from hasten.distribute.group import patient_group
 from hasten.distribute.launch.facts import start_facts
@@ -127,15 +127,15 @@ def _settle(
 ) -> tuple[Planned, dict[str, Engaged], float]:
     """`settle_variant` on rank 0, whose choice is that of all: two that measure might choose differently."""
     world = strategy.world
-    found = on_all(world, lambda: settle_variant(planned, network) if world.first else None, group=group)
-    if found is not None and world.size == 1:
-        return found
-    told = None
-    if found is not None:
-        train = found[0].config.train
-        told = ((train.precision, train.channels_last), found[1], found[2])
-    (precision, last), engaged, seconds = from_first(world, told, group=group)
+    if world.size == 1:
+        return settle_variant(planned, network)
+
+    def measured() -> tuple[TrainConfig, dict[str, Engaged], float]:
+        found, engaged, seconds = settle_variant(planned, network)
+        return found.config.train, engaged, seconds
+
+    train, engaged, seconds = by_first(world, measured, group=group)
     if not world.first:
         keep_layers(planned, network)
-    engaged["strategy"] = Engaged(world.size > 1, f"{strategy.name} on {world.size} processes")
-    return with_train(planned, precision=precision, channels_last=last), engaged, seconds
+    engaged["strategy"] = Engaged(True, f"{strategy.name} on {world.size} processes")
+    return with_train(planned, precision=train.precision, channels_last=train.channels_last), engaged, seconds

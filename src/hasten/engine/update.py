@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from hasten.distribute.strategy import Strategy
+from hasten.distribute.strategy import Strategy, alone
 from hasten.observe.ranges import BACKWARD, OPTIMIZER, Range
 from hasten.optim.average import average_share, update_average
 from hasten.optim.schedule import set_rate
@@ -37,8 +37,8 @@ class Update:
     """For fp16."""
     share: Tensor | None = None
     """() how far the average moves, where that must not be a number of the host (a captured step); else its decay."""
-    strategy: Strategy | None = None
-    """How ranks share the network; None is one process."""
+    strategy: Strategy = field(default_factory=alone)
+    """How ranks share the network."""
     skipped: Tensor = field(init=False)
     """() int64 on the device: updates that were left out."""
 
@@ -69,8 +69,7 @@ class Update:
         self.skipped += wrong.to(torch.int64)
         # None, not 0: the next backward then writes the gradients instead of adding to them.
         self.optimizer.zero_grad(set_to_none=True)
-        if self.strategy is not None:
-            self.strategy.updated(index)
+        self.strategy.updated(index)
         if self.average is not None:
             share = self.share if self.share is not None else average_share(index, self.average_decay)
             update_average(self.average, self.weights, share)
@@ -78,7 +77,7 @@ class Update:
     def _clip(self) -> Tensor:
         """() float32, 1 where the gradient is not finite."""
         found = [weight.grad for weight in self.weights.parameters() if weight.grad is not None]
-        norm = nn.utils.get_total_norm(found) if self.strategy is None else self.strategy.total_norm(found)
+        norm = self.strategy.total_norm(found)
         if self.clip_norm > 0:
             nn.utils.clip_grads_with_norm_(self.weights.parameters(), self.clip_norm, norm)
         return norm.isfinite().logical_not().to(torch.float32)
