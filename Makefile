@@ -11,12 +11,14 @@ BENCHMARKS := cache_fill cache feed step engine augment doctor tune scale time_t
 # Test files are dealt out to so many processes.
 JOBS ?= 2
 
-.PHONY: help setup lint test test-all horovod demo bench clean
+.PHONY: help setup lint docs docs-links test test-all horovod demo bench clean
 
 help:
 	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
 	@echo "make lint      style, types, layers, spelling, sizes"
-	@echo "make test      lint and the fast tests"
+	@echo "make docs      build the documentation into docs/_build/html; a broken link or name fails"
+	@echo "make docs-links  ask whether the pages that the documentation links to are there (needs the internet)"
+	@echo "make test      lint, documentation and the fast tests"
 	@echo "make test-all  lint and every test, the slow ones too"
 	@echo "make horovod   build Horovod for the installed torch (5 minutes; needs cmake and g++)"
 	@echo "make demo      train twice on made-up CT, the regular way and with Hasten, and write report.html"
@@ -43,13 +45,19 @@ lint: $(READY)
 	$(BIN)/codespell
 	$(BIN)/python tools/check_size.py
 
-test: lint
+docs: $(READY)
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+docs-links: $(READY)
+	$(BIN)/sphinx-build -q -b linkcheck docs docs/_build/links
+
+test: lint docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 horovod: $(READY)
 	$(BIN)/python tools/build_horovod.py
 
-test-all: lint horovod
+test-all: lint docs horovod
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not gpu'
 
 demo: $(READY)

@@ -1,0 +1,215 @@
+"""Public data sets by name: where they are, how large, under which licence; and fetching one into a folder.
+
+Sizes are of the archive, rounded as its publisher gives them. The MD5 sums are those that MONAI 1.6 checks with
+(`monai.apps.DecathlonDataset`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import fcntl
+import hashlib
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hasten.cases.fetch import Patience, fetch
+from hasten.cases.unpack import unpack
+from hasten.config.size import size_text
+from hasten.config.url import shown
+
+log = logging.getLogger(__name__)
+
+_MSD = "https://msd-for-monai.s3-us-west-2.amazonaws.com"
+_CITE_MSD = "Antonelli et al., The Medical Segmentation Decathlon, Nature Communications 13:4128 (2022)"
+_MIB, _GIB = 1 << 20, 1 << 30
+HOME = "HASTEN_DATA"
+"""Environment variable with the folder that public sets are kept in."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublicSet:
+    """A data set that anybody may fetch."""
+
+    name: str
+    title: str
+    folder: str
+    """Name of the folder it unpacks to."""
+    page: str
+    """Where its publisher describes it."""
+    licence: str
+    licence_url: str
+    citation: str
+    cases: int
+    """With labels."""
+    size_bytes: int
+    """Of what is fetched, about."""
+    url: str = ""
+    """Of one archive; empty where its publisher has none, so that it is fetched by hand."""
+    md5: str = ""
+    """Of the archive."""
+    by_hand: str = ""
+    """What to do where there is no archive."""
+
+
+def _decathlon(task: str, title: str, cases: int, size: float, md5: str) -> PublicSet:
+    return PublicSet(
+        name=task.partition("_")[2].lower(),
+        title=title,
+        folder=task,
+        page="http://medicaldecathlon.com",
+        licence="CC-BY-SA 4.0",
+        licence_url="https://creativecommons.org/licenses/by-sa/4.0/",
+        citation=_CITE_MSD,
+        cases=cases,
+        size_bytes=round(size),
+        url=f"{_MSD}/{task}.tar",
+        md5=md5,
+    )
+
+
+PUBLIC: Mapping[str, PublicSet] = {
+    found.name: found
+    for found in (
+        _decathlon("Task01_BrainTumour", "MSD brain tumour, MR, 4 channels", 484, 7.09 * _GIB,
+                   "240a19d752f0d9e9101544901065d872"),
+        _decathlon("Task02_Heart", "MSD left atrium, MR", 20, 434 * _MIB, "06ee59366e1e5124267b774dbd654057"),
+        _decathlon("Task03_Liver", "MSD liver and tumours, CT", 131, 26.9 * _GIB, "a90ec6c4aa7f6a3d087205e23d4e6397"),
+        _decathlon("Task04_Hippocampus", "MSD hippocampus, MR", 260, 27.1 * _MIB, "9d24dba78a72977dbd1d2e110310f31b"),
+        _decathlon("Task05_Prostate", "MSD prostate, MR, 2 channels", 32, 228 * _MIB,
+                   "35138f08b1efaef89d7424d2bcc928db"),
+        _decathlon("Task06_Lung", "MSD lung tumours, CT", 63, 8.53 * _GIB, "8afd997733c7fc0432f71255ba4e52dc"),
+        _decathlon("Task07_Pancreas", "MSD pancreas and tumours, CT", 281, 11.4 * _GIB,
+                   "4f7080cfca169fa8066d17ce6eb061e4"),
+        _decathlon("Task08_HepaticVessel", "MSD hepatic vessels and tumours, CT", 303, 8.74 * _GIB,
+                   "641d79e80ec66453921d997fbf12a29c"),
+        _decathlon("Task09_Spleen", "MSD spleen, CT", 41, 1.50 * _GIB, "410d4a301da4e5b2f6f86ec3ddba524e"),
+        _decathlon("Task10_Colon", "MSD colon cancer, CT", 126, 5.81 * _GIB, "bad7a188931dc2f6acf72b08eb6202d0"),
+        PublicSet(
+            name="membrane",
+            title="ISBI 2012 serial-section EM of the Drosophila ventral nerve cord, with membranes",
+            folder="membrane",
+            page="http://brainiac2.mit.edu/isbi_challenge/",
+            licence="non-commercial segmentation research, with citation",
+            licence_url="http://brainiac2.mit.edu/isbi_challenge/",
+            citation="Arganda-Carreras et al., Frontiers in Neuroanatomy 9:142 (2015)",
+            cases=30,
+            size_bytes=15 * _MIB,
+            by_hand="register at its page, save every section as images/NAME.png and its labels as labels/NAME.png "
+            "(0 and 1)",
+        ),
+        PublicSet(
+            name="camelyon16",
+            title="CAMELYON16 whole slides of sentinel lymph nodes, with outlined metastases",
+            folder="CAMELYON16",
+            page="https://camelyon16.grand-challenge.org/Data/",
+            licence="CC0 1.0",
+            licence_url="https://creativecommons.org/publicdomain/zero/1.0/",
+            citation="Ehteshami Bejnordi et al., JAMA 318:2199 (2017)",
+            cases=270,
+            size_bytes=700 * _GIB,
+            by_hand="copy what you need of s3://camelyon-dataset/CAMELYON16/ (images and annotations); slides are "
+            "0.3 to 6 GiB each",
+        ),
+    )
+}  # fmt: skip
+
+
+def public_set(name: str) -> PublicSet:
+    """A set by name, or by the name of its folder. Raises ValueError, naming the nearest."""
+    for found in PUBLIC.values():
+        if name.lower() in (found.name, found.folder.lower()):
+            return found
+    near = difflib.get_close_matches(name.lower(), PUBLIC, n=1)
+    raise ValueError(
+        f"no public data set is called {name!r}{f'; did you mean {near[0]}?' if near else ''} Known: "
+        f"{', '.join(PUBLIC)}."
+    )
+
+
+def data_home() -> Path:
+    """The folder of public sets: $HASTEN_DATA, else hasten-data in the user's home."""
+    return Path(os.environ.get(HOME) or Path.home() / "hasten-data").expanduser()
+
+
+def described(public: PublicSet) -> str:
+    """What it is, how large, and under which licence, in one sentence."""
+    return (
+        f"{public.title}: {public.cases} labelled cases, about {size_text(public.size_bytes)}, {public.licence} "
+        f"({public.licence_url}); {public.page}"
+    )
+
+
+def absent(public: PublicSet, looked: Path) -> ValueError:
+    """The error for a set that is needed and not at `looked`: what to fetch, how large, under which licence."""
+    if public.url:
+        get = f"`hasten recipe data {public.name}` fetches it to {data_home() / public.folder}"
+    else:
+        get = f"there is no archive: {public.by_hand}"
+    return ValueError(
+        f"{looked}: is not there. It is to be {described(public)}. {get}; or name a copy of yours with "
+        f"data.source=FOLDER, or the folder that holds it with ${HOME}."
+    )
+
+
+def download(public: PublicSet, to: Path | None = None, *, patience: Patience | None = None) -> Path:
+    """Fetch and unpack a set below `to` (None: the home of public sets); its folder. What is there is kept.
+
+    A broken transfer is gone on with, the archive is checked against its MD5 sum, nothing is unpacked outside the
+    folder, and the folder appears only when it is whole. The archive is removed afterwards.
+    Raises ValueError: no archive, a server or disk that fails, another MD5 sum, an unsafe or damaged archive.
+    """
+    home = (to or data_home()).expanduser().absolute()
+    target = home / public.folder
+    if target.is_dir() and any(target.iterdir()):
+        return target
+    if not public.url:
+        raise ValueError(f"{public.name}: its publisher has no archive to fetch; {public.by_hand}: {public.page}")
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{home}: can't be made ({error.strerror}); name another folder with --to or ${HOME}"
+        ) from None
+    with _turn(home / f".{public.folder}.lock"):
+        if target.is_dir() and any(target.iterdir()):
+            return target
+        archives = home / ".archives"
+        archive = fetch(public.url, archives, patience=patience).path
+        _check(archive, public)
+        unpack(archive, target, top=public.folder)
+        archive.unlink()
+    return target
+
+
+def _check(archive: Path, public: PublicSet) -> None:
+    if not public.md5:
+        return
+    with archive.open("rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if found != public.md5:
+        archive.unlink()
+        raise ValueError(
+            f"{shown(public.url)}: has the MD5 sum {found}, not {public.md5}, and was removed; fetch it again, and if "
+            "that gives the same, its publisher or somebody on the way has changed it."
+        )
+
+
+@contextmanager
+def _turn(lock: Path) -> Iterator[None]:
+    """One process at a time; another one waits, and then finds the set."""
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("%s: another process fetches it; waiting", lock)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            log.info("%s: this file system has no locks", lock)
+        yield
+    finally:
+        os.close(handle)

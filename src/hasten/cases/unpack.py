@@ -1,0 +1,106 @@
+"""An archive into a folder: nothing outside it, all of it or nothing."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+from hasten.cases.listing import first_few
+from hasten.config.size import size_text
+
+_ROOM = 1.05
+
+
+def unpack(archive: Path, target: Path, *, top: str) -> None:
+    """Unpack the folder `top` of a tar (of any compression) or zip archive to become `target`, which must not exist.
+
+    Files of other systems' housekeeping (._NAME, .DS_Store, __MACOSX) are left out. Nothing is left behind on failure.
+    Raises ValueError, naming archive and member: a damaged or cut-off archive, a member that leads out of its folder or
+    is no file, folder or inner link, no folder `top`, no room on the disk.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    try:
+        if zipfile.is_zipfile(archive):
+            _unzip(archive, fresh)
+        else:
+            _untar(archive, fresh)
+        found = fresh / top
+        if not found.is_dir():
+            names = first_few(sorted(path.name for path in fresh.iterdir())) or "nothing"
+            raise ValueError(f"{archive}: holds no folder {top}, but {names}; it is another archive than was expected.")
+        if target.is_dir():
+            target.rmdir()
+        found.rename(target)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ValueError(f"{target}: the disk is full; free some space or name another folder.") from None
+        raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _untar(archive: Path, into: Path) -> None:
+    try:
+        with tarfile.open(archive) as file:
+            members = [member for member in file.getmembers() if not _housekeeping(member.name)]
+            _check_room(archive, into, sum(member.size for member in members))
+            for member in members:
+                _check_name(archive, member.name)
+                try:
+                    file.extract(member, into, filter="data")
+                except tarfile.FilterError as error:
+                    raise _unsafe(archive, member.name, str(error)) from None
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise _damaged(archive, error) from None
+
+
+def _unzip(archive: Path, into: Path) -> None:
+    try:
+        with zipfile.ZipFile(archive) as file:
+            members = [member for member in file.infolist() if not _housekeeping(member.filename)]
+            _check_room(archive, into, sum(member.file_size for member in members))
+            for member in members:
+                _check_name(archive, member.filename)
+                kind = stat.S_IFMT(member.external_attr >> 16)
+                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                    raise _unsafe(archive, member.filename, "it is neither a file nor a folder")
+                file.extract(member, into)
+    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
+        raise _damaged(archive, error) from None
+
+
+def _housekeeping(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return any(part.startswith("._") or part in (".DS_Store", "__MACOSX") for part in parts)
+
+
+def _check_name(archive: Path, name: str) -> None:
+    parts = PurePosixPath(name).parts
+    if name.startswith(("/", "\\")) or ".." in parts or "\\" in name or (parts and ":" in parts[0]):
+        raise _unsafe(archive, name, "its name leads out of the folder")
+
+
+def _check_room(archive: Path, into: Path, size: int) -> None:
+    free = shutil.disk_usage(into).free
+    if size * _ROOM > free:
+        raise ValueError(
+            f"{archive}: needs {size_text(size)} unpacked, but {into.parent} has {size_text(free)} free; free some "
+            "space or name another folder. The archive is kept."
+        )
+
+
+def _unsafe(archive: Path, name: str, why: str) -> ValueError:
+    return ValueError(
+        f"{archive}: its member {name!r} is not unpacked, nor anything else: {why}. Don't use this archive."
+    )
+
+
+def _damaged(archive: Path, error: Exception) -> ValueError:
+    return ValueError(f"{archive}: is damaged or cut off ({error}); remove it and fetch it again.")

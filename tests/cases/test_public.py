@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hasten.cases.fetch import Patience
+from hasten.cases.phantom import write_phantoms
+from hasten.cases.public import HOME, PUBLIC, PublicSet, absent, data_home, described, download, public_set
+from hasten.cases.sources import load_case_set
+from tests.cases.servers import Served, serving
+from tests.cases.test_unpack import tar_of
+
+QUICK = Patience(stall_s=10, waits_s=(0.001,) * 3)
+FOLDER = "Task09_Spleen"
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """An archive of the layout of the Decathlon's, of two tiny cases."""
+    folder = tmp_path_factory.mktemp("made") / FOLDER
+    write_phantoms(folder, num_cases=2, shape=(8, 24, 24))
+    files = {f"{FOLDER}/{p.relative_to(folder)}": p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    files[f"{FOLDER}/._dataset.json"] = b"\0"
+    return tar_of(folder.parent / "set.tar", files).read_bytes()
+
+
+@pytest.fixture
+def server(archive: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving({"/set.tar": archive}) as served:
+        yield served
+
+
+def at(server: Served, archive: bytes) -> PublicSet:
+    return replace(PUBLIC["spleen"], url=f"{server.url}/set.tar", md5=hashlib.md5(archive).hexdigest())
+
+
+def test_a_set_is_fetched_checked_and_unpacked_once(server: Served, archive: bytes, tmp_path: Path) -> None:
+    folder = download(at(server, archive), tmp_path, patience=QUICK)
+    assert folder == tmp_path / FOLDER
+    assert len(load_case_set(folder).cases) == 2
+    assert not list(folder.rglob("._*"))
+    assert not list((tmp_path / ".archives").glob("*.tar")), "the archive takes as much room again"
+    asked = len(server.requests)
+    assert download(at(server, archive), tmp_path, patience=QUICK) == folder
+    assert len(server.requests) == asked
+
+
+def test_a_truncated_transfer_is_gone_on_with(server: Served, archive: bytes, tmp_path: Path) -> None:
+    server.truncate = 2
+    folder = download(at(server, archive), tmp_path, patience=QUICK)
+    assert len(load_case_set(folder).cases) == 2
+    assert any(asked.startswith("bytes=") and asked != "bytes=0-" for _, _, asked in server.requests)
+
+
+def test_a_server_that_keeps_truncating_leaves_no_set(server: Served, archive: bytes, tmp_path: Path) -> None:
+    server.truncate = 1000
+    with pytest.raises(ValueError, match="can't be fetched after 4 attempts"):
+        download(at(server, archive), tmp_path, patience=QUICK)
+    assert not (tmp_path / FOLDER).exists()
+    server.truncate = 0
+    assert download(at(server, archive), tmp_path, patience=QUICK).is_dir()
+
+
+def test_a_wrong_hash_is_refused_and_removed(server: Served, archive: bytes, tmp_path: Path) -> None:
+    wrong = replace(at(server, archive), md5="0" * 32)
+    with pytest.raises(ValueError, match=r"set\.tar: has the MD5 sum [0-9a-f]{32}, not 0{32}"):
+        download(wrong, tmp_path, patience=QUICK)
+    assert not (tmp_path / FOLDER).exists()
+    assert not list((tmp_path / ".archives").glob("*.tar"))
+    assert download(at(server, archive), tmp_path, patience=QUICK).is_dir()
+
+
+def test_an_archive_with_a_path_outside_its_folder(server: Served, tmp_path: Path) -> None:
+    bad = tar_of(tmp_path / "made.tar", {f"{FOLDER}/dataset.json": b"{}", "../../evil": b"x"}).read_bytes()
+    server.files["/set.tar"] = bad
+    with pytest.raises(ValueError, match="its member '../../evil' is not unpacked"):
+        download(at(server, bad), tmp_path / "home", patience=QUICK)
+    assert not (tmp_path / "home" / FOLDER).exists()
+    assert not (tmp_path / "evil").exists()
+
+
+def test_two_at_once_fetch_it_once(server: Served, archive: bytes, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: download(at(server, archive), tmp_path, patience=QUICK), range(2)))
+    assert found == [tmp_path / FOLDER] * 2
+    assert len(server.downloads()) == 1
+
+
+def test_what_is_there_is_never_touched(tmp_path: Path) -> None:
+    mine = tmp_path / FOLDER / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    assert download(PUBLIC["spleen"], tmp_path) == mine.parent
+    assert mine.read_text() == "mine"
+
+
+def test_a_set_without_an_archive_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"membrane: its publisher has no archive .* register at its page"):
+        download(PUBLIC["membrane"], tmp_path)
+
+
+def test_the_home_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOME, str(tmp_path))
+    assert data_home() == tmp_path
+    monkeypatch.delenv(HOME)
+    assert data_home() == Path.home() / "hasten-data"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="can't be made"):
+        download(PUBLIC["spleen"], tmp_path / "file")
+
+
+def test_absent_data_say_what_to_fetch_how_large_and_under_which_licence() -> None:
+    said = str(absent(PUBLIC["spleen"], Path("/data/Task09_Spleen")))
+    for part in ("/data/Task09_Spleen: is not there", "1.5 GiB", "CC-BY-SA 4.0", "hasten recipe data spleen"):
+        assert part in said
+    assert "register at its page" in str(absent(PUBLIC["membrane"], Path("x")))
+
+
+def test_names() -> None:
+    assert public_set("spleen") is public_set("Task09_Spleen")
+    with pytest.raises(ValueError, match="did you mean spleen"):
+        public_set("spleeen")
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_set_says_what_a_user_must_know(name: str) -> None:
+    public = PUBLIC[name]
+    assert bool(public.url) == bool(public.md5) != bool(public.by_hand)
+    assert public.licence in described(public)
+    assert public.licence_url.startswith("http")
+    assert public.cases > 0
+    assert public.citation
+
+
+def test_the_sums_are_those_that_monai_checks() -> None:
+    from monai.apps.datasets import DecathlonDataset
+
+    ours = {p.folder: (p.url, p.md5) for p in PUBLIC.values() if p.folder.startswith("Task")}
+    assert ours == {task: (url, DecathlonDataset.md5[task]) for task, url in DecathlonDataset.resource.items()}
+
+
+def test_the_licence_of_the_hippocampus_is_that_of_its_own_list() -> None:
+    data = Path(__file__).resolve().parents[3] / "shared" / "data" / "hippocampus" / "dataset.json"
+    if not data.is_file():
+        pytest.skip("the data set is not here")
+    assert "CC-BY-SA 4.0" in json.loads(data.read_text())["licence"]
