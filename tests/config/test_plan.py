@@ -102,7 +102,8 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
         if getattr(getattr(config, section.name), field.name) is None
     ]
     assert set(left) <= {
-        *("data.spatial_dims", "prepare.num_threads", "cache.dir", "sample.compile", "train.precision"),
+        *("data.spatial_dims", "data.regions", "data.region_values", "prepare.num_threads", "cache.dir"),
+        *("sample.compile", "train.precision"),
         *("train.channels_last", "train.compile", "train.capture", "train.target", "train.max_seconds"),
     }
     if data.spatial_dims == 2:
@@ -205,6 +206,23 @@ def test_one_window_does_not_serve_channels_of_different_units() -> None:
     assert "CT, PET" in decisions["prepare.intensity"].reason
     phases = fingerprint((100, 200, 200), modality="CT", channels=("CT arterial", "CT venous"))
     assert plan(phases)[0].prepare.intensity == "window"
+
+
+@pytest.mark.parametrize(
+    ("names", "intensity", "window"),
+    [
+        (("noNorm",), "none", (0.0, 1.0)),
+        (("rgb_to_0_1",) * 3, "window", (0.0, 255.0)),
+        (("rescale_to_0_1",), "zscore", (0.0, 1.0)),
+        (("zscore",), "zscore", (0.0, 1.0)),
+        (("noNorm", "T2"), "zscore", (0.0, 1.0)),
+    ],
+)
+def test_channels_named_after_a_way_to_scale(
+    names: tuple[str, ...], intensity: str, window: tuple[float, float]
+) -> None:
+    found = plan(fingerprint((60, 60, 60), modality=names[0], channels=names))[0].prepare
+    assert (found.intensity, found.window) == (intensity, window)
 
 
 def test_a_resampled_size_just_above_a_multiple_is_not_rounded_up() -> None:

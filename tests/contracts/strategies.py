@@ -80,6 +80,7 @@ STRATEGIES: tuple[Row, ...] = (
             "muon": "not linear in the gradient: the mean of updates is not the update of the mean",
             "moved": _OWN_STEPS,
             "batch_dice": "a loss over all ranks would need the link at every step",
+            "region_dice": "a loss over all ranks would need the link at every step",
             "sync_norm": "refused: moments over all ranks would need the link at every step",
             "accumulated.exchanges": "sends weights, which the averaging of every step counts",
         },
@@ -95,6 +96,7 @@ STRATEGIES: tuple[Row, ...] = (
         differs={
             "gradient.losses_differ": "all ranks take part in one loss",
             "batch_dice": "a loss sees a piece of the batch at a time, as with train.accumulate",
+            "region_dice": "a loss sees a piece of the batch at a time, as with train.accumulate",
             "sync_norm": "refused: each norm is in one process",
             "accumulated.exchanges": "sends activations, not gradients of weights",
         },
@@ -121,6 +123,7 @@ class Case:
     ema: float = 0.9
     accumulate: int = 1
     batch_dice: bool = False
+    regions: tuple[tuple[int, ...], ...] = ()
     norm: Any = "instance"
     lookahead: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
@@ -134,6 +137,7 @@ CASES: dict[str, Case] = {
     "muon": Case(optimizer="muon", rate=0.01),
     "accumulated": Case(accumulate=2, rate=1.0),
     "batch_dice": Case(batch_dice=True, rate=1.0),
+    "region_dice": Case(batch_dice=True, regions=((1, 2), (2,)), rate=1.0),
     "sync_norm": Case(norm="batch", rate=0.5, settings={"sync_norm": True}),
 }
 MOVED = Case(steps=2, optimizer="adamw", rate=0.01, clip_norm=0.5)
@@ -156,7 +160,8 @@ class Trainee:
         net = NetworkConfig(channels=(4, 8, 8), strides=((1, 2, 2), (1, 2, 2)), num_res_units=1, norm=case.norm)
         # Ranks begin apart, as `place` has to give all of them rank 0's weights.
         torch.manual_seed(strategy.world.rank)
-        network = build_network(net, num_channels=1, num_classes=3, spatial_dims=2).to(case.dtype)
+        outputs = len(case.regions) or 3
+        network = build_network(net, num_channels=1, num_classes=outputs, spatial_dims=2).to(case.dtype)
         network.to(memory_format=memory_format(2, channels_last))  # type: ignore[call-overload]
         self.network, average = strategy.place(network, average_of(network) if case.ema else None)
         self.optimizer = strategy.share_optimizer(build_optimizer(self.network, train))
@@ -171,7 +176,7 @@ class Trainee:
         split = strategy.splits_batch and strategy.same_loss and strategy.world.size > 1
         self.step = TrainStep(
             network=strategy.wrap(self.network).train(),
-            loss=build_loss(LossConfig(name="dice_ce", batch=case.batch_dice), over_ranks=split),
+            loss=build_loss(LossConfig(name="dice_ce", batch=case.batch_dice), over_ranks=split, regions=case.regions),
             update=self.update,
             spatial_dims=2,
             channels_last=channels_last,

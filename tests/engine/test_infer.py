@@ -239,6 +239,43 @@ def test_labels_of_the_mean_over_mirror_images(whole_up_to: int, average: Any) -
         assert not torch.equal(found, dict(infer_labels(network, volumes, how))[position])
 
 
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("flip_axes", [(), (1, 2)])
+@pytest.mark.parametrize("whole_up_to", [0, 10**9])
+def test_classes_that_overlap_are_held_where_their_scores_are_above_0(
+    dims: int, flip_axes: tuple[int, ...], whole_up_to: int
+) -> None:
+    depth = 1 if dims == 2 else 6
+    network, volumes = conv_net(dims, 2, 3), volumes_of((depth, 9, 8), (depth, 4, 12))
+    how = make(dims, whole_up_to=whole_up_to, overlapping=True, flip_axes=flip_axes)
+    for position, found in infer_labels(network, volumes, how):
+        volume = volumes[position]
+        assert (found.dtype, found.shape) == (torch.bool, (3, *volume.shape[1:]))
+        if whole_up_to:
+            # As labels are found: one class against the rest is a class whose score is above one that is 0.
+            for number in range(3):
+                ((_, alone),) = infer_labels(
+                    Against(network, number), [volume], dataclasses.replace(how, overlapping=False)
+                )
+                assert torch.equal(alone == 1, found[number])
+        else:
+            scores = sliding_window(network, volume, how)
+            sure = scores.abs() > 1e-5
+            assert torch.equal(found[sure], scores[sure] > 0)
+
+
+class Against(nn.Module):
+    """The scores of one class behind scores of 0."""
+
+    def __init__(self, network: nn.Module, number: int) -> None:
+        super().__init__()
+        self.network, self.number = network, number
+
+    def forward(self, image: Tensor) -> Tensor:
+        score = self.network(image)[:, self.number, None]
+        return torch.cat([torch.zeros_like(score), score], 1)
+
+
 def test_large_volumes_share_batches() -> None:
     network = Recorder()
     list(infer_labels(network, volumes_of((4, 4, 6), (4, 4, 8), (6, 4, 4)), make(whole_up_to=0, batch_size=7)))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hasten.engine.metric import Dice, dice_of, overlap_counts
+from hasten.engine.metric import Dice, counts_of, dice_of, overlap_counts, region_counts
 
 
 def measure(predictions: list[Tensor], labels: list[Tensor], num_classes: int) -> Dice:
@@ -129,3 +129,66 @@ def test_counts_are_exact_for_many_voxels() -> None:
     prediction = label.clone()
     prediction[..., 0] = 0
     assert overlap_counts(prediction, label, 2).tolist() == [[size - 1, size - 1, size]]
+
+
+# IoU
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 999), st.integers(2, 4))
+def test_iou_is_monais_and_follows_from_the_dice_of_each_case_and_class(seed: int, num_classes: int) -> None:
+    from monai.metrics import MeanIoU
+
+    generator = torch.Generator().manual_seed(seed)
+    maps = [
+        [torch.randint(0, num_classes, (3, 4, 5), generator=generator, dtype=torch.uint8) for _ in range(3)]
+        for _ in range(2)
+    ]
+    found = measure(*maps, num_classes)
+    iou = [[dice / (2 - dice) for dice in by_sets(*pair, num_classes)] for pair in zip(*maps, strict=True)]
+    assert found.iou == pytest.approx(mean_of([mean_of(row) for row in iou]), nan_ok=True)
+    for row, value in zip(zip(*iou, strict=True), found.iou_per_class.values(), strict=True):
+        assert value == pytest.approx(mean_of(list(row)), nan_ok=True)
+    hot = [torch.nn.functional.one_hot(torch.stack(each).long(), num_classes).movedim(-1, 1) for each in maps]
+    metric = MeanIoU(include_background=False, ignore_empty=True)
+    metric(*hot)
+    assert found.iou == pytest.approx(float(metric.aggregate()), rel=1e-6)
+
+
+def test_either_mean_is_what_a_run_can_go_by() -> None:
+    label = torch.tensor([[[1, 1, 1, 0]]], dtype=torch.uint8)
+    found = measure([torch.tensor([[[1, 0, 0, 0]]], dtype=torch.uint8)], [label], 2)
+    assert found.value("dice") == found.mean == pytest.approx(1 / 2)
+    assert found.value("iou") == found.iou == pytest.approx(1 / 3)
+    assert found.iou_per_class == {"class 1": pytest.approx(1 / 3)}
+
+
+# Regions
+
+MEMBERS = ((1, 2, 3), (1, 3), (3,))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 999))
+def test_the_counts_of_regions_are_those_of_sets_of_voxels(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    masks = torch.rand(3, 2, 3, 4, generator=generator) < 0.5
+    label = torch.randint(0, 4, (2, 3, 4), generator=generator, dtype=torch.uint8)
+    for mask, members, row in zip(masks, MEMBERS, region_counts(masks, label, MEMBERS).tolist(), strict=True):
+        predicted = {tuple(place) for place in mask.nonzero().tolist()}
+        labelled = {place for place in np.ndindex(2, 3, 4) if int(label[place]) in members}
+        assert row == [len(predicted & labelled), len(predicted), len(labelled)]
+
+
+def test_one_region_alone_is_counted() -> None:
+    label = torch.tensor([[[0, 1, 2, 1]]], dtype=torch.uint8)
+    mask = torch.tensor([[[[True, True, False, False]]]])
+    assert region_counts(mask, label, [[1, 2]]).tolist() == [[1, 2, 3]]
+
+
+def test_regions_of_one_class_each_count_as_the_classes() -> None:
+    generator = torch.Generator().manual_seed(5)
+    prediction, label = (torch.randint(0, 4, (4, 5, 6), generator=generator, dtype=torch.uint8) for _ in range(2))
+    masks = torch.stack([prediction == number for number in (1, 2, 3)])
+    by_class = counts_of(prediction, label, num_classes=4, regions=())
+    assert torch.equal(counts_of(masks, label, num_classes=4, regions=((1,), (2,), (3,))), by_class)

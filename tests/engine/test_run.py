@@ -77,7 +77,8 @@ def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make:
         for name, value in fields.items()
         if value is None
     ]
-    assert set(open_fields) <= {"data.spatial_dims", "prepare.num_threads", "train.target", "train.max_seconds"}
+    of_the_source = {"data.spatial_dims", "data.regions", "data.region_values"}
+    assert set(open_fields) <= of_the_source | {"prepare.num_threads", "train.target", "train.max_seconds"}
 
 
 def test_the_metrics_hold_every_step_and_validation(finished: tuple[Path, dict[str, Any]]) -> None:
@@ -363,8 +364,8 @@ class Watch:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    def start(self, total_steps: int, target: float | None = None) -> None:
-        self.calls.append(("start", total_steps, target))
+    def start(self, total_steps: int, target: float | None = None, metric: str = "dice") -> None:
+        self.calls.append(("start", total_steps, target, metric))
 
     def update(self, step: int, **values: float) -> None:
         self.calls.append(("update", step, *sorted(values)))
@@ -378,10 +379,10 @@ def test_progress_is_told(make: Callable[..., RunConfig], tmp_path: Path) -> Non
     train(make("train.steps=2", "train.target=0.99"), tmp_path / "run", progress=watch)  # type: ignore[arg-type]
     logged = ("loss", "samples_per_s", "wait_share")
     assert watch.calls == [
-        ("start", 2, 0.99),
+        ("start", 2, 0.99, "dice"),
         ("update", 1, *logged),
         ("update", 2, *logged),
-        ("update", 2, "dice"),
+        ("update", 2, "score"),
         ("stop",),
     ]
 

@@ -62,6 +62,15 @@ def test_scores_are_monais_and_labels_their_argmax(drawn: Any) -> None:
     labels = SlidingWindowInferer(**given).labels(inputs, network)
     assert labels.dtype == torch.uint8
     assert torch.equal(labels, found.argmax(1, keepdim=True).to(torch.uint8))
+    masks = SlidingWindowInferer(**given).masks(inputs, network)
+    sure = found.abs() > 1e-5  # the weights that a score is divided by may turn the sign of what is nearly 0
+    assert (masks.dtype, masks.shape) == (torch.bool, found.shape)
+    assert torch.equal(masks[sure], found[sure] > 0)
+
+
+def test_masks_of_a_soft_max_are_refused() -> None:
+    with pytest.raises(ValueError, match="have no soft-max"):
+        SlidingWindowInferer(4, average="softmax").masks(images(1, 2, 9, 8), net(2, 3))
 
 
 @pytest.mark.parametrize("padding_mode", ["constant", "reflect", "replicate", "circular"])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import hasten
 from hasten.engine import windows as windows_module
 from hasten.engine.blend import make_axis, weight_map, window_starts
-from hasten.engine.canvas import Canvas, Labels, Scores, Sink, score_room
+from hasten.engine.canvas import Canvas, Labels, Masks, Scores, Sink, score_room
 from hasten.engine.shortage import out_of_memory
 from hasten.engine.windows import Place, Windows, count_windows, slide
 from tests.hot_path import violations
@@ -53,6 +53,12 @@ def labels_of(forward: Callable[[Tensor, list[Place]], Tensor], volumes: list[Te
     return [found[number] for number in range(len(volumes))]
 
 
+def masks_of(forward: Callable[[Tensor, list[Place]], Tensor], volumes: list[Tensor], how: Windows) -> list[Tensor]:
+    with torch.inference_mode():
+        found = dict(slide(forward, volumes, how, lambda _, shape: Masks(shape, CPU)))
+    return [found[number] for number in range(len(volumes))]
+
+
 def textbook(network: nn.Module, volume: Tensor, how: Windows) -> Tensor:
     """Every window by itself, all sums and weights of the volume held at once. Not for volumes below a window."""
     starts = [
@@ -86,6 +92,18 @@ def test_scores_and_labels_are_the_textbooks(mode: str, overlap: tuple[float, fl
         expected = textbook(network, volume, how)
         torch.testing.assert_close(score, expected, atol=1e-5, rtol=1e-5)
         assert torch.equal(label, score.argmax(0).to(torch.uint8))
+
+
+@pytest.mark.parametrize("mode", ["gaussian", "constant"])
+@pytest.mark.parametrize("overlap", [(0.0, 0.25, 0.5), (0.6, 0.3, 0.8)])
+def test_masks_are_the_textbooks_scores_above_0(mode: str, overlap: tuple[float, float, float]) -> None:
+    network, volumes, how = net(), volumes_of(*LARGE), make(mode=mode, overlap=overlap)
+    for volume, mask in zip(volumes, masks_of(lambda batch, _: network(batch), volumes, how), strict=True):
+        expected = textbook(network, volume, how)
+        sure = expected.abs() > 1e-5  # another order of sums may turn the sign of what is nearly 0
+        assert mask.dtype == torch.bool
+        assert torch.equal(mask[sure], expected[sure] > 0)
+        assert sure.float().mean() > 0.99
 
 
 def test_windows_of_several_volumes_share_batches() -> None:
@@ -138,8 +156,9 @@ def test_ticks_count_every_window() -> None:
     assert sum(ticks) == sum(count_windows(volume.shape[1:], how) for volume in volumes)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("decided", ["labels", "masks"])
 @pytest.mark.parametrize("overlap", [0.25, 0.5])
-def test_few_sums_are_held_at_once(overlap: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_sums_are_held_at_once(overlap: float, decided: str, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
     add = Canvas.add
 
@@ -150,7 +169,8 @@ def test_few_sums_are_held_at_once(overlap: float, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Canvas, "add", watched)
     shape, classes = (60, 60, 40), 5
     how = make(window=(20, 20, 20), overlap=(overlap,) * 3, batch_size=1)
-    labels_of(lambda batch, _: batch.expand(-1, classes, -1, -1, -1), volumes_of(shape), how)
+    of = labels_of if decided == "labels" else masks_of
+    of(lambda batch, _: batch.expand(-1, classes, -1, -1, -1), volumes_of(shape), how)
     assert held[-1] == 0
     assert max(held) <= 0.26 * 4 * classes * 60 * 60 * 40
 

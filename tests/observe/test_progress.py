@@ -27,8 +27,8 @@ def test_a_log_gets_a_line_now_and_then_and_one_per_validation() -> None:
         clock.now += 0.5
         progress.update(step, loss=1 / step, samples_per_s=16.0, wait_share=0.012)
     assert len(stream.getvalue().splitlines()) == round(40 * 0.5 / PLAIN_EVERY)
-    progress.update(40, dice=0.8)
-    progress.update(40, dice=0.7)
+    progress.update(40, score=0.8)
+    progress.update(40, score=0.7)
     progress.stop("stopped: done")
     start = "step 40/100 (40%)  20 s, at most 30 s left"
     rest = "loss 0.0250  16.0 samples/s  waiting for data 1.2%"
@@ -46,7 +46,7 @@ def test_a_terminal_is_redrawn_in_place_and_keeps_validations() -> None:
     progress.start(10)
     for step in range(1, 11):
         clock.now += 1
-        progress.update(step, loss=0.5, dice=0.25 if step == 5 else None)
+        progress.update(step, loss=0.5, score=0.25 if step == 5 else None)
     progress.stop("end")
     progress.stop()
     text = stream.getvalue()
@@ -59,7 +59,7 @@ def test_a_terminal_is_redrawn_in_place_and_keeps_validations() -> None:
 def test_nothing_is_drawn_between_redraws_or_outside_a_run() -> None:
     stream, clock = io.StringIO(), Hand()
     progress = Progress(stream, clock=clock)
-    progress.update(1, dice=0.5)
+    progress.update(1, score=0.5)
     progress.stop()
     progress.start(10)
     progress.update(1, loss=3.0)
@@ -75,7 +75,16 @@ def test_a_second_run_forgets_the_first() -> None:
     stream, clock = io.StringIO(), Hand()
     progress = Progress(stream, clock=clock)
     progress.start(10, 0.9)
-    progress.update(9, loss=1.0, dice=0.8)
+    progress.update(9, loss=1.0, score=0.8)
     progress.start(20)
-    progress.update(3, dice=0.1)
+    progress.update(3, score=0.1)
     assert stream.getvalue().splitlines()[-1] == "step 3/20 (15%)  0 s  Dice 0.1000 (best 0.1000)"
+
+
+def test_a_run_that_goes_by_iou_is_told_by_it() -> None:
+    stream = io.StringIO()
+    progress = Progress(stream, clock=Hand())
+    progress.start(10, 0.9, "iou")
+    progress.update(5, score=0.5)
+    assert "IoU 0.5000 (best 0.5000, target 0.9000)" in stream.getvalue()
+    assert "Dice" not in stream.getvalue()

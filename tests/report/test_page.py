@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from hasten.report.page import write_report
+from hasten.report.read import read_run
+from hasten.report.view import view_of
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
@@ -233,3 +235,15 @@ def test_out_may_be_a_folder_or_lie_in_a_new_one(make_run: MakeRun, tmp_path: Pa
     assert write_report([run], run) == run / "report.html"
     assert write_report([run], tmp_path / "new" / "page.html").is_file()
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
+
+
+def test_regions_have_their_curves_in_the_order_of_the_run(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run()
+    scores = {"whole tumour": 0.9, "core": 0.8, "an enhancing part": 0.7}
+    lines = [
+        {"kind": "validation", "step": step, "time_s": float(step), "dice": 0.8, "dice_per_class": scores}
+        for step in (1, 2)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    keys = [key.name for key in view_of(read_run(folder), "run-1").dice_keys]
+    assert keys == ["Mean", *scores, "Target"]

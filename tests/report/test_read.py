@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hasten.report.read import read_run
-from hasten.report.words import time_to
+from hasten.report.words import common_metric, metric, time_to, verdict
 
 MakeRun = Callable[..., Path]
 
@@ -89,3 +89,47 @@ def test_examples_are_never_unpickled(make_run: MakeRun) -> None:
     run = read_run(folder)
     assert run.examples == ()
     assert any("examples.npz cannot be read" in note for note in run.notes)
+
+
+# Another metric, and regions
+
+
+def by_iou(folder: Path) -> Path:
+    """The run as one that went by IoU, of a score of 0.1 below its Dice."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "validation":
+            line["iou"] = line["dice"] - 0.1
+            line["iou_per_class"] = {name: value - 0.1 for name, value in line["dice_per_class"].items()}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_a_run_that_goes_by_iou_is_read_by_it(make_run: MakeRun) -> None:
+    target = {"metric": "mean_iou", "value": 0.7, "reached": True, "time_s": 50.0}
+    run = read_run(by_iou(make_run(summary={"target": target, "best": {"metric": "mean_iou"}})))
+    dice = read_run(by_iou(make_run("other")))
+    assert metric(run) == "mean IoU"
+    assert metric(dice) == "mean Dice"
+    for one, other in zip(run.validations, dice.validations, strict=True):
+        assert one.score == pytest.approx(other.score - 0.1)
+        assert one.per_class == pytest.approx({name: score - 0.1 for name, score in other.per_class.items()})
+    assert run.best_score == max(record.score for record in run.validations)
+    assert "IoU" in verdict(run)
+    assert common_metric([run, run]) == "mean IoU"
+    assert common_metric([run, dice]) == "score (mean IoU or mean Dice)"
+
+
+def test_a_run_in_progress_knows_its_metric_from_its_settings(make_run: MakeRun) -> None:
+    folder = by_iou(make_run())
+    (folder / "summary.json").unlink()
+    (folder / "run.yaml").write_text("train:\n  metric: iou\n  target: 0.7\n")
+    run = read_run(folder)
+    assert (run.metric, run.target) == ("mean_iou", 0.7)
+    assert run.best_score == max(record.score for record in run.validations)
+
+
+def test_lines_without_the_metric_are_counted(make_run: MakeRun) -> None:
+    run = read_run(make_run(summary={"target": {"metric": "mean_iou", "value": None}, "best": {}}))
+    assert run.validations == ()
+    assert any("lack a finite step, time_s or iou" in note for note in run.notes)

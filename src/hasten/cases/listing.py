@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,10 @@ class Listing:
     modality: str = ""
     remote: tuple[Remote, ...] = ()
     """Files of the cases that are elsewhere; their paths are those of local copies, which may be still to come."""
+    regions: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Overlapping classes, name to label values, as in CaseSet."""
+    region_values: dict[str, int] = field(default_factory=dict)
+    """Label value that each region is painted with (nnU-Net's regions_class_order), as in CaseSet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

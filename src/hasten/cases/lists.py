@@ -8,6 +8,7 @@ from pathlib import Path
 from hasten.cases.decathlon import read_decathlon
 from hasten.cases.labels import parse_labels
 from hasten.cases.listing import Listing, case_from_entry, join_entries, load_json
+from hasten.cases.nnunet import is_nnunet
 from hasten.cases.pairs import declared_labels
 from hasten.cases.place import Place
 
@@ -18,7 +19,7 @@ def read_json_list(path: Path, place: Place) -> Listing:
     Raises ValueError.
     """
     content = load_json(path)
-    if isinstance(content, dict) and ("training" in content or "file_ending" in content):
+    if isinstance(content, dict) and ("training" in content or is_nnunet(content)):
         return read_decathlon(path, place)
     declared = content if isinstance(content, dict) else {"cases": content}
     entries = declared.get("cases")

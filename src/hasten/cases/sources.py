@@ -53,6 +53,8 @@ def load_case_set(
         channels=_checked_channels(listing, sum(num_channels for _, num_channels, _ in headers)),
         spatial_dims=dims,
         modality=listing.modality,
+        regions=listing.regions,
+        region_values=listing.region_values,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,11 @@ class CaseSet:
     spatial_dims: int = 3
     modality: str = ""
     """The first channel's modality as the source names it ("MRI", "CT", ""), used by the plan."""
+    regions: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Overlapping classes to learn instead of `labels`: name to label values, in the order in which a label map is
+    painted from them, later ones over earlier ones."""
+    region_values: dict[str, int] = field(default_factory=dict)
+    """Label value that each region is painted with; empty for the one value that is in no later region."""
 
 
 @dataclass(frozen=True, slots=True)

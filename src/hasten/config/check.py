@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hasten.config.regions import region_mistakes
 from hasten.config.schema import (
     CacheConfig,
     DataConfig,
@@ -23,6 +24,8 @@ from hasten.config.schema import (
 )
 from hasten.config.size import parse_size
 from hasten.config.url import is_url, shown
+
+_METRICS = {"dice": "a Dice", "iou": "an IoU"}
 
 
 def check_run(config: RunConfig) -> list[str]:
@@ -49,7 +52,7 @@ def _data(data: DataConfig) -> Iterator[str]:
         yield _wrong(f"{at}.fraction", "must lie between 0 and 1, both excluded", split.fraction)
     if split.num_folds < 2:
         yield _wrong(f"{at}.num_folds", "must be 2 or more", split.num_folds)
-    elif not 0 <= split.fold < split.num_folds:
+    elif split.by != "nnunet" and not 0 <= split.fold < split.num_folds:
         yield _wrong(f"{at}.fold", f"must be 0 to {split.num_folds - 1} (num_folds is {split.num_folds})", split.fold)
     if split.by == "list" and not split.validation:
         yield f"{at}.validation: must name the cases to validate on, since {at}.by is list"
@@ -59,6 +62,10 @@ def _data(data: DataConfig) -> Iterator[str]:
         repeated = sorted({case for case in split.validation if split.validation.count(case) > 1})
         yield _wrong(f"{at}.validation", "must name each case once", ", ".join(repeated))
     yield from _at_least(0, split, at, "seed")
+    if data.regions:
+        yield from (f"data.regions: {mistake}" for mistake in region_mistakes(data.regions, data.region_values or {}))
+    elif data.regions is not None and data.region_values:
+        yield "data.region_values: is of no use, since data.regions is empty; leave one of them out"
 
 
 def _prepare(prepare: PrepareConfig) -> Iterator[str]:
@@ -146,7 +153,7 @@ def _train(train: TrainConfig) -> Iterator[str]:
         if not 0 <= value < 1:
             yield _wrong(f"train.{name}", f"must lie in 0 <= {name} < 1", value)
     if train.target is not None and not 0 < train.target <= 1:
-        yield _wrong("train.target", "must be a Dice above 0 and at most 1", train.target)
+        yield _wrong("train.target", f"must be {_METRICS[train.metric]} above 0 and at most 1", train.target)
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", train.device):
         yield _wrong("train.device", "must be auto, cpu, cuda or cuda:N", train.device)
 

@@ -19,6 +19,8 @@ from hasten.config.places import Key, read_document
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
 
+_T = typing.TypeVar("_T")
+
 
 def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
     """The run that a YAML file and overrides describe; without a file, the defaults and the overrides.
@@ -42,19 +44,12 @@ def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> R
     _drop_empty_sections(tree)
     from_override: set[Key] = set()
     for text in overrides:
-        problem = _apply(text, tree, origins, from_override)
+        problem = apply_override(text, tree, origins, from_override)
         if problem:
             mistakes.append(f"override '{text}': {problem}")
-    config, found = _validate(tree)
-    found += [_split_message(message) for message in check_run(config) if not _hangs_on(message, found)]
-    known = list(origins)  # in the order of the file, then of the overrides
-    found.sort(key=lambda item: next((known.index(at) for at in _prefixes(item[0]) if at in origins), len(known)))
-    mistakes += [f"{_place(at, origins, path)}{message}" for at, message in found]
-    if mistakes:
-        if len(mistakes) == 1:
-            raise ValueError(mistakes[0])
-        name = str(path) if path is not None else "the run's settings"
-        raise ValueError(f"{name}: {len(mistakes)} mistakes\n" + "\n".join(f"  {mistake}" for mistake in mistakes))
+    config, found = checked_as(RunConfig, tree)
+    found += range_mistakes(config, found)
+    refuse(mistakes, found, origins, path)
     folder = path.parent if path is not None else Path()
     source_folder = Path() if ("data", "source") in from_override else folder
     cache_folder = Path() if ("cache", "dir") in from_override else folder
@@ -63,9 +58,28 @@ def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> R
     return dataclasses.replace(config, data=data, cache=cache)
 
 
+def range_mistakes(config: RunConfig, found: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
+    """What `check_run` says of a config with its path, but for what follows from the mistakes already found."""
+    return [_split_message(message) for message in check_run(config) if not _hangs_on(message, found)]
+
+
+def refuse(mistakes: Sequence[str], found: list[tuple[Key, str]], origins: dict[Key, str], path: Path | None) -> None:
+    """Raise one ValueError with all mistakes, if there are any: those that are whole, then `found` by its places."""
+    known = list(origins)  # in the order of the file, then of the overrides
+    in_order = sorted(
+        found, key=lambda item: next((known.index(at) for at in _prefixes(item[0]) if at in origins), len(known))
+    )
+    told = [*mistakes, *(f"{_place(at, origins, path)}{message}" for at, message in in_order)]
+    if len(told) == 1:
+        raise ValueError(told[0])
+    if told:
+        name = str(path) if path is not None else "the run's settings"
+        raise ValueError(f"{name}: {len(told)} mistakes\n" + "\n".join(f"  {mistake}" for mistake in told))
+
+
 def from_dict(tree: dict[str, Any], where: str) -> RunConfig:
     """The run that `to_dict` gave, or an edited form of it. Raises ValueError that begins with `where`."""
-    config, found = _validate(tree)
+    config, found = checked_as(RunConfig, tree)
     mistakes = [f"{_dotted(at)}: {message}" if at else message for at, message in found] or check_run(config)
     if mistakes:
         raise ValueError(f"{where}: " + "; ".join(mistakes))
@@ -104,8 +118,15 @@ def _sections(cls: type, at: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
     types = typing.get_type_hints(cls)
     yield at, types
     for name, kind in types.items():
-        if dataclasses.is_dataclass(kind):
-            yield from _sections(typing.cast("type", kind), (*at, name))
+        section = _section_of(kind)
+        if section is not None:
+            yield from _sections(section, (*at, name))
+
+
+def _section_of(kind: Any) -> type | None:
+    """The dataclass that a field holds, which may be left out."""
+    found = [one for one in (kind, *typing.get_args(kind)) if isinstance(one, type) and dataclasses.is_dataclass(one)]
+    return found[0] if found else None
 
 
 def _drop_empty_sections(tree: dict[Any, Any]) -> None:
@@ -123,7 +144,7 @@ def _get(tree: Any, at: Key) -> Any:
     return tree
 
 
-def _apply(text: str, tree: dict[Any, Any], origins: dict[Key, str], from_override: set[Key]) -> str | None:
+def apply_override(text: str, tree: dict[Any, Any], origins: dict[Key, str], from_override: set[Key]) -> str | None:
     """Write one override into `tree`; the problem, if it cannot be."""
     dotted, equals, value_text = text.partition("=")
     names = dotted.strip().split(".")
@@ -149,21 +170,25 @@ def _apply(text: str, tree: dict[Any, Any], origins: dict[Key, str], from_overri
     return None
 
 
-def _validate(tree: dict[Any, Any]) -> tuple[RunConfig, list[tuple[Key, str]]]:
-    """The config, and every mistake of type or name with its path; the fields with a mistake are at their default."""
+def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T, list[tuple[Key, str]]]:
+    """A tree as a dataclass, and every mistake of type or name with its path; a field with one is at its default.
+
+    under: path of the tree in the file, with which paths begin. All fields of `cls` must have defaults.
+    """
     # Imported here: it is the slowest import of the command line, and `hasten --help` needs none of it.
     from pydantic import TypeAdapter, ValidationError
 
-    adapter = TypeAdapter(RunConfig)
-    mistakes = list(_booleans(tree))
+    adapter = TypeAdapter(cls)
+    mistakes = [((*under, *at), message) for at, message in _booleans(cls, tree, under)]
     try:
         return adapter.validate_python(tree, extra="forbid"), mistakes
     except ValidationError as errors:
-        names = {(*at, name) for at, types in _sections(RunConfig) for name in types}
+        names = {(*under, *at, name) for at, types in _sections(cls) for name in types}
         sound = copy.deepcopy(tree)
         for error in errors.errors(include_url=False):
             at = error["loc"]
-            mistakes.append(((*at[:-1], str(at[-1])) if error["type"] == "invalid_key" else at, _explain(error, names)))
+            key = (*under, *at[:-1], str(at[-1])) if error["type"] == "invalid_key" else (*under, *at)
+            mistakes.append((key, _explain(error, (*under, *at), names)))
             _remove(sound, at)
         return adapter.validate_python(sound, extra="forbid"), mistakes
 
@@ -185,20 +210,19 @@ def _hangs_on(message: str, mistakes: list[tuple[Key, str]]) -> bool:
     return any(re.search(rf"\b{re.escape(field)}\b", rule) for field in fields)
 
 
-def _booleans(tree: dict[Any, Any]) -> Iterator[tuple[Key, str]]:
+def _booleans(cls: type, tree: dict[Any, Any], under: Key) -> Iterator[tuple[Key, str]]:
     """true and false given for a number: pydantic would take them for 1 and 0."""
-    for at, types in _sections(RunConfig):
+    for at, types in _sections(cls):
         section = _get(tree, at)
         for name, kind in types.items():
             value = section.get(name) if isinstance(section, dict) else None
             is_number = typing.get_origin(kind) is not tuple and {int, float} & {kind, *typing.get_args(kind)}
             if isinstance(value, bool) and is_number:
-                yield (*at, name), f"{_dotted((*at, name))}: must be a number (given {value})"
+                yield (*at, name), f"{_dotted((*under, *at, name))}: must be a number (given {value})"
 
 
-def _explain(error: Any, names: set[Key]) -> str:
+def _explain(error: Any, at: Key, names: set[Key]) -> str:
     """A pydantic error in the words of the file: path, rule, what was given, what may have been meant."""
-    at: Key = tuple(error["loc"])
     dotted = _dotted(at)
     given = reprlib.repr(error["input"])
     match error["type"]:

@@ -82,6 +82,12 @@ class _Plan:
         return self.fingerprint.modality.strip().upper().startswith("CT")
 
     @property
+    def scaling(self) -> str:
+        """The channels' common name, small: nnU-Net's way to say how intensities are scaled. "" if they differ."""
+        names = {name.strip().casefold() for name in self.fingerprint.channels}
+        return names.pop() if len(names) == 1 else ""
+
+    @property
     def num_strides(self) -> int:
         """Strides between levels: as many as given strides or channels say, else at most what the budget allows."""
         network = self.config.network
@@ -131,6 +137,10 @@ def _spacing(plan: _Plan) -> Decision:
 
 def _intensity(plan: _Plan) -> Decision:
     channels = plan.fingerprint.channels
+    if plan.scaling == "nonorm":
+        return Decision("none", "the channels are named noNorm, nnU-Net's word for values that are kept")
+    if plan.scaling == "rgb_to_0_1":
+        return Decision("window", "the channels are named rgb_to_0_1, nnU-Net's word for 0 to 255 brought to 0 to 1")
     if plan.is_ct and len(channels) > 1 and not all(name.strip().upper().startswith("CT") for name in channels):
         return Decision("zscore", f"{', '.join(channels)}: channels of different units have no window in common")
     if plan.is_ct:
@@ -141,6 +151,8 @@ def _intensity(plan: _Plan) -> Decision:
 def _window(plan: _Plan) -> Decision:
     if plan.config.prepare.intensity != "window":
         return Decision((0.0, 1.0), "not used")
+    if plan.scaling == "rgb_to_0_1":
+        return Decision((0.0, 255.0), "what 8 bits hold")
     statistics = plan.fingerprint.foreground_intensity
     low, high = math.floor(min(statistics["p0_5"])), math.ceil(max(statistics["p99_5"]))
     margin = max(10, (high - low) // 4)

@@ -23,14 +23,15 @@ OptimizerName = Literal["muon", "adamw", "sgd", "novograd", "lamb", "nvlamb", "l
 class SplitConfig:
     """Which cases are held out for validation."""
 
-    by: Literal["fraction", "fold", "list"] = "fraction"
-    """`fraction`: a seeded draw; `fold`: cross-validation; `list`: the ids in `validation`."""
+    by: Literal["fraction", "fold", "list", "nnunet"] = "fraction"
+    """`fraction`: a seeded draw; `fold`: cross-validation; `list`: the ids in `validation`; `nnunet`: the folds of
+    nnU-Net's splits_final.json, or without one those it would draw."""
     fraction: float = 0.2
     """Share of the cases that is validated on (by: fraction)."""
     seed: int = 0
     """Seed of the shuffle before a fraction or folds are cut."""
     fold: int = 0
-    """Which fold is validated on, 0-based (by: fold)."""
+    """Which fold is validated on, 0-based (by: fold or nnunet)."""
     num_folds: int = 5
     """Number of folds (by: fold)."""
     validation: tuple[str, ...] = ()
@@ -45,6 +46,13 @@ class DataConfig:
     """A Decathlon folder or its dataset.json, a folder with images/ and labels/, or a JSON or CSV list."""
     spatial_dims: Literal[2, 3] | None = None
     """Declared dimension of the images; None takes what the files say."""
+    regions: dict[str, tuple[int, ...]] | None = None
+    """Classes that overlap, name: [label values], each a network output of its own; None takes what the source says.
+
+    A label map is painted from them in this order, later ones over earlier ones; {} learns the plain classes.
+    """
+    region_values: dict[str, int] | None = None
+    """Label value that each region is painted with; None takes the one value of it that is in no later region."""
     split: SplitConfig = field(default_factory=SplitConfig)
 
 
@@ -217,8 +225,10 @@ class TrainConfig:
     """Checkpoints to resume from that are kept; older ones are removed."""
     validate_async: bool = False
     """Validate a copy of the weights beside the training instead of in its place."""
+    metric: Literal["dice", "iou"] = "dice"
+    """What `target` and the best checkpoint go by; a validation tells both."""
     target: float | None = None
-    """Stop when the mean foreground Dice of a validation reaches this."""
+    """Stop when the mean of the metric over cases and foreground classes, or regions, reaches this."""
     max_seconds: float | None = None
     """Stop at the first validation after this many seconds of the run."""
 

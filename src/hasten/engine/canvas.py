@@ -62,6 +62,27 @@ class Labels:
         return self._out
 
 
+class Masks:
+    """(K, D, H, W) bool, the voxels where a score is above 0. Weights are positive, so none are summed."""
+
+    def __init__(self, shape: Triple, device: torch.device) -> None:
+        self._shape, self._device = shape, device
+        self._out: Tensor | None = None
+
+    def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
+        return None
+
+    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+        if self._out is None:
+            with torch.inference_mode(False):  # a result that its owner may change
+                self._out = torch.empty((len(sums), *self._shape), dtype=torch.bool, device=self._device)
+        self._out[(slice(None), *slot)] = (sums > 0).to(self._device)
+
+    def result(self) -> Tensor:
+        assert self._out is not None
+        return self._out
+
+
 class Scores:
     """Weighted means, (K, D, H, W). Where type and device allow, the result itself holds the sums."""
 

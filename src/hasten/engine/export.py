@@ -97,7 +97,7 @@ def _network(content: dict[str, Any], config: RunConfig, *, where: str) -> nn.Mo
     network = build_network(
         config.network,
         num_channels=len(content["channels"]),
-        num_classes=len(content["labels"]),
+        num_classes=len(content.get("regions") or content["labels"]),
         spatial_dims=content["spatial_dims"],
     )
     load_weights(network, content["weights"], where=where)
@@ -106,6 +106,8 @@ def _network(content: dict[str, Any], config: RunConfig, *, where: str) -> nn.Mo
 
 def _metadata(content: dict[str, Any]) -> dict[str, str]:
     config = {name: section for name, section in content["config"].items() if name not in _PRIVATE}
+    # In the order of the output's channels, each of which is a sigmoid's; without regions they are those of `labels`.
+    regions = {name: json.dumps(content[name]) for name in ("regions", "region_values") if content.get("regions")}
     return {
         "format": "pt",
         "hasten": hasten.__version__,
@@ -115,6 +117,7 @@ def _metadata(content: dict[str, Any]) -> dict[str, str]:
         "spatial_dims": str(content["spatial_dims"]),
         "step": str(content["step"]),
         "dice": str(content["dice"]),
+        **regions,
     }
 
 

@@ -15,7 +15,7 @@ from hasten.config.schema import Triple
 from hasten.distribute.balance import bucket_shape
 from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
-from hasten.engine.canvas import Labels, Scores, score_room
+from hasten.engine.canvas import Labels, Masks, Scores, score_room
 from hasten.engine.scores import Average, averaged, first_output
 from hasten.engine.shortage import out_of_memory
 from hasten.engine.step import autocast, memory_format, shaped
@@ -53,11 +53,15 @@ class Inference:
     """Type of the sums of windows; fp16 takes half the memory and is off by a thousandth of the largest score."""
     sums_on_host: bool = False
     """Whether windows are summed in host memory from the start, and not only where the device has no room."""
+    overlapping: bool = False
+    """Whether the scores are of classes that may overlap, each held where its score is above 0."""
 
 
 @torch.inference_mode()
 def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) -> Iterator[tuple[int, Tensor]]:
     """Yield (position in `volumes`, (D, H, W) uint8 class index on the device), each as soon as it is known.
+
+    Where classes overlap, it is (K, D, H, W) bool, the voxels that each holds.
 
     volumes: (C, D, H, W) tensors of any float dtype, on any device. Windows of several large volumes share a batch;
     of scores, only those that still wait for a window are held. Where memory runs out, batches are halved, a volume
@@ -79,7 +83,7 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) 
             lambda batch, _: _forward(network, batch, how),
             (volumes[position] for position in large),
             _windows(how),
-            lambda _, shape: Labels(shape, how.device),
+            lambda _, shape: Masks(shape, how.device) if how.overlapping else Labels(shape, how.device),
         )
         for number, labels in found:
             yield large[number], labels
@@ -173,5 +177,6 @@ def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, how: Inferen
         d, h, w = (slice(start, start + side) for start, side in zip(corner, _shape(volume), strict=True))
         batch[number, :, d, h, w] = volume.to(how.device, torch.float32)
         places.append((d, h, w))
-    labels = _forward(network, batch, how).max(1)[1].to(torch.uint8)
-    return [labels[number, d, h, w] for number, (d, h, w) in enumerate(places)]
+    scores = _forward(network, batch, how)
+    found = scores > 0 if how.overlapping else scores.max(1)[1].to(torch.uint8)
+    return [found[number, ..., d, h, w] for number, (d, h, w) in enumerate(places)]

@@ -24,16 +24,16 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
     """The cases of image files, and of the image files in folders, in the order given and by name within a folder.
 
     Where the network takes several channels, files `NAME_0000`, `NAME_0001`, ... are the channels of the case NAME; a
-    file that holds all the channels is a case by itself. For one channel, the ending is taken off where every file of
-    a folder ends in `_0000`. Raises one ValueError that lists every input whose header cannot be read, or that has
-    another number of channels or dimensions than the network was trained on.
+    file that holds all the channels is a case by itself. Where every file of a folder ends in `_0000`, that is taken
+    off: it is an nnU-Net folder with a file for each case. Raises one ValueError that lists every input whose header
+    cannot be read, or that has another number of channels or dimensions than the network was trained on.
     """
     files: list[_File] = []
     wrong: list[str] = []
     names: dict[Path, str] = {}
     for path in inputs:
         listed = _listed(path)
-        names.update(_names(listed, len(channels)) if path.is_dir() else {})
+        names.update(_names(listed) if path.is_dir() else {})
         for file in listed:
             try:
                 shape, num_channels, _ = read_file_header(file)
@@ -66,9 +66,9 @@ def _listed(path: Path) -> list[Path]:
     return files
 
 
-def _names(files: list[Path], num_channels: int) -> dict[Path, str]:
-    """Shorter names for the files of an nnU-Net folder of one channel."""
-    if num_channels > 1 or not all(stem(file).endswith("_0000") and len(stem(file)) > 5 for file in files):
+def _names(files: list[Path]) -> dict[Path, str]:
+    """Shorter names for the files of an nnU-Net folder that holds one file for each case."""
+    if not all(stem(file).endswith("_0000") and len(stem(file)) > 5 for file in files):
         return {}
     return {file: stem(file)[:-5] for file in files}
 

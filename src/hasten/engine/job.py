@@ -16,6 +16,7 @@ from torch import nn
 
 from hasten.cache.fingerprint import get_fingerprint
 from hasten.cache.key import cache_dir
+from hasten.cases.regions import Region, regions_of, with_regions
 from hasten.cases.sources import load_case_set
 from hasten.cases.split import split_cases
 from hasten.cases.types import Case, CaseSet
@@ -26,7 +27,7 @@ from hasten.config.plan import Decision, make_plan
 from hasten.config.schema import RunConfig, Triple
 from hasten.distribute.world import World
 from hasten.engine.infer import Inference
-from hasten.nets.build import build_network, divisor, network_mistake
+from hasten.nets.build import Loss, build_loss, build_network, divisor, network_mistake
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,9 +43,30 @@ class Planned:
     device: torch.device
 
     @property
+    def regions(self) -> tuple[Region, ...]:
+        """Overlapping classes, one network output each; empty where the outputs are the classes."""
+        return regions_of(self.case_set)
+
+    @property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """Class indices of each region."""
+        return tuple(region.members for region in self.regions)
+
+    @property
     def class_names(self) -> list[str]:
-        """Foreground names in the order of the class index."""
+        """What is scored: the regions, or the foreground in the order of the class index."""
+        if self.case_set.regions:
+            return list(self.case_set.regions)
         return [name for _, name in sorted(self.case_set.labels.items())][1:]
+
+    @property
+    def num_outputs(self) -> int:
+        """Channels of the network's scores."""
+        return len(self.case_set.regions or self.case_set.labels)
+
+    def loss(self, *, over_ranks: bool = False) -> Loss:
+        """Of the network's scores and labels of class index, as `build_loss` makes it."""
+        return build_loss(self.config.loss, over_ranks=over_ranks, regions=self.members)
 
 
 def with_train(planned: Planned, **settled: Any) -> Planned:
@@ -66,6 +88,12 @@ def plan_run(config: RunConfig, plan: Path | None = None, *, world: World | None
     _raise(check_run(config))
     remote_dir = cache_dir(config.cache) / "remote"
     case_set = load_case_set(config.data.source, config.data.spatial_dims, remote_dir=remote_dir)
+    case_set = with_regions(case_set, config.data)
+    if case_set.regions and config.loss.include_background:
+        raise ValueError(
+            "loss.include_background: there is no background among regions, each of which is told from all else; "
+            "set it to false, or set data.regions={} to learn the plain classes"
+        )
     train, validation = split_cases(case_set, config.data.split)
     device = pick_device(config.train.device, world)
     fingerprint = get_fingerprint(case_set, config.cache)
@@ -187,14 +215,14 @@ def build_net(planned: Planned) -> nn.Module:
     network = build_network(
         planned.config.network,
         num_channels=len(planned.case_set.channels),
-        num_classes=len(planned.case_set.labels),
+        num_classes=planned.num_outputs,
         spatial_dims=planned.case_set.spatial_dims,
     )
     return network.to(planned.device)
 
 
-def inference_of(config: RunConfig, *, spatial_dims: int, device: torch.device) -> Inference:
-    """How a full configuration applies its network to volumes."""
+def inference_of(config: RunConfig, *, spatial_dims: int, device: torch.device, overlapping: bool = False) -> Inference:
+    """How a full configuration applies its network to volumes. overlapping: its outputs are regions."""
     train, infer = config.train, config.infer
     assert infer.patch is not None
     assert train.precision is not None
@@ -213,4 +241,5 @@ def inference_of(config: RunConfig, *, spatial_dims: int, device: torch.device) 
         channels_last=train.channels_last,
         spatial_dims=spatial_dims,
         device=device,
+        overlapping=overlapping,
     )

@@ -109,7 +109,7 @@ class Loop:
         epochs = max(1, -(-max(self.steps, self.first) // per_epoch))
         engine.load_state_dict({"iteration": self.first, "epoch_length": per_epoch, "max_epochs": epochs})
         if self.progress:
-            self.progress.start(self.steps, self.train.target)
+            self.progress.start(self.steps, self.train.target, self.train.metric)
         try:
             with ExitStack() as stack:
                 stack.enter_context(self.stop)
@@ -162,8 +162,8 @@ class Loop:
             kept = [record for record in read_jsonl(path) if record.get("step", 0) <= self.first]
             write_jsonl(path, kept)
         for record in from_first(self.world, kept):
-            dice = record.get("dice")
-            if self.train.target is not None and dice is not None and dice >= self.train.target:
+            value = record.get(self.train.metric)
+            if self.train.target is not None and value is not None and value >= self.train.target:
                 self.status, self.target_time_s = "target_reached", record["time_s"]
                 return
 
@@ -273,25 +273,26 @@ class Loop:
         self.log.pause(time.perf_counter() - begin)
 
     def _record(self, dice: Dice, step: int, network: nn.Module, *, seconds: float) -> None:
-        self.last = dice
+        self.last, value = dice, dice.value(self.train.metric)
         # The clocks of ranks differ, and all must stop at the same step.
         now = from_first(self.world, self.time_s())
         line = {"kind": "validation", "step": step, "time_s": now, "dice": dice.mean}
-        line |= {"dice_per_class": dice.per_class, "seconds": seconds}
+        line |= {"dice_per_class": dice.per_class, "iou": dice.iou, "iou_per_class": dice.iou_per_class}
+        line |= {"seconds": seconds}
         if self.world.first:
             self.observed.record(line)
-        if not self.best.value >= dice.mean:
-            self.best = Best(value=dice.mean, step=step)
+        if not self.best.value >= value:
+            self.best = Best(value=value, step=step)
             if self.world.first:
                 content = model_content(self.parts.planned, network, dice, step)
                 with self.clock.span("checkpoint"):
                     self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / "best.pt"))
-        if self.train.target is not None and dice.mean >= self.train.target:
+        if self.train.target is not None and value >= self.train.target:
             self.status, self.target_time_s = "target_reached", now
         elif self.train.max_seconds is not None and now >= self.train.max_seconds:
             self.status = "time_up"
         if self.progress:
-            self.progress.update(step, dice=dice.mean)
+            self.progress.update(step, score=value)
 
     # Checkpoints
 
@@ -335,6 +336,6 @@ class Loop:
         states = state["extra"].get("random_states", [])
         take_up_random(states, self.world, self.parts.planned.device, seed=self.train.seed, step=self.first)
         self._checked = (self.first, int(update.skipped))
-        best = best_on_disk(self.out / CHECKPOINTS / "best.pt") if self.world.first else None
+        best = best_on_disk(self.out / CHECKPOINTS / "best.pt", self.train.metric) if self.world.first else None
         self.best = from_first(self.world, best)
         self.log.losses = list(state["extra"]["losses"].to(self.parts.planned.device).unbind(0))

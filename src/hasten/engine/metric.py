@@ -1,18 +1,22 @@
-"""Streaming Dice: three counts per case and class, nothing else is kept."""
+"""Streaming Dice and IoU: three counts per case and class, nothing else is kept."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from hasten.engine.metrics.counts import confusion_counts
+from hasten.nets.losses.regions import Members, region_masks
+
+Metric = Literal["dice", "iou"]
 
 
 @dataclass(frozen=True, slots=True)
 class Dice:
-    """Dice of a validation, as MONAI's DiceMetric(include_background=False, ignore_empty=True) defines it.
+    """Dice and IoU of a validation, as MONAI's metrics (include_background=False, ignore_empty=True) define them.
 
     A class that a case's label does not hold is left out of that case. `mean` averages a case's classes, then the
     cases.
@@ -24,6 +28,13 @@ class Dice:
     """Mean over the cases that hold the class; nan if none does."""
     per_case: tuple[float, ...]
     """Mean over the classes of each case; nan for a case without foreground."""
+    iou: float
+    """Like `mean`, of the intersection over union: of a case and class it is D / (2 - D)."""
+    iou_per_class: dict[str, float]
+
+    def value(self, metric: Metric) -> float:
+        """The mean that `train.metric` names."""
+        return self.iou if metric == "iou" else self.mean
 
 
 def overlap_counts(prediction: Tensor, label: Tensor, num_classes: int) -> Tensor:
@@ -36,14 +47,32 @@ def overlap_counts(prediction: Tensor, label: Tensor, num_classes: int) -> Tenso
     return torch.stack([both, both + extra, both + missed], dim=1)
 
 
+def region_counts(masks: Tensor, label: Tensor, regions: Members) -> Tensor:
+    """(R, 3) int64 voxels of each region: in both, predicted, labelled.
+
+    masks: (R, D, H, W) bool. label: (D, H, W) class index of any integer type. regions: class indices of each.
+    """
+    counts = confusion_counts(masks[None], region_masks(label[None, None], regions))
+    both, extra, _, missed = counts[0].unbind(1)
+    return torch.stack([both, both + extra, both + missed], dim=1)
+
+
+def counts_of(found: Tensor, label: Tensor, *, num_classes: int, regions: Members) -> Tensor:
+    """`overlap_counts` of a label map, or `region_counts` of masks where there are regions."""
+    return region_counts(found, label, regions) if regions else overlap_counts(found, label, num_classes)
+
+
 def dice_of(counts: Tensor, class_names: list[str]) -> Dice:
-    """counts: (N, K - 1, 3) as `overlap_counts` gives them; class_names: K - 1 foreground names."""
+    """counts: (N, K, 3) as `counts_of` gives them; class_names: K names of foreground classes, or of regions."""
     both, predicted, labelled = counts.to(torch.float64).unbind(-1)
     dice = torch.where(labelled > 0, 2 * both / (labelled + predicted).clamp(min=1), torch.nan)
+    iou = torch.where(labelled > 0, both / (labelled + predicted - both).clamp(min=1), torch.nan)
     per_case = dice.nanmean(1)
     per_class = dice.nanmean(0)
     return Dice(
         mean=float(per_case.nanmean()),
         per_class=dict(zip(class_names, per_class.tolist(), strict=True)),
         per_case=tuple(per_case.tolist()),
+        iou=float(iou.nanmean(1).nanmean()),
+        iou_per_class=dict(zip(class_names, iou.nanmean(0).tolist(), strict=True)),
     )

@@ -12,7 +12,7 @@ from torch import nn
 from hasten.config.load import to_dict
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.job import Planned
-from hasten.engine.metric import Dice
+from hasten.engine.metric import Dice, Metric
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,17 +50,20 @@ def model_content(planned: Planned, network: nn.Module, dice: Dice, step: int) -
         "weights": network.state_dict(),
         "config": to_dict(planned.config),
         "labels": {str(value): name for value, name in case_set.labels.items()},
+        "regions": {name: list(members) for name, members in case_set.regions.items()},
+        "region_values": dict(case_set.region_values),
         "channels": list(case_set.channels),
         "spatial_dims": case_set.spatial_dims,
         "step": step,
         "dice": dice.mean,
+        "iou": dice.iou,
     }
 
 
-def best_on_disk(path: Path) -> Best:
+def best_on_disk(path: Path, metric: Metric) -> Best:
     """What best.pt holds. It may be later than last.pt, and a file that can't be read is to be written anew."""
     try:
         content = read_checkpoint(path)
     except ValueError:
         return Best(value=math.nan, step=0)
-    return Best(value=content["dice"], step=content["step"])
+    return Best(value=content.get(metric, math.nan), step=content["step"])

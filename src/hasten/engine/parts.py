@@ -25,7 +25,6 @@ from hasten.engine.ranks import share_of
 from hasten.engine.settle import Program, example_of, settle_network, settle_program
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
-from hasten.nets.build import build_loss
 from hasten.nets.recompute.apply import recompute
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
@@ -104,7 +103,9 @@ def build_parts(
     if held is not None:
         engaged["cases in parts"] = Engaged(True, f"{held.deal.parts} parts; {part_balance(held.deal)}")
     engaged["arena home"] = Engaged(True, f"{trained.home}, {size}")
-    inference = inference_of(planned.config, spatial_dims=dims, device=planned.device)
+    inference = inference_of(
+        planned.config, spatial_dims=dims, device=planned.device, overlapping=bool(planned.regions)
+    )
     captured = _captured(planned, step, program, engaged)
     if captured is None:
         planned = with_train(planned, capture=False)
@@ -144,7 +145,7 @@ def _fit_batch(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]
     with autocast(planned.device, train.precision):
         found = find_batch_size_for(
             network,
-            build_loss(config.loss),
+            planned.loss(),
             tuple(example_of(planned).shape[1:]),
             num_classes=len(planned.case_set.labels),
             device=planned.device,
@@ -190,7 +191,7 @@ def _step(planned: Planned, network: nn.Module, strategy: Strategy) -> TrainStep
     )
     return TrainStep(
         network=network.train(),
-        loss=build_loss(planned.config.loss, over_ranks=shared.sync_loss and strategy.same_loss),
+        loss=planned.loss(over_ranks=shared.sync_loss and strategy.same_loss),
         update=update,
         precision=train.precision,
         channels_last=train.channels_last,

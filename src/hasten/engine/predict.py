@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from hasten.cases.formats import is_nifti, is_picture
-from hasten.cases.nifti import write_label_nifti
-from hasten.cases.picture import write_label_picture
 from hasten.cases.read import read_image
+from hasten.cases.regions import Region, paint, resolve_regions
 from hasten.cases.types import Case, Volume
 from hasten.config.load import from_dict
 from hasten.config.schema import PrepareConfig, RunConfig
 from hasten.engine.infer import Inference, infer_labels
 from hasten.engine.inputs import find_cases, listing
 from hasten.engine.job import inference_of, pick_device
+from hasten.engine.label_files import label_names, write_label
 from hasten.engine.step import memory_format
 from hasten.engine.weights import load_weights, read_model
 from hasten.nets.build import build_network
@@ -43,6 +44,8 @@ class Model:
     channels: tuple[str, ...]
     values: tuple[int, ...]
     """Label value of each class index."""
+    regions: tuple[Region, ...] = ()
+    """Overlapping classes, one of the network's outputs each; empty where its outputs are the classes."""
 
 
 def predict(
@@ -51,24 +54,33 @@ def predict(
     out: str | Path,
     *,
     overwrite: bool = False,
+    regions: bool = False,
+    ending: str | None = None,
     device: str = "auto",
     tick: Tick | None = None,
 ) -> list[Path]:
     """Write a label map for every input, with the shape, affine and orientation of the input; returns the paths.
 
+    Of a run with overlapping classes the label map is painted region after region. regions: write the mask of each,
+    too, 0 and 1, in a folder of `out` named after the region.
+
     run: a run directory, or a best.pt. inputs: image files, or folders of them; `find_cases` says what they hold. Names
-    in `out` are those of the cases, label values those of the training set. Everything that names and headers can tell
-    (a missing file, other channels, an output that exists without `overwrite`, that is an input or that two inputs
-    share) is a ValueError before anything is predicted or written. An input whose voxels then prove unreadable does not
-    stop the others: once they are written, one ValueError lists those that failed.
+    in `out` are those of the cases with `ending`, or the one that `label_names` takes for None; label values are those
+    of the training set. Everything that names and headers can tell (a missing file, other channels, an output that
+    exists without `overwrite`, that is an input or that two inputs share) is a ValueError before anything is predicted
+    or written. An input whose voxels then prove unreadable does not stop the others: once they are written, one
+    ValueError lists those that failed.
     """
     run, out = Path(run), Path(out)
     files = [Path(path) for path in ([inputs] if isinstance(inputs, (str, Path)) else inputs)]
     content = read_model(run)
     cases = find_cases(files, content["channels"], content["spatial_dims"])
-    targets = _targets(cases, out, overwrite)
+    folders = _region_folders(content, out, where=str(run)) if regions else []
+    targets = _targets([out / name for name in label_names(cases, ending)], cases, folders, overwrite)
     model = load_model(content, where=str(run), device=device)
     made = _make_folder(out)
+    for folder in folders:
+        _make_folder(folder)
     written: list[Path] = []
     failures: list[str] = []
     for case, target in zip(cases, targets, strict=True):
@@ -78,13 +90,17 @@ def predict(
         except ValueError as error:
             failures.append(str(error) if str(case.image[0].parent) in str(error) else f"{case.image[0]}: {error}")
             continue
-        _write(target, _labelled(prepared, model), volume, case)
+        label, masks = _labelled(prepared, model)
+        _write(target, label, volume, case)
+        for folder, mask in zip(folders, masks, strict=bool(folders)):
+            _write(folder / target.name, restore_label(mask, prepared.geometry, (0, 1)), volume, case)
         written.append(target)
         if tick:
             tick(len(written) + len(failures), len(cases), target)
     if made and not written:
-        with suppress(OSError):
-            out.rmdir()
+        for folder in (*folders, out):
+            with suppress(OSError):
+                folder.rmdir()
     if failures:
         heading = f"{len(failures)} of {len(cases)} inputs could not be predicted"
         others = f" ({len(written)} others are in {out})" if written else ""
@@ -98,17 +114,28 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto") -> 
     tree = {**content["config"], "train": {**content["config"]["train"], "device": device}}
     config = _on_device(from_dict(tree, where=where))
     target, dims = torch.device(config.train.device), content["spatial_dims"]
+    labels = {int(value): name for value, name in content["labels"].items()}
+    regions = resolve_regions(
+        {name: tuple(members) for name, members in content.get("regions", {}).items()},
+        content.get("region_values", {}),
+        labels,
+        f"{where}: regions",
+    )
     network = build_network(
-        config.network, num_channels=len(content["channels"]), num_classes=len(content["labels"]), spatial_dims=dims
+        config.network,
+        num_channels=len(content["channels"]),
+        num_classes=len(regions or labels),
+        spatial_dims=dims,
     )
     load_weights(network, content["weights"], where=where)
     layout = memory_format(dims, bool(config.train.channels_last))
     return Model(
         network=network.to(target).to(memory_format=layout).eval(),  # type: ignore[call-overload]
         prepare=config.prepare,
-        inference=inference_of(config, spatial_dims=dims, device=target),
+        inference=inference_of(config, spatial_dims=dims, device=target, overlapping=bool(regions)),
         channels=tuple(content["channels"]),
-        values=tuple(sorted(int(value) for value in content["labels"])),
+        values=tuple(sorted(labels)),
+        regions=regions,
     )
 
 
@@ -119,21 +146,39 @@ def _on_device(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, train=dataclasses.replace(config.train, device=str(device), precision=precision))
 
 
-def _labelled(prepared: Prepared, model: Model) -> Any:
+def _labelled(prepared: Prepared, model: Model) -> tuple[np.ndarray, np.ndarray]:
+    """The label map on the image's own voxels, and on the prepared ones the mask of each region, (R, D, H, W) uint8."""
     image = torch.from_numpy(prepared.image)
-    [(_, label)] = infer_labels(model.network, [image], model.inference)
-    return restore_label(label.cpu().numpy(), prepared.geometry, model.values)
+    [(_, found)] = infer_labels(model.network, [image], model.inference)
+    label = masks = found.cpu().numpy()
+    if model.regions:
+        label = paint(masks, model.regions)
+    return restore_label(label, prepared.geometry, model.values), masks.astype(np.uint8)
 
 
-def _targets(cases: list[Case], out: Path, overwrite: bool) -> list[Path]:
-    targets = [out / (f"{case.id}.png" if is_picture(case.image[0]) else f"{case.id}.nii.gz") for case in cases]
+def _region_folders(content: dict[str, Any], out: Path, *, where: str) -> list[Path]:
+    """One in `out` for the masks of each region. Raises ValueError without regions, or where two share a folder."""
+    names = list(content.get("regions", {}))
+    if not names:
+        raise ValueError(f"{where}: was trained without regions, so its label maps say all; leave out --regions")
+    folders = [out / re.sub(r"[^\w +-]", "_", name).strip() for name in names]
+    # Some file systems take A for a.
+    lower = [str(folder).lower() for folder in folders]
+    twice = [name for name, folder in zip(names, lower, strict=True) if lower.count(folder) > 1]
+    if twice:
+        raise ValueError(f"{where}: regions {' and '.join(twice)} would be written to one folder; leave out --regions")
+    return folders
+
+
+def _targets(targets: list[Path], cases: list[Case], folders: list[Path], overwrite: bool) -> list[Path]:
+    """The label maps to write, one a case. Raises ValueError where one can't be, or would replace something."""
     if len(set(targets)) < len(targets):
         twice = next(target for target in targets if targets.count(target) > 1)
         same = [str(case.image[0]) for case, target in zip(cases, targets, strict=True) if target == twice]
         raise ValueError(f"{twice}: {' and '.join(same)} would both be written there; give each its own --out")
     # By file number, which also knows links and file systems that take A for a.
     inputs = {_number(image) for case in cases for image in case.image}
-    for target in targets:
+    for target in [*targets, *(folder / target.name for folder in folders for target in targets)]:
         if target.exists() and _number(target) in inputs:
             raise ValueError(f"{target}: is an input; choose another --out")
         if target.exists() and not overwrite:
@@ -161,11 +206,7 @@ def _make_folder(out: Path) -> bool:
 
 def _write(target: Path, label: Any, volume: Volume, case: Case) -> None:
     try:
-        if is_picture(target):
-            write_label_picture(target, label)
-        else:
-            source = case.image[0]
-            write_label_nifti(target, label, volume.affine, like=source if is_nifti(source) else None)
+        write_label(target, label, volume, case)
     except OSError as error:
         raise ValueError(
             f"{target}: cannot be written ({error.strerror}); free some space or choose another --out"

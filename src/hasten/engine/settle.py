@@ -19,7 +19,7 @@ from hasten.engine.job import Planned, with_train
 from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, faster_compiled, fastest_variant
 from hasten.feed.rounds import RoundedProgram
 from hasten.feed.staged import Stage, StagedProgram, make_staged, stage_plan
-from hasten.nets.build import build_loss, divisor
+from hasten.nets.build import divisor
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.sample.dealt import Dealt
 from hasten.sample.mixed import MixedProgram, make_mixed
@@ -99,12 +99,13 @@ def keep_layers(planned: Planned, network: nn.Module) -> str:
 
 
 def example_of(planned: Planned, *, small: bool = False) -> Tensor:
-    """An image (1, C, ...) of the training patch's size, as the network takes it; or the smallest that norms take."""
+    """An image (1, C, ...) of the training patch's size, as the network takes it; or the smallest two that norms take."""
     channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
     patch, unit = planned.config.sample.patch, divisor(planned.config.network)
     assert patch is not None
     sides = [min(side, 2 * by) if small else side for side, by in zip(patch, unit, strict=True)]
-    image = torch.randn(1, channels, *sides[3 - dims :], generator=torch.Generator().manual_seed(0))
+    # Two, as a batch norm has but one value of each where the coarsest features are a single voxel.
+    image = torch.randn(2 if small else 1, channels, *sides[3 - dims :], generator=torch.Generator().manual_seed(0))
     return image.to(planned.device)
 
 
@@ -155,7 +156,7 @@ def probe_of(planned: Planned) -> Probe:
     assert patch is not None
     assert size is not None
     return Probe(
-        loss=build_loss(planned.config.loss),
+        loss=planned.loss(),
         shape=(1 if planned.device.type == "cpu" else min(size, 2), len(planned.case_set.channels), *patch),
         num_classes=len(planned.case_set.labels),
         spatial_dims=planned.case_set.spatial_dims,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hasten.config.schema import Triple
 from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
-from hasten.engine.canvas import Labels, Scores, Sink, score_room
+from hasten.engine.canvas import Labels, Masks, Scores, Sink, score_room
 from hasten.engine.infer import SUMS
 from hasten.engine.scores import Average, averaged, first_output
 from hasten.engine.step import memory_format
@@ -115,12 +115,31 @@ class SlidingWindowInferer:
 
     def labels(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
         """(B, 1, *S) class index of the highest score: uint8, int16 for more than 256 classes. Else as a call."""
+        return self._decided(Labels, inputs, network, args, kwargs)
+
+    def masks(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+        """(B, K, *S) bool, where the score of a class that may overlap others is above 0. Else as a call.
+
+        ValueError with average="softmax", whose shares are never below 0.
+        """
+        if self.average == "softmax":
+            raise ValueError('average="softmax": classes that may overlap have no soft-max; use "scores"')
+        return self._decided(Masks, inputs, network, args, kwargs)
+
+    def _decided(
+        self,
+        sink: type[Labels] | type[Masks],
+        inputs: Tensor,
+        network: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Tensor:
         images, extra = _unwrapped(inputs), dict(kwargs)
         chosen = extra.pop("device", self.device)
         device = torch.device(chosen) if chosen is not None else images.device
-        made = self._slide(images, network, lambda _, shape: Labels(shape, device), args, extra)
-        found = torch.stack([labels for _, labels in sorted(made, key=lambda pair: pair[0])])
-        return _wrapped(found.reshape(len(images), 1, *images.shape[2:]), inputs)
+        made = self._slide(images, network, lambda _, shape: sink(shape, device), args, extra)
+        found = torch.stack([each for _, each in sorted(made, key=lambda pair: pair[0])])
+        return _wrapped(found.reshape(len(images), -1, *images.shape[2:]), inputs)
 
     @torch.inference_mode()
     def _slide(

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from hasten.cases.regions import paint
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.infer import infer_labels
 from hasten.engine.measure import Engaged
-from hasten.engine.metric import dice_of, overlap_counts
+from hasten.engine.metric import Metric, counts_of, dice_of
 from hasten.engine.outcome import Outcome
 from hasten.engine.parts import Parts
 from hasten.observe.clock import Clock, process_start_seconds
@@ -41,18 +42,19 @@ def write_summary(out: Path, parts: Parts, clock: Clock, outcome: Outcome, *, im
         parts.engaged["CUDA graph"] = Engaged(parts.captured.engaged, parts.captured.why)
     planned, world = parts.planned, parts.step.strategy.world
     looped = seconds["train"] + seconds["wait_for_data"]
+    metric = f"mean_{planned.config.train.metric}"
     best = None if math.isnan(outcome.best.value) else outcome.best.value
     summary = {
         "status": outcome.status,
         "name": planned.case_set.name,
         "target": {
-            "metric": "mean_dice",
+            "metric": metric,
             "value": planned.config.train.target,
             "reached": outcome.target_time_s is not None,
             "time_s": outcome.target_time_s,
         },
-        "best": {"metric": "mean_dice", "value": best, "step": outcome.best.step},
-        "time_to": _times(out),
+        "best": {"metric": metric, "value": best, "step": outcome.best.step},
+        "time_to": _times(out, planned.config.train.metric),
         "seconds": seconds,
         "earlier_seconds": outcome.elapsed,
         "steps": outcome.step,
@@ -69,13 +71,13 @@ def write_summary(out: Path, parts: Parts, clock: Clock, outcome: Outcome, *, im
     return summary
 
 
-def _times(out: Path) -> dict[str, float]:
-    """Seconds to each round Dice that a validation reached."""
+def _times(out: Path, metric: Metric) -> dict[str, float]:
+    """Seconds to each round Dice or IoU that a validation reached."""
     found: dict[str, float] = {}
     for record in read_jsonl(out / METRICS_JSONL):
-        if record.get("kind") == "validation" and record.get("dice") is not None:
+        if record.get("kind") == "validation" and record.get(metric) is not None:
             for level in (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.87, 0.88, 0.89, 0.9, 0.92, 0.94, 0.95):
-                if record["dice"] >= level:
+                if record[metric] >= level:
                     found.setdefault(f"{level:.2f}", record["time_s"])
     return found
 
@@ -87,7 +89,7 @@ def write_examples(out: Path, parts: Parts, outcome: Outcome, network: nn.Module
 
     Rows run from anterior, columns from the patient's right: RAS axes turned to the radiological view.
     """
-    best = out / CHECKPOINTS / "best.pt"
+    planned, best = parts.planned, out / CHECKPOINTS / "best.pt"
     if outcome.last is None or not best.exists():
         return
     network.load_state_dict(read_checkpoint(best)["weights"])
@@ -96,7 +98,7 @@ def write_examples(out: Path, parts: Parts, outcome: Outcome, network: nn.Module
     if not order:
         return
     chosen = list(dict.fromkeys([order[0][1], order[len(order) // 2][1], order[-1][1]]))
-    ids = [parts.planned.validation[number].id for number in chosen]
+    ids = [planned.validation[number].id for number in chosen]
     cases = parts.arena.index(tuple(ids))
     content: dict[str, np.ndarray] = {}
     images = [parts.arena.image(case) for case in cases]
@@ -106,11 +108,14 @@ def write_examples(out: Path, parts: Parts, outcome: Outcome, network: nn.Module
         plane = images[number][0, layer].float().cpu()
         low, high = np.percentile(plane.numpy(), (1, 99)).tolist()  # torch.quantile refuses planes of over 4000 x 4000
         shown = ((plane - low) / max(high - low, 1e-6)).clamp(0, 1)
-        turn = (0, 1) if parts.planned.case_set.spatial_dims == 3 else ()
+        turn = (0, 1) if planned.case_set.spatial_dims == 3 else ()
         content[f"image_{number}"] = torch.flip(shown, turn).numpy()
         content[f"label_{number}"] = torch.flip(label[layer], turn).numpy()
-        content[f"prediction_{number}"] = torch.flip(prediction[layer].cpu(), turn).numpy()
+        found = prediction.cpu()[..., layer, :, :]
+        if planned.regions:
+            found = torch.from_numpy(paint(found.numpy(), planned.regions))
+        content[f"prediction_{number}"] = torch.flip(found, turn).numpy()
         content[f"name_{number}"] = np.array(ids[number])
-        counts = overlap_counts(prediction.cpu(), label, parts.arena.num_classes)
-        content[f"dice_{number}"] = np.array(dice_of(counts[None], parts.planned.class_names).mean)
+        counts = counts_of(prediction.cpu(), label, num_classes=parts.arena.num_classes, regions=planned.members)
+        content[f"dice_{number}"] = np.array(dice_of(counts[None], planned.class_names).mean)
     np.savez_compressed(out / EXAMPLES, **content)  # type: ignore[arg-type]

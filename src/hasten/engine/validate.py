@@ -1,4 +1,4 @@
-"""Validation: label maps of the held-out cases, counted as they come."""
+"""Validation: label maps of the held-out cases, or masks of their regions, counted as they come."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from hasten.distribute.balance import case_costs, validation_share
 from hasten.engine.infer import infer_labels, padded_size
-from hasten.engine.metric import Dice, dice_of, overlap_counts
+from hasten.engine.metric import Dice, counts_of, dice_of
 from hasten.engine.metrics.gather import sum_over_ranks
 from hasten.engine.parts import Parts
 from hasten.observe.ranges import VALIDATION, Range
@@ -18,7 +18,7 @@ from hasten.observe.ranges import VALIDATION, Range
 
 @Range(VALIDATION)
 def validate(parts: Parts, network: nn.Module, seconds: list[float] | None = None) -> Dice:
-    """Dice over the validation cases, on the prepared voxels. network: of the kind that is trained, not compiled.
+    """Dice and IoU over the validation cases, on the prepared voxels. network: as it is trained, but not compiled.
 
     Each rank looks at cases of its own, and what they count is added up, exactly. seconds: what each case took in the
     validation before, empty for voxels; shares are of like costs by it. It is replaced by what they took in this one.
@@ -27,14 +27,15 @@ def validate(parts: Parts, network: nn.Module, seconds: list[float] | None = Non
     cases = arena.index(tuple(case.id for case in planned.validation))
     mine = validation_share(validation_costs(parts, seconds or ()), world)
     own = [cases[position] for position in mine]
-    counts = torch.zeros(len(cases), arena.num_classes - 1, 3, dtype=torch.int64)
+    regions = planned.members
+    counts = torch.zeros(len(cases), len(planned.class_names), 3, dtype=torch.int64)
     taken = torch.zeros(len(cases), dtype=torch.float64)
     training = network.training
     network.eval()
     before = time.perf_counter()
     for position, prediction in infer_labels(network, [arena.image(case) for case in own], parts.inference):
         label = arena.label(own[position]).to(prediction.device)
-        counts[mine[position]] = overlap_counts(prediction, label, arena.num_classes)
+        counts[mine[position]] = counts_of(prediction, label, num_classes=arena.num_classes, regions=regions)
         now = time.perf_counter()
         taken[mine[position]], before = now - before, now
     network.train(training)

@@ -18,7 +18,9 @@ Shapes = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 def read_model(run: str | Path) -> dict[str, Any]:
-    """What best.pt holds: `weights`, `config`, `labels`, `channels`, `spatial_dims`, `step`, `dice`.
+    """What best.pt holds, as `model_content` makes it: `weights`, `config`, `labels`, `channels`, `step`, `dice` ...
+
+    A file written before there were regions has no `regions`, `region_values` and `iou`.
 
     run: a run directory, or a best.pt. Raises ValueError if there is none, or it is damaged or a state to resume.
     """

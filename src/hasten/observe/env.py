@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,35 @@ def environment() -> dict[str, Any]:
         "gxx": _first_line("g++", "--version"),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
+
+
+PACKAGES = (
+    "hasten", "torch", "monai", "numpy", "nibabel", "torchio", "pytorch-ignite", "isal", "batchgeneratorsv2",
+    "torchvision", "lightning", "nnunetv2",
+)  # fmt: skip
+"""Whose versions go with a result."""
+
+
+def hardware() -> dict[str, Any]:
+    """The little that a result of a benchmark must say of its machine; starts no program and imports nothing."""
+    return {
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
+        "ram_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(),
+        "card": _card(),
+    }
+
+
+def _card() -> str | None:
+    torch = sys.modules.get("torch")  # a program that never touched torch did not use the card either
+    return torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of those of `PACKAGES` that are installed."""
+    found = {name: _version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {name: known for name, known in found.items() if known is not None}
 
 
 def usable_cores() -> int:

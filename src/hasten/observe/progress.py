@@ -9,12 +9,14 @@ from typing import Any, TextIO
 
 LIVE_EVERY = 0.2
 """Seconds between redraws on a terminal."""
+SHOWN = {"dice": "Dice", "iou": "IoU"}
+"""What metrics.jsonl calls a metric, and what people do."""
 PLAIN_EVERY = 5.0
 """Seconds between lines in a log file."""
 
 
 class Progress:
-    """Shows steps, loss, Dice, speed and time left on `stream` (standard error by default)."""
+    """Shows steps, loss, Dice or IoU, speed and time left on `stream` (standard error by default)."""
 
     def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream if stream is not None else sys.stderr
@@ -25,22 +27,23 @@ class Progress:
         self._every = LIVE_EVERY if self._is_terminal else PLAIN_EVERY
         self._total = 0
         self._target: float | None = None
+        self._metric = ""
         self._began = 0.0
         self._due = 0.0
         self._first: tuple[int, float] | None = None
         """Step and time of the first update: the speed leaves out what came before it (compiling, the first read)."""
         self._loss: float | None = None
-        self._dice: float | None = None
+        self._score: float | None = None
         self._best: float | None = None
         self._speed: float | None = None
         self._wait: float | None = None
 
-    def start(self, total_steps: int, target: float | None = None) -> None:
-        """Begin a run of `total_steps` that may stop once the Dice reaches `target`."""
+    def start(self, total_steps: int, target: float | None = None, metric: str = "dice") -> None:
+        """Begin a run of `total_steps` that may stop once the metric, `dice` or `iou`, reaches `target`."""
         self.stop()
-        self._total, self._target = total_steps, target
+        self._total, self._target, self._metric = total_steps, target, SHOWN.get(metric, metric)
         self._first = None
-        self._loss = self._dice = self._best = self._speed = self._wait = None
+        self._loss = self._score = self._best = self._speed = self._wait = None
         self._began = self._clock()
         self._due = self._began + self._every
         self._running = True
@@ -56,11 +59,11 @@ class Progress:
         self,
         step: int,
         loss: float | None = None,
-        dice: float | None = None,
+        score: float | None = None,
         samples_per_s: float | None = None,
         wait_share: float | None = None,
     ) -> None:
-        """Report that `step` steps are done; None keeps what was last given. A `dice` (a validation) is shown at once.
+        """Report that `step` steps are done; None keeps what was last given. A `score` (a validation) is shown at once.
 
         Between redraws this stores a few values and compares a clock, so it may be called on every step.
         """
@@ -73,13 +76,13 @@ class Progress:
             self._speed = samples_per_s
         if wait_share is not None:
             self._wait = wait_share
-        if dice is None and now < self._due:
+        if score is None and now < self._due:
             return
-        if dice is not None:
-            self._dice = dice
-            self._best = dice if self._best is None else max(self._best, dice)
+        if score is not None:
+            self._score = score
+            self._best = score if self._best is None else max(self._best, score)
         if self._running:
-            self._draw(step, now, is_validation=dice is not None)
+            self._draw(step, now, is_validation=score is not None)
             self._due = now + self._every
 
     def stop(self, message: str = "") -> None:
@@ -98,7 +101,7 @@ class Progress:
             return
         from rich.text import Text
 
-        if is_validation:  # stays above the live line, so that the course of the Dice can be read afterwards
+        if is_validation:  # stays above the live line, so that the course of the score can be read afterwards
             self._live.console.print(Text(text), soft_wrap=True)
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
@@ -109,9 +112,9 @@ class Progress:
         if first_step < step < self._total:
             left = (now - first_time) / (step - first_step) * (self._total - step)
             parts[-1] += f", at most {_duration(left)} left"
-        if self._dice is not None:
+        if self._score is not None:
             goal = f", target {self._target:.4f}" if self._target is not None else ""
-            parts.append(f"Dice {self._dice:.4f} (best {self._best:.4f}{goal})")
+            parts.append(f"{self._metric} {self._score:.4f} (best {self._best:.4f}{goal})")
         if self._loss is not None:
             parts.append(f"loss {self._loss:.4f}")
         if self._speed is not None:

@@ -19,7 +19,7 @@ class Row:
     status: str
     time_to: str
     speedup_time: str
-    best_dice: str
+    best_score: str
     step: str
     epoch: str
     samples_per_s: str
@@ -31,7 +31,8 @@ class Row:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     threshold: float | None
-    """The mean Dice whose time is compared; None if no run was validated."""
+    """The score whose time is compared; None if no run was validated."""
+    metric: str
     column: str
     verdict: str
     cards: list[Card]
@@ -40,7 +41,7 @@ class Comparison:
 
 def compare(runs: list[Run]) -> Comparison:
     """Compare `runs` (two or more, names distinct) with the first."""
-    threshold = _threshold(runs)
+    threshold, metric = _threshold(runs), words.common_metric(runs)
     times = [None if threshold is None else words.time_to(run, threshold) for run in runs]
     rows = [
         Row(
@@ -49,7 +50,7 @@ def compare(runs: list[Run]) -> Comparison:
             status=words.STATUS.get(run.status, run.status),
             time_to=words.duration(time_s) if time_s is not None else "not reached",
             speedup_time=_ratio(times[0], time_s),
-            best_dice=words.score(run.best_dice),
+            best_score=words.score(run.best_score),
             step=words.short_duration(step_seconds(run)),
             epoch=words.short_duration(_epoch_seconds(run)),
             samples_per_s=words.number(run.samples_per_s),
@@ -59,9 +60,10 @@ def compare(runs: list[Run]) -> Comparison:
         )
         for index, (run, time_s) in enumerate(zip(runs, times, strict=True), start=1)
     ]
-    column = f"Time to mean Dice {words.threshold(threshold)}" if threshold is not None else "Time to target"
+    column = f"Time to {metric} {words.threshold(threshold)}" if threshold is not None else "Time to target"
     return Comparison(
         threshold=threshold,
+        metric=metric,
         column=column,
         verdict=_verdict(runs, times, threshold),
         cards=_cards(runs, times, threshold),
@@ -83,10 +85,10 @@ def _epoch_seconds(run: Run) -> float | None:
 
 
 def _threshold(runs: list[Run]) -> float | None:
-    """The first run's target, or the highest Dice, in hundredths, that every validated run reached."""
+    """The first run's target, or the highest score, in hundredths, that every validated run reached."""
     if runs[0].target is not None:
         return runs[0].target
-    tops = [max(record.dice for record in run.validations) for run in runs if run.validations]
+    tops = [max(record.score for record in run.validations) for run in runs if run.validations]
     return math.floor(min(tops) * 100 + 1e-9) / 100 if tops else None
 
 
@@ -99,11 +101,11 @@ def _cards(runs: list[Run], times: list[float | None], threshold: float | None) 
     cards = []
     fastest = _extreme(runs, times, sign=-1)
     if fastest is not None and threshold is not None:
-        label = f"Fastest to mean Dice {words.threshold(threshold)}"
+        label = f"Fastest to {words.common_metric(runs)} {words.threshold(threshold)}"
         cards.append(Card(label=label, value=words.duration(fastest[1]), detail=fastest[0].name))
-    best = _extreme(runs, [run.best_dice for run in runs], sign=1)
+    best = _extreme(runs, [run.best_score for run in runs], sign=1)
     if best is not None:
-        cards.append(Card(label="Best mean Dice", value=words.score(best[1]), detail=best[0].name))
+        cards.append(Card(label=f"Best {words.common_metric(runs)}", value=words.score(best[1]), detail=best[0].name))
     throughput = _extreme(runs, [run.samples_per_s for run in runs], sign=1)
     if throughput is not None:
         value = f"{words.number(throughput[1])} samples/s"
@@ -122,14 +124,15 @@ def _verdict(runs: list[Run], times: list[float | None], threshold: float | None
     fastest = _extreme(runs, times, sign=-1)
     if fastest is not None and threshold is not None:
         run, time_s = fastest
-        text = f"{run.name} reached mean Dice {words.threshold(threshold)} first, after {words.duration(time_s)}"
+        goal = f"{words.common_metric(runs)} {words.threshold(threshold)}"
+        text = f"{run.name} reached {goal} first, after {words.duration(time_s)}"
         first = times[0]
         if first is None:
             text += f"; {runs[0].name} did not reach it"
         elif run is not runs[0] and time_s > 0:
             text += f", {first / time_s:.1f} times as fast as {runs[0].name} ({words.duration(first)})"
         parts.append(text)
-    best = _extreme(runs, [run.best_dice for run in runs], sign=1)
+    best = _extreme(runs, [run.best_score for run in runs], sign=1)
     if best is not None:
-        parts.append(f"{'best' if parts else 'Best'} mean Dice {best[1]:.3f} by {best[0].name}")
+        parts.append(f"{'best' if parts else 'Best'} {words.common_metric(runs)} {best[1]:.3f} by {best[0].name}")
     return ("; ".join(parts) or "No run was validated") + "."

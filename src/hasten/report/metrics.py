@@ -23,12 +23,19 @@ class TrainRecord:
 class ValidationRecord:
     step: int
     time_s: float
-    dice: float
-    dice_per_class: dict[str, float]
+    score: float
+    """Mean of the metric that the run goes by."""
+    per_class: dict[str, float]
+    """Mean of each class, or region, over the cases that hold it."""
 
 
-def read_metrics(path: Path, notes: list[str]) -> tuple[tuple[TrainRecord, ...], tuple[ValidationRecord, ...], int]:
-    """All records with one running clock: a resumed process counts from zero again, so its times are shifted."""
+def read_metrics(
+    path: Path, notes: list[str], metric: str
+) -> tuple[tuple[TrainRecord, ...], tuple[ValidationRecord, ...], int]:
+    """All records with one running clock: a resumed process counts from zero again, so its times are shifted.
+
+    metric: `dice` or `iou`, what is taken of a validation.
+    """
     lines = _lines(path, notes)
     train: list[TrainRecord] = []
     validations: list[ValidationRecord] = []
@@ -38,17 +45,17 @@ def read_metrics(path: Path, notes: list[str]) -> tuple[tuple[TrainRecord, ...],
         kind, step, time_s = line.get("kind"), integer(line.get("step")), number(line.get("time_s"))
         if kind not in last:
             continue
-        dice = number(line.get("dice"))
-        if step is None or time_s is None or (kind == "validation" and dice is None):
+        score = number(line.get(metric))
+        if step is None or time_s is None or (kind == "validation" and score is None):
             unusable += 1
             continue
         # Compared within one kind only: a loss may be written after a validation that began later.
         if time_s < last[kind]:
             num_processes, offset, last = num_processes + 1, offset + max(last.values()), dict.fromkeys(last, 0.0)
         last[kind] = time_s
-        if dice is not None and kind == "validation":
-            per_class = numbers(line.get("dice_per_class"))
-            validations.append(ValidationRecord(step=step, time_s=time_s + offset, dice=dice, dice_per_class=per_class))
+        if score is not None and kind == "validation":
+            per_class = numbers(line.get(f"{metric}_per_class"))
+            validations.append(ValidationRecord(step=step, time_s=time_s + offset, score=score, per_class=per_class))
         else:
             train.append(
                 TrainRecord(
@@ -60,7 +67,7 @@ def read_metrics(path: Path, notes: list[str]) -> tuple[tuple[TrainRecord, ...],
                 )
             )
     if unusable:
-        notes.append(f"metrics.jsonl: {unusable} of {len(lines)} records lack a finite step, time_s or dice.")
+        notes.append(f"metrics.jsonl: {unusable} of {len(lines)} records lack a finite step, time_s or {metric}.")
     if num_processes > 1:
         notes.append(
             f"The run was resumed: seconds add up over the {num_processes} processes in metrics.jsonl, "

@@ -66,7 +66,7 @@ def _comparison_figure(runs: list[Run], comparison: Comparison) -> Markup:
     lines = [
         Line(
             seconds=[record.time_s for record in run.validations],
-            values=[record.dice for record in run.validations],
+            values=[record.score for record in run.validations],
             color=color(index),
             width=2.2,
         )
@@ -75,7 +75,7 @@ def _comparison_figure(runs: list[Run], comparison: Comparison) -> Markup:
     figure = curves(
         lines,
         id_prefix="comparison",
-        describe=f"Mean validation Dice over time of {len(runs)} runs",
+        describe=f"Validations of {len(runs)} runs: {comparison.metric} over time",
         target=comparison.threshold,
     )
     return Markup(figure)

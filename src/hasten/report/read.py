@@ -61,9 +61,10 @@ class Run:
     status: str
     """finished, target_reached, interrupted, failed or in_progress."""
     metric: str
+    """mean_dice or mean_iou: what the target, the best and the scores of the validations are."""
     target: float | None
     target_time_s: float | None
-    best_dice: float | None
+    best_score: float | None
     best_step: int | None
     steps: int | None
     total_s: float | None
@@ -76,7 +77,7 @@ class Run:
     """1, and one more for every resume that metrics.jsonl covers."""
     cases: dict[str, int]
     time_to: dict[float, float]
-    """Mean Dice to the seconds after which it was first reached."""
+    """Mean of the metric to the seconds after which it was first reached."""
     train: tuple[TrainRecord, ...]
     validations: tuple[ValidationRecord, ...]
     class_names: dict[int, str]
@@ -103,15 +104,16 @@ def read_run(folder: Path) -> Run:
     plan = _read_json(folder / "plan.json", notes)
     environment = _read_json(folder / "env.json", notes) or mapping(summary.get("environment"))
     config, settings = _read_config(folder / "run.yaml", notes)
-    train, validations, num_processes = read_metrics(folder / "metrics.jsonl", notes)
     seconds = numbers(summary.get("seconds"))
     best = mapping(summary.get("best"))
-    # A run in progress has no summary, but its configuration knows the target.
-    target = mapping(summary.get("target")) or {"value": mapping(settings.get("train")).get("target")}
-    best_dice, best_step = number(best.get("value")), integer(best.get("step"))
-    if best_dice is None and validations:
-        top = max(validations, key=lambda record: record.dice)
-        best_dice, best_step = top.dice, top.step
+    target = mapping(summary.get("target")) or _goal(settings)
+    metric = str(target.get("metric") or best.get("metric") or "mean_dice")
+    key = "iou" if metric == "mean_iou" else "dice"
+    train, validations, num_processes = read_metrics(folder / "metrics.jsonl", notes, key)
+    best_score, best_step = number(best.get("value")), integer(best.get("step"))
+    if best_score is None and validations:
+        top = max(validations, key=lambda record: record.score)
+        best_score, best_step = top.score, top.step
     records: tuple[TrainRecord | ValidationRecord, ...] = (*train, *validations)
     last_s = max((record.time_s for record in records), default=None)
     total_s = seconds.pop("total", None)
@@ -126,10 +128,10 @@ def read_run(folder: Path) -> Run:
         folder=folder,
         name=str(summary.get("name") or folder.resolve().name),
         status=str(summary.get("status") or ("in_progress" if not (folder / "summary.json").exists() else "unknown")),
-        metric=str(target.get("metric") or best.get("metric") or "mean_dice"),
+        metric=metric,
         target=number(target.get("value")),
         target_time_s=number(target.get("time_s")) if target.get("reached", True) else None,
-        best_dice=best_dice,
+        best_score=best_score,
         best_step=best_step,
         steps=last_step if steps is None else steps,
         total_s=total_s,
@@ -157,6 +159,12 @@ def _require_run(folder: Path) -> None:
         raise ValueError(
             f"{folder}: holds neither summary.json nor metrics.jsonl; give the directory that a training run wrote"
         )
+
+
+def _goal(settings: dict[str, Any]) -> dict[str, Any]:
+    """A run in progress has no summary, but its configuration knows the target."""
+    train = mapping(settings.get("train"))
+    return {"metric": f"mean_{train.get('metric') or 'dice'}", "value": train.get("target")}
 
 
 def _wait_share(seconds: dict[str, float]) -> float | None:
@@ -227,7 +235,7 @@ def _class_names(plan: dict[str, Any], validations: tuple[ValidationRecord, ...]
     named = {int(value): str(name) for value, name in labels.items() if str(value).isdecimal() and int(value) > 0}
     if named:
         return dict(sorted(named.items()))
-    names = list(dict.fromkeys(name for record in validations for name in record.dice_per_class))
+    names = list(dict.fromkeys(name for record in validations for name in record.per_class))
     return dict(enumerate(names, start=1))
 
 

@@ -68,7 +68,10 @@ class RunView:
     status: str
     cards: list[Card]
     loss: Markup
+    metric: str
+    """Dice or IoU."""
     dice: Markup
+    """Its curves, and their legend."""
     dice_keys: list[Key]
     bar: Markup
     shares: list[Share]
@@ -89,6 +92,7 @@ def view_of(run: Run, id_: str) -> RunView:
         status=words.STATUS.get(run.status, run.status),
         cards=_cards(run),
         loss=_loss(run, id_),
+        metric=words.metric(run).removeprefix("mean "),
         dice=dice,
         dice_keys=dice_keys,
         bar=bar,
@@ -108,7 +112,7 @@ def _cards(run: Run) -> list[Card]:
     cards = [
         Card(
             label=f"Best {words.metric(run)}",
-            value=words.score(run.best_dice),
+            value=words.score(run.best_score),
             detail=f"at step {run.best_step:,}" if run.best_step is not None else "",
         )
     ]
@@ -165,29 +169,28 @@ def _dice(run: Run, id_: str) -> tuple[Markup, list[Key]]:
     last = run.validations[-1]
     lines, keys = [], []
     known = list(run.class_names.values())
-    seen = {name for record in run.validations for name in record.dice_per_class}
-    names = [name for name in known if name in seen] + sorted(seen - set(known))
+    # Regions are no classes of the label map; they keep the order in which a validation tells them.
+    seen = list(dict.fromkeys(name for record in run.validations for name in record.per_class))
+    names = [name for name in known if name in seen] + [name for name in seen if name not in known]
     for position, name in enumerate(names):
         # The place in the label map, so that a class has one hue in the curves and on the slices.
         hue = color(known.index(name) if name in known else len(known) + position)
-        points = [
-            (record.time_s, record.dice_per_class[name]) for record in run.validations if name in record.dice_per_class
-        ]
+        points = [(record.time_s, record.per_class[name]) for record in run.validations if name in record.per_class]
         lines.append(Line(seconds=[time_s for time_s, _ in points], values=[dice for _, dice in points], color=hue))
-        keys.append(Key(name=name, color=hue, detail=words.score(last.dice_per_class.get(name))))
+        keys.append(Key(name=name, color=hue, detail=words.score(last.per_class.get(name))))
     mean = Line(
         seconds=[record.time_s for record in run.validations],
-        values=[record.dice for record in run.validations],
+        values=[record.score for record in run.validations],
         color="--ink",
         width=2.4,
     )
-    keys.insert(0, Key(name="Mean", color="--ink", detail=words.score(last.dice)))
+    keys.insert(0, Key(name="Mean", color="--ink", detail=words.score(last.score)))
     if run.target is not None:
         keys.append(Key(name="Target", color="--muted", detail=words.threshold(run.target), dashed=True))
     figure = curves(
         [*lines, mean],
         id_prefix=f"{id_}-dice",
-        describe=f"Validation Dice over time, last mean {last.dice:.3f}",
+        describe=f"Validation {words.metric(run).removeprefix('mean ')} over time, last mean {last.score:.3f}",
         target=run.target,
     )
     return Markup(figure), keys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ STATUS = {
     "in_progress": "in progress",
 }
 
-METRIC = {"mean_dice": "mean Dice", "dice": "mean Dice"}
+METRIC = {"mean_dice": "mean Dice", "dice": "mean Dice", "mean_iou": "mean IoU"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,12 +66,18 @@ def score(value: float | None) -> str:
 
 
 def threshold(value: float) -> str:
-    """A target Dice with the decimals it was given with, two at least."""
+    """A target with the decimals it was given with, two at least."""
     return f"{value:.2f}" if abs(value - round(value, 2)) < 1e-9 else f"{value:.4g}"
 
 
 def metric(run: Run) -> str:
     return METRIC.get(run.metric, run.metric.replace("_", " "))
+
+
+def common_metric(runs: Sequence[Run]) -> str:
+    """Of runs that are compared; those that go by different ones can only be compared with care."""
+    found = list(dict.fromkeys(metric(run) for run in runs))
+    return found[0] if len(found) == 1 else f"score ({' or '.join(found)})"
 
 
 def plain(value: Any) -> str:
@@ -99,20 +106,20 @@ def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return rows
 
 
-def time_to(run: Run, dice: float) -> float | None:
-    """Seconds until a validation first reached `dice`; None if none did."""
+def time_to(run: Run, wanted: float) -> float | None:
+    """Seconds until a validation first reached `wanted`; None if none did."""
     same_clock = run.num_processes == 1
-    if same_clock and run.target_time_s is not None and run.target is not None and abs(run.target - dice) < 1e-9:
+    if same_clock and run.target_time_s is not None and run.target is not None and abs(run.target - wanted) < 1e-9:
         return run.target_time_s
     for record in run.validations:
-        if record.dice >= dice:
+        if record.score >= wanted:
             return record.time_s
-    recorded = [seconds for reached, seconds in run.time_to.items() if abs(reached - dice) < 1e-9]
+    recorded = [seconds for reached, seconds in run.time_to.items() if abs(reached - wanted) < 1e-9]
     return recorded[0] if recorded and same_clock else None
 
 
 def verdict(run: Run) -> str:
-    """One sentence: the Dice, what it cost, and whether the data kept up."""
+    """One sentence: the score, what it cost, and whether the data kept up."""
     cost = " and ".join(
         part
         for part in (
@@ -121,11 +128,11 @@ def verdict(run: Run) -> str:
         )
         if part
     )
-    if run.best_dice is None:
+    if run.best_score is None:
         text = "No validation was recorded" + (f" in {cost}" if cost else "")
     else:
         name = metric(run)
-        text = f"{name[:1].upper()}{name[1:]} {run.best_dice:.3f}" + (f" after {cost}" if cost else "")
+        text = f"{name[:1].upper()}{name[1:]} {run.best_score:.3f}" + (f" after {cost}" if cost else "")
     reached = None if run.target is None else time_to(run, run.target)
     if run.target is not None:
         yet = " yet" if run.status == "in_progress" else ""

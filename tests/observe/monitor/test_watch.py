@@ -65,7 +65,7 @@ def test_a_running_run(run: Path) -> None:
     view = watch(run).poll()
     assert (view.state, view.is_over, view.steps, view.total, view.target) == ("running", False, 118, 400, 0.87)
     assert (view.loss, view.samples_per_s, view.wait_share) == (0.01, 16.0, 0.012)
-    assert (view.dice, view.best, view.best_step) == (0.7, 0.8, 50)
+    assert (view.score, view.best, view.best_step) == (0.7, 0.8, 50)
     assert view.left_s == pytest.approx(0.5 * (400 - 118))
     text = shown(run)
     for words in (
@@ -88,7 +88,7 @@ def test_it_goes_on_with_what_is_new(run: Path) -> None:
     write(run / "monitor.jsonl", series(10, start=60))
     age(run, 0)
     view = following.poll()
-    assert (view.loss, view.dice, view.best, view.steps) == (0.5, 0.9, 0.9, 200)
+    assert (view.loss, view.score, view.best, view.steps) == (0.5, 0.9, 0.9, 200)
     assert view.time_s == 110
 
 
@@ -100,7 +100,7 @@ def test_a_run_that_was_resumed_begins_where_it_was_saved(run: Path) -> None:
     (run / "new").replace(run / "metrics.jsonl")
     age(run, 0)
     view = following.poll()
-    assert (view.dice, view.loss) == (0.8, 0.02)
+    assert (view.score, view.loss) == (0.8, 0.02)
 
 
 def test_a_run_that_was_killed(run: Path) -> None:
@@ -227,3 +227,12 @@ def test_it_fits_a_narrow_terminal(run: Path) -> None:
     console.print(frame(watch(run).poll()))
     assert isinstance(console.file, io.StringIO)
     assert max(len(line) for line in console.file.getvalue().splitlines()) <= 60
+
+
+def test_a_run_that_goes_by_iou_is_shown_by_it(run: Path) -> None:
+    (run / "run.yaml").write_text("train:\n  steps: 400\n  metric: iou\n  target: 0.7\n")
+    lines(run, validation(150, 0.9) | {"iou": 0.6}, validation(200, 0.8) | {"iou": 0.65})
+    age(run, 1)
+    view = watch(run).poll()
+    assert (view.metric, view.score, view.best, view.best_step) == ("IoU", 0.65, 0.65, 200)
+    assert "IoU 0.6500 (best 0.6500 at step 200, target 0.7000)" in shown(run)

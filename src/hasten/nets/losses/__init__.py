@@ -11,6 +11,7 @@ from hasten.nets.losses.modules import (
     TverskyCELoss,
     TverskyLoss,
 )
+from hasten.nets.losses.regions import RegionLoss, region_masks
 
 __all__ = [
     "DeepSupervisionLoss",
@@ -20,6 +21,8 @@ __all__ = [
     "FocalLoss",
     "FocalTverskyLoss",
     "GeneralizedDiceLoss",
+    "RegionLoss",
     "TverskyCELoss",
     "TverskyLoss",
+    "region_masks",
 ]

@@ -11,17 +11,19 @@ from hasten.config.schema import LossConfig
 from hasten.nets.losses.deep_supervision import DeepSupervisionLoss
 from hasten.nets.losses.modules import DiceCELoss, DiceFocalLoss, DiceLoss, FocalTverskyLoss, TverskyCELoss, TverskyLoss
 from hasten.nets.losses.overlap import OverlapLoss
+from hasten.nets.losses.regions import Members, RegionLoss
 
 Loss = Callable[[Any, Tensor], Tensor]
 """(output (B, K, ...) of any float type, stacked or a list of heads, label (B, 1, ...) class index) -> () float32."""
 
 
-def build_loss(config: LossConfig, *, over_ranks: bool = False) -> Loss:
+def build_loss(config: LossConfig, *, over_ranks: bool = False, regions: Members = ()) -> Loss:
     """The loss of soft-max scores and class index; over all heads where a network gives several in training.
 
-    over_ranks: with `config.batch`, the batch is that of all ranks, whose gradients are averaged.
+    over_ranks: with `config.batch`, the batch is that of all ranks, whose gradients are averaged. regions: class
+    indices of each overlapping class; where there are any, the loss is of the sigmoid of a score for each of them.
     """
-    loss = _single(config)
+    loss = _of_regions(config, regions) if regions else _single(config)
     for module in loss.modules():
         if isinstance(module, OverlapLoss):
             module.over_ranks = over_ranks
@@ -48,3 +50,22 @@ def _single(config: LossConfig) -> nn.Module:
             return TverskyCELoss(alpha=config.alpha, beta=config.beta, **common)
         case "focal_tversky":
             return FocalTverskyLoss(alpha=config.alpha, beta=config.beta, gamma=config.gamma, **common)
+
+
+def _of_regions(config: LossConfig, regions: Members) -> RegionLoss:
+    """The same names: a cross-entropy is the binary one of each region, and the background is no region to count."""
+    common: Any = {"batch": config.batch, "sigmoid": True}
+    tversky: Any = {"alpha": config.alpha, "beta": config.beta}
+    match config.name:
+        case "dice_ce":
+            return RegionLoss(DiceLoss(**common), regions, second="entropy")
+        case "dice_focal":
+            return RegionLoss(DiceLoss(**common), regions, second="focal", gamma=config.gamma)
+        case "dice":
+            return RegionLoss(DiceLoss(**common), regions)
+        case "tversky":
+            return RegionLoss(TverskyLoss(**tversky, **common), regions)
+        case "tversky_ce":
+            return RegionLoss(TverskyLoss(**tversky, **common), regions, second="entropy")
+        case "focal_tversky":
+            return RegionLoss(FocalTverskyLoss(**tversky, gamma=config.gamma, **common), regions)

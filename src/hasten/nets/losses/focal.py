@@ -14,16 +14,22 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
+def _sums_and_slope(signed: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+    """(B, K) sums over space of signed scores (B, K, N), and what the derivative is in each of them."""
+    surprise, wrong = F.softplus(signed), signed.sigmoid()
+    much = wrong.square() if gamma == 2 else wrong.pow(gamma)
+    found = torch.linalg.vecdot(much, surprise)
+    slope = surprise.addcmul_(surprise, wrong, value=-1).mul_(gamma).add_(wrong).mul_(much)
+    return found, slope
+
+
 class _Focal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, label: Tensor, gamma: float, first: int) -> Tensor:
         index = label.reshape(label.shape[0], 1, -1).long()
         flat = scores.flatten(2)
         signed = flat.scatter(1, index, -flat.gather(1, index))[:, first:]
-        surprise, wrong = F.softplus(signed), signed.sigmoid()
-        much = wrong.square() if gamma == 2 else wrong.pow(gamma)
-        found = torch.linalg.vecdot(much, surprise)
-        slope = surprise.addcmul_(surprise, wrong, value=-1).mul_(gamma).add_(wrong).mul_(much)
+        found, slope = _sums_and_slope(signed, gamma)
         ctx.save_for_backward(slope, index)
         ctx.shape, ctx.first = scores.shape, first
         return found
@@ -36,6 +42,29 @@ class _Focal(torch.autograd.Function):
         found[:, ctx.first :] = slope * gradient.unsqueeze(2)
         found.scatter_(1, index, -found.gather(1, index))
         return found.reshape(ctx.shape), None, None, None
+
+
+class _FocalOfSigned(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, signed: Tensor, gamma: float) -> Tensor:
+        found, slope = _sums_and_slope(signed, gamma)
+        ctx.save_for_backward(slope)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        return slope * gradient.unsqueeze(2), None
+
+
+def focal_of_signed(signed: Tensor, *, gamma: float) -> Tensor:
+    """(B, K): the focal loss summed over space. signed: (B, K, N) scores, negated where the label holds.
+
+    Differentiable once.
+    """
+    found: Tensor = _FocalOfSigned.apply(signed, gamma)
+    return found
 
 
 def focal_sums(scores: Tensor, label: Tensor, *, gamma: float, first: int = 0) -> Tensor:

@@ -58,10 +58,10 @@ def _progress(view: View) -> str:
 
 def _score(view: View) -> str:
     parts = [f"loss {view.loss:.4f}"] if view.loss is not None else []
-    if view.dice is not None and view.best is not None:
+    if view.score is not None and view.best is not None:
         at = f" at step {view.best_step}" if view.best_step is not None else ""
         goal = f", target {view.target:.4f}" if view.target is not None else ""
-        parts.append(f"Dice {view.dice:.4f} (best {view.best:.4f}{at}{goal})")
+        parts.append(f"{view.metric} {view.score:.4f} (best {view.best:.4f}{at}{goal})")
     return "  ".join(parts)
 
 

@@ -14,6 +14,7 @@ import yaml
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
 from hasten.observe.monitor.recording import MONITOR_JSONL, Follower, Recording, merged, recordings
 from hasten.observe.monitor.sample import Sample
+from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
 
 SILENT_S = 10.0
@@ -46,7 +47,10 @@ class View:
     loss: float | None
     samples_per_s: float | None
     wait_share: float | None
-    dice: float | None
+    metric: str
+    """Dice or IoU: what the run goes by."""
+    score: float | None
+    """Its mean in the last validation."""
     best: float | None
     best_step: int | None
     left_s: float | None
@@ -90,8 +94,9 @@ class Watch:
         train = _mapping(config.get("train"))
         total, steps = _integer(train.get("steps")), self._steps(summary, samples)
         target = _mapping(summary.get("target")).get("value", train.get("target"))
-        best = max(self._validations, key=lambda line: line["dice"], default=None)
-        last = self._validations[-1] if self._validations else None
+        metric = "iou" if train.get("metric") == "iou" else "dice"
+        scored = [(score, line) for line in self._validations if (score := _number(line.get(metric))) is not None]
+        best = max(scored, key=lambda pair: pair[0], default=None)
         return View(
             name=str(summary.get("name") or self.folder.resolve().name),
             folder=self.folder,
@@ -105,9 +110,10 @@ class Watch:
             loss=_number(self._train.get("loss")),
             samples_per_s=_number(self._train.get("samples_per_s")),
             wait_share=_number(self._train.get("wait_share")),
-            dice=None if last is None else last["dice"],
-            best=None if best is None else best["dice"],
-            best_step=None if best is None else _integer(best.get("step")),
+            metric=SHOWN[metric],
+            score=scored[-1][0] if scored else None,
+            best=None if best is None else best[0],
+            best_step=None if best is None else _integer(best[1].get("step")),
             left_s=self._left(steps, total) if state == "running" else None,
             ranks=samples,
             alerts=tuple(self._alerts(is_live=state == "running")),
