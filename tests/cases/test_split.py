@@ -70,7 +70,7 @@ def test_list() -> None:
         (SplitConfig(by="list"), "validation is empty"),
         (SplitConfig(by="list", validation=("case_09", "x")), "no case case_09, x; the nearest ids are case_0"),
         (SplitConfig(by="list", validation=tuple(f"case_{i:02d}" for i in range(6))), "leaves none to train on"),
-        (SplitConfig(by="draw"), "use fraction, fold or list"),  # type: ignore[arg-type]
+        (SplitConfig(by="draw"), "use fraction, fold, list or nnunet"),  # type: ignore[arg-type]
     ],
 )
 def test_refused(config: SplitConfig, what: str) -> None:

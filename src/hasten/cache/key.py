@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import hasten
+from hasten.cases.tiff import spacing_file
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
 
@@ -49,12 +50,16 @@ def files_identity(cases: tuple[Case, ...], *, content: bool = False) -> list[li
 
 
 def _parts(path: Path) -> list[Path]:
-    """The file; the other half of a .hdr/.img pair, which is named by one of its two files; every slice of a series."""
+    """The file and what is read with it: the other half of a .hdr/.img pair, which is named by one of its two files,
+    a TIFF's spacing, every slice of a series."""
     if path.is_dir():
         return sorted(each for each in path.iterdir() if each.is_file())
     if path.suffix.lower() in (".mhd", ".nhdr"):
         beside = path.parent.glob(f"{path.stem}.*")
         return [path, *sorted(each for each in beside if "raw" in "".join(each.suffixes).lower())]
+    spacing = spacing_file(path)
+    if spacing is not None:
+        return [path, spacing]
     for known, other in _PAIRED.items():
         if path.name.endswith(known):
             half = path.with_name(path.name.removesuffix(known) + other)

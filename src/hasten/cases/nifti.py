@@ -82,14 +82,14 @@ def read_nifti_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
 
 
 def write_nifti(path: str | Path, array: np.ndarray, affine: np.ndarray, like: str | Path | None = None) -> Path:
-    """Write one channel (D, H, W) as `.nii` or `.nii.gz` (gzip level 1), atomically: no reader sees half a file.
+    """Write (D, H, W), or channels (C, D, H, W), as `.nii` or `.nii.gz` (gzip level 1), atomically: no half a file.
 
     `like` names a NIfTI file whose header fields (orientation codes, units, description) are kept.
     """
     path = Path(path)
     if not path.name.endswith((".nii", ".nii.gz")):
         raise ValueError(f"{path}: is not the name of a NIfTI file; end it in .nii.gz or .nii.")
-    assert array.ndim == 3
+    assert array.ndim in (3, 4)
     assert affine.shape == (4, 4)
     header = None
     if like is not None:

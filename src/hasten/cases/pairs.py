@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hasten.cases.formats import list_files, stem
 from hasten.cases.labels import parse_labels
+from hasten.cases.layouts import PAIR_FOLDERS, refuse_layout
 from hasten.cases.listing import Listing, first_few, load_json
 from hasten.cases.types import Case
 
-PAIR_FOLDERS = (("images", "labels"), ("imagesTr", "labelsTr"))
 _CHANNEL = re.compile(r"(.+)_\d{4}")
 
 
@@ -20,11 +20,7 @@ def read_pairs(folder: Path) -> Listing:
         if (folder / images).is_dir() and (folder / labels).is_dir():
             cases = pair_files(folder / images, folder / labels)
             return Listing(name=folder.name, source=folder, cases=cases, labels=declared_labels(folder))
-    found = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir() if not p.name.startswith("."))
-    raise ValueError(
-        f"{folder}: has no known layout: a dataset.json, images/ with labels/, or imagesTr/ with labelsTr/; "
-        f"found {first_few(found, 8) or 'nothing'}. Rename the folders, or pass a JSON or CSV list of the files."
-    )
+    refuse_layout(folder)
 
 
 def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:

@@ -5,15 +5,12 @@ A phantom is a pure function of (seed, index, shape, spacing): no file, thread o
 
 from __future__ import annotations
 
-import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from hasten.cases.anatomy import CAVITY, Anatomy, Organ, draw_anatomy
-from hasten.cases.nifti import write_nifti
+from hasten.cases.phantom_write import numbered, write_pictures, write_volumes
 
 LABELS = {0: "background", 1: "spleen"}
 _AIR, _FAT, _INNER_FAT = -1000.0, -105.0, -95.0
@@ -72,30 +69,20 @@ def write_phantoms(
             f"phantoms: num_cases is {num_cases}, spatial_dims {spatial_dims}; needs at least 1, and 2 or 3."
         )
     out = Path(out)
+    names = numbered("phantom", num_cases)
     if spatial_dims == 2:
         shape = (1, *shape[1:])
-    folders = ("imagesTr", "labelsTr") if spatial_dims == 3 else ("images", "labels")
-    for folder in folders:
-        (out / folder).mkdir(parents=True, exist_ok=True)
-    names = [f"phantom_{index:03d}" for index in range(num_cases)]
 
-    def write(index: int) -> None:
+    def make(index: int) -> tuple[np.ndarray, np.ndarray]:
         image, label = make_phantom(index, shape=shape, spacing=spacing, seed=seed)
-        if spatial_dims == 3:
-            affine = np.diag([*spacing[::-1], 1.0])
-            for folder, array in zip(folders, (image, label), strict=True):
-                write_nifti(out / folder / f"{names[index]}.nii.gz", array, affine)
-        else:
-            for folder, array in zip(folders, (_to_8_bit(image[0]), label[0]), strict=True):
-                Image.fromarray(array).save(out / folder / f"{names[index]}.png", compress_level=1)
+        return (image, label) if spatial_dims == 3 else (_to_8_bit(image[0]), label[0])
 
-    with ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(write, range(num_cases)))
-    if spatial_dims == 3:
-        _write_json(out / "dataset.json", _dataset_json(names))
-    else:
-        _write_json(out / "labels.json", {str(value): name for value, name in LABELS.items()})
-    return out
+    if spatial_dims == 2:
+        return write_pictures(out, names, make, labels=LABELS, num_threads=num_threads)
+    title = "Procedural abdominal CT phantoms with a labelled spleen"
+    return write_volumes(
+        out, names, make, title=title, channels=("CT",), labels=LABELS, spacing=spacing, num_threads=num_threads
+    )
 
 
 def _axes(shape: tuple[int, int, int], anatomy: Anatomy) -> Axes:
@@ -210,21 +197,3 @@ def _upsampling(n: int, num_knots: int) -> np.ndarray:
 def _to_8_bit(hu: np.ndarray) -> np.ndarray:
     low, high = _PNG_WINDOW
     return np.rint(np.clip((hu - low) / (high - low), 0, 1) * 255).astype(np.uint8)
-
-
-def _dataset_json(names: list[str]) -> dict[str, object]:
-    return {
-        "name": "Phantom",
-        "description": "Procedural abdominal CT phantoms with a labelled spleen",
-        "tensorImageSize": "3D",
-        "modality": {"0": "CT"},
-        "labels": {str(value): name for value, name in LABELS.items()},
-        "numTraining": len(names),
-        "numTest": 0,
-        "training": [{"image": f"./imagesTr/{name}.nii.gz", "label": f"./labelsTr/{name}.nii.gz"} for name in names],
-        "test": [],
-    }
-
-
-def _write_json(path: Path, content: dict[str, object] | dict[str, str]) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -99,7 +99,7 @@ PUBLIC: Mapping[str, PublicSet] = {
             cases=30,
             size_bytes=15 * _MIB,
             by_hand="register at its page, save every section as images/NAME.png and its labels as labels/NAME.png "
-            "(0 and 1)",
+            "(0 membrane, 255 cell)",
         ),
         PublicSet(
             name="camelyon16",

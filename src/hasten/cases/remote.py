@@ -12,8 +12,9 @@ from pathlib import Path
 
 from hasten.cases.fetch import Fetched, Missing, Patience, Unreachable, fetch
 from hasten.cases.formats import ENDINGS, ending
+from hasten.cases.layouts import PAIR_FOLDERS
 from hasten.cases.listing import load_json
-from hasten.cases.pairs import PAIR_FOLDERS
+from hasten.cases.nnunet import is_nnunet
 from hasten.cases.place import Place, Remote, join, local_name, parent, suffix
 from hasten.cases.record import read_json, record_path, write_json
 from hasten.cases.transport import Stores, Trouble
@@ -90,7 +91,7 @@ def _mirror_folder(url: str, into: Copying) -> tuple[Path, Place]:
         listed = None
     if listed is not None:
         content = load_json(listed)
-        if isinstance(content, dict) and "training" not in content and "file_ending" in content:
+        if is_nnunet(content) and "dataset" not in content:
             _mirror_pairs(place, into)
         return listed, place
     _mirror_pairs(place, into)

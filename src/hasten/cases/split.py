@@ -7,6 +7,7 @@ import difflib
 import numpy as np
 
 from hasten.cases.listing import first_few
+from hasten.cases.nnunet_split import nnunet_fold
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import SplitConfig
 
@@ -26,8 +27,11 @@ def split_cases(case_set: CaseSet, config: SplitConfig) -> tuple[tuple[Case, ...
             held_out = _draw_fold([case.id for case in cases], config)
         case "list":
             held_out = _listed({case.id for case in cases}, config, case_set)
+        case "nnunet":
+            kept, held_out = nnunet_fold(case_set, config.fold)
+            cases = [case for case in cases if case.id in kept | held_out]
         case unknown:
-            raise ValueError(f"data.split.by is {unknown!r}; use fraction, fold or list.")
+            raise ValueError(f"data.split.by is {unknown!r}; use fraction, fold, list or nnunet.")
     train = tuple(case for case in cases if case.id not in held_out)
     return train, tuple(case for case in cases if case.id in held_out)
 

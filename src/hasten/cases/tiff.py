@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from hasten.cases.tiff_tags import Layout, layout_of, promised_pages
 from hasten.cases.types import Volume
 
 TIFF_ENDINGS = (".tif", ".tiff")
+_CHANNEL = re.compile(r"_\d{4}$")
 Shape = tuple[int, int, int]
 
 
@@ -68,9 +72,10 @@ def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(N
     """Read a TIFF stack as (C, D, H, W), or a part of its slices (D), and then only their pages.
 
     Pages are slices in their order, colour is channels, and what an ImageJ hyperstack or OME-TIFF calls channels are
-    channels. Their voxel sizes, where they state units, make the affine (in mm, no rotation, no origin); it is the
-    identity otherwise, and always that of the whole stack. `indices` reads a colour-mapped page as its indices.
-    Raises ValueError for pages of different size or type, named by their number from 1, and for time series.
+    channels. Their voxel sizes, where they state units, make the affine (in mm, no rotation, no origin), but those of a
+    `spacing_file` come before them; it is the identity otherwise, and always that of the whole stack. `indices` reads a
+    colour-mapped page as its indices. Raises ValueError for pages of different size or type, named by their number from
+    1, and for time series.
     """
     path = Path(path)
     with opened(path) as picture:
@@ -111,7 +116,38 @@ def _layout(picture: Image.Image, path: Path, indices: bool) -> Layout:
     tags = picture.tag_v2  # type: ignore[attr-defined]
     per_mm = tuple(float(tags.get(tag, 0) or 0) for tag in (282, 283))
     samples = page_channels(picture, path, indices=indices)
-    return layout_of(_description(picture), count_pages(path), samples, (per_mm[0], per_mm[1]), path)
+    layout = layout_of(_description(picture), count_pages(path), samples, (per_mm[0], per_mm[1]), path)
+    beside = spacing_file(path)
+    stated = None if beside is None else _stated_affine(beside)
+    return layout if stated is None else replace(layout, affine=stated)
+
+
+def spacing_file(path: Path) -> Path | None:
+    """The NAME.json with the spacing of NAME.tif or NAME_0000.tif, as nnU-Net keeps it, if there is one."""
+    if not path.name.lower().endswith(TIFF_ENDINGS):
+        return None
+    beside = path.with_name(f"{_CHANNEL.sub('', path.stem)}.json")
+    return beside if beside.is_file() else None
+
+
+def _stated_affine(path: Path) -> np.ndarray | None:
+    """Of `{"spacing": [D, H, W]}` in mm; None where the file speaks of something else. Raises ValueError."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read as the spacing of a TIFF ({error}); correct or remove it.") from error
+    spacing = content.get("spacing") if isinstance(content, dict) else None
+    if spacing is None:
+        return None
+    if not isinstance(spacing, list) or len(spacing) != 3 or not all(_is_length(each) for each in spacing):
+        raise ValueError(
+            f'{path}: "spacing" is {spacing!r}; state three lengths in mm, (D, H, W), as in [3, 0.5, 0.5].'
+        )
+    return np.diag([*(float(each) for each in reversed(spacing)), 1.0])
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 def _description(picture: Image.Image) -> str:

@@ -13,6 +13,16 @@ def predict(
     inputs: Annotated[list[Path], typer.Argument(metavar="INPUT", help="Images, or folders of images.")],
     out: Annotated[Path, typer.Option(help="Folder for the label maps.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace label maps that exist already.")] = False,
+    regions: Annotated[
+        bool,
+        typer.Option("--regions", help="Write a mask of each overlapping class, too, each in a folder of its own."),
+    ] = False,
+    ending: Annotated[
+        str | None,
+        typer.Option(
+            help="Kind of the label maps, such as .mha; default .nii.gz (pictures .png, nnU-Net's its file_ending)."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
@@ -20,8 +30,9 @@ def predict(
     from hasten.engine.predict import predict as segment
 
     tick = None if quiet else _show
-    written = segment(run, inputs, out, overwrite=overwrite, device=device, tick=tick)
-    typer.echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}")
+    written = segment(run, inputs, out, overwrite=overwrite, regions=regions, ending=ending, device=device, tick=tick)
+    beside = ", and the masks of its regions" if regions else ""
+    typer.echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")
 
 
 def _show(done: int, total: int, target: Path) -> None:

@@ -1,0 +1,256 @@
+"""nnU-Net v2 data sets as they are: nnUNet_raw/DatasetNNN_Name with dataset.json, imagesTr/ID_0000 and labelsTr/ID."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from hasten.cases.formats import ENDINGS, ending, read_file_header
+from hasten.cases.labels import parse_labels
+from hasten.cases.layouts import nearest_folder
+from hasten.cases.listing import Listing, case_from_entry, first_few, join_entries, load_json
+from hasten.cases.place import Place
+from hasten.cases.types import Case
+
+_NAME = re.compile(r"(.+)_(\d{4})")
+
+
+def is_nnunet(content: Any) -> bool:
+    """Whether a dataset.json lists no cases as the Decathlon's does, but speaks of them as nnU-Net v2's does."""
+    return (
+        isinstance(content, dict)
+        and "training" not in content
+        and ("file_ending" in content or isinstance(content.get("dataset"), dict))
+    )
+
+
+def read_nnunet(path: Path, content: dict[str, Any], place: Place) -> Listing:
+    """The training cases of a dataset.json for which `is_nnunet` holds; imagesTs is left out.
+
+    Labels with several values are regions. Raises ValueError for a case that lacks a channel or its label map, for
+    another number of cases than numTraining, and for what else nnU-Net would refuse, naming the file.
+    """
+    channels = channel_names(content, path)
+    if channels is None:
+        raise ValueError(f'{path}: has no "channel_names"; add them, as in {{"0": "CT"}}.')
+    if "labels" not in content:
+        raise ValueError(f'{path}: has no "labels"; add them, as in {{"background": 0, "spleen": 1}}.')
+    labels, regions, region_values = labels_and_regions(content["labels"], content.get("regions_class_order"), path)
+    if "dataset" in content:
+        made = _listed_cases(path, content["dataset"], place)
+    else:
+        made = {"cases": _folder_cases(path, place, str(content["file_ending"]), channels)}
+    _check_count(path, content.get("numTraining"), len(made["cases"]))
+    return Listing(
+        name=str(content.get("name") or place.folder.name),
+        source=path,
+        labels=labels,
+        channels=channels,
+        modality=channels[0],
+        regions=regions,
+        region_values=region_values,
+        **made,
+    )
+
+
+def channel_names(content: dict[str, Any], path: Path) -> tuple[str, ...] | None:
+    """The names of "channel_names" or "modality" of a dataset.json, in the order of their numbers, or None.
+
+    Raises ValueError.
+    """
+    key = "channel_names" if "channel_names" in content else "modality"
+    raw = content.get(key)
+    if not raw:
+        return None
+    if isinstance(raw, str):
+        return (raw,)
+    if isinstance(raw, list):
+        return tuple(str(name) for name in raw)
+    if isinstance(raw, dict) and all(index.isdigit() for index in raw):
+        return tuple(str(raw[index]) for index in sorted(raw, key=int))
+    raise ValueError(f'{path}: "{key}" must map channel numbers to names, as in {{"0": "CT"}}, not {raw!r}.')
+
+
+def labels_and_regions(
+    raw: object, order: object, path: Path
+) -> tuple[dict[int, str], dict[str, tuple[int, ...]], dict[str, int]]:
+    """Label values with their names, regions with their values, and what each region is painted with.
+
+    Where no label has several values there are no regions. Else every label but the background is one, in the order
+    of the file, painted with its entry of `regions_class_order`; a value is named by the region that is that value
+    alone, or value_N. Raises ValueError.
+    """
+    if not isinstance(raw, dict) or not any(isinstance(entry, list) for entry in raw.values()):
+        return parse_labels(raw, str(path)), {}, {}
+    if "ignore" in raw:
+        parse_labels({"ignore": raw["ignore"]}, str(path))  # which refuses it, and says why
+    regions: dict[str, tuple[int, ...]] = {}
+    for name, entry in raw.items():
+        values = entry if isinstance(entry, list) else [entry]
+        if not values or not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+            raise ValueError(f'{path}: label "{name}" is {entry!r}; give its value or a list of its values, as [1, 2].')
+        if 0 in values and set(values) != {0}:
+            raise ValueError(f'{path}: the region "{name}" holds the background, 0; leave it out of {list(values)}.')
+        regions[name] = tuple(sorted(set(values)))
+    named = {values[0]: name for name, values in regions.items() if len(values) == 1}
+    flat = {str(value): named.get(value, f"value_{value}") for values in regions.values() for value in values}
+    labels = parse_labels(flat, str(path))
+    regions = {name: values for name, values in regions.items() if values != (0,)}
+    if all(len(values) == 1 for values in regions.values()):
+        return labels, {}, {}
+    return labels, regions, _painted(order, regions, path)
+
+
+def _painted(order: object, regions: dict[str, tuple[int, ...]], path: Path) -> dict[str, int]:
+    """What each region is painted with, later ones over earlier ones; what follows from the regions if not stated."""
+    if order is None:
+        return {}
+    example = [values[0] for values in regions.values()]
+    if not isinstance(order, list) or len(order) != len(regions) or not all(type(value) is int for value in order):
+        raise ValueError(
+            f'{path}: "regions_class_order" is {order!r}, but the {len(regions)} regions ({", ".join(regions)}) need '
+            f"one label value each, in that order, as in {example}."
+        )
+    for (name, values), value in zip(regions.items(), order, strict=True):
+        if value not in values:
+            raise ValueError(
+                f'{path}: "regions_class_order" paints the region "{name}" with {value}, which is not one of its '
+                f"values {list(values)}; put them in the order of the labels."
+            )
+    return dict(zip(regions, order, strict=True))
+
+
+def _listed_cases(path: Path, dataset: object, place: Place) -> dict[str, Any]:
+    """The cases of the key "dataset": {ID: {"images": [a file per channel], "label": file}}."""
+    if not isinstance(dataset, dict) or not all(isinstance(entry, dict) for entry in dataset.values()):
+        raise ValueError(f'{path}: "dataset" must be {{ID: {{"images": [...], "label": ...}}}}.')
+    entries, first = [], ""
+    for case_id, entry in dataset.items():
+        images, label = entry.get("images"), entry.get("label")
+        where = f"{path}: dataset[{case_id}]"
+        if not isinstance(images, list):
+            raise ValueError(f'{where}: "images" must be a list of files, one per channel, not {images!r}.')
+        first = first or case_id
+        expected = len(dataset[first]["images"])
+        if len(images) != expected:
+            raise ValueError(
+                f"{where}: names {len(images)} image files, but the first case, {first}, {expected}; "
+                "name one per channel."
+            )
+        if not place.url:  # nnU-Net does so too; a remote list must not learn what is in this environment
+            images = [os.path.expandvars(name) if isinstance(name, str) else name for name in images]
+            label = os.path.expandvars(label) if isinstance(label, str) else label
+        entries.append(case_from_entry({"id": case_id, "image": images, "label": label}, place, where))
+    return join_entries(entries)
+
+
+def _folder_cases(path: Path, place: Place, kind: str, channels: tuple[str, ...]) -> tuple[Case, ...]:
+    """The cases of imagesTr and labelsTr, whose files end in `kind`."""
+    if place.url and not (place.folder / "imagesTr").is_dir():
+        raise ValueError(
+            f'{path}: lists no files, which a remote source must; add "dataset" with every case, or copy it.'
+        )
+    if ending(Path(f"a{kind}")) != kind.lower():
+        raise ValueError(
+            f'{path}: "file_ending" is "{kind}", but the kinds read are {", ".join(ENDINGS)}; convert them.'
+        )
+    images, labels = (nearest_folder(place.folder, name, "nnU-Net's") for name in ("imagesTr", "labelsTr"))
+    found = _channel_files(images, kind, path)
+    some = next(iter(next(iter(found.values())).values()))
+    held = read_file_header(some)[1]
+    if len(channels) % held:
+        raise ValueError(
+            f"{some}: holds {held} channels, but {path} names {len(channels)} ({', '.join(channels)}); "
+            "correct the names."
+        )
+    count = len(channels) // held
+    for case_id, files in found.items():
+        _check_channels(images, case_id, files, count, kind, channels)
+    targets = {case_id: labels / f"{case_id}{kind}" for case_id in found}
+    _check_label_maps(labels, targets, kind)
+    return tuple(
+        Case(id=case_id, image=tuple(files[index] for index in range(count)), label=targets[case_id])
+        for case_id, files in found.items()
+    )
+
+
+def _channel_files(images: Path, kind: str, path: Path) -> dict[str, dict[int, Path]]:
+    """The files of each case by channel number, cases by name.
+
+    Where no file has a number, as nnU-Net would want it, each is a case. Raises ValueError where only some have.
+    """
+    shown = [file for file in sorted(images.iterdir()) if file.is_file() and not file.name.startswith(".")]
+    names = {file: file.name.removesuffix(kind) for file in shown if file.name.endswith(kind)}
+    numbered = {file: match for file, name in names.items() if (match := _NAME.fullmatch(name))}
+    found: dict[str, dict[int, Path]] = {}
+    for file, name in names.items():
+        if numbered and file not in numbered:
+            raise ValueError(
+                f"{file}: has no channel number, as the other files have; rename it to {name}_0000{kind}, "
+                "or move it away."
+            )
+        case_id, channel = (numbered[file][1], int(numbered[file][2])) if numbered else (name, 0)
+        found.setdefault(case_id, {})[channel] = file
+    if not found:
+        seen = sorted({ending(file) or file.suffix for file in shown})
+        raise ValueError(
+            f"{images}: holds no file that ends in {kind}, the file_ending of {path}"
+            f"{f'; what it holds ends in {first_few(seen)}' if seen else ''}; correct file_ending or add the files."
+        )
+    return found
+
+
+def _check_channels(
+    images: Path, case_id: str, files: dict[int, Path], count: int, kind: str, channels: tuple[str, ...]
+) -> None:
+    names = f"{len(channels)} ({', '.join(channels)})"
+    for index in range(count):
+        if index not in files:
+            raise ValueError(
+                f"{images / f'{case_id}_{index:04d}{kind}'}: does not exist, but case {case_id} needs all channels, "
+                f"{names}; restore the file or move the case away."
+            )
+    extra = next((file for index, file in sorted(files.items()) if index >= count), None)
+    if extra is not None:
+        raise ValueError(
+            f"{extra}: is a channel more than dataset.json names, {names}; "
+            "add its name to channel_names or move the file away."
+        )
+
+
+def _check_label_maps(labels: Path, targets: dict[str, Path], kind: str) -> None:
+    missing = [str(target) for target in targets.values() if not target.is_file()]
+    if missing:
+        raise ValueError(
+            f"{missing[0]}: does not exist{f', nor do {len(missing) - 1} more' if len(missing) > 1 else ''}; "
+            "add the label map of every case of imagesTr/, under the case's name without a channel number."
+        )
+    present = {file.name for file in labels.iterdir() if file.name.endswith(kind) and not file.name.startswith(".")}
+    without = sorted(present - {target.name for target in targets.values()})
+    if without:
+        raise ValueError(
+            f"{labels}: {len(without)} label maps have no image in imagesTr/: {first_few(without)}; "
+            "add the images or move the label maps away."
+        )
+
+
+def _check_count(path: Path, stated: object, found: int) -> None:
+    if stated is not None and stated != found:
+        raise ValueError(
+            f'{path}: "numTraining" is {stated!r}, but {found} training cases are here; '
+            "restore those that are missing, or correct the number."
+        )
+
+
+def file_ending_of(images: Path) -> str | None:
+    """The file_ending of the nnU-Net data set that an image folder (imagesTs, imagesTr) belongs to; None if to none."""
+    path = images.parent / "dataset.json"
+    if not images.name.startswith("images") or not path.is_file():
+        return None
+    try:
+        content = load_json(path)
+    except ValueError:
+        return None
+    return str(content["file_ending"]) if is_nnunet(content) and "file_ending" in content else None

@@ -1,0 +1,107 @@
+"""`open_slide`: one function before cuCIM, tifffile and OpenSlide."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
+
+from hasten.cases.slide.backends import CucimReader, OpenSlideReader, TifffileReader
+from hasten.cases.slide.types import Reader, Slide
+
+log = logging.getLogger(__name__)
+
+INSTALL = "pip install 'hasten[wsi]'"
+INSTALL_CUCIM = "pip install --no-deps cucim-cu12 (--no-deps spares 2 GB of CUDA libraries that reading does without)"
+_READERS: dict[str, tuple[str, Callable[[Path], Reader]]] = {
+    "cucim": ("cucim", CucimReader),
+    "tifffile": ("tifffile", TifffileReader),
+    "openslide": ("openslide", OpenSlideReader),
+}
+"""Name, module and reader, the fastest first (benchmarks/pathology.py): OpenSlide knows the most formats."""
+BACKENDS = tuple(_READERS)
+MASK_BACKENDS = ("tifffile", "openslide", "cucim")
+"""In the order for masks, whose single channel cuCIM reads only uncompressed."""
+_CLASH = "horovod.torch"
+"""Its library offers its symbols to all others, and cuCIM (26.10) then ends the process on its first read."""
+_TIFFS = (".tif", ".tiff", ".svs")
+_OFFSETS, _COUNTS = (324, 273), (325, 279)
+"""TIFF tags of tiles, and of strips."""
+
+
+def open_slide(path: str | Path, backend: str | None = None, *, order: tuple[str, ...] = BACKENDS) -> Slide:
+    """Open a whole slide with `backend`, or with the first of `order` that is installed and can read it.
+
+    Raises ValueError for a file that is not there, is cut short, or that none can read (with what each said), for an
+    unknown backend, and for one that is not installed (with the command that installs it).
+    """
+    path = Path(path)
+    if backend is not None and backend not in _READERS:
+        raise ValueError(f"backend: {backend!r} is none; use one of {', '.join(_READERS)}")
+    if not path.is_file():
+        raise ValueError(f"{path}: no such slide; check the path")
+    here = installed()
+    if backend == "cucim" and backend not in here and _CLASH in sys.modules:
+        raise ValueError(f"{path}: cuCIM can't read in a process that has loaded Horovod; leave the backend open")
+    if backend is not None and backend not in here:
+        command = INSTALL_CUCIM if backend == "cucim" else INSTALL
+        raise ValueError(f"{path}: the backend {backend} is not installed; {command}")
+    if not here:
+        raise ValueError(f"{path}: no library that reads slides is installed; {INSTALL}, or {INSTALL_CUCIM}")
+    _check_whole(path)
+    said: list[str] = []
+    for name in [backend] if backend is not None else [name for name in order if name in here]:
+        try:
+            slide = Slide(path, name, _READERS[name][1](path))
+        except Exception as error:  # each library has errors of its own
+            said.append(f"{name}: {next(iter(str(error).strip().splitlines()), type(error).__name__)}")
+            continue
+        log.debug("%s: %s reads it", path, name)
+        return slide
+    more = "" if "openslide" in here else f"; OpenSlide knows more formats ({INSTALL})"
+    raise ValueError(f"{path}: can't be read as a slide ({'; '.join(said)}){more}")
+
+
+def installed() -> tuple[str, ...]:
+    """The backends that are there, the fastest first; cuCIM only where Horovod, beside which it dies, is not loaded."""
+    found = [name for name, (module, _) in _READERS.items() if importlib.util.find_spec(module) is not None]
+    return tuple(name for name in found if name != "cucim" or _CLASH not in sys.modules)
+
+
+def _check_whole(path: Path) -> None:
+    """Raise ValueError for a TIFF that is shorter than its tiles: libraries make something up in their place."""
+    if path.suffix.lower() not in _TIFFS:
+        return
+    size = path.stat().st_size
+    try:
+        end = _last_byte(path)
+    except Exception as error:  # whatever a damaged table of contents leads to
+        raise ValueError(f"{path}: is no TIFF, or cut short ({error}); copy the slide again") from error
+    if end > size:
+        raise ValueError(f"{path}: is cut short ({size} bytes of at least {end}); copy the slide again")
+
+
+def _last_byte(path: Path) -> int:
+    with path.open("rb") as file:
+        head = file.read(8)
+        if head[2:3] == b"+" or head[3:4] == b"+":
+            head += file.read(8)  # BigTIFF
+        tags = ImageFileDirectory_v2(head)
+        last, seen = 0, set()
+        while tags.next and tags.next not in seen:
+            if tags.next >= os.fstat(file.fileno()).st_size:
+                raise ValueError("a page begins behind the end of the file")
+            seen.add(tags.next)
+            file.seek(tags.next)
+            tags.load(file)
+            for offsets, counts in zip(_OFFSETS, _COUNTS, strict=True):
+                if offsets in tags and counts in tags:
+                    last = max([last, *(at + size for at, size in zip(tags[offsets], tags[counts], strict=False))])
+        if not seen:
+            raise ValueError("it holds no page")
+        return last

@@ -1,0 +1,59 @@
+"""Where a slide has tissue: Otsu's threshold on the saturation of a coarse level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hasten.cases.slide.components import without_small
+from hasten.cases.slide.types import Slide
+
+_LEAST_SATURATION = 12
+"""Of 255: glass has less. Keeps the noise of a slide without tissue from being cut in two."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tissue:
+    """A mask of one level."""
+
+    mask: np.ndarray
+    """(H, W) bool."""
+    level: int
+    downsample: float
+    threshold: int
+    """Saturation, 0 to 255, above which a pixel is tissue."""
+
+
+def tissue_of(slide: Slide, *, downsample: float = 32.0, min_pixels: int = 16) -> Tissue:
+    """The tissue, on the coarsest level that is no coarser than `downsample`, without specks below `min_pixels`.
+
+    Raises ValueError naming the slide where there is none.
+    """
+    level = slide.level_near(downsample)
+    saturation = saturation_of(slide.read_level(level))
+    threshold = max(otsu(saturation), _LEAST_SATURATION)
+    mask = without_small(saturation > threshold, min_pixels)
+    if not mask.any():
+        raise ValueError(
+            f"{slide.path}: no tissue found on level {level} (the largest saturation is {int(saturation.max())} of "
+            "255); take the slide out of the list, or lower tiles.min_tissue_pixels if its tissue is very small"
+        )
+    return Tissue(mask=mask, level=level, downsample=slide.levels[level].downsample, threshold=threshold)
+
+
+def saturation_of(image: np.ndarray) -> np.ndarray:
+    """(H, W) uint8, the S of HSV. image: (H, W, 3) uint8."""
+    high, low = image.max(-1).astype(np.uint16), image.min(-1).astype(np.uint16)
+    return ((high - low) * 255 // np.maximum(high, 1)).astype(np.uint8)
+
+
+def otsu(values: np.ndarray) -> int:
+    """The threshold that parts uint8 values into two classes as far from each other as can be; `> it` is the upper."""
+    count = np.bincount(values.ravel(), minlength=256).astype(float)
+    below, total = count.cumsum(), count.sum()
+    weighted = (count * np.arange(256)).cumsum()
+    above = total - below
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = below * above * (weighted / below - (weighted[-1] - weighted) / above) ** 2
+    return int(np.nan_to_num(apart, nan=-1.0).argmax())

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hasten.cases.slide.listing import SlideCase, find_slides, split_slides
+
+
+def folder(tmp_path: Path, slides: list[str], masks: list[str]) -> Path:
+    for name, files in (("slides", slides), ("masks", masks)):
+        (tmp_path / name).mkdir()
+        for file in files:
+            (tmp_path / name / file).touch()
+    return tmp_path
+
+
+def test_the_list_of_phantoms_is_read(slides: Path) -> None:
+    found = find_slides(slides)
+    assert [(case.id, case.split) for case in found] == [
+        ("phantom_000", "train"),
+        ("phantom_001", "train"),
+        ("phantom_002", "validation"),
+    ]
+    assert all(case.mask is not None and case.mask.is_file() for case in found)
+    assert find_slides(slides / "slides.csv") == found
+
+
+def test_a_json_list_is_the_same(slides: Path, tmp_path: Path) -> None:
+    rows = [
+        {"slide": str(slides / "slides" / "phantom_000.tif"), "mask": str(slides / "masks" / "phantom_000.tif")},
+        {"slide": str(slides / "slides" / "phantom_001.tif"), "mask": None, "split": "validation"},
+    ]
+    (tmp_path / "all.json").write_text(json.dumps(rows))
+    first, second = find_slides(tmp_path / "all.json")
+    assert first.mask == slides / "masks" / "phantom_000.tif"
+    assert (second.mask, second.split) == (None, "validation")
+    with pytest.raises(ValueError, match="phantom_000: has no split, and other slides have"):
+        split_slides((first, second), 0.25)
+
+
+def test_a_folder_pairs_by_name(tmp_path: Path) -> None:
+    made = folder(tmp_path, ["a.tif", "b.svs", "normal_1.tif"], ["a_mask.tif", "b.xml"])
+    found = find_slides(made)
+    assert [(case.id, case.mask.name if case.mask else None) for case in found] == [
+        ("a", "a_mask.tif"),
+        ("b", "b.xml"),
+        ("normal_1", None),
+    ]
+
+
+def test_a_slide_without_a_mask_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"b.tif: has no mask .*b.tif or .xml; add it, or"):
+        find_slides(folder(tmp_path, ["a.tif", "b.tif"], ["a.tif"]))
+
+
+def test_a_folder_without_slides(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no slides/ with slides in it"):
+        find_slides(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("slide,mask\n", "names no slides"),
+        ("mask\nx\n", "row 1 names no slide"),
+        ("slide\ngone.tif\n", "row 1 has no column mask"),
+        ("slide,mask\ngone.tif,\n", r"row 1: the slide .*gone.tif is not there"),
+        ("slide,mask,split\nhere.tif,,test\n", "row 1: split is 'test'"),
+        ("slide,mask\nhere.tif,gone.xml\n", r"row 1: the mask .*gone.xml is not there"),
+        ("slide,mask\nhere.tif,\nhere.tif,\n", "several slides are called here"),
+    ],
+    ids=["empty", "slide", "mask", "absent", "split", "absent-mask", "twice"],
+)
+def test_a_list_with_a_mistake_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "here.tif").touch()
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(ValueError, match=told):
+        find_slides(tmp_path / "list.csv")
+
+
+def case(name: str, *, mask: bool) -> SlideCase:
+    return SlideCase(id=name, slide=Path(name), mask=Path("m") if mask else None)
+
+
+def test_slides_are_split_within_each_kind() -> None:
+    cases = tuple(case(f"{number}", mask=number < 8) for number in range(12))
+    train, validation = split_slides(cases, 0.25)
+    assert [each.id for each in validation] == ["3", "7", "11"]
+    assert len(train) == 9
+    with pytest.raises(ValueError, match="1 slides to train and 0 to validate on"):
+        split_slides(cases[:1], 0.25)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hasten.cases.sources import load_case_set
+
+
+def tree(folder: Path, *names: str) -> Path:
+    """Empty files and, where a name ends in a slash, folders."""
+    for name in names:
+        path = folder / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_text("{}" if name.endswith(".json") else "")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [
+        (("image/", "label/"), r"Nearest is images/ with labels/, but images/ .* \(there is image/ instead\) and"),
+        (("Images/", "Labels/"), r"images/ is missing \(there is Images/ instead\)"),
+        (("images/", "masks/"), r"Nearest is images/ with labels/, but labels/ .* \(there is masks/ .*: rename"),
+        (("images/",), r"Nearest is images/ with labels/, but labels/ is missing: add"),
+        (("imagesTr/", "labelTr/"), r"Nearest is imagesTr/ with labelsTr/, but labelsTr/ .* \(there is labelTr/"),
+        (("imagesTr/", "imagesTs/"), r"labelsTr/ is missing: add the folder. nnU-Net's .* also have a dataset.json"),
+        (("imagesTs/", "labelsTr/"), r"but imagesTr/ is missing: add"),
+        (("Dataset.json", "imagesTr/"), r"Nearest is a folder with a dataset.json, here Dataset.json: rename it"),
+        (("Task04/dataset.json",), r"lies one folder deeper: name .*/Task04\."),
+        (("a/images/", "a/labels/", "b/dataset.json"), r"one folder deeper: name .*/a or .*/b\."),
+        (("a.nii.gz", "b.nii.gz"), r"holds 2 image files itself: put images into images/"),
+        (("Dataset001_A/dataset.json", "Dataset002_B/dataset.json"), r"nnU-Net data sets: .*t001_A, .*t002_B"),
+        (("Dataset001_A/",), r"nnU-Net data sets: name one of them, .*Dataset001_A"),
+        (("other/",), r"found other/. Rename the folders, or pass a JSON or CSV list"),
+    ],
+)  # fmt: skip
+def test_the_nearest_layout_is_named(tmp_path: Path, names: tuple[str, ...], what: str) -> None:
+    with pytest.raises(ValueError, match=what) as error:
+        load_case_set(tree(tmp_path, *names))
+    assert str(error.value).startswith(f"{tmp_path}: has no known layout")
+
+
+@pytest.mark.parametrize(
+    ("names", "content", "what"),
+    [
+        (("imagesTr/", "labelsTr/"), "{}", r'Nearest is nnU-Net.s layout, .* but "file_ending" is missing; add it'),
+        (("imagesTr/", "labelTr/"), "{}", r"is missing, and there is no labelsTr/ \(there is labelTr/ instead\)"),
+        ((), "{}", r'has no "training" list .* \(Decathlon\), and no "file_ending"'),
+        (("imageTr/", "labelsTr/"), "NNUNET", r"has no imagesTr/, which nnU-Net's .* \(there is imageTr/ .*renam"),
+        (("imagesTr/",), "NNUNET", r"has no labelsTr/, which nnU-Net's layout wants; add it"),
+    ],
+)  # fmt: skip
+def test_a_dataset_json_of_no_layout(tmp_path: Path, names: tuple[str, ...], content: str, what: str) -> None:
+    nnunet = '{"channel_names": {"0": "CT"}, "labels": {"background": 0, "a": 1}, "file_ending": ".nii.gz"}'
+    tree(tmp_path, *names)
+    (tmp_path / "dataset.json").write_text(nnunet if content == "NNUNET" else content)
+    with pytest.raises(ValueError, match=what):
+        load_case_set(tmp_path)

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from hasten.cache.key import files_identity
+from hasten.cases.nnunet import read_nnunet
+from hasten.cases.place import Place
+from hasten.cases.read import read_image, read_label
+from hasten.cases.sources import load_case_set
+
+BRATS = {"background": 0, "whole tumour": [1, 2, 3], "tumour core": [2, 3], "enhancing": 3}
+
+HEAD: dict[str, Any] = {"channel_names": {"0": "CT"}, "labels": {"background": 0, "a": 1}}
+
+
+def volume(path: Path, value: int = 0, dtype: type = np.int16) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.name.endswith((".mha", ".nrrd")):
+        sitk = pytest.importorskip("SimpleITK")
+        sitk.WriteImage(sitk.GetImageFromArray(np.full((4, 5, 6), value, dtype)), str(path))
+    else:
+        nib.save(nib.Nifti1Image(np.full((6, 5, 4), value, dtype), np.eye(4)), path)
+
+
+def picture(path: Path, array: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path)
+
+
+def listed(folder: Path, **changes: Any) -> Path:
+    content: dict[str, Any] = {
+        "channel_names": {"0": "T2", "1": "ADC"},
+        "labels": {"background": 0, "PZ": 1, "TZ": 2},
+        "numTraining": 2,
+        "file_ending": ".nii.gz",
+    } | changes
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dataset.json").write_text(
+        json.dumps({key: value for key, value in content.items() if value is not None})
+    )
+    return folder
+
+
+def raw_set(folder: Path, kind: str = ".nii.gz", **changes: Any) -> Path:
+    """Two cases of two channels, as nnU-Net keeps them."""
+    for name in ("prostate_00", "prostate_01"):
+        for channel in range(2):
+            volume(folder / f"imagesTr/{name}_{channel:04d}{kind}", value=channel)
+        volume(folder / f"labelsTr/{name}{kind}", value=2, dtype=np.uint8)
+    volume(folder / f"imagesTs/prostate_02_0000{kind}")
+    return listed(folder, file_ending=kind, **changes)
+
+
+@pytest.mark.parametrize("kind", [".nii.gz", ".nii", ".mha", ".nrrd"])
+def test_a_raw_folder(tmp_path: Path, kind: str) -> None:
+    folder = raw_set(tmp_path / "Dataset005_Prostate", kind)
+    (folder / "imagesTr/notes.txt").write_text("not a case")
+    (folder / "imagesTr/.hidden_0000.nii.gz").write_text("left by an archiver")
+    found = load_case_set(folder)
+    assert found == load_case_set(folder / "dataset.json")
+    assert (found.name, found.channels, found.modality) == ("Dataset005_Prostate", ("T2", "ADC"), "T2")
+    assert found.labels == {0: "background", 1: "PZ", 2: "TZ"}
+    assert (found.regions, found.region_values) == ({}, {})
+    assert [case.id for case in found.cases] == ["prostate_00", "prostate_01"]
+    assert [path.name for path in found.cases[1].image] == [f"prostate_01_0000{kind}", f"prostate_01_0001{kind}"]
+    image = read_image(found.cases[0])
+    assert [float(channel.mean()) for channel in image.array] == [0, 1]
+    assert read_label(found.cases[0], found.labels, image).max() == 2
+
+
+def test_colour_pictures_are_one_file_of_three_channels(tmp_path: Path) -> None:
+    for name in ("img-1", "img-2"):
+        picture(tmp_path / f"imagesTr/{name}_0000.png", np.full((8, 9, 3), 7, np.uint8))
+        picture(tmp_path / f"labelsTr/{name}.png", np.ones((8, 9), np.uint8))
+    listed(
+        tmp_path, file_ending=".png", channel_names={"0": "R", "1": "G", "2": "B"}, labels={"background": 0, "road": 1}
+    )
+    found = load_case_set(tmp_path)
+    assert (found.spatial_dims, found.channels, found.cases[0].id) == (2, ("R", "G", "B"), "img-1")
+    listed(tmp_path, file_ending=".png", labels={"background": 0, "road": 1})
+    with pytest.raises(ValueError, match=r"img-1_0000.png: holds 3 channels, but .* names 2 \(T2, ADC\)"):
+        load_case_set(tmp_path)
+
+
+def test_files_without_channel_numbers_are_cases_if_none_has_one(tmp_path: Path) -> None:
+    for name in ("a", "b_1"):
+        volume(tmp_path / f"imagesTr/{name}.nii.gz")
+        volume(tmp_path / f"labelsTr/{name}.nii.gz", 1)
+    assert [case.id for case in load_case_set(listed(tmp_path, channel_names={"0": "CT"})).cases] == ["a", "b_1"]
+
+
+def test_gray_pictures_with_a_file_per_channel(tmp_path: Path) -> None:
+    for channel in range(2):
+        picture(tmp_path / f"imagesTr/cell_{channel:04d}.tif", np.full((8, 9), channel, np.uint8))
+    picture(tmp_path / "labelsTr/cell.tif", np.ones((8, 9), np.uint8))
+    found = load_case_set(listed(tmp_path, file_ending=".tif", numTraining=1))
+    assert (found.spatial_dims, len(found.cases[0].image)) == (2, 2)
+
+
+def test_a_stack_of_tiff_pages_with_its_spacing_beside(tmp_path: Path) -> None:
+    pages = [Image.fromarray(np.full((8, 9), number, np.uint8)) for number in range(4)]
+    for path in (tmp_path / "imagesTr/cell_0000.tif", tmp_path / "labelsTr/cell.tif"):
+        path.parent.mkdir()
+        pages[0].save(path, save_all=True, append_images=pages[1:2] * 3)
+        path.with_name("cell.json").write_text('{"spacing": [3, 0.5, 0.25]}')
+    listed(tmp_path, file_ending=".tif", numTraining=1, channel_names={"0": "zscore"})
+    found = load_case_set(tmp_path)
+    image = read_image(found.cases[0])
+    assert (image.array.shape, image.spacing) == ((1, 4, 8, 9), (3.0, 0.5, 0.25))
+    assert read_label(found.cases[0], found.labels, image).shape == (4, 8, 9)
+    before = files_identity(found.cases)
+    (tmp_path / "imagesTr/cell.json").write_text('{"spacing": [3, 1, 1], "longer": true}')
+    assert files_identity(found.cases) != before
+    (tmp_path / "imagesTr/cell.json").write_text('{"made by": "a microscope"}')
+    assert read_image(found.cases[0]).spacing == (1.0, 1.0, 1.0)
+    for wrong in ('{"spacing": [3, 0, 1]}', '{"spacing": 3}', '{"spac'):
+        (tmp_path / "imagesTr/cell.json").write_text(wrong)
+        with pytest.raises(ValueError, match=r"cell.json: .*(three lengths in mm|cannot be read as the spacing)"):
+            read_image(found.cases[0])
+
+
+def test_cases_listed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume(tmp_path / "elsewhere/a_t2.nii.gz")
+    volume(tmp_path / "elsewhere/a_adc.nii.gz")
+    volume(tmp_path / "elsewhere/seg.nii.gz", 1)
+    monkeypatch.setenv("SCANS", str(tmp_path / "elsewhere"))
+    entry = {"images": ["../elsewhere/a_t2.nii.gz", "$SCANS/a_adc.nii.gz"], "label": "../elsewhere/seg.nii.gz"}
+    folder = listed(tmp_path / "Dataset001_A", dataset={"A": entry, "B": entry})
+    found = load_case_set(folder)
+    assert [case.id for case in found.cases] == ["A", "B"]
+    assert [path.resolve().name for path in found.cases[0].image] == ["a_t2.nii.gz", "a_adc.nii.gz"]
+    listed(folder, dataset={"A": entry, "B": {**entry, "images": entry["images"][:1]}})
+    with pytest.raises(ValueError, match=r"dataset\[B\]: names 1 image files, but the first case, A, 2"):
+        load_case_set(folder)
+    listed(folder, dataset={"A": {"images": "a.nii.gz", "label": "b"}})
+    with pytest.raises(ValueError, match=r'dataset\[A\]: "images" must be a list'):
+        load_case_set(folder)
+
+
+def test_a_remote_list_learns_nothing_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "token")
+    content = {**HEAD, "dataset": {"A": {"images": ["$SECRET.nii.gz"], "label": "l.nii.gz"}}}
+    place = Place(folder=tmp_path, url="https://example.org/set", remote_dir=tmp_path)
+    found = read_nnunet(tmp_path / "dataset.json", content, place)
+    assert "token" not in repr(found.remote)
+    assert "SECRET" in found.remote[0].url
+    with pytest.raises(ValueError, match=r'lists no files, which a remote source must; add "dataset"'):
+        read_nnunet(tmp_path / "dataset.json", {**HEAD, "file_ending": ".nii.gz"}, place)
+
+
+def test_regions(tmp_path: Path) -> None:
+    found = load_case_set(raw_set(tmp_path, labels=BRATS, regions_class_order=[1, 2, 3]))
+    assert found.labels == {0: "background", 1: "value_1", 2: "value_2", 3: "enhancing"}
+    assert found.regions == {"whole tumour": (1, 2, 3), "tumour core": (2, 3), "enhancing": (3,)}
+    assert list(found.regions) == ["whole tumour", "tumour core", "enhancing"]
+    assert found.region_values == {"whole tumour": 1, "tumour core": 2, "enhancing": 3}
+    alone = load_case_set(raw_set(tmp_path, labels={"background": 0, "PZ": [1], "TZ": 2}))
+    assert (alone.labels, alone.regions) == ({0: "background", 1: "PZ", 2: "TZ"}, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"channel_names": None}, 'has no "channel_names"'),
+        ({"labels": None}, 'has no "labels"'),
+        ({"labels": {"background": 0, "a": 1, "ignore": 2}}, 'the label "ignore" .* is not supported'),
+        ({"labels": {**BRATS, "ignore": 4}, "regions_class_order": [1, 2, 3]}, 'label "ignore" .* is not supported'),
+        ({"labels": {"background": 0, "a": [0, 1]}}, 'the region "a" holds the background'),
+        ({"labels": {"background": 0, "a": ["x"]}}, r'label "a" is \[\'x\'\]; give'),
+        ({"labels": {"background": 0, "a": []}}, r'label "a" is \[\]; give'),
+        ({"labels": BRATS, "regions_class_order": [1, 2]}, r'"regions_class_order" is \[1, 2\], but the 3 regions'),
+        ({"labels": BRATS, "regions_class_order": [3, 1, 2]}, 'paints the region "tumour core" with 1, which is not'),
+        ({"numTraining": 3}, '"numTraining" is 3, but 2 training cases are here'),
+        ({"file_ending": ".npy"}, r'"file_ending" is ".npy", but the kinds read are .nii.gz'),
+        ({"file_ending": ".nrrd"}, r"holds no file that ends in .nrrd.*what it holds ends in .nii.gz"),
+        ({"channel_names": {"0": "T2"}}, r"prostate_00_0001.nii.gz: is a channel more than .* 1 \(T2\)"),
+        ({"channel_names": {"0": "A", "1": "B", "2": "C"}}, r"prostate_00_0002.nii.gz: does not exist, .* \(A, B, C\)"),
+    ],
+)  # fmt: skip
+def test_bad_dataset_json(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
+    folder = raw_set(tmp_path)
+    with pytest.raises(ValueError, match=what):
+        load_case_set(listed(folder, **changes))
+
+
+def test_a_channel_that_one_case_lacks(tmp_path: Path) -> None:
+    folder = raw_set(tmp_path)
+    (folder / "imagesTr/prostate_01_0000.nii.gz").unlink()
+    with pytest.raises(
+        ValueError, match=r"imagesTr/prostate_01_0000.nii.gz: does not exist, but case prostate_01 needs"
+    ):
+        load_case_set(folder)
+
+
+def test_label_maps_and_images_that_lack_each_other(tmp_path: Path) -> None:
+    folder = raw_set(tmp_path)
+    moved = (folder / "labelsTr/prostate_01.nii.gz").rename(folder / "labelsTr/prostate_09.nii.gz")
+    with pytest.raises(ValueError, match=r"labelsTr/prostate_01.nii.gz: does not exist; add"):
+        load_case_set(folder)
+    volume(folder / "labelsTr/prostate_01.nii.gz")
+    with pytest.raises(ValueError, match=r"1 label maps have no image in imagesTr/: prostate_09.nii.gz"):
+        load_case_set(folder)
+    moved.unlink()
+    volume(folder / "imagesTr/whole.nii.gz")
+    with pytest.raises(ValueError, match=r"whole.nii.gz: has no channel number.*rename it to whole_0000.nii.gz"):
+        load_case_set(folder)
