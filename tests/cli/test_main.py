@@ -108,7 +108,11 @@ def test_train_on_a_folder_with_overrides(calls: Calls, data: Path, tmp_path: Pa
             {"target": {"value": 0.95, "reached": False, "time_s": None}},
             ["best Dice  0.9123 at step 120", "target     Dice 0.95 not reached", "time       12.3 s"],
         ),
-        ({"best": {"value": None, "step": 0}}, ["time       12.3 s"]),
+        ({"best": {"metric": "mean_dice", "value": None, "step": 0}}, ["time       12.3 s"]),
+        (
+            {"best": {"metric": "mean_iou", "value": 0.8, "step": 7}},
+            ["best IoU   0.8000 at step 7", "time       12.3 s"],
+        ),
         (
             {"earlier_seconds": 100.0},
             ["best Dice  0.9123 at step 120", "time       112.3 s, 100.0 s of them before this resumption"],

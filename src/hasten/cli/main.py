@@ -19,6 +19,7 @@ from hasten.cli.plan import plan
 from hasten.cli.predict import predict
 from hasten.cli.profile import profile
 from hasten.cli.ranks import leave, told_by_rank
+from hasten.cli.recipe import app as recipe
 from hasten.cli.report import report
 from hasten.cli.scale import app as scale
 from hasten.cli.slurm import app as slurm
@@ -55,6 +56,7 @@ app = typer.Typer(
 for verb in (train, launch, watch, plan, predict, export, report, profile, tune, phantom):
     app.command()(verb)
 app.command(cls=DoctorCommand)(doctor)
+app.add_typer(recipe, name="recipe")
 app.add_typer(cache, name="cache")
 app.add_typer(bench, name="bench")
 app.add_typer(slurm, name="slurm")

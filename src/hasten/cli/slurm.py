@@ -180,7 +180,7 @@ def _script(out: Path, job: Job) -> str:
 
 
 def _table(standing: list[Standing]) -> str:
-    rows = [("run", "job", "processes", "state", "step", "samples/s", "best Dice", "time")]
+    rows = [("run", "job", "processes", "state", "step", "samples/s", "best score", "time")]
     for each in standing:
         state = f"{each.state} ({each.reason})" if each.reason and each.reason != "None" else each.state
         steps = "-" if each.steps is None else f"{each.steps}/{each.total}" if each.total else str(each.steps)

@@ -1,8 +1,9 @@
-"""What the user names first: a data set, or a YAML file that describes a run."""
+"""What the user names first: a data set, a YAML file that describes a run, or a recipe."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,15 +13,22 @@ from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSO
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
 
-SOURCE_HELP = "A data set (folder, dataset.json, .json or .csv list, or a URL of one) or a run's YAML."
+SOURCE_HELP = (
+    "A data set (folder, dataset.json, .json or .csv list, or a URL of one), a run's YAML, or a recipe "
+    "(`hasten recipe list`)."
+)
 OVERRIDES_HELP = "Settings as section.field=value, with the value in YAML; they win over the YAML file."
 
 
 def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
-    """The run of a YAML file, or of a data set with every setting left to be decided from the data.
+    """The run of a YAML file, of a recipe, or of a data set with every setting left to be decided from the data.
+
+    A recipe is named, and a file or folder of that name comes first; or it is a YAML file with a `title`. Its data are
+    looked through, so that what is absent or does not fit is told before anything is started.
 
     Raises:
-        ValueError: no such file, no data set named, or mistakes in the settings (all of them in one message).
+        ValueError: no such file or recipe, no data set named, data of a recipe that are absent or of other classes, or
+            mistakes in the settings (all of them in one message).
     """
     from hasten.config.load import load_run
     from hasten.config.url import is_url, shown
@@ -29,6 +37,8 @@ def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
     if is_url(source) and shown(source).lower().endswith((".yaml", ".yml")):
         raise ValueError(f"{shown(source)}: a run's YAML must be a local file; download it first")
     if path.suffix.lower() in (".yaml", ".yml") and not is_url(source):
+        if path.is_file() and _is_recipe(path):
+            return _recipe_run(path, overrides)
         config = load_run(path, overrides)
         if not config.data.source:
             raise ValueError(
@@ -38,12 +48,40 @@ def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
     if not is_url(source) and not path.exists() and "=" in source:
         raise ValueError(f"{source}: a data set or a run's YAML must come before the overrides")
     if not is_url(source) and not path.exists():
-        raise ValueError(f"{path}: no such file or folder; name a data set or a run's YAML")
+        if _names_recipe(source):
+            return _recipe_run(source, overrides)
+        raise ValueError(f"{path}: no such file or folder; name a data set, a run's YAML or a recipe{_nearest(source)}")
     if any(text.partition("=")[0].strip() == "data.source" for text in overrides):
         raise ValueError(f"data.source is given twice: as {source} and as an override; leave out the override")
     config = load_run(None, overrides)
     named = source if is_url(source) else str(path.absolute())
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
+
+
+def _names_recipe(source: str) -> bool:
+    from hasten.recipes.load import recipe_names
+
+    return source in recipe_names()
+
+
+def _nearest(source: str) -> str:
+    from hasten.recipes.load import recipe_names
+
+    near = difflib.get_close_matches(source, recipe_names(), n=1)
+    return f" (did you mean the recipe {near[0]}?)" if near else ""
+
+
+def _is_recipe(path: Path) -> bool:
+    from hasten.recipes.load import is_recipe
+
+    return is_recipe(path)
+
+
+def _recipe_run(recipe: str | Path, overrides: Sequence[str]) -> RunConfig:
+    from hasten.recipes.load import load_recipe, source_folder
+    from hasten.recipes.run import run_of
+
+    return run_of(load_recipe(recipe), overrides, base=source_folder(recipe))
 
 
 def run_from(source: str, overrides: Sequence[str]) -> RunConfig:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hasten.cli.detection import detection_config, resumed_detection, train_slides
 from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
 from hasten.distribute.world import detect_world
+from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import REPORT_HTML, RUN_YAML, SUMMARY_JSON
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
+    from hasten.pathology.config import DetectionConfig
 
 
 def train(
@@ -37,6 +40,12 @@ def train(
     world = detect_world()
     if world.restarts and (out / RUN_YAML).is_file():
         resume = True
+    slides = _slides(out, source, overrides or [], resume=resume)
+    if slides is not None:
+        if plan is not None:
+            raise ValueError(f"--plan {plan}: a run on slides has no plan; leave it out")
+        typer.echo("\n".join(train_slides(slides, out, world, resume=resume, quiet=quiet)))
+        return
     config = _resumed(out, source, overrides or []) if resume else _new(source, overrides or [])
     if plan is not None and not plan.is_file():
         raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
@@ -63,6 +72,13 @@ def train(
     typer.echo("\n".join(_closing(summary, out, report)))
 
 
+def _slides(out: Path, source: str | None, overrides: list[str], *, resume: bool) -> DetectionConfig | None:
+    """The run on slides that is asked for, if it is one."""
+    if resume:
+        return resumed_detection(out, source, overrides)
+    return detection_config(source, overrides) if source is not None else None
+
+
 def _new(source: str | None, overrides: list[str]) -> RunConfig:
     if source is None:
         raise ValueError("name a data set or a run's YAML: hasten train SOURCE --out DIR (only --resume does without)")
@@ -83,7 +99,9 @@ def _resumed(out: Path, source: str | None, overrides: list[str]) -> RunConfig:
         raise ValueError(f"{out}: holds no run to resume ({RUN_YAML} is missing); leave out --resume to start one")
     config = load_run(settings, overrides)
     if source is not None:
-        named = config_from(source, []).data.source
+        # A recipe may need to be told where its data are.
+        told = [] if Path(source).exists() else [each for each in overrides if each.startswith("data.")]
+        named = config_from(source, told).data.source
         if is_url(named) and is_url(config.data.source) and local_name(named) == local_name(config.data.source):
             # Signed again, perhaps.
             return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
@@ -111,11 +129,12 @@ def _report(out: Path) -> Path | None:
 def _closing(summary: dict[str, Any], out: Path, report: Path | None) -> list[str]:
     """What a user wants to know when a run ends. Times include those of the processes that a resumed run had before."""
     lines, best, target = [], summary["best"], summary["target"]
+    metric = SHOWN[best["metric"].removeprefix("mean_")]
     if best["value"] is not None:
-        lines.append(f"best Dice  {best['value']:.4f} at step {best['step']}")
+        lines.append(f"{f'best {metric}':<10} {best['value']:.4f} at step {best['step']}")
     if target["value"] is not None:
         end = f"reached after {target['time_s']:.1f} s" if target["reached"] else "not reached"
-        lines.append(f"target     Dice {target['value']:g} {end}")
+        lines.append(f"target     {metric} {target['value']:g} {end}")
     earlier = summary["earlier_seconds"]
     since = f", {earlier:.1f} s of them before this resumption" if earlier else ""
     lines.append(f"time       {summary['seconds']['total'] + earlier:.1f} s{since}")

@@ -1,0 +1,76 @@
+"""`hasten recipe list`, `show`, `data` and `phantom`: published tasks, their data, and phantoms of these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Published tasks with their settings: SOURCE of any other command.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe (`hasten recipe list`), or the YAML file of one.")]
+
+
+@app.command("list")
+def list_() -> None:
+    """List the recipes."""
+    from hasten.recipes.describe import table
+
+    typer.echo(table())
+
+
+@app.command()
+def show(name: Name) -> None:
+    """Say what a recipe is: its data, target and settings, and where each number is from."""
+    from hasten.recipes.describe import described
+    from hasten.recipes.load import load_recipe
+
+    typer.echo(described(load_recipe(name), name))
+
+
+@app.command()
+def data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A recipe, or a public data set.")],
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to make its folder in; default $HASTEN_DATA.")
+    ] = None,
+) -> None:
+    """Fetch the public data of a recipe: said what it is and under which licence, checked, unpacked, kept."""
+    from hasten.cases.public import described, download, public_set
+    from hasten.recipes.load import load_recipe, recipe_names
+
+    wanted = name
+    if name in recipe_names() or Path(name).suffix:
+        recipe = load_recipe(name)
+        if not recipe.data:
+            raise ValueError(
+                f"{name}: has no public data; `hasten recipe phantom {name} --to DIR` writes phantoms of it"
+            )
+        wanted = recipe.data
+    public = public_set(wanted)
+    typer.echo(f"fetching   {described(public)}")
+    typer.echo(f"cite       {public.citation}")
+    typer.echo(f"data       {download(public, to)}")
+
+
+@app.command()
+def phantom(
+    name: Name,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the data set, new or empty.")],
+    reduced: Annotated[
+        bool, typer.Option("--reduced", help="Smaller ones, which two cores can be trained on.")
+    ] = False,
+    cases: Annotated[int | None, typer.Option(min=1, help="How many cases; default as the recipe says.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Cases made at once; default the usable cores.")] = None,
+) -> None:
+    """Write phantoms that stand in for a recipe's data, and a YAML to train on them."""
+    from hasten.observe.env import usable_cores
+    from hasten.recipes.load import load_recipe
+    from hasten.recipes.twin import twin_of, write_twin
+
+    recipe = load_recipe(name)
+    twin = twin_of(recipe, reduced=reduced, cases=cases)
+    written = write_twin(recipe, twin, to, num_threads=threads or usable_cores())
+    typer.echo(f"{twin.cases} case{'' if twin.cases == 1 else 's'} in {to}")
+    typer.echo(f"train      hasten train {written} --out FOLDER")

@@ -1,0 +1,159 @@
+"""From a recipe's name, or a YAML file of one's own, to a checked Recipe."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hasten.config.load import checked_as, range_mistakes, refuse
+from hasten.config.places import Key, read_document
+from hasten.config.schema import RunConfig
+from hasten.recipes.recipe import Recipe, TwinSettings
+
+_FOLDER = Path(__file__).parent
+_METRICS = {"segmentation": ("dice", "iou"), "detection": ("froc", "auc")}
+_RUNS: tuple[Key, ...] = (("run",), ("twin", "run"), ("reduced", "run"))
+YAMLS = (".yaml", ".yml")
+MAPPINGS = ("regions", "region_values")
+"""Fields that are a mapping and no section: their entries make one value together."""
+
+
+def recipe_names() -> tuple[str, ...]:
+    """The recipes that come with Hasten, by name."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+def load_recipe(name: str | Path) -> Recipe:
+    """A recipe by its name, or of the YAML file at a path.
+
+    Raises ValueError: no such recipe (the nearest is named), or every mistake in the file, each with its line, its
+    dotted path and a remedy.
+    """
+    path = Path(name).expanduser()
+    if path.suffix.lower() not in YAMLS:
+        path = _FOLDER / f"{name}.yaml"
+        if str(name) not in recipe_names():
+            raise ValueError(f"no recipe is called {str(name)!r}{_nearest(str(name))}")
+    document = read_document(path)
+    origins: dict[Key, str] = {
+        _typed(key): f"{path}:{line}" for key, line in sorted(document.lines.items(), key=lambda item: item[1])
+    }
+    whole = [f"{path}:{line}: {message}" for line, message in document.mistakes]
+    recipe, found = checked_as(Recipe, document.tree)
+    found += _mistakes(recipe, found)
+    refuse(whole, found, origins, path)
+    return recipe
+
+
+def is_recipe(path: Path) -> bool:
+    """Whether a YAML file is a recipe: its top level has a `title`, as no run's does. Raises ValueError for no YAML."""
+    return "title" in read_document(path).tree
+
+
+def source_folder(name: str | Path) -> Path:
+    """The folder that a relative data.source of a recipe is taken from."""
+    path = Path(name).expanduser()
+    return path.parent if path.suffix.lower() in YAMLS else Path()
+
+
+def overlaid(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """Settings with others over them: sections are joined, anything else is replaced."""
+    joined = dict(base)
+    for name, value in top.items():
+        below = joined.get(name)
+        if isinstance(value, dict) and isinstance(below, dict) and name not in MAPPINGS:
+            joined[name] = overlaid(below, value)
+        else:
+            joined[name] = value
+    return joined
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, recipe_names(), n=1)
+    return f"; did you mean {near[0]}? " if near else f"; known are {', '.join(recipe_names())}. "
+
+
+def _typed(key: Key) -> Key:
+    """Keys of labels are numbers in the tree and text in the file's places."""
+    if key[0] == "labels" and len(key) > 1 and str(key[1]).lstrip("-").isdigit():
+        return (key[0], int(key[1]), *key[2:])
+    return key
+
+
+def _mistakes(recipe: Recipe, found: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
+    """What types cannot say, but for fields that have a mistake already."""
+    known = {at[:1] for at, _ in found}
+    mistakes = [(at, message) for at, message in _of_fields(recipe) if at[:1] not in known]
+    return mistakes + (list(_of_runs(recipe)) if recipe.kind == "segmentation" else [])
+
+
+def _of_fields(recipe: Recipe) -> Iterator[tuple[Key, str]]:
+    for field in ("name", "title"):
+        if not getattr(recipe, field).strip():
+            yield (field,), f"{field}: is missing; every recipe has one"
+    if recipe.data:
+        from hasten.cases.public import public_set
+
+        try:
+            public_set(recipe.data)
+        except ValueError as error:
+            yield ("data",), f"data: {error}"
+    allowed = _METRICS[recipe.kind]
+    if recipe.metric not in allowed:
+        known = " or ".join(allowed)
+        yield ("metric",), f"metric: must be {known} in a recipe for {recipe.kind} (given {recipe.metric!r})"
+    targets: dict[Key, float | None] = {("target",): recipe.target}
+    for name, twin in _twins(recipe):
+        targets[name, "target"] = twin.target
+        yield from _of_sizes(name, twin.cases, twin.shape, twin.spacing)
+    for at, target in targets.items():
+        if target is not None and not 0 < target <= 1:
+            yield at, f"{'.'.join(map(str, at))}: must be above 0 and at most 1 (given {target})"
+    if recipe.kind == "segmentation" and len(recipe.labels) < 2:
+        yield ("labels",), "labels: must name the background and a class at least, as in {0: background, 1: spleen}"
+    held: dict[Key, int] = {("validation_last",): recipe.validation_last}
+    held |= {(name, "validation_last"): recipe.last_of(twin) for name, twin in _twins(recipe)}
+    for at, last in held.items():
+        if last < 0:
+            yield at, f"{'.'.join(map(str, at))}: must be 0 or more (given {last})"
+
+
+def _twins(recipe: Recipe) -> list[tuple[str, TwinSettings]]:
+    return [(name, twin) for name in ("twin", "reduced") if (twin := getattr(recipe, name)) is not None]
+
+
+def _of_sizes(
+    name: str, cases: int, shape: tuple[int, ...] | None, spacing: tuple[float, ...]
+) -> Iterator[tuple[Key, str]]:
+    if cases < 1:
+        yield (name, "cases"), f"{name}.cases: must be 1 or more (given {cases})"
+    if shape is not None and min(shape) < 1:
+        yield (name, "shape"), f"{name}.shape: must be three sizes of 1 or more (given {list(shape)})"
+    if min(spacing) <= 0:
+        yield (name, "spacing"), f"{name}.spacing: must be three numbers of mm above 0 (given {list(spacing)})"
+
+
+def _of_runs(recipe: Recipe) -> Iterator[tuple[Key, str]]:
+    """Mistakes in the settings of runs, in the words that a run's own YAML would have them."""
+    for at in _RUNS:
+        part = recipe if at[0] == "run" else getattr(recipe, str(at[0]))
+        if part is None:
+            continue
+        tree = part.run if at[0] == "run" else overlaid(recipe.run, part.run)
+        config, found = checked_as(RunConfig, tree, at)
+        ranges = [
+            ((*at, *key), f"{'.'.join(map(str, at))}.{message}") for key, message in range_mistakes(config, found)
+        ]
+        first = at[0] == "run"
+        # A twin's settings lie over the recipe's, whose mistakes are told once, where they stand.
+        yield from (item for item in [*found, *ranges] if first or _own(item[0][2:], part.run))
+
+
+def _own(at: Key, tree: Any) -> bool:
+    for name in at:
+        if not isinstance(tree, dict) or name not in tree:
+            return not isinstance(tree, dict)
+        tree = tree[name]
+    return True

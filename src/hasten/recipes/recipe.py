@@ -1,0 +1,71 @@
+"""What a recipe is: a published task with its data, its settings and what it has to reach, and phantoms of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hasten.config.schema import Spacing, Triple
+from hasten.study.ladder.task import PeerSettings
+
+Maker = Literal["ct", "tumours", "hippocampi", "cells", "spheres", "slides"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TwinSettings:
+    """Phantoms that stand in for the data, and what training on them changes."""
+
+    make: Maker = "ct"
+    """Which phantoms: `ct` abdomens with a spleen, `tumours` in brain MR of 4 channels, `hippocampi`, 2-D pictures of
+    `cells`, `spheres` as MONAI's tests have them, whole `slides`."""
+    cases: int = 16
+    shape: Triple | None = None
+    """(D, H, W) in voxels, and for pictures (1, H, W)."""
+    spacing: Spacing = (1.0, 1.0, 1.0)
+    """(D, H, W) in mm."""
+    seed: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+    """What only these phantoms have."""
+    run: dict[str, Any] = field(default_factory=dict)
+    """Settings as in a run's YAML that differ from the recipe's."""
+    validation_last: int | None = None
+    """None is the recipe's."""
+    target: float | None = None
+    """None is the recipe's."""
+    peer: PeerSettings | None = None
+    """None is the recipe's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """A task. Space is (D, H, W) everywhere."""
+
+    name: str = ""
+    title: str = ""
+    kind: Literal["segmentation", "detection"] = "segmentation"
+    data: str = ""
+    """Name of the public data set (`hasten.cases.public`); empty where there is none."""
+    labels: dict[int, str] = field(default_factory=dict)
+    """Label value to class name; the data may hold no other values."""
+    validation_last: int = 0
+    """The validation cases are this many of the last ones, by sorted ids; 0 leaves it to run.data.split."""
+    metric: str = "dice"
+    target: float | None = None
+    """The metric's value that a run stops at."""
+    run: dict[str, Any] = field(default_factory=dict)
+    """Settings as in a run's YAML; of a detection recipe those of `hasten.pathology`."""
+    peer: PeerSettings | None = None
+    """None where MONAI has no arms for it."""
+    twin: TwinSettings | None = None
+    """Phantoms of the data's own size."""
+    reduced: TwinSettings | None = None
+    """Phantoms so small that two cores can be trained on them."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """Where each number is from: a name of the number, or of several, to where it was published or measured."""
+
+    def twin_of(self, *, reduced: bool) -> TwinSettings | None:
+        return self.reduced if reduced else self.twin
+
+    def last_of(self, twin: TwinSettings | None) -> int:
+        """How many of the last cases validate, of the data or of phantoms."""
+        return self.validation_last if twin is None or twin.validation_last is None else twin.validation_last

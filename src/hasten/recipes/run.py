@@ -1,0 +1,132 @@
+"""The run of a recipe, on its data, its phantoms or a user's own; and whether those are what the recipe is for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hasten.cases.labels import as_integers, distinct_values
+from hasten.cases.public import absent, data_home, public_set
+from hasten.cases.sources import load_case_set
+from hasten.cases.types import CaseSet
+from hasten.config.load import load_run
+from hasten.config.schema import RunConfig
+from hasten.config.url import is_url, shown
+from hasten.recipes.load import MAPPINGS, overlaid
+from hasten.recipes.recipe import Recipe, TwinSettings
+
+
+def run_of(
+    recipe: Recipe, overrides: Sequence[str] = (), *, twin: TwinSettings | None = None, base: Path | None = None
+) -> RunConfig:
+    """The run that a recipe describes, with `section.field=value` over it; with `twin` as on those phantoms.
+
+    Its data are where `data.source` says, else in the folder of public sets. base: folder that a data.source in the
+    recipe is relative to. The data are looked through: classes, and the cases for validation.
+    Raises ValueError: a recipe for detection, a mistake in an override, data that are absent (told with what to fetch,
+    how large it is and under which licence), that can't be read, or that hold labels outside the recipe's classes.
+    """
+    if recipe.kind != "segmentation":
+        raise ValueError(f"{recipe.name}: is a recipe for detection on slides, which only `hasten train` takes")
+    tree = recipe.run if twin is None else overlaid(recipe.run, twin.run)
+    train = tree.get("train") or {}
+    target = recipe.target if twin is None or twin.target is None else twin.target
+    tree = overlaid(tree, {"train": {"metric": recipe.metric, **({"target": target} if target else {}), **train}})
+    config = load_run(None, [*_as_overrides(tree), *overrides])
+    source = _source(recipe, tree, config, overrides, base)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
+    found = load_case_set(source) if not is_url(source) else None
+    if found is not None:
+        check_labels(recipe, found)
+    last = recipe.last_of(twin)
+    if last and not _is_given("data.split", overrides):
+        config = _with_last(config, recipe.name, last, found)
+    return config
+
+
+def check_labels(recipe: Recipe, found: CaseSet) -> None:
+    """Raise ValueError for data that declare, or where nothing is declared hold, labels that the recipe has not."""
+    outside = sorted(set(found.labels) - set(recipe.labels))
+    if not outside:
+        return
+    known = ", ".join(f"{value} ({name})" for value, name in recipe.labels.items())
+    where = f"{found.source}: declares the label values" if found.source.is_file() else _holder(found, outside)
+    raise ValueError(
+        f"{where} {', '.join(map(str, outside))}, but the recipe {recipe.name} has only the classes {known}; map those "
+        "values to the recipe's, or train without it: name the data set in the recipe's place"
+    )
+
+
+def _holder(found: CaseSet, outside: Iterable[int]) -> str:
+    """The first label map with one of the values; values that no map holds are those of a declaration beside them."""
+    from hasten.cases.formats import read_file
+
+    for path in (case.label for case in found.cases if case.label is not None):
+        if set(outside) & set(map(int, distinct_values(as_integers(read_file(path, label=True).array, path)))):
+            return f"{path}: holds the label values"
+    return f"{found.source / 'labels.json'}: declares the label values"
+
+
+def _as_overrides(tree: dict[str, Any], at: tuple[str, ...] = ()) -> list[str]:
+    """Settings as a user would type them, so that a mistake in an override is told as in any other run."""
+    found = []
+    for name, value in tree.items():
+        if isinstance(value, dict) and name not in MAPPINGS:
+            found += _as_overrides(value, (*at, name))
+        else:
+            found.append(f"{'.'.join((*at, name))}={json.dumps(value)}")
+    return found
+
+
+def _source(
+    recipe: Recipe, tree: dict[str, Any], config: RunConfig, overrides: Sequence[str], base: Path | None
+) -> str:
+    """Where the data are: named, or the public set's folder. Raises ValueError if they are not there."""
+    source = config.data.source
+    if is_url(source):
+        return source
+    if source and not _is_given("data.source", overrides):
+        source = str(Path.cwd() / (base or Path()) / Path(tree["data"]["source"]).expanduser())
+    if not source:
+        if not recipe.data:
+            raise ValueError(_without_data(recipe))
+        source = str(data_home().absolute() / public_set(recipe.data).folder)
+    if not Path(source).exists():
+        if recipe.data:
+            raise absent(public_set(recipe.data), Path(source))
+        raise ValueError(f"{source}: is not there. {_without_data(recipe)}")
+    return source
+
+
+def _without_data(recipe: Recipe) -> str:
+    if recipe.twin is None and recipe.reduced is None:
+        return f"{recipe.name}: names no public data set; name yours with data.source=FOLDER"
+    return (
+        f"{recipe.name}: there is no public data set for it; `hasten recipe phantom {recipe.name} --to DIR` writes "
+        "phantoms, or name your data with data.source=FOLDER"
+    )
+
+
+def _is_given(dotted: str, overrides: Sequence[str]) -> bool:
+    names = (text.partition("=")[0].strip() for text in overrides)
+    return any(name == dotted or name.startswith(f"{dotted}.") or name == "data" for name in names)
+
+
+def _with_last(config: RunConfig, name: str, count: int, found: CaseSet | None) -> RunConfig:
+    """The last cases by sorted ids held out."""
+    if found is None:
+        raise ValueError(
+            f"{shown(config.data.source)}: the recipe {name} validates on the last {count} cases, so the data "
+            "must be in a folder here; fetch them first, or say how to split them with data.split.by=fraction"
+        )
+    ids = sorted(case.id for case in found.cases)
+    if len(ids) <= count:
+        raise ValueError(
+            f"{found.source}: has {len(ids)} cases, and the recipe {name} validates on the last {count}; use "
+            "the whole data set, or data.split.by=fraction"
+        )
+    split = dataclasses.replace(config.data.split, by="list", validation=tuple(ids[-count:]))
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, split=split))

@@ -1,0 +1,109 @@
+"""A recipe's phantoms as a data set, with a run's YAML beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hasten.recipes.recipe import Recipe, TwinSettings
+
+TRAIN_YAML = "train.yaml"
+"""What `hasten train` takes to train on the phantoms: the recipe's settings and what the phantoms change."""
+
+
+def twin_of(recipe: Recipe, *, reduced: bool = False, cases: int | None = None) -> TwinSettings:
+    """The settings of a recipe's phantoms, with another number of them. Raises ValueError where it has none."""
+    found = recipe.twin_of(reduced=reduced)
+    if found is None:
+        other = recipe.twin_of(reduced=not reduced)
+        if other is None:
+            raise ValueError(f"{recipe.name}: has no phantoms; it needs its data")
+        remedy = "leave out --reduced" if reduced else "add --reduced"
+        raise ValueError(f"{recipe.name}: has {'no reduced' if reduced else 'only reduced'} phantoms; {remedy}")
+    return found if cases is None else dataclasses.replace(found, cases=cases)
+
+
+def write_twin(recipe: Recipe, twin: TwinSettings, to: Path, *, num_threads: int = 2) -> Path:
+    """Write the phantoms into `to`, new or empty, and the YAML to train on them, which is returned.
+
+    The same settings give the same files. Raises ValueError: `to` is in use, or phantoms that can't be so.
+    """
+    if to.exists() and not to.is_dir():
+        raise ValueError(f"--to {to}: is a file; choose another --to")
+    if to.is_dir() and any(to.iterdir()):
+        raise ValueError(f"--to {to}: is not empty; choose another --to")
+    last = recipe.last_of(twin)
+    if twin.cases <= last:
+        raise ValueError(f"{recipe.name}: {twin.cases} phantoms are too few, as the last {last} are for validation")
+    _write(recipe, twin, to, num_threads)
+    path = to / TRAIN_YAML
+    heading = f"# Phantoms of the recipe {recipe.name}: {recipe.title}\n"
+    path.write_text(heading + _settings(recipe, twin, to), encoding="utf-8")
+    return path
+
+
+def _settings(recipe: Recipe, twin: TwinSettings, to: Path) -> str:
+    """The run on phantoms in `to` as YAML, its source relative so that the folder may be moved."""
+    here = [f"data.source={to.absolute()}"]
+    if recipe.kind == "detection":
+        from hasten.pathology.config import dump
+        from hasten.recipes.slides import detection_of
+
+        slides = detection_of(recipe, here, twin=twin)
+        return dump(dataclasses.replace(slides, data=dataclasses.replace(slides.data, source=".")))
+
+    from hasten.config.load import dump_run
+    from hasten.recipes.run import run_of
+
+    config = run_of(recipe, here, twin=twin)
+    return dump_run(dataclasses.replace(config, data=dataclasses.replace(config.data, source=".")))
+
+
+def _write(recipe: Recipe, twin: TwinSettings, to: Path, num_threads: int) -> None:
+    common: dict[str, Any] = {"num_cases": twin.cases, "seed": twin.seed}
+    threads: dict[str, Any] = {"num_threads": num_threads}
+    placed: dict[str, Any] = {} if twin.shape is None else {"shape": twin.shape}
+    flat: dict[str, Any] = {} if twin.shape is None else {"shape": twin.shape[1:]}
+    match twin.make:
+        case "ct":
+            from hasten.cases.phantom import write_phantoms
+
+            _refuse_options(recipe, twin.options)
+            write_phantoms(to, **common, **threads, **placed, spacing=twin.spacing)
+        case "tumours":
+            from hasten.cases.phantom_tumours import write_tumour_phantoms
+
+            _refuse_options(recipe, twin.options)
+            write_tumour_phantoms(to, **common, **threads, **placed, spacing=twin.spacing)
+        case "hippocampi":
+            from hasten.cases.phantom_hippocampus import write_hippocampi
+
+            _refuse_options(recipe, twin.options)
+            write_hippocampi(to, **common, **threads, **placed)
+        case "spheres":
+            from hasten.cases.phantom_spheres import write_spheres
+
+            _refuse_options(recipe, twin.options)
+            write_spheres(to, **common, **placed)
+        case "cells":
+            from hasten.cases.phantom_cells import write_cells
+
+            _refuse_options(recipe, twin.options, "radius", "filled", "value")
+            write_cells(to, **common, **threads, **flat, **twin.options)
+        case "slides":
+            from hasten.cases.slide.phantom import write_phantom_slides
+
+            _refuse_options(recipe, twin.options, "mpp", "num_levels", "compression")
+            slides: dict[str, Any] = {} if twin.shape is None else {"size": twin.shape[1:]}
+            write_phantom_slides(to, num_slides=twin.cases, seed=twin.seed, **threads, **slides, **twin.options)
+
+
+def _refuse_options(recipe: Recipe, options: Mapping[str, Any], *known: str) -> None:
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(
+            f"{recipe.name}: twin.options.{unknown[0]}: no such option of these phantoms; "
+            + (f"valid here: {', '.join(known)}" if known else "they have none")
+        )

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from hasten.cases.phantom import write_phantoms
+from hasten.cli.recipe import app
+from hasten.cli.source import config_from
+from hasten.recipes.load import recipe_names
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_list_tells_every_recipe() -> None:
+    lines = run("list").splitlines()
+    assert [line.split()[0] for line in lines] == list(recipe_names())
+    assert any("Dice 0.94" in line and "Spleen" in line for line in lines)
+
+
+def test_show_tells_data_licence_target_settings_and_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HASTEN_DATA", str(tmp_path))
+    told = " ".join(run("show", "spleen").split())
+    for part in (
+        "spleen: Spleen in abdominal CT", "1.5 GiB", "CC-BY-SA 4.0", "not there; `hasten recipe data spleen`",
+        "Antonelli", "0 background, 1 spleen", "Dice 0.94", "the last 9 cases", "prepare.spacing=[2.0,1.5,1.5]",
+        "41 ct of 96 x 512 x 512 voxels; `hasten recipe phantom spleen --to DIR`", "--reduced", "target 0.9",
+        "fast_training_tutorial", "hasten train spleen --out FOLDER",
+    ):  # fmt: skip
+        assert part in told
+    (tmp_path / "Task09_Spleen").mkdir()
+    assert "(there)" in " ".join(run("show", "spleen").split())
+    assert "none that is public" in run("show", "synthetic41")
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_show_knows_every_recipe(name: str) -> None:
+    assert f"{name}: " in run("show", name)
+
+
+def test_phantom_writes_a_set_that_can_be_trained_on(tmp_path: Path) -> None:
+    out = tmp_path / "twin"
+    told = run("phantom", "hippocampus", "--cases", "3", "--to", str(out))
+    assert told.splitlines() == [f"3 cases in {out}", f"train      hasten train {out / 'train.yaml'} --out FOLDER"]
+    config = config_from(str(out / "train.yaml"), [])
+    assert (config.train.target, Path(config.data.source)) == (0.80, out)
+
+
+def test_data_fetches_the_public_set_of_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hasten.cases import public
+
+    asked = []
+
+    def download(wanted: public.PublicSet, to: Path | None = None) -> Path:
+        asked.append((wanted.name, to))
+        return tmp_path / wanted.folder
+
+    monkeypatch.setattr(public, "download", download)
+    told = run("data", "brats", "--to", str(tmp_path))
+    assert "7.09 GiB" in told
+    assert "CC-BY-SA 4.0" in told
+    assert told.splitlines()[-1] == f"data       {tmp_path / 'Task01_BrainTumour'}"
+    run("data", "heart")  # a set that no recipe is of
+    assert asked == [("braintumour", tmp_path), ("heart", None)]
+    with pytest.raises(ValueError, match=r"^synthetic41: has no public data; `hasten recipe phantom synthetic41"):
+        run("data", "synthetic41")
+    with pytest.raises(ValueError, match="no public data set is called 'hert'; did you mean heart"):
+        run("data", "hert")
+
+
+def test_a_recipe_s_name_is_a_source_and_a_path_of_that_name_comes_first(tmp_path: Path, monkeypatch) -> None:
+    data = write_phantoms(tmp_path / "data", num_cases=11, shape=(8, 16, 16))
+    config = config_from("spleen", [f"data.source={data}", "train.seed=3"])
+    assert (config.train.target, config.train.seed, len(config.data.split.validation)) == (0.94, 3, 9)
+    monkeypatch.chdir(tmp_path)
+    data.rename(tmp_path / "spleen")
+    config = config_from("spleen", [])
+    assert (config.data.source, config.train.target) == (str(tmp_path / "spleen"), None)
+
+
+def test_a_recipe_s_file_is_a_source(tmp_path: Path) -> None:
+    data = write_phantoms(tmp_path / "data", num_cases=3, shape=(8, 16, 16))
+    own = tmp_path / "own.yaml"
+    own.write_text("name: own\ntitle: Own\nlabels: {0: a, 1: b}\ntarget: 0.7\nrun: {data: {source: data}}\n")
+    config = config_from(str(own), ["train.steps=4"])
+    assert (config.data.source, config.train.target, config.train.steps) == (str(data), 0.7, 4)
+
+
+def test_what_is_no_source_tells_the_nearest_recipe() -> None:
+    with pytest.raises(ValueError, match=r"^splen: no such file or folder; .* \(did you mean the recipe spleen\?\)$"):
+        config_from("splen", [])
+    with pytest.raises(ValueError, match=r"^zzz: no such file or folder; name a data set, a run's YAML or a recipe$"):
+        config_from("zzz", [])
+
+
+def test_absent_data_end_a_command_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hasten.cli.train import train
+
+    monkeypatch.setenv("HASTEN_DATA", str(tmp_path))
+    shell = typer.Typer()
+    shell.command()(train)
+    with pytest.raises(ValueError, match=r"Task09_Spleen: is not there.*1\.5 GiB.*CC-BY-SA 4\.0"):
+        CliRunner().invoke(shell, ["spleen", "--out", str(tmp_path / "run")], catch_exceptions=False)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hasten.config.load import load_run
+from hasten.recipes.load import is_recipe, load_recipe, overlaid, recipe_names
+
+OWN = """\
+name: own
+title: A task of one's own
+labels: {0: background, 1: thing}
+target: 0.8
+run:
+  train: {steps: 5}
+"""
+
+
+def own(folder: Path, text: str = OWN, **changed: str) -> Path:
+    path = folder / "own.yaml"
+    for old, new in changed.items():
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_loads_and_says_where_its_numbers_are_from(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert recipe.title
+    assert recipe.sources
+    if recipe.kind == "segmentation":
+        assert recipe.target is not None
+        assert recipe.peer is not None
+        assert recipe.twin is not None
+
+
+def test_the_published_case_studies_are_there() -> None:
+    wanted = {"spleen", "brats", "microscopy", "membrane", "hippocampus", "synthetic41"}
+    assert wanted <= set(recipe_names())
+    spleen, brats = load_recipe("spleen"), load_recipe("brats")
+    assert (spleen.target, spleen.validation_last, spleen.run["prepare"]["spacing"]) == (0.94, 9, [2.0, 1.5, 1.5])
+    assert (brats.target, brats.run["data"]["regions"]) == (0.78, {"WT": [1, 2, 3], "TC": [2, 3], "ET": [3]})
+    assert load_recipe("microscopy").metric == "iou"
+
+
+def test_a_recipe_of_one_s_own_is_a_file(tmp_path: Path) -> None:
+    recipe = load_recipe(own(tmp_path))
+    assert (recipe.name, recipe.labels, recipe.run) == ("own", {0: "background", 1: "thing"}, {"train": {"steps": 5}})
+    assert is_recipe(own(tmp_path))
+    run = tmp_path / "run.yaml"
+    run.write_text("train: {steps: 5}\n")
+    assert not is_recipe(run)
+
+
+def test_an_unknown_name_tells_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"^no recipe is called 'splen'; did you mean spleen\?"):
+        load_recipe("splen")
+    with pytest.raises(ValueError, match=r"known are brats, .*spleen"):
+        load_recipe("zzz")
+    with pytest.raises(ValueError, match=r"nowhere\.yaml: no such file"):
+        load_recipe("nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("target: 0.8", "target_: 0.8", r"own\.yaml:4: target_: no such field .* did you mean target\?"),
+        ("target: 0.8", "target: high", r"own\.yaml:4: target: must be a valid number"),
+        ("target: 0.8", "target: 1.8", r"own\.yaml:4: target: must be above 0 and at most 1 \(given 1\.8\)"),
+        ("target: 0.8", "target: true", r"own\.yaml:4: target: must be a number"),
+        ("target: 0.8", "metric: froc", r"own\.yaml:4: metric: must be dice or iou in a recipe for segmentation"),
+        ("target: 0.8", "kind: other", r"own\.yaml:4: kind: must be 'segmentation' or 'detection'"),
+        ("target: 0.8", "data: splen", r"own\.yaml:4: data: no public data set is called 'splen'; did you mean spleen"),
+        ("target: 0.8", "validation_last: -1", r"own\.yaml:4: validation_last: must be 0 or more"),
+        ("target: 0.8", "twin: {validation_last: -2}", r"own\.yaml:4: twin\.validation_last: must be 0 or more"),
+        ("target: 0.8", "twin: {make: cats}", r"own\.yaml:4: twin\.make: must be 'ct', .* \(given 'cats'\)"),
+        ("target: 0.8", "twin: {casse: 3}", r"own\.yaml:4: twin\.casse: no such field .* did you mean twin\.cases\?"),
+        ("target: 0.8", "twin: {cases: 0}", r"own\.yaml:4: twin\.cases: must be 1 or more \(given 0\)"),
+        ("target: 0.8", "twin: {shape: [0, 8, 8]}", r"own\.yaml:4: twin\.shape: must be three sizes of 1 or more"),
+        ("target: 0.8", "reduced: {spacing: [0, 1, 1]}", r"own\.yaml:4: reduced\.spacing: must be three numbers of mm"),
+        ("target: 0.8", "peer: {lrr: 3}", r"own\.yaml:4: peer\.lrr: no such field .* did you mean peer\.lr\?"),
+        ("1: thing", "one: thing", r"own\.yaml:3: labels"),
+        ("labels: {0: background, 1: thing}", "labels: {0: background}", r"own\.yaml:3: labels: must name the backgr"),
+        ("steps: 5", "stesp: 5", r"own\.yaml:6: run\.train\.stesp: no such field .* did you mean run\.train\.steps\?"),
+        ("steps: 5", "steps: 0", r"own\.yaml:6: run\.train\.steps: must be 1 or more \(given 0\)"),
+        ("steps: 5", "steps: 5}\ntwin:\n  run: {train: {stesp: 1}", r"own\.yaml:8: twin\.run\.train\.stesp: no such"),
+        (
+            "name: own",
+            "name_: own",
+            r"own\.yaml: 2 mistakes\n.*own\.yaml:1: name_: no such field[^\n]*\n.*name: is missing",
+        ),
+        ("steps: 5}", "steps: 5}\ntarget: 0.9", r"own\.yaml:7: target: given twice"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_a_remedy(tmp_path: Path, old: str, new: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told) as error:
+        load_recipe(own(tmp_path, **{old: new}))
+    assert str(error.value).count("own.yaml:") == (3 if "2 mistakes" in told else 1)
+
+
+def test_all_mistakes_are_told_at_once_and_a_recipe_s_only_once(tmp_path: Path) -> None:
+    text = OWN.replace("steps: 5", "steps: 0") + "twin:\n  run: {train: {learning_rate: -1}}\n"
+    with pytest.raises(ValueError) as error:
+        load_recipe(own(tmp_path, text))
+    lines = str(error.value).splitlines()
+    assert len(lines) == 3
+    assert "own.yaml:6: run.train.steps: must be 1 or more" in lines[1]
+    assert "own.yaml:8: twin.run.train.learning_rate: must be above 0" in lines[2]
+
+
+def test_a_detection_recipe_hands_its_settings_on(tmp_path: Path) -> None:
+    text = "name: slides\ntitle: Slides\nkind: detection\nmetric: froc\nrun: {tiles: {size: 32}}\n"
+    assert load_recipe(own(tmp_path, text)).run == {"tiles": {"size": 32}}
+
+
+def test_settings_laid_over_others_join_sections_and_replace_values() -> None:
+    below = {"train": {"steps": 1, "seed": 2}, "data": {"regions": {"A": [1]}, "split": {"by": "fold", "fold": 1}}}
+    above = {"train": {"steps": 3}, "data": {"regions": {"B": [2]}, "split": {"fold": 2}}, "loss": {"name": "dice"}}
+    assert overlaid(below, above) == {
+        "train": {"steps": 3, "seed": 2},
+        "data": {"regions": {"B": [2]}, "split": {"by": "fold", "fold": 2}},
+        "loss": {"name": "dice"},
+    }
+    assert below["train"]["steps"] == 1
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if load_recipe(name).kind == "segmentation"])
+def test_the_settings_of_a_recipe_and_its_phantoms_are_runs(name: str, tmp_path: Path) -> None:
+    import yaml
+
+    recipe = load_recipe(name)
+    for twin in (None, recipe.twin, recipe.reduced):
+        tree = recipe.run if twin is None else overlaid(recipe.run, twin.run)
+        path = tmp_path / "run.yaml"
+        path.write_text(yaml.safe_dump(tree, sort_keys=False))
+        assert load_run(path).train.steps == tree["train"]["steps"]

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hasten.cases.phantom import write_phantoms
+from hasten.cases.phantom_cells import write_cells
+from hasten.recipes.load import load_recipe
+from hasten.recipes.run import run_of
+
+TINY = {"shape": (8, 16, 16), "spacing": (10.0, 8.0, 8.0)}
+
+
+@pytest.fixture(scope="module")
+def twelve(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_phantoms(tmp_path_factory.mktemp("data") / "twelve", num_cases=12, **TINY)
+
+
+def test_a_recipe_on_data_is_a_run(twelve: Path) -> None:
+    spleen = load_recipe("spleen")
+    config = run_of(spleen, [f"data.source={twelve}", "train.steps=7"])
+    assert config.data.source == str(twelve)
+    assert (config.train.target, config.train.metric, config.train.steps) == (0.94, "dice", 7)
+    assert (config.prepare.spacing, config.prepare.window) == ((2.0, 1.5, 1.5), (-57.0, 164.0))
+    assert (config.sample.patch, config.network.channels) == ((96, 96, 96), (32, 64, 128, 256, 512))
+
+
+def test_the_last_cases_by_name_are_held_out_unless_the_user_splits(twelve: Path) -> None:
+    spleen = load_recipe("spleen")
+    split = run_of(spleen, [f"data.source={twelve}"]).data.split
+    assert (split.by, split.validation) == ("list", tuple(f"phantom_{index:03d}" for index in range(3, 12)))
+    own = run_of(spleen, [f"data.source={twelve}", "data.split.fraction=0.3"]).data.split
+    assert (own.by, own.fraction, own.validation) == ("fraction", 0.3, ())
+
+
+def test_too_few_cases_for_the_split_are_told(twelve: Path, tmp_path: Path) -> None:
+    listing = json.loads((twelve / "dataset.json").read_text())
+    for kind in ("imagesTr", "labelsTr"):
+        (tmp_path / kind).symlink_to(twelve / kind)
+    (tmp_path / "dataset.json").write_text(json.dumps({**listing, "training": listing["training"][:9]}))
+    with pytest.raises(ValueError, match=r"has 9 cases, and the recipe spleen validates on the last 9; use the whole"):
+        run_of(load_recipe("spleen"), [f"data.source={tmp_path}"])
+
+
+def test_the_settings_of_phantoms_lie_over_the_recipe_s(twelve: Path) -> None:
+    spleen = load_recipe("spleen")
+    config = run_of(spleen, [f"data.source={twelve}", "sample.batch_size=3"], twin=spleen.reduced)
+    assert (config.train.target, config.sample.patch, config.sample.batch_size) == (0.90, (32, 80, 80), 3)
+    assert (config.prepare.window, config.network.norm) == ((-57.0, 164.0), "instance")
+
+
+def test_data_are_looked_for_in_the_folder_of_public_sets(twelve: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HASTEN_DATA", str(tmp_path))
+    (tmp_path / "Task09_Spleen").symlink_to(twelve)
+    assert run_of(load_recipe("spleen")).data.source == str(tmp_path / "Task09_Spleen")
+
+
+def test_absent_data_say_what_to_fetch_how_large_it_is_and_under_which_licence(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HASTEN_DATA", str(tmp_path))
+    for overrides in ([], [f"data.source={tmp_path / 'Task09_Spleen'}"]):
+        with pytest.raises(ValueError) as error:
+            run_of(load_recipe("spleen"), overrides)
+        told = str(error.value)
+        assert told.startswith(f"{tmp_path / 'Task09_Spleen'}: is not there")
+        for part in ("1.5 GiB", "CC-BY-SA 4.0", "hasten recipe data spleen", "data.source=", "HASTEN_DATA"):
+            assert part in told
+
+
+def test_a_recipe_without_public_data_says_how_to_get_phantoms(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"^synthetic41: there is no public data set for it; `hasten recipe phantom sy"
+    ):
+        run_of(load_recipe("synthetic41"))
+    with pytest.raises(ValueError, match=r"nowhere: is not there\. synthetic41: there is no public data set for it"):
+        run_of(load_recipe("synthetic41"), [f"data.source={tmp_path}/nowhere"])
+
+
+def test_a_recipe_of_one_s_own_may_name_its_data_beside_it(twelve: Path) -> None:
+    path = twelve.parent / "own.yaml"
+    path.write_text("name: own\ntitle: Own\nlabels: {0: background, 1: spleen}\nrun: {data: {source: twelve}}\n")
+    assert run_of(load_recipe(path), base=path.parent).data.source == str(twelve)
+    assert run_of(load_recipe(path), [f"data.source={twelve}"], base=Path("elsewhere")).data.source == str(twelve)
+    path.write_text("name: own\ntitle: Own\nlabels: {0: background, 1: spleen}\n")
+    with pytest.raises(ValueError, match=r"^own: names no public data set; name yours with data\.source=FOLDER"):
+        run_of(load_recipe(path))
+
+
+def test_labels_that_are_declared_outside_the_recipe_s_classes_are_told(twelve: Path, tmp_path: Path) -> None:
+    listing = json.loads((twelve / "dataset.json").read_text())
+    listing["labels"] = {**listing["labels"], "2": "liver", "7": "kidney"}
+    for kind in ("imagesTr", "labelsTr"):
+        (tmp_path / kind).symlink_to(twelve / kind)
+    (tmp_path / "dataset.json").write_text(json.dumps(listing))
+    with pytest.raises(ValueError) as error:
+        run_of(load_recipe("spleen"), [f"data.source={tmp_path}"])
+    told = str(error.value)
+    assert told.startswith(f"{tmp_path / 'dataset.json'}: declares the label values 2, 7")
+    assert "the recipe spleen has only the classes 0 (background), 1 (spleen)" in told
+
+
+def test_labels_that_voxels_hold_outside_the_recipe_s_classes_are_told_with_the_file(tmp_path: Path) -> None:
+    out = write_cells(tmp_path / "cells", num_cases=3, shape=(32, 32), radius=8)
+    with pytest.raises(ValueError, match=r"labels/cells_000\.png: holds the label values 1, but the recipe membrane"):
+        run_of(load_recipe("membrane"), [f"data.source={out}"])
+    (out / "labels.json").write_text('{"0": "background", "1": "cell", "4": "nucleus"}')
+    with pytest.raises(ValueError, match=r"cells/labels\.json: declares the label values 4, but the recipe microsc"):
+        run_of(load_recipe("microscopy"), [f"data.source={out}"])
+    (out / "labels.json").unlink()
+    label = np.asarray(Image.open(out / "labels" / "cells_001.png")).copy()
+    label[3, 4] = 9
+    Image.fromarray(label).save(out / "labels" / "cells_001.png")
+    with pytest.raises(ValueError, match=r"labels/cells_001\.png: holds the label values 9, but the recipe microscopy"):
+        run_of(load_recipe("microscopy"), [f"data.source={out}"])
+
+
+def test_values_that_a_declared_set_holds_beyond_are_told_before_training(twelve: Path, tmp_path: Path) -> None:
+    from hasten.cases.nifti import read_nifti, write_nifti
+    from hasten.engine.run import train
+
+    (tmp_path / "data").mkdir()
+    listing = json.loads((twelve / "dataset.json").read_text())
+    (tmp_path / "data" / "imagesTr").symlink_to(twelve / "imagesTr")
+    (tmp_path / "data" / "labelsTr").mkdir()
+    for path in sorted((twelve / "labelsTr").iterdir()):
+        volume = read_nifti(path)
+        array = np.array(volume.array[0])
+        array[0, 0, 0] = 5 if path.name == "phantom_002.nii.gz" else 0
+        write_nifti(tmp_path / "data" / "labelsTr" / path.name, array, volume.affine)
+    (tmp_path / "data" / "dataset.json").write_text(json.dumps(listing))
+    overrides = [f"data.source={tmp_path / 'data'}", f"cache.dir={tmp_path / 'cache'}", "train.device=cpu"]
+    config = run_of(load_recipe("spleen"), overrides, twin=load_recipe("spleen").reduced)
+    with pytest.raises(ValueError, match=r"phantom_002\.nii\.gz: holds label values that are not declared: 5"):
+        train(config, tmp_path / "run")
+
+
+def test_mistakes_in_overrides_are_told_as_in_any_run(twelve: Path) -> None:
+    with pytest.raises(ValueError, match=r"^override 'train\.stesp=5': train\.stesp: no such field"):
+        run_of(load_recipe("spleen"), [f"data.source={twelve}", "train.stesp=5"])
+
+
+def test_a_remote_source_needs_a_split_of_its_own() -> None:
+    url = "https://host/Task09_Spleen/dataset.json"
+    with pytest.raises(ValueError, match=r"must be in a folder here; fetch them first, or say how to split them"):
+        run_of(load_recipe("spleen"), [f"data.source={url}"])
+    config = run_of(load_recipe("spleen"), [f"data.source={url}", "data.split.by=fraction"])
+    assert config.data.source == url
+
+
+def test_a_detection_recipe_is_no_run_of_this_kind(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("name: slides\ntitle: Slides\nkind: detection\nmetric: froc\n")
+    with pytest.raises(ValueError, match=r"^slides: is a recipe for detection on slides"):
+        run_of(load_recipe(path))
+
+
+def test_the_scaling_study_keeps_sixteen_images_and_their_rate_on_each_worker(tmp_path: Path) -> None:
+    from hasten.distribute.grown import grown
+
+    out = write_cells(tmp_path / "cells", num_cases=3, shape=(32, 32), radius=8)
+    config = run_of(load_recipe("microscopy"), [f"data.source={out}"])
+    assert (config.train.metric, config.train.target) == ("iou", 0.85)
+    on_four = grown(config, 4)
+    assert (on_four.sample.batch_size, on_four.train.learning_rate_batch, on_four.train.steps) == (64, 16, 400)
