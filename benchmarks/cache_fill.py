@@ -102,12 +102,12 @@ def monai_fill(data: Path, kind: str, spacing: Sequence[float] | None, indices: 
     from monai.data import CacheDataset
     from monai.transforms import Compose, EnsureTyped
 
-    from benchmarks.peers.common import deterministic, list_cases
+    from benchmarks.tasks import bench_task, rows_of_all
+    from hasten.study.ladder.chain import deterministic
 
-    rows, _ = list_cases(data)
-    chain = Compose([
-        *deterministic(kind, spacing=spacing, indices=indices), EnsureTyped(["image", "label"], track_meta=False),
-    ])  # fmt: skip
+    task = bench_task(data, kind, spacing=spacing)
+    rows = rows_of_all(task)
+    chain = Compose([*deterministic(task, indices=indices), EnsureTyped(["image", "label"], track_meta=False)])
     imported = time.perf_counter()
     cached = CacheDataset(rows, chain, num_workers=usable_cores(), copy_cache=False, progress=False)
     filled = time.perf_counter()

@@ -1,34 +1,39 @@
 """Train twice on made-up abdominal CT, the regular way and with Hasten, and show where the time went. Under 5 minutes.
 
 Both runs have the same network, split, windowing, patch size and target Dice. The regular one is MONAI's Dataset and
-DataLoader with worker processes, Adam and Dice loss (`benchmarks.peers.regular`), which reads and prepares every case
-again in each epoch; it is stopped when its share of the five minutes is over, and then counts as slower than that.
+DataLoader with worker processes, Adam and Dice loss (the lowest rung of `hasten bench ladder`), which reads and
+prepares every case again in each epoch; it is stopped when its share of the five minutes is over, and then counts as
+slower than that.
 Seconds count from the start of each process: imports and, for Hasten, filling its cache are in them.
 Writes demo/ (its own folder, emptied first) with the data and both run directories, and report.html beside it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT
-from benchmarks.outcome import Time, time_to
+from benchmarks.tasks import NETWORK, prepare_config
 from hasten.observe.env import usable_cores
+from hasten.study.ladder.outcome import Time, time_to
+from hasten.study.ladder.task import PeerSettings, Task, task_of, write_task
 
 TARGET = 0.8
 TRAIN_CASES, VALIDATION_CASES = 12, 4
 PHANTOM = {"shape": (48, 128, 128), "spacing": (5.0, 2.5, 2.5)}
-FLAGS = ("--kind", "ct", "--spacing", "5", "3", "3", "--patch", "32", "64", "64", "--samples", "2",
-         "--target", str(TARGET))  # fmt: skip
+SPACING, PATCH = (5.0, 3.0, 3.0), (32, 64, 64)
+CASES, CROPS = 2, 2
+"""Of a step of the regular arm."""
 HASTEN = ("sample.batch_size=4", "train.steps=150", "train.validate_every=10", "infer.overlap=0.25")
-"""As many patches a step as the regular arm's 2 cases x 2, and the same windows in validation."""
+"""As many patches a step as the regular arm's, and the same windows in validation."""
 BUDGET = 280.0
 """Seconds of the whole demonstration."""
 HASTEN_CAP, REGULAR_CAP = 110.0, 150.0
@@ -43,19 +48,13 @@ def main() -> None:
     began = time.monotonic()
     folder = ROOT / "demo"
     shutil.rmtree(folder, ignore_errors=True)
-    data, split = make_data(folder)
+    task = write_task(folder / "task.json", make_task(folder))
     say(f"{TRAIN_CASES} CT phantoms to train on, {VALIDATION_CASES} to validate; target mean Dice {TARGET}")
     say("\n1. Hasten")
-    hasten = run_arm(
-        "benchmarks.ours.train", folder / "hasten.json", HASTEN_CAP,
-        ["--data", str(data), "--split", str(split), *FLAGS, "--run", str(folder / "hasten"), *HASTEN],
-    )  # fmt: skip
+    hasten = run_arm("hasten", task, folder / "hasten.json", HASTEN_CAP, "--run", str(folder / "hasten"))
     left = BUDGET - 2 * GRACE - (time.monotonic() - began)
     say(f"\n2. the regular way (Dataset, DataLoader with {usable_cores()} workers, Adam)")
-    regular = run_arm(
-        "benchmarks.peers.regular", folder / "regular.json", min(REGULAR_CAP, left),
-        ["--data", str(data), "--split", str(split), *FLAGS],
-    )  # fmt: skip
+    regular = run_arm("monai", task, folder / "regular.json", min(REGULAR_CAP, left), "--rung", "regular")
     write_run(regular, folder / "regular", "regular (Dataset + DataLoader)")
     name_run(folder / "hasten", "Hasten")
     print_table(regular, hasten)
@@ -63,21 +62,25 @@ def main() -> None:
     say(f"\nreport: {ROOT / 'report.html'}   ({time.monotonic() - began:.0f} s in all)")
 
 
-def make_data(folder: Path) -> tuple[Path, Path]:
-    """The phantoms' folder and the split file."""
+def make_task(folder: Path) -> Task:
+    """The phantoms, written into `folder`, as what both runs are to do."""
     from benchmarks.data import phantoms
-    from benchmarks.peers.common import list_cases
+    from hasten.config.load import from_dict, load_run, to_dict
 
     data = phantoms(folder / "phantoms", TRAIN_CASES + VALIDATION_CASES, PHANTOM)
-    ids = [row["id"] for row in list_cases(data)[0]]
-    split = folder / "split.json"
-    split.write_text(json.dumps({"train": ids[:TRAIN_CASES], "validation": ids[TRAIN_CASES:]}))
-    return data, split
+    held = [f"phantom_{index:03d}" for index in range(TRAIN_CASES, TRAIN_CASES + VALIDATION_CASES)]
+    config = load_run(None, [f"data.source={data}", "data.split.by=list", f"data.split.validation={held}",
+                             f"sample.patch={list(PATCH)}", f"train.target={TARGET}", *HASTEN])  # fmt: skip
+    prepare = prepare_config("ct", SPACING)
+    tree = to_dict(config) | {"network": dataclasses.asdict(NETWORK), "prepare": dataclasses.asdict(prepare)}
+    return task_of(from_dict(tree, where="demo"), PeerSettings(cases=CASES, crops=CROPS), name="phantoms")
 
 
-def run_arm(module: str, out: Path, cap: float, flags: Sequence[str]) -> dict[str, Any]:
+def run_arm(arm: str, task: Path, out: Path, cap: float, *flags: str) -> dict[str, Any]:
     """Run one arm, which shows its own progress, and give its result; at the latest after `cap` + GRACE seconds."""
-    command = [sys.executable, "-m", module, "--out", str(out), "--max-seconds", f"{cap:.0f}", *flags]
+    module = f"hasten.study.ladder.arms.{arm}"
+    command = [sys.executable, "-m", module, "--task", str(task), "--out", str(out), "--max-seconds", f"{cap:.0f}",
+               *flags]  # fmt: skip
     try:
         done = subprocess.run(command, cwd=ROOT, timeout=cap + GRACE)
     except subprocess.TimeoutExpired:
@@ -113,7 +116,7 @@ def write_run(result: Mapping[str, Any], folder: Path, name: str) -> None:
     best = max(result["curve"], key=lambda point: point["dice"] or 0.0)
     seconds, looped = shares(result), result["seconds"]["train"] + result["seconds"]["wait"]
     workers = f"{result['settings']['workers']}, started each epoch"
-    batch = result["settings"]["cases"] * result["settings"]["samples"]
+    batch = CASES * CROPS
     write_jsonl(folder / METRICS_JSONL, [line for point in result["curve"] for line in lines_of(point)])
     write_json(
         folder / SUMMARY_JSON,
@@ -123,7 +126,7 @@ def write_run(result: Mapping[str, Any], folder: Path, name: str) -> None:
             "target": {"metric": "mean_dice", "value": result["settings"]["target"], "reached": reached.reached,
                        "time_s": reached.seconds if reached.reached else None},
             "best": {"metric": "mean_dice", "value": best["dice"], "step": best["step"]},
-            "time_to": {level: value for level, value in result["time_to"].items() if value is not None},
+            "time_to": {f"{TARGET:.2f}": reached.seconds} if reached.reached else {},
             "seconds": {"total": result["seconds"]["total"], "import": seconds["import"], "train": seconds["train"],
                         "wait_for_data": seconds["wait"], "validate": seconds["validate"]},
             "steps": result["steps"],
@@ -191,7 +194,7 @@ def table_rows(regular: Mapping[str, Any], hasten: Mapping[str, Any]) -> list[tu
     times = [time_to(run, run["settings"]["target"]) for run in runs]
     epochs = [run["seconds_per_epoch"] for run in runs]
     middle = [sorted(each)[len(each) // 2] if each else None for each in epochs]
-    patches = regular["cases"]["train"] * regular["settings"]["samples"]
+    patches = regular["cases"]["train"] * CROPS
     total = [run["seconds"]["total"] for run in runs]
     faster = f"{middle[0] / middle[1]:.1f}x" if middle[0] and middle[1] else "-"
     rows = [

@@ -28,6 +28,7 @@ from hasten.observe.env import usable_cores
 
 if TYPE_CHECKING:
     from benchmarks.peers.feeds import Feed
+    from hasten.study.ladder.task import TaskCase
 
 ARMS = ("fixed", "monai_cached", "monai_regular", "torchio", "hasten", "hasten_compiled")
 PATCH = (40, 56, 40)
@@ -83,12 +84,12 @@ def measure(given: Any, data: Path, rounds: int) -> tuple[dict[str, list[float]]
     """Series of every arm, and the steps of an epoch."""
     import torch
 
-    from benchmarks.peers.common import list_cases, read_split
+    from benchmarks.tasks import bench_task
 
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
-    rows, num_classes = list_cases(data)
-    train = read_split(rows, None)["train"]
+    task = bench_task(data, patch=PATCH, crops=SAMPLES)
+    num_classes, train = len(task.labels), task.train
     if given.quick:
         train = train[:16]
     steps = given.steps or (4 if given.quick else len(train) * SAMPLES // BATCH)
@@ -122,28 +123,30 @@ def paired_overhead(feed: Feed, fixed: Feed, step: Callable[[Any], None], pairs:
     return seconds["fresh"] / seconds["fixed"] - 1
 
 
-def build_feeds(given: Any, data: Path, train: list[dict[str, str]], num_classes: int) -> dict[str, Feed]:
+def build_feeds(given: Any, data: Path, train: Sequence[TaskCase], num_classes: int) -> dict[str, Feed]:
     import torch
 
     from benchmarks.peers import feeds as peers
+    from hasten.study.ladder.chain import rows_of
 
+    rows = rows_of(train)
     made: dict[str, Feed] = {}
     shared = {"patch": PATCH, "batch": BATCH, "samples": SAMPLES, "workers": given.threads}
     for arm in given.arms:
         match arm:
             case "fixed":
-                batch = next(peers.monai_cached(train[:2], **shared)(1))
+                batch = next(peers.monai_cached(rows[:2], **shared)(1))
                 made[arm] = partial(itertools.repeat, batch)
             case "monai_cached":
-                made[arm] = peers.monai_cached(train, **shared)
+                made[arm] = peers.monai_cached(rows, **shared)
             case "monai_regular":
-                made[arm] = peers.monai_regular(train, **shared)
+                made[arm] = peers.monai_regular(rows, **shared)
             case "torchio":
-                made[arm] = peers.torchio_queue(train, num_classes=num_classes, **shared)
+                made[arm] = peers.torchio_queue(rows, num_classes=num_classes, **shared)
             case "hasten" | "hasten_compiled":
                 from benchmarks.ours.feed import hasten_feed
 
-                ids, compiled = [row["id"] for row in train], arm == "hasten_compiled" or torch.cuda.is_available()
+                ids, compiled = [case.id for case in train], arm == "hasten_compiled" or torch.cuda.is_available()
                 made[arm] = hasten_feed(data, ids, PATCH, BATCH, 0, compile=compiled, device=given.device)
     return made
 
@@ -152,15 +155,16 @@ def make_step(given: Any, num_classes: int) -> Callable[[Any], None]:
     import torch
     from monai.losses import DiceCELoss
 
-    from benchmarks.peers.common import network
-    from benchmarks.peers.loop import Arm, pick_device, train_step
+    from benchmarks.tasks import bench_task, network
+    from hasten.engine.job import pick_device
+    from hasten.study.ladder.loop import Arm, train_step
 
     device = pick_device(given.device)
     net = network(num_classes).to(device).train()
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
     loss = DiceCELoss(include_background=False, to_onehot_y=True, softmax=True, squared_pred=True, batch=True)
-    arm = Arm(net=net, loss=loss, optimizer=optimizer, train=(), validation=(), num_classes=num_classes, device=device,
-              amp=True)  # fmt: skip
+    arm = Arm(task=bench_task(None), net=net, loss=loss, optimizer=optimizer, train=(), validation=(), roi=PATCH,
+              device=device, amp=True)  # fmt: skip
     scaler = torch.amp.GradScaler(device.type, enabled=device.type == "cuda")
 
     def step(batch: Any) -> None:

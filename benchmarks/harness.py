@@ -7,11 +7,9 @@ The last line that a benchmark writes to stdout is one JSON object, {"bench": NA
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import math
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -23,16 +21,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from hasten.observe.env import cpu_model, usable_cores
+from hasten.observe.env import hardware, versions
 from hasten.observe.load import BUSY, other_cores
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = (
-    "hasten", "torch", "monai", "numpy", "nibabel", "torchio", "pytorch-ignite", "isal", "batchgeneratorsv2",
-    "torchvision",
-)  # fmt: skip
 
 
 def _load_average() -> list[float] | None:
@@ -161,32 +153,6 @@ def median_ratio(numerator: Sequence[float] | None, denominator: Sequence[float]
     return statistics.median(numerator) / statistics.median(denominator)
 
 
-def hardware() -> dict[str, Any]:
-    facts = {
-        "cpu": cpu_model(),
-        "cores": usable_cores(),
-        "ram_gb": round(psutil.virtual_memory().total / 2**30, 1),
-        "system": platform.platform(),
-        "card": _card(),
-    }
-    return facts
-
-
-def _card() -> str | None:
-    torch = sys.modules.get("torch")  # a benchmark that never touched torch did not use the card either
-    return torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def commit() -> str | None:
     """Short hash of the checked-out commit, with `+` if tracked files differ from it; None outside a repository."""
     try:
@@ -213,23 +179,8 @@ def finish(
     reader needs to repeat the run; `others_before` is what `busy_machine` said before the first timing.
     Returns the path of the file. A quick run has `_quick` in its name, so that it never replaces a full one.
     """
-    now = datetime.now(UTC)
-    machine = hardware()
-    record = {
-        "bench": bench,
-        "date": now.isoformat(timespec="seconds"),
-        "quick": quick,
-        "hardware": machine,
-        "cores_used_by_others": {"before": others_before, "after": busy_machine()},
-        "load_average": {"before": LOAD_BEFORE, "after": _load_average()},
-        "versions": versions(),
-        "commit": commit(),
-        "settings": _plain(settings or {}),
-        "results": {name: spread(values) for name, values in results.items()},
-        "claims": [asdict(claim) for claim in claims],
-    }
-    name = re.sub(r"[^a-z0-9]+", "-", (machine["card"] or machine["cpu"]).lower()).strip("-")
-    path = out / f"{bench}_{name}_{now:%Y-%m-%d}{'_quick' if quick else ''}.json"
+    record = record_of(bench, claims, results, quick, settings=settings, others_before=others_before)
+    path = out / file_name(record)
     out.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     _print_tables(bench, claims, results, path)
@@ -237,12 +188,44 @@ def finish(
     return path
 
 
-def _plain(value: Any) -> Any:
+def record_of(
+    bench: str,
+    claims: Sequence[Claim],
+    results: Mapping[str, Sequence[float]],
+    quick: bool,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    others_before: float | None = None,
+) -> dict[str, Any]:
+    """What a results file holds; the arguments are those of `finish`."""
+    return {
+        "bench": bench,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "quick": quick,
+        "hardware": hardware(),
+        "cores_used_by_others": {"before": others_before, "after": busy_machine()},
+        "load_average": {"before": LOAD_BEFORE, "after": _load_average()},
+        "versions": versions(),
+        "commit": commit(),
+        "settings": plain(settings or {}),
+        "results": {name: spread(values) for name, values in results.items()},
+        "claims": [asdict(claim) for claim in claims],
+    }
+
+
+def file_name(record: Mapping[str, Any]) -> str:
+    """Of a record's file: benchmark, machine, day."""
+    machine = record["hardware"]["card"] or record["hardware"]["cpu"]
+    name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
+    return f"{record['bench']}_{name}_{record['date'][:10]}{'_quick' if record['quick'] else ''}.json"
+
+
+def plain(value: Any) -> Any:
     """Ready for JSON; of a path only the name, since where things lay on this machine helps nobody."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Path) or (isinstance(value, str) and value.startswith("/")):
         return Path(value).name
     return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -41,7 +41,7 @@ def parts(*, surgery: bool, loss: bool) -> tuple[Any, Callable[..., Any]]:
     import torch
     from monai.losses import DiceCELoss
 
-    from benchmarks.peers.common import network as shared_network
+    from benchmarks.tasks import network as shared_network
     from hasten.config.schema import LossConfig
     from hasten.nets.build import build_loss
     from hasten.nets.surgery.operate import operate

@@ -63,16 +63,17 @@ def epoch(dataset: Any, repeats: int) -> float:
 
 
 def scans(data: Path) -> list[dict[str, str]]:
-    from benchmarks.peers.common import list_cases
+    from benchmarks.tasks import bench_task, rows_of_all
 
-    rows, _ = list_cases(data)
-    return rows
+    return rows_of_all(bench_task(data, "ct"))
 
 
 def crop_chain() -> list[Any]:
-    from benchmarks.peers.common import deterministic, random_crop
+    from benchmarks.tasks import bench_task
+    from hasten.study.ladder.chain import deterministic, random_crop
 
-    return [*deterministic("ct", spacing=SPACING, pad=(96, 96, 96), indices=True), random_crop((96, 96, 96), 4)]
+    task = bench_task(None, "ct", spacing=SPACING, patch=(96, 96, 96))
+    return [*deterministic(task, pad=True, indices=True), random_crop(task)]
 
 
 def loading() -> list[Any]:

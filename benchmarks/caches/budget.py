@@ -96,7 +96,7 @@ def run(data: Path, cache: Path, share: float, limit: int, steps: int) -> dict[s
 
     from benchmarks.feed import make_step
     from benchmarks.ours.feed import sample_config
-    from benchmarks.ours.fill import prepare_config
+    from benchmarks.tasks import prepare_config
     from hasten.cache.build import get_arena
     from hasten.cache.homes import at_home
     from hasten.cases.sources import load_case_set

@@ -37,7 +37,7 @@ def child(module: str, *words: str | Path | float) -> dict[str, Any]:
 
 
 def own_arena(data: Path, cache: Path, **settings: Any) -> Any:
-    from benchmarks.ours.fill import prepare_config
+    from benchmarks.tasks import prepare_config
     from hasten.cache.build import get_arena
     from hasten.cases.sources import load_case_set
     from hasten.config.schema import CacheConfig

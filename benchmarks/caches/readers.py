@@ -76,11 +76,12 @@ def monai(data: Path) -> None:
     from monai.data import CacheDataset
     from monai.transforms import Compose
 
-    from benchmarks.peers.common import deterministic, list_cases
+    from benchmarks.tasks import bench_task, rows_of_all
+    from hasten.study.ladder.chain import deterministic
 
-    rows, _ = list_cases(data)
+    task = bench_task(data, "ct", spacing=SPACING)
     # Four scans tell the bytes of a voxel as well as all do.
-    cached = CacheDataset(rows[:4], Compose(deterministic("ct", spacing=SPACING)), progress=False)
+    cached = CacheDataset(rows_of_all(task)[:4], Compose(deterministic(task)), progress=False)
     held = sum(value.nbytes for item in cached for value in item.values() if hasattr(value, "nbytes"))
     print(json.dumps({"bytes": held, "voxels": sum(item["label"].numel() for item in cached)}))
 

@@ -64,12 +64,13 @@ def dataset(kind: str, data: Path, cache: Path) -> Any:
     from monai.data import PersistentDataset as Theirs
     from monai.transforms import Compose
 
-    from benchmarks.peers.common import deterministic, list_cases
+    from benchmarks.tasks import bench_task, rows_of_all
     from hasten.cache.persistent import PersistentDataset
+    from hasten.study.ladder.chain import deterministic
 
-    rows, _ = list_cases(data)
+    task = bench_task(data, "ct", spacing=SPACING)
     kinds: dict[str, Any] = {"monai": Theirs, "own": PersistentDataset}
-    return kinds[kind](rows, Compose(deterministic("ct", spacing=SPACING)), cache)
+    return kinds[kind](rows_of_all(task), Compose(deterministic(task)), cache)
 
 
 def through(kind: str, data: Path, cache: Path, count: int | None) -> Callable[[], object]:

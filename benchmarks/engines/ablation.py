@@ -1,20 +1,22 @@
 """Which recipe is best on the hippocampus: one part of it changed at a time, everything else as it is.
 
-Every run is a process of its own from an empty cache (`benchmarks.ours.train`), with the same split, network and
-number of steps; the arms take turns over the seeds. A learning rate is the best of three that were tried for that
+Every run is a process of its own from an empty cache (the ladder's top rung), with the same split, network and number
+of steps; the arms take turns over the seeds. A learning rate is the best of three that were tried for that
 optimizer with another seed than those reported.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT
+from benchmarks.tasks import NETWORK
+from hasten.study.ladder.climb import Attempt, run_one
+from hasten.study.ladder.rungs import rungs_named
 
 ABOUT = __doc__
 STEPS = 300
@@ -44,18 +46,16 @@ ARMS: dict[str, tuple[str, ...]] = {
 
 
 def run(data: Path, arm: str, seed: int, work: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The result file of one run, as `benchmarks.peers.common.Record` writes it; taken from `work` if it is there."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in "_".join([arm, *overrides, str(seed)]))
-    out = work / f"{name}.json"
-    if not (out.is_file() and json.loads(out.read_text())["stopped"] is not None):
-        settings = [*BASE, *ARMS[arm], *overrides]
-        command = [sys.executable, "-m", "benchmarks.ours.train", "--data", str(data), "--out", str(out), "--seed",
-                   str(seed), "--target", "1.0", "--max-seconds", "600", *settings]  # fmt: skip
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-        if done.returncode != 0:
-            raise RuntimeError(f"{arm}, seed {seed}: failed (exit {done.returncode}); see its messages above")
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
+    """The result file of one run, as `hasten.study.ladder.record` writes it; taken from `work` if it is there."""
+    from hasten.config.load import load_run
+    from hasten.study.ladder.task import task_of
+
+    network = [f"network.{name}={json.dumps(value)}" for name, value in dataclasses.asdict(NETWORK).items()]
+    config = load_run(None, [f"data.source={data.resolve()}", "train.target=1.0", *network, *BASE, *ARMS[arm],
+                             *overrides])  # fmt: skip
+    [rung] = rungs_named(["hasten"])
+    attempt = Attempt(rung=rung, target=1.0, cap=600)
+    return run_one(task_of(config, name=arm), attempt, seed, work, tell=lambda line: print(line, file=sys.stderr))
 
 
 def ablation(data: Path, seeds: int, work: Path, arms: Sequence[str] | None = None) -> dict[str, list[dict[str, Any]]]:

@@ -16,9 +16,12 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import ROOT, interleave
+
+if TYPE_CHECKING:
+    import torch
 
 CLASSES = 14
 ARMS = ("monai_scores", "plain_scores", "monai_labels", "plain_labels", "surgery_labels")
@@ -58,18 +61,26 @@ def sliding_memory(quick: bool, precisions: Sequence[str], overlap: float = 0.25
 class Setting:
     """A volume, the network and the inferers of both sides."""
 
-    def __init__(self, precision: str, overlap: float, quick: bool) -> None:
+    def __init__(
+        self,
+        precision: str,
+        overlap: float,
+        quick: bool,
+        *,
+        device: torch.device | None = None,
+        shape: tuple[int, int, int] | None = None,
+    ) -> None:
         import torch
         from monai.inferers import SlidingWindowInferer as Theirs
 
-        from benchmarks.peers.common import network
+        from benchmarks.tasks import network
         from hasten.engine.sliding import SlidingWindowInferer as Ours
 
         torch.manual_seed(0)
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.precision, self.side = precision, 32 if quick else 96
         self.network = network(CLASSES).eval().to(self.device)
-        self.image = torch.randn(1, 1, *((80, 72, 64) if quick else (300, 300, 200))).to(self.device)
+        self.image = torch.randn(1, 1, *(shape or ((80, 72, 64) if quick else (300, 300, 200)))).to(self.device)
         given: dict[str, Any] = {"roi_size": (self.side,) * 3, "sw_batch_size": 4, "overlap": overlap}
         given["mode"] = "gaussian"
         self.inferers = {

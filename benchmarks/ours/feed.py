@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.ours.fill import prepare_config
 from benchmarks.peers.feeds import AFFINE_PROB, BRIGHTNESS, GAMMA, NOISE, ROTATE_DEG, SCALE, Batch, Feed
+from benchmarks.tasks import prepare_config
 
 if TYPE_CHECKING:
     from hasten.config.schema import SampleConfig
@@ -31,10 +31,10 @@ def hasten_feed(
     degrees and scale 0.8..1.2 with probability 0.5, brightness, gamma, noise. `patch` is (D, H, W). Batches go on where
     the last call's ended. Raises RuntimeError where `compile` is asked for and fails, since the series would be eager.
     """
-    from benchmarks.peers.loop import pick_device
     from hasten.cache.build import get_arena
     from hasten.cases.sources import load_case_set
     from hasten.config.schema import CacheConfig
+    from hasten.engine.job import pick_device
     from hasten.feed.feed import Feed as HastenFeed
     from hasten.sample.program import BatchSpec, make_program
 

@@ -5,25 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hasten.config.schema import PrepareConfig
-
-
-def prepare_config(kind: str, spacing: Sequence[float] | None) -> PrepareConfig:
-    """What `benchmarks.peers.common.deterministic` does, in Hasten's terms; `spacing` is (D, H, W) mm."""
-    from benchmarks.peers.common import CT_WINDOW
-    from hasten.config.schema import PrepareConfig
-
-    depth, height, width = spacing or (0.0, 0.0, 0.0)  # zeros keep every case's own
-    is_ct = kind == "ct"
-    return PrepareConfig(
-        spacing=(depth, height, width),
-        intensity="window" if is_ct else "zscore",
-        window=CT_WINDOW if is_ct else (0.0, 1.0),
-        crop_foreground=is_ct,
-    )
+from benchmarks.tasks import prepare_config
 
 
 def hasten_fill(data: Path, kind: str, spacing: Sequence[float] | None, cache: Path) -> dict[str, Any]:

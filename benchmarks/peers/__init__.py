@@ -1,1 +1,1 @@
-"""The other ways to train, each written as its own project advises and run in its own process."""
+"""The other ways to feed patches, each written as its own project advises."""

@@ -18,11 +18,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.peers.common import deterministic, random_crop
+from benchmarks.tasks import bench_task
+from hasten.study.ladder.chain import deterministic, random_crop
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Feed = Callable[[int], Iterator[Batch]]
-Rows = Sequence[dict[str, str]]
+Rows = Sequence[dict[str, Any]]
+"""{"image", "label"} of each case."""
 
 ROTATE_DEG = 15.0
 SCALE = 0.2
@@ -40,7 +42,7 @@ def augmentation(patch: Sequence[int], samples: int) -> list[Any]:
     keys = ["image", "label"]
     size = tuple(patch)[::-1]
     return [
-        random_crop(patch, samples),
+        random_crop(bench_task(None, patch=tuple(patch), crops=samples)),
         *(mt.RandFlipd(keys, prob=0.5, spatial_axis=axis) for axis in range(3)),
         mt.RandAffined(
             keys, prob=AFFINE_PROB, rotate_range=(math.radians(ROTATE_DEG),) * 3, scale_range=(SCALE,) * 3,
@@ -52,6 +54,10 @@ def augmentation(patch: Sequence[int], samples: int) -> list[Any]:
     ]  # fmt: skip
 
 
+def fixed(patch: Sequence[int]) -> list[Any]:
+    return deterministic(bench_task(None, patch=tuple(patch)), pad=True, indices=True)
+
+
 def monai_cached(rows: Rows, patch: Sequence[int], batch: int, samples: int, workers: int) -> Feed:
     """CacheDataset and ThreadDataLoader, as in the fast training tutorial."""
     from monai.data import CacheDataset, ThreadDataLoader, set_track_meta
@@ -59,7 +65,7 @@ def monai_cached(rows: Rows, patch: Sequence[int], batch: int, samples: int, wor
 
     set_track_meta(True)  # reading needs it
     plain = EnsureTyped(["image", "label"], track_meta=False)
-    chain = Compose([*deterministic("mr", pad=patch, indices=True), plain, *augmentation(patch, samples)])
+    chain = Compose([*fixed(patch), plain, *augmentation(patch, samples)])
     data = CacheDataset(rows, chain, num_workers=workers, copy_cache=False, progress=False)
 
     def feed(steps: int) -> Iterator[Batch]:
@@ -76,7 +82,7 @@ def monai_regular(rows: Rows, patch: Sequence[int], batch: int, samples: int, wo
     from monai.data import DataLoader, Dataset, set_track_meta
     from monai.transforms import Compose
 
-    data = Dataset(rows, Compose([*deterministic("mr", pad=patch, indices=True), *augmentation(patch, samples)]))
+    data = Dataset(rows, Compose([*fixed(patch), *augmentation(patch, samples)]))
 
     def feed(steps: int) -> Iterator[Batch]:
         set_track_meta(True)  # what it is by default; the fast arm turns it off

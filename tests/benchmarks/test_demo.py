@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import demo
 from benchmarks.demo import shares, speed_up, table_rows, told, write_run
-from benchmarks.outcome import Time
+from hasten.study.ladder.outcome import Time
 
 
 def result(arm: str, *, reached: bool) -> dict[str, Any]:
@@ -17,8 +18,8 @@ def result(arm: str, *, reached: bool) -> dict[str, Any]:
          "samples_per_s": 3.0, "wait_share": 0.5},
     ]  # fmt: skip
     return {
-        "arm": arm, "notes": "how", "curve": curve, "best": curve[-1]["dice"], "time_to": {"0.80": None},
-        "settings": {"target": 0.8, "max_seconds": 50.0, "cases": 2, "samples": 2, "workers": 2},
+        "arm": arm, "notes": "how", "curve": curve, "best": curve[-1]["dice"],
+        "settings": {"target": 0.8, "max_seconds": 50.0, "metric": "dice", "workers": 2},
         "stopped": "target" if reached else "max_seconds", "steps": 12, "seconds_per_epoch": [14.0, 16.0, 15.0],
         "cases": {"train": 12, "validation": 4},
         "seconds": {"import": 5.0, "cache": 0.0, "train": 10.0, "wait": 10.0, "validate": 3.0, "total": 41.0},
@@ -50,10 +51,20 @@ def test_the_page_reads_the_regular_arm(reached: bool, tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_run(result("regular", reached=reached), tmp_path / name, name)
     run = read_run(tmp_path / "one")
-    assert (run.status, run.best_dice) == ("target_reached" if reached else "time_up", 0.85 if reached else 0.5)
+    assert (run.status, run.best_score) == ("target_reached" if reached else "time_up", 0.85 if reached else 0.5)
     assert run.target_time_s == (40.0 if reached else None)
     assert run.wait_share == 0.5
     assert run.samples_per_s == pytest.approx(12 * 4 / 20)
     assert [record.loss for record in run.train] == [0.7, 0.6]
     html = write_report([tmp_path / "one", tmp_path / "two"], tmp_path / "report.html").read_text()
     assert "one" in html
+
+
+def test_both_runs_do_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "PHANTOM", {"shape": (16, 32, 32), "spacing": (10.0, 8.0, 8.0)})
+    monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
+    task = demo.make_task(tmp_path)
+    assert (len(task.train), len(task.validation)) == (12, 4)
+    assert task.spacing == (5.0, 3.0, 3.0)
+    assert (task.patch, task.roi, task.target) == ((32, 64, 64), (32, 64, 64), 0.8)
+    assert task.peer.cases * task.peer.crops == task.run["sample"]["batch_size"] == 4

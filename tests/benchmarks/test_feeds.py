@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.peers import feeds
-from benchmarks.peers.common import list_cases
+from benchmarks.tasks import bench_task, rows_of_all
 
 
 @pytest.mark.parametrize("make", [feeds.monai_cached, feeds.monai_regular, feeds.torchio_queue])
@@ -15,7 +15,8 @@ def test_peer_feeds(make: Callable[..., feeds.Feed], boxes: Path) -> None:
     if make is feeds.torchio_queue:
         pytest.importorskip("torchio")
     torch.manual_seed(0)
-    rows, num_classes = list_cases(boxes)
+    task = bench_task(boxes)
+    rows, num_classes = rows_of_all(task), len(task.labels)
     patch = (16, 24, 32)  # deeper than nothing, wider than the volumes: they are padded
     feed = make(rows, patch, batch=4, samples=2, workers=1)
     for _ in range(2):

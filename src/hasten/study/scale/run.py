@@ -17,6 +17,7 @@ from hasten.engine.job import Planned, plan_run
 from hasten.files import replacing
 from hasten.observe.env import usable_cores
 from hasten.observe.load import LoadMeter
+from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import write_json
 from hasten.report import words
 from hasten.report.values import mapping
@@ -175,7 +176,8 @@ def _ended(folder: Path, code: int, log: Path) -> dict[str, Any]:
         summary = {}
     status = str(summary.get("status") or "")
     if code == 0 and status in DONE:
-        return {"status": status, "dice": mapping(summary.get("best")).get("value")}
+        best = mapping(summary.get("best"))
+        return {"status": status, str(best.get("metric") or "mean_dice").removeprefix("mean_"): best.get("value")}
     why = last_error(log)
     return {"status": "failed", "why": f"exit code {code}{f', {why}' if why else ''} (see {log.name})"}
 
@@ -183,6 +185,6 @@ def _ended(folder: Path, code: int, log: Path) -> dict[str, Any]:
 def _outcome(entry: dict[str, Any]) -> str:
     if entry["status"] not in DONE:
         return f"failed: {entry['why']}"
-    dice = entry["dice"]
-    quality = f", Dice {dice:.3f}" if isinstance(dice, float) else ""
+    scores = [(SHOWN[name], entry.get(name)) for name in SHOWN]
+    quality = "".join(f", {name} {score:.3f}" for name, score in scores if isinstance(score, float))
     return f"{words.duration(entry['seconds'])}{quality}"

@@ -144,8 +144,8 @@ def read_own(folder: Path, entry: Listed) -> tuple[Log | None, list[str]]:
         total_s=entry.seconds if entry.seconds is not None else run.total_s,
         losses=tuple(losses),
         metric_name=METRIC.get(run.metric, run.metric),
-        metric=run.best_dice,
-        scores=tuple((record.time_s, record.dice) for record in run.validations),
+        metric=run.best_score,
+        scores=tuple((record.time_s, record.score) for record in run.validations),
         rate=_rate(train, batch),
         machine=_machine(run, entry, train),
     ), notes

@@ -174,6 +174,7 @@ def _about(planned: Planned, shop: Workshop) -> dict[str, Any]:
         "train": train,
         "channels": len(planned.case_set.channels),
         "classes": len(planned.case_set.labels),
+        "regions": planned.members,
         "spatial_dims": planned.case_set.spatial_dims,
         "cases": [len(planned.train), len(planned.validation), config.prepare.dtype, digest(arena.shapes)],
     }

@@ -1,43 +1,74 @@
-"""The plain PyTorch training loop of MONAI's tutorials, which both peers run with their own parts."""
+"""The plain PyTorch training loop of MONAI's tutorials, which every rung below Hasten's own engine runs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.peers.common import Record, since_start
+from hasten.observe.clock import process_start_seconds
+from hasten.study.ladder.record import Record, case_scores, class_masks
+
+if TYPE_CHECKING:
+    from hasten.study.ladder.task import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arm:
+    task: Task
     net: torch.nn.Module
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     optimizer: torch.optim.Optimizer
     train: Iterable[dict[str, Any]]
-    """One epoch of batches: image (B, 1, x, y, z), label likewise."""
+    """One epoch of batches each time: image (B, C, ...) and label, class index (B, 1, ...) or masks (B, R, ...)."""
     validation: Iterable[dict[str, Any]]
-    """One case a batch."""
-    num_classes: int
+    """One case a batch: image (1, C, ...), label, class index (1, 1, ...)."""
+    roi: tuple[int, ...]
+    """Window in the order of the arrays' axes."""
     device: torch.device
     amp: bool
 
 
-def pick_device(name: str) -> torch.device:
+def set_up(record: Record) -> torch.device:
+    """Torch's threads, every generator's seed, and the device."""
+    from monai.utils import set_determinism
+
+    torch.set_num_threads(record.given.threads)
+    set_determinism(record.given.seed)
+    name = record.given.device
+    # Not by the engine's own function, whose imports would go on the clock of arms that do without it.
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 
+def may_autocast(task: Task, device: torch.device) -> bool:
+    """Not on a CPU where the coarsest features are under 3 voxels wide.
+
+    There torch 2.13's bf16 convolutions return uninitialised memory as their filters' gradients, which would say
+    nothing about the way to train. Hasten keeps such layers in float32 by itself.
+    """
+    from hasten.nets.build import divisor
+
+    coarsest = [side // by for side, by in zip(task.patch, divisor(task.network), strict=True)]
+    return device.type == "cuda" or min(coarsest[3 - task.spatial_dims :]) >= 3
+
+
 def autocast(arm: Arm) -> torch.autocast:
+    """fp16 on a GPU, as the tutorial has it, and bf16 on a CPU, which has no fp16 to gain by."""
     dtype = torch.float16 if arm.device.type == "cuda" else torch.bfloat16
     return torch.autocast(arm.device.type, dtype, enabled=arm.amp)
 
 
 def run(arm: Arm, record: Record) -> None:
     """Train until the target, the time or the number of epochs is reached; `record` holds the outcome."""
-    given = record.given
+    with record.watched():
+        _run(arm, record)
+
+
+def _run(arm: Arm, record: Record) -> None:
+    given, every = record.given, arm.task.peer.validate_every
     scaler = torch.amp.GradScaler(arm.device.type, enabled=arm.amp and arm.device.type == "cuda")
     epoch = 0
     while record.stopped is None:
@@ -45,22 +76,19 @@ def run(arm: Arm, record: Record) -> None:
         if passed.whole:
             epoch += 1
             record.epochs.append(round(passed.seconds, 3))
-        over = "max_seconds" if since_start() >= given.max_seconds else None
+        over = "max_seconds" if process_start_seconds() >= given.max_seconds else None
         if given.max_epochs is not None and epoch >= given.max_epochs:
             over = over or "max_epochs"
-        if over is None and epoch % given.validate_every:
+        if over is None and epoch % every:
             continue
         start = time.perf_counter()
-        scores = validate(arm, given.roi)
+        scores = validate(arm)
         record.seconds["validate"] += time.perf_counter() - start
         record.stopped = over  # set before the point is written, so that the file says it too
-        best = max((point["dice"] or 0.0 for point in record.curve), default=-1.0)
-        mean = record.validated(epoch, scores, **passed.figures())
-        if given.weights is not None and mean > best:
+        before = record.best()
+        value = record.validated(epoch, scores, **passed.figures())
+        if given.weights is not None and (before is None or value > before):
             torch.save(arm.net.state_dict(), given.weights)
-        if mean >= given.target:
-            record.stopped = "target"
-    record.write()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -91,7 +119,7 @@ def train_epoch(arm: Arm, record: Record, scaler: torch.amp.GradScaler) -> Pass:
         losses.append(train_step(arm, batch, scaler))
         record.steps += 1
         passed.samples += len(batch["image"])
-        if since_start() >= record.given.max_seconds:
+        if process_start_seconds() >= record.given.max_seconds:
             passed.whole = False
             break
         asked = time.perf_counter()
@@ -116,15 +144,18 @@ def train_step(arm: Arm, batch: dict[str, Any], scaler: torch.amp.GradScaler) ->
 
 
 @torch.no_grad()
-def validate(arm: Arm, roi: tuple[int, int, int]) -> list[list[float]]:
-    """Dice per case and foreground class, by MONAI's sliding window (`roi` is (D, H, W)) and MONAI's metric."""
+def validate(arm: Arm) -> list[list[float]]:
+    """Dice per case and class, by MONAI's sliding window."""
     from monai.inferers import sliding_window_inference
-    from monai.metrics import DiceMetric
 
     arm.net.eval()
-    metric = DiceMetric(include_background=False, reduction="none", num_classes=arm.num_classes)
+    scores = []
     for batch in arm.validation:
         with autocast(arm):
-            logits = sliding_window_inference(batch["image"].to(arm.device), roi[::-1], 4, arm.net)
-        metric(logits.argmax(1, keepdim=True), batch["label"].to(arm.device))
-    return metric.get_buffer().tolist()
+            logits = sliding_window_inference(
+                batch["image"].to(arm.device), arm.roi, 4, arm.net, overlap=arm.task.overlap
+            )
+        assert isinstance(logits, torch.Tensor)
+        predicted = logits[0] > 0 if arm.task.regions else class_masks(logits[0].argmax(0), arm.task)
+        scores.append(case_scores(predicted, class_masks(batch["label"][0, 0].to(arm.device), arm.task)))
+    return scores
