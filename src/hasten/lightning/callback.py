@@ -1,0 +1,229 @@
+"""`HastenCallback`: monitor, run directory, report and the doctor's verdict for a Lightning Trainer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasten.engine.train_log import TrainLog
+from hasten.lightning.data import HastenDataModule
+from hasten.lightning.folder import RunFolder
+from hasten.lightning.framework import lightning_package
+from hasten.lightning.records import Seen, record_of, run_of
+from hasten.lightning.timed import Listening, Steps
+from hasten.observe.clock import process_start_seconds
+from hasten.observe.load import LoadMeter
+from hasten.observe.monitor import Monitor
+from hasten.study.script import report
+from hasten.study.script.doctor import judge
+
+log = logging.getLogger(__name__)
+
+
+class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
+    """Samples the machine, records loss, pace and Dice, and says in the end where the steps' time went.
+
+    The folder is a run directory: `hasten watch` follows it, `hasten report` compares it with others. It gets
+    monitor.csv and .jsonl (of each rank), metrics.jsonl, summary.json, report.html, doctor.json and doctor.html. The
+    loss is rank 0's, read from the device once a line. Times come from what the Trainer tells its profiler: tens of
+    microseconds a step; on a GPU every 32nd step is timed part by part, to its end. What the doctor finds so costs no
+    experiment: `hasten doctor -- python train.py` measures the cures too.
+    """
+
+    def __init__(
+        self,
+        out: str | Path,
+        *,
+        dice: str = "val_dice",
+        monitor_every: float = 1.0,
+        log_every: int | None = None,
+        tell: Callable[[str], None] = print,
+    ) -> None:
+        """out: a folder of its own for each training. dice: name under which the LightningModule logs its validation's
+        score; "dice/NAME" is a class of it. monitor_every: seconds, 0 is off. log_every: steps; None takes the
+        Trainer's log_every_n_steps. tell: gets the verdict's lines, on rank 0.
+        """
+        super().__init__()
+        if monitor_every < 0 or (log_every is not None and log_every < 1):
+            raise ValueError(
+                f"HastenCallback: monitor_every={monitor_every}, log_every={log_every}; give 0 or more seconds, and 1 "
+                "or more steps"
+            )
+        self.out, self.dice, self.monitor_every = Path(out), dice, monitor_every
+        self._log_every, self._tell = log_every, tell
+        self._folder = RunFolder(self.out)
+        self._elapsed = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._steps, self._seen = Steps(), Seen()
+        self._step = self._logged_samples = 0
+        self._new_epoch = False
+        self._monitor: Monitor | None = None
+        self._lines: TrainLog | None = None
+        self._validating: float | None = None
+        self._told_missing = False
+        self._goes = False
+
+    def time_s(self) -> float:
+        """Seconds since the run's process began, those of the processes before it included."""
+        return self._elapsed + process_start_seconds()
+
+    # Lightning's hooks, in their order
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if stage == "fit":
+            trainer.profiler = Listening(trainer.profiler, self._steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"time_s": self.time_s()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._elapsed = float(state_dict["time_s"])
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The clock of the first step starts. Raises ValueError where the folder holds another run."""
+        device = trainer.strategy.root_device
+        self._step = trainer.global_step
+        self._load, self._began = LoadMeter(), time.perf_counter()
+        if trainer.is_global_zero:
+            # Only now is it known whether the Trainer goes on from a checkpoint.
+            self._folder.make(resumed=self._step > 0)
+            source = trainer.datamodule._source if isinstance(trainer.datamodule, HastenDataModule) else None
+            self._folder.begin(source, steps=trainer.estimated_stepping_batches, done=self._step)
+            self._lines = TrainLog(self._folder.record, self._waited, self._samples, first=self._step)
+            self._lines.begin()
+        if self.monitor_every > 0:
+            self.out.mkdir(parents=True, exist_ok=True)
+            self._monitor = Monitor(
+                self.out,
+                every=self.monitor_every,
+                steps=lambda: self._step,
+                offset_s=self.time_s,
+                rank=trainer.global_rank,
+                world_size=trainer.world_size,
+                gpus=_gpus(device),
+            )
+            self._monitor.start()
+        if device.type == "cuda":
+            self._steps.wait_for_device = lambda: torch.cuda.synchronize(device)
+        self._goes = True
+        self._steps.begin()
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self._new_epoch = True
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._seen.batch(batch)
+        if self._new_epoch:
+            self._new_epoch = False
+            self._seen.epoch_starts.append(self._steps.waited())
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """A step is over; its loss stays where it is until a line is due."""
+        self._steps.end()
+        stepped, self._step = trainer.global_step != self._step, trainer.global_step
+        if self._lines is None:
+            return
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if isinstance(loss, Tensor):
+            self._lines.losses.append(loss.detach())
+        every = self._log_every or trainer.log_every_n_steps or 1
+        if stepped and self._step % every == 0:
+            self._line(trainer)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._goes:
+            self._validating = time.perf_counter()
+            self._steps.cover("validation")
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """A line of the validation, if the module logged a score."""
+        if not self._goes or self._validating is None:
+            return
+        self._steps.cover("")
+        seconds, self._validating = time.perf_counter() - self._validating, None
+        self._seen.validations.append({"step": self._steps.count, "seconds": seconds})
+        if self._lines is None:
+            return
+        self._lines.pause(seconds)
+        scores = trainer.callback_metrics
+        if self.dice in scores:
+            prefix = f"{self.dice}/"
+            classes = {name.removeprefix(prefix): float(scores[name]) for name in scores if name.startswith(prefix)}
+            line = {"kind": "validation", "step": self._step, "time_s": self.time_s()}
+            self._folder.record(
+                {**line, "dice": float(scores[self.dice]), "dice_per_class": classes, "seconds": seconds}
+            )
+        elif not self._told_missing:
+            self._told_missing = True
+            log.warning(
+                'HastenCallback: no "%s" was logged, so that the run has no Dice; logged were %s. Name one of them: '
+                "HastenCallback(..., dice=NAME)",
+                self.dice, ", ".join(sorted(scores)) or "none",
+            )  # fmt: skip
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._end(trainer, pl_module, "finished")
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        asked = isinstance(exception, KeyboardInterrupt) or type(exception).__name__ == "SIGTERMException"
+        self._end(trainer, pl_module, "interrupted" if asked else "failed")
+
+    # What they share
+
+    def _line(self, trainer: Any) -> None:
+        assert self._lines is not None
+        rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else 0.0
+        self._lines.write(self._step, rate=float(rate), time_s=self.time_s(), skipped=0)
+
+    def _waited(self) -> float:
+        return self._steps.totals.get("wait", 0.0)
+
+    def _samples(self, first: int, last: int) -> int:
+        """Since it was last asked; steps and samples are not told apart by numbers where batches are accumulated."""
+        before, self._logged_samples = self._logged_samples, self._seen.samples
+        return self._seen.samples - before
+
+    def _end(self, trainer: Any, pl_module: Any, status: str) -> None:
+        """Once, however the training ended."""
+        if isinstance(trainer.profiler, Listening):
+            trainer.profiler, listening = trainer.profiler.inner, trainer.profiler
+        else:
+            return
+        if not self._goes:
+            self._clear()
+            return
+        if self._lines is not None and self._lines.losses:
+            self._line(trainer)
+        self._steps.close()
+        if self._monitor is not None:
+            self._monitor.stop()
+        if trainer.is_global_zero:
+            seconds, others = time.perf_counter() - self._began, self._load.others()
+            self._folder.end(
+                status,
+                self._steps,
+                steps=self._step,
+                samples=self._seen.samples,
+                total_s=self.time_s(),
+                world={"size": trainer.world_size, "strategy": type(trainer.strategy).__name__},
+            )
+            record = record_of(trainer, pl_module, self._steps, self._seen, listening.inner)
+            told = judge(run_of(record, seconds), others=others)
+            for line in report.summary(told)[1:]:
+                self._tell(line)
+            for path in report.write(told, self.out):
+                self._tell(f"written    {path}")
+        self._clear()
+
+
+def _gpus(device: torch.device) -> list[str] | tuple[()]:
+    """The one that trains, by the name that the driver knows it by."""
+    return [f"GPU-{torch.cuda.get_device_properties(device).uuid}"] if device.type == "cuda" else ()

@@ -1,0 +1,205 @@
+"""What a data module gives batches of: a data set that Hasten prepares, or files with MONAI transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hasten.augment.compile import compile_transforms
+from hasten.augment.program import ChainProgram
+from hasten.cache.dataset import CacheDataset, ChainDataset
+from hasten.cache.key import digest
+from hasten.config.schema import RunConfig
+from hasten.engine.job import Planned, plan_run, with_train
+from hasten.engine.settle import settle_program
+from hasten.engine.together import arena_of
+from hasten.feed.chained import ChainFeed
+from hasten.feed.staged import feed_of
+from hasten.lightning.loaders import Batch, CaseLoader, Feeding, dealt
+from hasten.sample.share import Share
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where batches are wanted: by which of how many ranks, on which device."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def share(self) -> Share:
+        """Lightning accumulates over batches and not over pieces of one."""
+        return Share(self.rank, self.size)
+
+
+class Source(Protocol):
+    """Cases, and the ways to get at them."""
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the batches, whatever the number of ranks: a resumed run must have the same."""
+        ...
+
+    def prepare(self, device: torch.device) -> None:
+        """What one process of a host does for all: fill the cache."""
+        ...
+
+    def open(self, place: Place) -> None:
+        """Get hold of the cases."""
+        ...
+
+    def feed(self, place: Place, steps: int) -> tuple[Feeding, int]:
+        """Training batches, and how many of them are an epoch. steps: of the whole training, 0 if that isn't known."""
+        ...
+
+    def validation(self, place: Place) -> CaseLoader | None:
+        """Whole cases; None where there are none."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the cases."""
+        ...
+
+
+class PlannedSource:
+    """A data set and the settings of a run, as `hasten train` takes them."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self._planned: Planned | None = None
+        self._arena: Any = None
+
+    def planned(self, device: torch.device | None = None) -> Planned:
+        """The run with its plan. device: the Trainer's; None takes train.device."""
+        if self._planned is None or (device is not None and self._planned.device != device):
+            name = self.config.train.device if device is None else str(device)
+            self._planned = plan_run(replace(self.config, train=replace(self.config.train, device=name)))
+        return self._planned
+
+    def settings(self) -> dict[str, Any]:
+        planned = self.planned()
+        sample = asdict(replace(planned.config.sample, compile=None))
+        return {
+            "train.seed": planned.config.train.seed,
+            "sample.batch_size": planned.config.sample.batch_size,
+            "sample": digest(sample),
+            "training cases": digest([case.id for case in planned.train]),
+        }
+
+    def prepare(self, device: torch.device) -> None:
+        planned = self.planned(device)
+        arena_of(replace(planned, config=replace(planned.config, cache=replace(planned.config.cache, home="file"))))
+
+    def open(self, place: Place) -> None:
+        self._arena = arena_of(self.planned(place.device))
+
+    def feed(self, place: Place, steps: int) -> tuple[Feeding, int]:
+        planned = self.planned(place.device)
+        if steps:
+            planned = with_train(planned, steps=steps)
+        planned, program, _ = settle_program(planned, self._arena, place.share)
+        flat = planned.case_set.spatial_dims == 2
+
+        def feed(first: int, last: int) -> Any:
+            for image, label in feed_of(program, device=place.device, first=first, last=last):
+                yield {"image": image[:, :, 0], "label": label[:, :, 0]} if flat else {"image": image, "label": label}
+
+        size = planned.config.sample.batch_size
+        assert size is not None
+        return feed, math.ceil(len(planned.train) / size)
+
+    def validation(self, place: Place) -> CaseLoader | None:
+        planned, arena = self.planned(place.device), self._arena
+        ids = tuple(case.id for case in planned.validation)
+        cases, flat = arena.index(ids), planned.case_set.spatial_dims == 2
+
+        def case(number: int) -> Batch:
+            image = arena.image(cases[number])[None].to(place.device, torch.float32)
+            label = arena.label(cases[number])[None, None].to(place.device)
+            return {"image": image[:, :, 0], "label": label[:, :, 0]} if flat else {"image": image, "label": label}
+
+        return CaseLoader(case, ids, dealt(len(ids), place.rank, place.size))
+
+    def close(self) -> None:
+        self._arena = None
+
+
+@dataclass(kw_only=True, slots=True)
+class ChainSource:
+    """Rows of files, or a cached data set of Hasten's, and a MONAI chain, its random part made a batch at a time."""
+
+    train: Any
+    compose: Callable[..., Any]
+    validation_rows: Sequence[Mapping[str, Any]]
+    validation_compose: Callable[..., Any] | None
+    batch_size: int
+    seed: int
+    compile: bool
+    _train_set: Any = field(default=None, init=False)
+    _validation_set: Any = field(default=None, init=False)
+
+    def settings(self) -> dict[str, Any]:
+        return {"seed": self.seed, "batch_size": self.batch_size, "training cases": len(self.train)}
+
+    def prepare(self, device: torch.device) -> None:
+        """Each process keeps the cases in its own memory."""
+
+    def open(self, place: Place) -> None:
+        if self._train_set is None:
+            is_set = isinstance(self.train, ChainDataset)
+            self._train_set = self.train if is_set else CacheDataset(self.train, self.compose, progress=False)
+        if self._validation_set is None and self.validation_compose is not None:
+            own = dealt(len(self.validation_rows), place.rank, place.size)
+            rows = [self.validation_rows[number] for number in own]
+            self._validation_set = CacheDataset(rows, self.validation_compose, progress=False)
+
+    def feed(self, place: Place, steps: int) -> tuple[Feeding, int]:
+        program = compile_transforms(self.compose)
+
+        def bound(device: torch.device) -> Any:
+            return program.bind(
+                self._train_set, batch_size=self.batch_size, seed=self.seed, device=device, compile=self.compile
+            )
+
+        made = bound(place.device)
+        if place.device.type != "cpu" and not isinstance(made, ChainProgram):
+            made = bound(torch.device("cpu"))  # What runs sample by sample is made beside the step, and carried over.
+        crop = made.chain.crop if isinstance(made, ChainProgram) else None
+        several = crop.num_samples if crop is not None else getattr(getattr(made, "source", None), "num_samples", 1)
+        shared = made.shared(place.share)
+
+        def feed(first: int, last: int) -> ChainFeed:
+            return ChainFeed(shared, device=place.device, first=first, last=last)
+
+        return feed, math.ceil(len(self._train_set) * several / self.batch_size)
+
+    def validation(self, place: Place) -> CaseLoader | None:
+        cached = self._validation_set
+        if cached is None:
+            return None
+        own = dealt(len(self.validation_rows), place.rank, place.size)
+
+        def case(number: int) -> Batch:
+            item = cached[number]
+            tensors = {key: value for key, value in item.items() if isinstance(value, Tensor)}
+            return {key: value.as_subclass(Tensor)[None].to(place.device) for key, value in tensors.items()}
+
+        names = [_name_of(self.validation_rows[number]) for number in own]
+        return CaseLoader(case, names, range(len(own)))
+
+    def close(self) -> None:
+        """The cases stay, as preparing them again would take as long as the first time."""
+
+
+def _name_of(row: Mapping[str, Any]) -> str:
+    """The row's own id, or the name of its first file."""
+    if "id" in row:
+        return str(row["id"])
+    files = [value for value in row.values() if isinstance(value, str | Path)]
+    return Path(files[0]).name.removesuffix(".gz").rpartition(".")[0] if files else ""

@@ -1,0 +1,137 @@
+"""Where the time of a Trainer's steps goes: it names what it does to its profiler, and ours listens in between."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+KEPT = 2000
+"""Steps that are looked at in the end: the last ones."""
+WATCH_EVERY = 32
+"""On a GPU, whose work goes on behind the host's back, the parts of every such step are timed to its end."""
+
+_PARTS = {
+    "train_dataloader_next": "wait",
+    "batch_to_device": "host_to_device",
+    "training_step": "forward",
+    "backward": "backward",
+    "optimizer_step": "optimizer",
+    "save_checkpoint": "checkpoint",
+}
+"""Ends of the names of a Trainer's actions, and the parts of `hasten.study.split` that they are."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """What was measured: a moment belongs to the innermost part that is open, or to `over`."""
+
+    wait_for_device: Callable[[], Any] | None = None
+    """On a GPU."""
+    over: str = ""
+    totals: dict[str, float] = field(default_factory=dict)
+    """Seconds of each part since the first step."""
+    kept: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    count: int = 0
+    saves: list[dict[str, Any]] = field(default_factory=list)
+    """Checkpoints: the number of steps before each, and its seconds."""
+    is_watched: bool = False
+    _open: list[str] = field(default_factory=list)
+    _parts: dict[str, float] = field(default_factory=dict)
+    _at: float = 0.0
+    _saving: float = 0.0
+
+    def mark(self) -> None:
+        """What passed since the last mark is that part's."""
+        if self.is_watched and self.wait_for_device is not None:
+            self.wait_for_device()
+        now = time.perf_counter()
+        part = self.over or (self._open[-1] if self._open else "overhead")
+        self._parts[part] = self._parts.get(part, 0.0) + now - self._at
+        self._at = now
+
+    def enter(self, part: str) -> None:
+        self.mark()
+        self._open.append(part)
+        self._saving = self._at
+
+    def leave(self) -> None:
+        self.mark()
+        if self._open and self._open.pop() == "checkpoint":
+            self.saves.append({"step": self.count, "seconds": self._at - self._saving})
+
+    def waited(self) -> float:
+        """Seconds that the step which is open has waited for its batch."""
+        return self._parts.get("wait", 0.0)
+
+    def cover(self, part: str) -> None:
+        """Until it is called with "", all is this part."""
+        self.mark()
+        self.over = part
+
+    def begin(self) -> None:
+        """What came before is no step's."""
+        self._open, self._parts, self._at = [], {}, time.perf_counter()
+
+    def end(self) -> None:
+        """A step is over: with the wait for its batch, and with what came between it and the one before."""
+        parts = self.close()
+        self.kept.append({"seconds": sum(parts.values()), "parts": parts, "synced": self.is_watched})
+        self.count += 1
+        self.is_watched = self.wait_for_device is not None and self.count % WATCH_EVERY == WATCH_EVERY - 1
+
+    def close(self) -> dict[str, float]:
+        """Seconds by part since the last step ended, which count in the totals from now on."""
+        self.mark()
+        self._open.clear()
+        parts, self._parts = self._parts, {}
+        for part, seconds in parts.items():
+            self.totals[part] = self.totals.get(part, 0.0) + seconds
+        return parts
+
+
+class Listening:
+    """The Trainer's own profiler, with `steps` told of the actions that are parts of a step."""
+
+    def __init__(self, inner: Any, steps: Steps) -> None:
+        self.inner, self.steps = inner, steps
+        self._known: dict[str, str] = {}
+
+    def start(self, action: str) -> None:
+        part = self._known.get(action)
+        if part is None:
+            part = self._known[action] = part_of(action)
+        if part:
+            self.steps.enter(part)
+        self.inner.start(action)
+
+    def stop(self, action: str) -> None:
+        self.inner.stop(action)
+        if self._known.get(action):
+            self.steps.leave()
+
+    @contextmanager
+    def profile(self, action: str) -> Generator[str, None, None]:
+        try:
+            self.start(action)
+            yield action
+        finally:
+            self.stop(action)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+def part_of(action: str) -> str:
+    """The part that an action is, such as "forward" for "[Strategy]DDPStrategy.training_step"; "" for none."""
+    owner, _, name = action.rpartition(".")
+    if name in ("training_step", "backward", "batch_to_device") and not owner.startswith("[Strategy]"):
+        return ""
+    if name == "optimizer_step" and owner.startswith(("[Callback]", "[Strategy]")):
+        return ""
+    return _PARTS.get(name, "")

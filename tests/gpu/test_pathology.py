@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hasten.cases.slide.phantom import write_phantom_slides
+from hasten.pathology.batches import make_batches
+from hasten.pathology.config import ColourConfig, load
+from hasten.pathology.predict import predict_slides
+from hasten.pathology.run import train_detection
+from hasten.pathology.tiles import TileSet
+from tests.pathology.conftest import SETTINGS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def test_tiles_on_the_host_and_on_the_gpu_make_the_same_batches() -> None:
+    image = torch.randint(0, 256, (40, 3, 64, 64), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    tiles = TileSet(image=image, label=(torch.arange(40) % 3 == 0).to(torch.uint8), home="ram")
+    make = {"batch_size": 8, "seed": 5, "device": torch.device("cuda")}
+    resident, gathered = (make_batches(tiles, ColourConfig(), **make, resident=each) for each in (True, False))
+    for one, other in zip(resident.batches(0, 9), gathered.batches(0, 9), strict=True):
+        assert one[0].is_cuda
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
+
+
+def test_a_run_on_the_gpu_predicts_on_the_cpu_too(tmp_path: Path) -> None:
+    phantoms = write_phantom_slides(tmp_path / "slides", num_slides=5, size=(512, 512), num_levels=3, seed=1)
+    config = load(None, [f"data.source={phantoms}", *SETTINGS, "train.device=cuda"])
+    train_detection(config, tmp_path / "run")
+    slide = phantoms / "slides" / "phantom_002.tif"
+    predict_slides(tmp_path / "run", [slide], tmp_path / "cpu", device="cpu")
+    ours, theirs = (
+        np.load(folder / "phantom_002.npy") for folder in (tmp_path / "cpu", tmp_path / "run" / "heat_maps")
+    )
+    np.testing.assert_allclose(ours, theirs, atol=1e-3)

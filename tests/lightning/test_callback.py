@@ -1,0 +1,196 @@
+"""The callback under real Trainers: a run directory that watch and report read, and a verdict."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.profilers import SimpleProfiler
+from torch.utils.data import DataLoader
+from typer.testing import CliRunner
+
+from hasten.cli.main import app
+from hasten.lightning import HastenCallback, HastenDataModule
+from hasten.lightning.timed import Listening, Steps, part_of
+from hasten.observe.rundir import read_jsonl
+from hasten.report.read import read_run
+from tests.lightning.parts import TINY, Small, phantoms, trainer
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return phantoms(tmp_path_factory.mktemp("data") / "phantoms", num_cases=5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HASTEN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def fit(data: Path, out: Path, *, ckpt_path: str | None = None, **options: Any) -> tuple[pl.Trainer, list[str]]:
+    told: list[str] = []
+    callback = HastenCallback(out, log_every=2, monitor_every=0.05, tell=told.append)
+    callbacks = [callback, *options.pop("callbacks", [])]
+    model = options.pop("model", None) or Small()
+    runner = trainer(callbacks=callbacks, **options)
+    runner.fit(model, datamodule=HastenDataModule(data, TINY), ckpt_path=ckpt_path, weights_only=False)
+    return runner, told
+
+
+def test_a_run_directory_that_watch_and_report_read(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    runner, told = fit(data, out, max_epochs=4)
+    assert runner.global_step == 8  # 3 cases, 2 in a batch
+    run = read_run(out)
+    assert (run.status, run.steps, run.num_processes) == ("finished", 8, 1)
+    assert [record.step for record in run.train] == [2, 4, 6, 8]
+    assert all(record.loss is not None and record.samples_per_s is not None for record in run.train)
+    assert [record.step for record in run.validations] == [2, 4, 6, 8]
+    assert run.best_score == max(record.score for record in run.validations)
+    assert {"train", "validate", "wait_for_data"} <= set(run.seconds)
+    assert run.machine is not None
+    assert "steps: 8" in run.config
+    rows = list(csv.DictReader((out / "monitor.csv").open()))
+    assert rows
+    assert (out / "report.html").stat().st_size > 10_000
+    watched = CliRunner().invoke(app, ["watch", str(out), "--once"])
+    assert watched.exit_code == 0, watched.output
+    assert "8 of 8" in watched.output or "8/8" in watched.output
+    reported = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "page.html")])
+    assert reported.exit_code == 0, reported.output
+    assert any(line.startswith("The training is ") for line in told)
+
+
+def test_the_verdict_adds_up(data: Path, tmp_path: Path) -> None:
+    fit(data, tmp_path, max_epochs=4)
+    doctor = json.loads((tmp_path / "doctor.json").read_text())
+    split = doctor["split"]
+    assert sum(split["parts"].values()) == pytest.approx(split["step_s"], rel=1e-6)
+    assert {"wait", "forward", "backward", "optimizer", "validation"} <= set(split["parts"])
+    assert split["steps"] == 8 - 3
+    assert (tmp_path / "doctor.html").is_file()
+    assert doctor["records"][0]["validations"]
+    assert doctor["records"][0]["loaders"][0]["own_thread"]
+
+
+class Slow(torch.utils.data.Dataset):
+    """Items that take longer than the step."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
+        time.sleep(0.05)
+        return {"image": torch.rand(1, 8, 8, 8), "label": torch.zeros(1, 8, 8, 8, dtype=torch.uint8)}
+
+
+def test_ones_own_loader_is_judged_and_the_trainers_profiler_still_listens(tmp_path: Path) -> None:
+    told: list[str] = []
+    profiler = SimpleProfiler()
+    runner = trainer(max_epochs=1, callbacks=[HastenCallback(tmp_path / "run", tell=told.append)], profiler=profiler)
+    runner.fit(Small(), DataLoader(Slow(), batch_size=1))
+    assert runner.profiler is profiler
+    assert len(profiler.recorded_durations["run_training_batch"]) == 12
+    doctor = json.loads((tmp_path / "run/doctor.json").read_text())
+    assert doctor["verdict"]["bound"] == "input"
+    assert [finding["name"] for finding in doctor["findings"] if finding["level"] == "finding"] == ["no-workers"]
+    assert "train: {steps: 12}" in (tmp_path / "run/run.yaml").read_text().replace("\n  ", " {").replace("\n", "}")
+
+
+def test_gone_on_with_in_the_same_folder(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    saving = ModelCheckpoint(tmp_path / "kept", filename="{step}", every_n_train_steps=2, save_top_k=-1)
+    fit(data, out, max_epochs=3, callbacks=[saving], enable_checkpointing=True)
+    first = read_jsonl(out / "metrics.jsonl")
+    fit(data, out, max_epochs=5, ckpt_path=str(tmp_path / "kept/step=4.ckpt"))
+    lines = [(line["kind"], line["step"]) for line in read_jsonl(out / "metrics.jsonl")]
+    assert [step for kind, step in lines if kind == "train"] == [2, 4, 6, 8, 10]
+    times = [line["time_s"] for line in read_jsonl(out / "metrics.jsonl") if line["kind"] == "train"]
+    assert times == sorted(times)
+    assert times[0] == first[0]["time_s"]
+    assert read_run(out).num_processes == 1
+    assert read_run(out).steps == 10
+
+
+def test_a_training_that_fails_is_told(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="cable"):
+        fit(data, tmp_path, max_epochs=3, model=Small(stop_at=4))
+    run = read_run(tmp_path)
+    assert (run.status, run.steps) == ("failed", 3)
+
+
+def test_a_score_under_another_name(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runner = trainer(max_epochs=2, callbacks=[HastenCallback(tmp_path, dice="dsc", tell=lambda line: None)])
+    runner.fit(Small(), datamodule=HastenDataModule(data, TINY))
+    told = [record.message for record in caplog.records if "dsc" in record.message]
+    assert len(told) == 1
+    assert "val_dice" in told[0]
+    assert not read_run(tmp_path).validations
+
+
+def test_a_folder_of_another_run_is_left_alone(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(ValueError, match=r"holds a run already \(metrics\.jsonl\).*ckpt_path"):
+        fit(data, tmp_path, max_epochs=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    with pytest.raises(ValueError, match="cannot be made"):
+        fit(data, tmp_path / "metrics.jsonl" / "run", max_epochs=1)
+    with pytest.raises(ValueError, match="log_every=0"):
+        HastenCallback(tmp_path, log_every=0)
+
+
+@pytest.mark.parametrize(
+    ("action", "part"),
+    [
+        ("[_TrainingEpochLoop].train_dataloader_next", "wait"),
+        ("[Strategy]DDPStrategy.batch_to_device", "host_to_device"),
+        ("[Strategy]DDPStrategy.training_step", "forward"),
+        ("[Strategy]DDPStrategy.backward", "backward"),
+        ("[LightningModule]Small.optimizer_step", "optimizer"),
+        ("optimizer_step", "optimizer"),
+        ("save_checkpoint", "checkpoint"),
+        ("[LightningModule]Small.backward", ""),
+        ("[Callback]HastenCallback.on_train_batch_end", ""),
+        ("run_training_batch", ""),
+    ],
+)
+def test_what_an_action_is(action: str, part: str) -> None:
+    assert part_of(action) == part
+
+
+def test_time_within_a_part_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("hasten.lightning.timed.time.perf_counter", lambda: now[0])
+    steps = Steps()
+    listening = Listening(SimpleProfiler(), steps)
+    steps.begin()
+    with listening.profile("[LightningModule]Small.optimizer_step"):
+        now[0] += 1
+        with listening.profile("[Strategy]One.training_step"):
+            now[0] += 2
+        with listening.profile("[Strategy]One.backward"):
+            now[0] += 4
+        now[0] += 8
+    now[0] += 16
+    steps.end()
+    with listening.profile("save_checkpoint"):
+        now[0] += 32
+    steps.cover("validation")
+    with listening.profile("[Strategy]One.batch_to_device"):
+        now[0] += 64
+    steps.cover("")
+    steps.end()
+    assert [step["parts"] for step in steps.kept] == [
+        {"overhead": 16, "optimizer": 9, "forward": 2, "backward": 4},
+        {"overhead": 0, "checkpoint": 32, "validation": 64},
+    ]
+    assert steps.saves == [{"step": 1, "seconds": 32}]

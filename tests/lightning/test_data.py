@@ -1,0 +1,281 @@
+"""The data module under real Trainers, on tiny phantoms."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from monai.transforms import (
+    Compose,
+    EnsureChannelFirstd,
+    LoadImaged,
+    RandFlipd,
+    RandSpatialCropSamplesd,
+    ScaleIntensityd,
+)
+
+import hasten
+from hasten.config.load import load_run
+from hasten.engine.job import plan_run
+from hasten.engine.settle import settle_program
+from hasten.engine.together import arena_of
+from hasten.feed.chained import ChainFeed
+from hasten.feed.feed import Feed
+from hasten.lightning import HastenDataModule
+from hasten.lightning.loaders import dealt
+from hasten.report.read import read_run
+from tests.lightning.parts import TINY, Small, phantoms, trainer
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return phantoms(tmp_path_factory.mktemp("data") / "phantoms")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HASTEN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def sums(data: Path) -> list[float]:
+    """What `Small` would see of Hasten's own feed."""
+    planned = plan_run(load_run(overrides=[f"data.source={data}", "train.device=cpu", *TINY]))
+    arena = arena_of(planned)
+    _, program, _ = settle_program(planned, arena)
+    feed = Feed(program, device=torch.device("cpu"), first=0, last=20)
+    return [float(image.double().sum() + 1e3 * label.double().sum()) for image, label in feed]
+
+
+def module_of(data: Path, *settings: str, **options: int) -> HastenDataModule:
+    return HastenDataModule(data, [*TINY, *settings], **options)
+
+
+def test_a_fit_has_the_batches_of_the_feed_and_validates_whole_cases(data: Path, sums: list[float]) -> None:
+    module, small = module_of(data), Small()
+    assert (module.num_channels, module.num_classes) == (1, 2)
+    runner = trainer(max_epochs=2)
+    runner.fit(small, datamodule=module)
+    assert runner.num_training_batches == 3  # 6 cases, 2 in a batch
+    assert small.seen == sums[:6]
+    held_out = [case.id for case in module.planned.validation]
+    assert len(held_out) == 4
+    assert small.validated == held_out * 2
+    assert 0 <= float(runner.callback_metrics["val_dice"]) <= 1
+
+
+def test_a_batch_and_a_case(data: Path) -> None:
+    module = module_of(data, "train.device=cpu")
+    batch = next(iter(module.train_dataloader()))
+    assert {name: (tuple(value.shape), value.dtype) for name, value in batch.items()} == {
+        "image": ((2, 1, 16, 16, 16), torch.float32),
+        "label": ((2, 1, 16, 16, 16), torch.uint8),
+    }
+    case = next(iter(module.val_dataloader()))
+    assert case["image"].shape[:2] == (1, 1)
+    assert case["image"].shape == case["label"].shape
+    assert case["image"].dtype == torch.float32
+    assert case["id"] == [module.planned.validation[0].id]
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"max_epochs": 2, "limit_train_batches": 2}, 4),
+        ({"max_steps": 4}, 4),
+        ({"max_steps": 2, "accumulate_grad_batches": 2}, 3),  # the last batch of an epoch makes a step of its own
+        ({"max_epochs": 1, "precision": "bf16-mixed"}, 3),
+        ({"max_epochs": 1, "use_distributed_sampler": False}, 3),
+        ({"max_epochs": 2, "reload_dataloaders_every_n_epochs": 1}, 6),
+        ({"fast_dev_run": True}, 1),
+    ],
+)
+def test_every_batch_is_used_once_however_the_trainer_counts(
+    data: Path, sums: list[float], options: dict[str, object], steps: int
+) -> None:
+    small = Small()
+    trainer(**options).fit(small, datamodule=module_of(data))
+    assert small.seen == sums[:steps]
+
+
+def test_overfitting_sees_one_batch_again_and_again(data: Path, sums: list[float]) -> None:
+    small = Small()
+    trainer(max_epochs=3, overfit_batches=1, limit_val_batches=0).fit(small, datamodule=module_of(data))
+    assert small.seen == sums[:1] * 3
+
+
+def test_steps_per_epoch(data: Path, sums: list[float]) -> None:
+    small = Small()
+    runner = trainer(max_epochs=1)
+    runner.fit(small, datamodule=module_of(data, steps_per_epoch=5))
+    assert small.seen == sums[:5]
+
+
+@pytest.mark.parametrize("saved", [1, 2, 3, 4, 5])
+def test_gone_on_with_from_any_step(data: Path, sums: list[float], tmp_path: Path, saved: int) -> None:
+    saving = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    small = Small()
+    trainer(max_steps=6, callbacks=[saving], enable_checkpointing=True, max_epochs=-1).fit(
+        small, datamodule=module_of(data)
+    )
+    assert small.seen == sums[:6]
+    again = Small()
+    trainer(max_steps=8, max_epochs=-1).fit(
+        again, datamodule=module_of(data), ckpt_path=str(tmp_path / f"step={saved}.ckpt"), weights_only=False
+    )
+    assert again.seen == sums[saved:8]
+
+
+def test_a_step_that_failed_is_made_again(data: Path, sums: list[float], tmp_path: Path) -> None:
+    saving = OnExceptionCheckpoint(tmp_path, filename="pulled")
+    with pytest.raises(RuntimeError, match="cable"):
+        trainer(max_epochs=3, callbacks=[saving], enable_checkpointing=True).fit(
+            Small(stop_at=5), datamodule=module_of(data)
+        )
+    again = Small()
+    trainer(max_epochs=3).fit(
+        again, datamodule=module_of(data), ckpt_path=str(tmp_path / "pulled.ckpt"), weights_only=False
+    )
+    assert again.seen == sums[4:9]
+
+
+def test_a_checkpoint_of_other_batches_is_refused(data: Path, tmp_path: Path) -> None:
+    saving = ModelCheckpoint(tmp_path, filename="last")
+    trainer(max_epochs=1, callbacks=[saving], enable_checkpointing=True).fit(Small(), datamodule=module_of(data))
+    with pytest.raises(ValueError, match=r"train\.seed is not that of the checkpoint: 0 there, 1 here"):
+        trainer(max_epochs=2).fit(
+            Small(), datamodule=module_of(data, "train.seed=1"), ckpt_path=str(tmp_path / "last.ckpt"),
+            weights_only=False,
+        )  # fmt: skip
+
+
+def test_a_second_training_begins_at_the_first_batch(data: Path, sums: list[float]) -> None:
+    module = module_of(data)
+    for _ in range(2):
+        small = Small()
+        trainer(max_steps=2).fit(small, datamodule=module)
+        assert small.seen == sums[:2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["train.accumulate=2", "sample.batch_size=2"], r"train\.accumulate: .*accumulate_grad_batches"),
+        (["sample.fit_batch=true"], r"sample\.fit_batch"),
+        (["sample.stages=[[0.5, 0.5]]"], r"sample\.stages"),
+        (["data.source=elsewhere"], r"data\.source is given twice"),
+        (["sample.patches=[16, 16, 16]"], r"did you mean sample\.patch"),
+    ],
+)
+def test_settings_that_lightning_decides(data: Path, settings: list[str], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        HastenDataModule(data, settings)
+
+
+def test_other_wrong_use(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="overrides are a list"):
+        HastenDataModule(data, "train.seed=1")
+    with pytest.raises(ValueError, match="steps_per_epoch=0"):
+        HastenDataModule(data, steps_per_epoch=0)
+    with pytest.raises(ValueError, match=r"data\.source"):
+        HastenDataModule(load_run())
+    with pytest.raises(ValueError, match="a RunConfig is given whole"):
+        HastenDataModule(load_run(overrides=[f"data.source={data}"]), ["train.seed=1"])
+    with pytest.raises(ValueError, match="nowhere"):
+        trainer(max_steps=1).fit(Small(), datamodule=HastenDataModule(tmp_path / "nowhere"))
+
+
+def test_each_rank_has_as_many_cases() -> None:
+    assert [dealt(5, rank, 2) for rank in range(2)] == [(0, 2, 4), (1, 3, 0)]
+    assert [dealt(1, rank, 3) for rank in range(3)] == [(0,)] * 3
+    assert dealt(0, 0, 2) == ()
+    for count, size in itertools.product(range(1, 7), range(1, 5)):
+        own = [dealt(count, rank, size) for rank in range(size)]
+        assert len({len(each) for each in own}) == 1
+        assert {case for each in own for case in each} == set(range(count))
+
+
+def chain(crop: bool = True) -> Compose:
+    keys = ["image", "label"]
+    fixed = [LoadImaged(keys), EnsureChannelFirstd(keys), ScaleIntensityd("image")]
+    random = [RandSpatialCropSamplesd(keys, (16, 16, 16), num_samples=2, random_size=False), RandFlipd(keys, 0.5, 0)]
+    return Compose([*fixed, *(random if crop else [])])
+
+
+def rows_of(data: Path) -> list[dict[str, str]]:
+    names = sorted(path.name for path in (data / "imagesTr").glob("*.nii.gz"))
+    return [{"image": str(data / "imagesTr" / name), "label": str(data / "labelsTr" / name)} for name in names]
+
+
+def test_ones_own_files_and_transforms(data: Path) -> None:
+    rows = rows_of(data)
+    made = hasten.compile_transforms(chain()).bind(rows[:4], batch_size=2, seed=3)
+    wanted = [
+        float(batch["image"].double().sum() + 1e3 * batch["label"].double().sum())
+        for batch in ChainFeed(made, device="cpu", first=0, last=6)
+    ]
+    module = HastenDataModule.from_monai(rows[:4], chain(), rows[4:6], chain(crop=False), batch_size=2, seed=3)
+    small, runner = Small(), trainer(max_steps=6)
+    runner.fit(small, datamodule=module)
+    assert runner.num_training_batches == 4  # 2 samples of 4 cases, 2 in a batch
+    assert small.seen == wanted
+    assert small.validated == [Path(row["image"]).name.removesuffix(".nii.gz") for row in rows[4:6]]
+
+
+def test_wrong_use_of_ones_own_files(data: Path) -> None:
+    rows = rows_of(data)
+    with pytest.raises(ValueError, match="batch_size=0"):
+        HastenDataModule.from_monai(rows, chain(), batch_size=0)
+    with pytest.raises(ValueError, match="validation_compose"):
+        HastenDataModule.from_monai(rows[1:], chain(), rows[:1], batch_size=2)
+    with pytest.raises(ValueError, match="makes no plan"):
+        _ = HastenDataModule.from_monai(rows, chain(), batch_size=2).num_classes
+    module = HastenDataModule.from_monai(rows, chain(), batch_size=2)
+    saved = HastenDataModule.from_monai(rows, chain(), batch_size=2, seed=1).state_dict()
+    with pytest.raises(ValueError, match="seed is not that of the checkpoint: 1 there, 0 here"):
+        module.load_state_dict(saved)
+
+
+def on_two_ranks(data: Path, out: Path, *settings: str) -> subprocess.CompletedProcess[str]:
+    script = Path(__file__).with_name("ddp_run.py")
+    path = os.pathsep.join([str(script.parents[2]), *sys.path])
+    return subprocess.run(
+        [sys.executable, str(script), str(data), str(out), *settings],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_two_ranks_share_every_batch(data: Path, sums: list[float], tmp_path: Path) -> None:
+    done = on_two_ranks(data, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    # Each made one of the two samples of a batch.
+    assert [left + right for left, right in zip(ranks[0]["seen"], ranks[1]["seen"], strict=True)] == pytest.approx(
+        sums[:6], rel=1e-12
+    )
+    assert all(left != right for left, right in zip(ranks[0]["seen"], ranks[1]["seen"], strict=True))
+    held_out = [case.id for case in module_of(data).planned.validation]
+    assert ranks[0]["validated"] + ranks[1]["validated"] == [*held_out[::2], *held_out[1::2]]
+    run = read_run(tmp_path / "run")
+    assert (run.status, run.steps) == ("finished", 6)
+    assert run.machine is not None
+    assert sorted(run.machine.ranks) == [0, 1]
+    assert (tmp_path / "run/doctor.json").is_file()
+
+
+@pytest.mark.slow
+def test_a_batch_that_ranks_cannot_share_is_one_clear_error(data: Path, tmp_path: Path) -> None:
+    done = on_two_ranks(data, tmp_path, "sample.batch_size=3")
+    assert done.returncode != 0
+    assert "sample.batch_size: 3 can't be dealt among 2 processes; use 2 or 4" in done.stderr
