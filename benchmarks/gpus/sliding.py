@@ -1,0 +1,50 @@
+"""A volume of 512x512x200 with 14 classes in sliding windows of 96^3: seconds and peak memory, against MONAI's.
+
+The network and the inferers are those of `benchmarks.engines.sliding`: Gaussian blending, 4 windows at once, a quarter
+overlap. `labels` is the label map, in MONAI's arm by an argmax of its scores; `surgery` with channels-last windows and
+a network freed of what it computes for nothing. `network` is the network alone on as many windows. Memory is the most
+that torch held above what lay there before, the volume and the weights.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from benchmarks.engines.sliding import TIMED, Setting
+from benchmarks.gpus.sheet import Sheet
+from benchmarks.gpus.timing import seconds_of
+from benchmarks.harness import Claim, interleave, median_ratio
+
+SHAPE, QUICK_SHAPE = (512, 512, 200), (48, 40, 36)
+OVERLAP = 0.25
+
+
+def measure(sheet: Sheet) -> None:
+    sheet.tell("about", __doc__)
+    for precision in ("bf16", "fp32"):
+        sheet.attempt(precision, 10, lambda precision=precision: volume(sheet, precision))  # type: ignore[misc]
+
+
+def volume(sheet: Sheet, precision: str) -> None:
+    shape = QUICK_SHAPE if sheet.quick else SHAPE
+    setting = Setting(precision, OVERLAP, sheet.quick, device=sheet.device, shape=shape)
+    sheet.tell(precision, {"shape": shape, "windows": setting.windows})
+    setting.warm_up()
+    arms = {f"{name}, {precision}_s": partial(seconds_of, partial(setting.run, name), sheet.device)
+            for name in ("network", *TIMED)}  # fmt: skip
+    times = interleave(arms, rounds=1 if sheet.quick else 5, warmup=0 if sheet.quick else 1)
+    sheet.keep(times)
+    ratio = median_ratio(times[f"monai_labels, {precision}_s"], times[f"surgery_labels, {precision}_s"])
+    sheet.claim(Claim.at_least(f"512x512x200, 14 classes, {precision}: MONAI takes this many times as long", ratio, 2))
+    if not sheet.cuda:
+        sheet.skip(f"{precision}: memory", "torch counts it on a CUDA device only")
+        return
+    peaks = {}
+    for name in TIMED:
+        torch.cuda.empty_cache()
+        peaks[name] = setting.peak(name)
+    sheet.keep({f"{name}, {precision}_peak_mib": [value] for name, value in peaks.items()})
+    share = peaks["surgery_labels"] / peaks["monai_labels"]
+    sheet.claim(Claim.at_most(f"512x512x200, 14 classes, {precision}: share of MONAI's peak memory", share, 1 / 3))

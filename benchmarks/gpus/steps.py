@@ -1,0 +1,150 @@
+"""One optimizer step on a fixed batch, rung by rung, for an MLPerf-like network at 128^3 and the spleen's at 96^3.
+
+Every rung of a network has the same batch: the largest of those tried that plain eager float32 can hold. Figures are
+milliseconds, patches and Mvoxels a second, and the share of what this card's matrix products reach in the rung's own
+precision (the operations of convolutions and products alone are counted). Hasten's rungs take turns with eager bf16,
+which so shows whether the card has changed its pace; `best, larger batch` is the fastest rung once more with twice the
+patches. Nothing here feeds the step: what data cost is another part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+
+import torch
+
+from benchmarks.gpus.card import products
+from benchmarks.gpus.nets import Net, net_named, operations
+from benchmarks.gpus.rungs import RUNGS, Ready, Rung, make_rung
+from benchmarks.gpus.sheet import Sheet
+from benchmarks.gpus.timing import milliseconds, peak_mib, turns
+from benchmarks.harness import Claim
+
+ANCHORS = {"H200": 76.3, "H100": 72.5, "A100": 33.7}
+"""Patches of 128^3 a second and card: MLPerf Training, unet3d, the best of 8 such cards, the whole training (v4.0; A100
+v3.1)."""
+REFERENCE = "eager bf16"
+ROUND_MS = 300.0
+"""A round of a rung takes about this long, or one step."""
+COMPILE_SECONDS = 35.0
+"""Kept free for a rung that is compiled."""
+
+
+def measure(sheet: Sheet) -> None:
+    torch.backends.cudnn.benchmark = sheet.cuda  # as every training with fixed shapes has it
+    sheet.tell("about", __doc__)
+    ceilings = products(sheet)
+    sheet.keep(ceilings)
+    peaks = {name.split("/")[1].split("_")[0]: median(values) for name, values in ceilings.items()}
+    nets = {name: net_named(name, quick=sheet.quick) for name in ("mlperf", "spleen")}
+    ladders = {name: Ladder(name, net, sheet, peaks) for name, net in nets.items()}
+    for ladder in ladders.values():
+        sheet.attempt(f"{ladder.name}: batch", 10, ladder.find_batch)
+    # Compiling takes longest: what needs none comes first, of both networks.
+    for compiled in (False, True):
+        for ladder in ladders.values():
+            for rung in RUNGS:
+                if rung.compiled == compiled and ladder.size:
+                    ladder.climb(rung)
+    for ladder in ladders.values():
+        ladder.finish()
+
+
+class Ladder:
+    """The rungs of one network."""
+
+    def __init__(self, name: str, net: Net, sheet: Sheet, peaks: dict[str, float]) -> None:
+        self.name, self.net, self.sheet, self.peaks = name, net, sheet, peaks
+        self.size = 0
+        self.work = operations(net)
+        self.pace: dict[str, float] = {}
+        """Patches a second by rung."""
+        sheet.tell(name, {"network": net.about, "parameters": net.network, "side": net.side,
+                          "teraflop a patch": self.work / 1e12})  # fmt: skip
+
+    def find_batch(self) -> None:
+        """The largest that the hungriest rung can hold."""
+        for size in self.net.batches:
+            try:
+                ready = make_rung(RUNGS[0], self.net, size, self.sheet.device, quick=self.sheet.quick)
+                ready.step()
+                ready.step()
+            except torch.OutOfMemoryError:
+                ready = Ready(step=lambda: None)
+                torch.cuda.empty_cache()
+                continue
+            self.size = size
+            self.sheet.tell(f"{self.name}: batch", size)
+            return
+        raise RuntimeError(f"not even a batch of {self.net.batches[-1]} fits")
+
+    def climb(self, rung: Rung, size: int | None = None) -> None:
+        needs = COMPILE_SECONDS if rung.compiled and self.sheet.cuda else 4.0
+        self.sheet.attempt(f"{self.name}: {rung.name}", needs, lambda: self._climb(rung, size or self.size))
+
+    def _climb(self, rung: Rung, size: int) -> None:
+        sheet = self.sheet
+        ready = make_rung(rung, self.net, size, sheet.device, quick=sheet.quick)
+        try:
+            ready.step()  # with its search for kernels
+            memory = peak_mib(ready.step, sheet.device)
+            once = milliseconds(ready.step, sheet.device)()
+            arms = {rung.name: ready.step} | self._reference(rung, size, memory)
+            repeats = 1 if sheet.quick else max(1, min(8, int(ROUND_MS / once)))
+            times = turns(arms, sheet.device, rounds=2 if sheet.quick else 5, repeats=repeats, warmup=1)
+        finally:
+            ready.close()
+        self._keep(rung, size, times[rung.name], memory, ready.told)
+        if len(arms) > 1:
+            sheet.keep({f"{self.name}/{REFERENCE}, beside {rung.name}_ms": times[REFERENCE]})
+
+    def _reference(self, rung: Rung, size: int, memory: float | None) -> dict[str, Callable[[], object]]:
+        """The reference's step, for a rung of Hasten's and where both have room."""
+        if not rung.own or size != self.size or memory is None:
+            return {}
+        if 2.5 * memory * 2**20 > torch.cuda.mem_get_info(self.sheet.device)[1]:
+            return {}
+        reference = next(other for other in RUNGS if other.name == REFERENCE)
+        return {REFERENCE: make_rung(reference, self.net, size, self.sheet.device).step}
+
+    def _keep(self, rung: Rung, size: int, times: list[float], memory: float | None, told: str) -> None:
+        name = f"{self.name}/{rung.name}"
+        pace = [1e3 * size / value for value in times]
+        peak = self.peaks.get(rung.precision)
+        series = {
+            f"{name}_ms": times,
+            f"{name}_patches/s": pace,
+            f"{name}_Mvoxel/s": [value * self.net.voxels / 1e6 for value in pace],
+        }
+        if peak is not None:
+            series[f"{name}_share_of_product"] = [value * self.work / 1e12 / peak for value in pace]
+        if memory is not None:
+            series[f"{name}_peak_mib"] = [memory]
+        self.pace[rung.name] = median(pace)
+        self.sheet.keep(series)
+        self.sheet.tell(name, {"batch": size, "told": told})
+
+    def finish(self) -> None:
+        """The best rung with a larger batch, and the claims."""
+        best = max(self.pace, key=self.pace.__getitem__, default=None)
+        if best is None:
+            return
+        rung = next(rung for rung in RUNGS if rung.name == best)
+        self.climb(replace(rung, name="best, larger batch"), 2 * self.size)
+        plain = self.pace.get("eager fp32")
+        fastest = max(self.pace.values())
+        if plain is not None:
+            text = f"{self.name}: the fastest step ({best}) takes this many times fewer seconds than eager fp32"
+            self.sheet.claim(Claim.at_least(text, fastest / plain, 2.0))
+        if self.name == "mlperf":
+            card, anchor = anchor_of(torch.cuda.get_device_name() if self.sheet.cuda else "")
+            text = f"mlperf: patches of 128^3 a second, the step alone, against a whole training in MLPerf ({card})"
+            self.sheet.claim(Claim.at_least(text, fastest, anchor))
+
+
+def anchor_of(card: str) -> tuple[str, float]:
+    """What MLPerf has of a card; the fastest where it has none."""
+    known = next((name for name in ANCHORS if name in card), "H200")
+    return known, ANCHORS[known]
