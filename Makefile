@@ -6,12 +6,12 @@ READY := $(VENV)/.ready
 # Same pin as constraints.txt. Installed first and alone, so that resolving the rest never swaps the build of torch.
 TORCH := torch==2.13.0
 # Scripts of benchmarks/ that `make bench` runs, in this order.
-BENCHMARKS := cache_fill cache feed step engine augment doctor tune scale time_to_dice
+BENCHMARKS := cache_fill cache feed step engine augment doctor tune scale ladder
 
 # Test files are dealt out to so many processes.
 JOBS ?= 2
 
-.PHONY: help setup lint docs docs-links test test-all horovod demo bench clean
+.PHONY: help setup lint docs docs-links test test-all horovod nnunet gpu-wheels demo bench clean
 
 help:
 	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
@@ -21,6 +21,8 @@ help:
 	@echo "make test      lint, documentation and the fast tests"
 	@echo "make test-all  lint and every test, the slow ones too"
 	@echo "make horovod   build Horovod for the installed torch (5 minutes; needs cmake and g++)"
+	@echo "make nnunet    install nnU-Net, for the comparison with it and its tests"
+	@echo "make gpu-wheels  pack what a GPU machine without a network needs for python -m benchmarks.gpu"
 	@echo "make demo      train twice on made-up CT, the regular way and with Hasten, and write report.html"
 	@echo "make bench     run the benchmarks behind the speed claims"
 	@echo "make clean     remove caches and build outputs"
@@ -57,8 +59,17 @@ test: lint docs
 horovod: $(READY)
 	$(BIN)/python tools/build_horovod.py
 
-test-all: lint docs horovod
+# Without what nnU-Net's networks take from timm: it brings a torchvision, which is built for one torch only.
+nnunet: $(READY)
+	$(BIN)/python -m pip install -c constraints.txt 'acvl-utils>=0.2.6,<0.3' 'batchgenerators>=0.25.1' einops graphviz pandas \
+		requests scikit-learn seaborn yacs
+	$(BIN)/python -m pip install -c constraints.txt --no-deps 'nnunetv2>=2.8' 'dynamic-network-architectures>=0.4.4,<0.5'
+
+test-all: lint docs horovod nnunet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not gpu'
+
+gpu-wheels: $(READY)
+	$(BIN)/python -m benchmarks.gpus.pack --to .whl
 
 demo: $(READY)
 	$(BIN)/python -m benchmarks.demo
