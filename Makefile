@@ -48,6 +48,7 @@ lint: $(READY)
 	$(BIN)/python tools/check_size.py
 
 docs: $(READY)
+	$(BIN)/python tools/benchmark_tables.py --check
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
 docs-links: $(READY)
@@ -78,5 +79,5 @@ bench: $(READY)
 	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
 
 clean:
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -80,7 +80,7 @@ def test_a_wrong_hash_is_refused_and_removed(server: Served, archive: bytes, tmp
 def test_an_archive_with_a_path_outside_its_folder(server: Served, tmp_path: Path) -> None:
     bad = tar_of(tmp_path / "made.tar", {f"{FOLDER}/dataset.json": b"{}", "../../evil": b"x"}).read_bytes()
     server.files["/set.tar"] = bad
-    with pytest.raises(ValueError, match="its member '../../evil' is not unpacked"):
+    with pytest.raises(ValueError, match=r"its member '\.\./\.\./evil' is not unpacked"):
         download(at(server, bad), tmp_path / "home", patience=QUICK)
     assert not (tmp_path / "home" / FOLDER).exists()
     assert not (tmp_path / "evil").exists()

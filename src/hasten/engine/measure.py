@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.cache.key import digest
-from hasten.engine.precision import autocast, tensor_cores
+from hasten.engine.precision import autocast, autotuned, tensor_cores
 from hasten.engine.step import memory_format, shaped
 from hasten.nets.blocks import compile_blocks
 from hasten.nets.build import Loss
@@ -99,7 +99,7 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Tr
     layout = memory_format(probe.spatial_dims, variant.channels_last)
 
     def call() -> Trace:
-        with tensor_cores(probe.device, variant.precision):
+        with tensor_cores(probe.device, variant.precision), autotuned(probe.device):
             with autocast(probe.device, variant.precision):
                 output = network(shaped(image, probe.spatial_dims, layout))
             value = probe.loss(output, label)

@@ -41,3 +41,21 @@ def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
     finally:
         for place, value in zip(places, before, strict=True):
             place.fp32_precision = value
+
+
+@contextmanager
+def autotuned(device: torch.device) -> Iterator[None]:
+    """On a GPU, cuDNN times its algorithms for each shape that is new inside the block, and keeps the fastest.
+
+    That pays where shapes stay the same, as in training steps; whole volumes of a validation each have their own. Where
+    deterministic algorithms are asked for, nothing is changed.
+    """
+    if device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    cudnn = torch.backends.cudnn
+    before, cudnn.benchmark = cudnn.benchmark, not cudnn.deterministic
+    try:
+        yield
+    finally:
+        cudnn.benchmark = before

@@ -99,7 +99,7 @@ def keep_layers(planned: Planned, network: nn.Module) -> str:
 
 
 def example_of(planned: Planned, *, small: bool = False) -> Tensor:
-    """An image (1, C, ...) of the training patch's size, as the network takes it; or the smallest two that norms take."""
+    """An image (1, C, ...) of the training patch's size, as the network takes it; or the smallest two for its norms."""
     channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
     patch, unit = planned.config.sample.patch, divisor(planned.config.network)
     assert patch is not None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.distribute.strategy import Strategy, alone
-from hasten.engine.precision import autocast, tensor_cores
+from hasten.engine.precision import autocast, autotuned, tensor_cores
 from hasten.engine.update import Update
 from hasten.nets.build import Loss
 from hasten.observe.ranges import FORWARD, Range
@@ -51,7 +51,7 @@ class TrainStep:
         Returns () float32 on the device: the mean over the pieces, each weighted by its samples.
         """
         losses: list[Tensor] = []
-        with tensor_cores(self.device, self.precision):
+        with tensor_cores(self.device, self.precision), autotuned(self.device):
             for image_piece, label_piece, share, last in self._pieces(image, label):
                 with self.strategy.sync(self.network, last=last):
                     losses.append(self.strategy.run_piece(self, image_piece, label_piece, share))

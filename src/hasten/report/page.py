@@ -17,7 +17,7 @@ from hasten.report.template import render, write_page
 from hasten.report.view import Key, view_of
 
 
-def write_report(runs: Sequence[Path], out: Path) -> Path:
+def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     """Write one self-contained HTML page about the run directories `runs` and return its path.
 
     `out` is the file to write, or a folder, in which it is called report.html. The first run is the one that the
@@ -27,6 +27,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     """
     if not runs:
         raise ValueError("write_report: `runs` is empty; give at least one run directory")
+    out = Path(out)
     loaded = _distinct([read_run(Path(folder)) for folder in runs])
     comparison = compare(loaded) if len(loaded) > 1 else None
     views = [view_of(run, f"run-{index}") for index, run in enumerate(loaded, start=1)]

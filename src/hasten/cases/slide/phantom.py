@@ -37,8 +37,8 @@ class _Cells(NamedTuple):
 
 
 _STROMA = _Cells(24.0, (2.4, 3.6), (0.7, 1.2))
-_LYMPH = _Cells(9.0, (2.0, 2.6), (1.0, 1.4))
-_LESION = _Cells(11.5, (3.6, 6.2), (1.0, 2.0))
+_LYMPH = _Cells(9.5, (2.0, 3.2), (0.9, 1.6))
+_LESION = _Cells(11.5, (2.6, 4.4), (0.9, 1.7))
 
 
 def make_phantom_slide(
@@ -69,7 +69,7 @@ def make_phantom_slide(
     for cells, where in ((_STROMA, tissue & ~lymph & ~lesion), (_LYMPH, lymph), (_LESION, lesion)):
         _place(rng, nuclei, cells, where, mpp)
     eosin = 0.42 + 0.16 * _clouds(rng, size, 70 / mpp) + 0.07 * _clouds(rng, size, 9 / mpp)
-    basal = np.where(lesion, 0.28, np.where(lymph, 0.2, 0.05)) + 0.04 * _clouds(rng, size, 40 / mpp)
+    basal = np.where(lesion, 0.2, np.where(lymph, 0.2, 0.05)) + 0.04 * _clouds(rng, size, 40 / mpp)
     stain = rng.uniform(0.85, 1.15, 2)
     dense = np.stack([(nuclei + basal) * stain[0], eosin * stain[1]]) * tissue
     taken = np.tensordot(np.clip(dense, 0, None), np.array([_HAEMATOXYLIN, _EOSIN]), axes=(0, 0))

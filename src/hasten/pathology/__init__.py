@@ -1,0 +1,1 @@
+"""Metastasis detection on whole slides: tiles, a tile classifier, heat maps, detections and FROC."""

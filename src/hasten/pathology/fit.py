@@ -1,0 +1,273 @@
+"""The training loop of a tile classifier: steps, log, validation on tiles, checkpoints, and stopping."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hasten.config.schema import TrainConfig
+from hasten.engine.checkpoint import write_checkpoint
+from hasten.engine.checkpoints import Checkpoints
+from hasten.engine.job import pick_device
+from hasten.engine.measure import Engaged, Variant
+from hasten.engine.outcome import Best, best_on_disk
+from hasten.engine.precision import scaler_for
+from hasten.engine.saver import Saver
+from hasten.engine.state import restore_state, training_state
+from hasten.engine.step import TrainStep, memory_format
+from hasten.engine.stop import StopRequest
+from hasten.engine.train_log import TrainLog
+from hasten.engine.update import Update
+from hasten.observe.clock import Clock, process_start_seconds
+from hasten.observe.progress import Progress
+from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, append_jsonl, read_jsonl, write_jsonl
+from hasten.optim.average import average_of
+from hasten.optim.build import build_optimizer, build_schedule
+from hasten.pathology.batches import TileBatches, make_batches
+from hasten.pathology.config import DetectionConfig, dump
+from hasten.pathology.evaluate import TileResult, evaluate_tiles
+from hasten.pathology.heatmap import Scorer
+from hasten.pathology.network import build_classifier, settle, tile_loss
+from hasten.pathology.tiles import TileSet, num_threads
+
+BEST_PT = "best.pt"
+_LOGS = 200
+"""Train lines in metrics.jsonl of a full run, about."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What a training is made of."""
+
+    config: DetectionConfig
+    step: TrainStep
+    batches: TileBatches
+    validation: TileSet
+    variant: Variant
+    steps: int
+    validate_every: int
+    engaged: dict[str, Engaged]
+
+    @property
+    def validated(self) -> nn.Module:
+        """The weights' average, or the weights where none is kept."""
+        update = self.step.update
+        return update.average if update.average is not None else update.weights
+
+    def scorer(self) -> Scorer:
+        return scorer_of(self.validated, self.config, self.variant, self.step.device)
+
+
+def scorer_of(network: nn.Module, config: DetectionConfig, variant: Variant, device: torch.device) -> Scorer:
+    """network: moved to the device already."""
+    return Scorer(
+        network=network, variant=variant, device=device, batch_size=config.detect.batch_size,
+        threads=num_threads(config.tiles),
+    )  # fmt: skip
+
+
+def make_parts(config: DetectionConfig, tiles: TileSet, validation: TileSet) -> Parts:
+    """Network, step and batches; precision and memory format are measured where they are not set."""
+    train, device = config.train, pick_device(config.train.device)
+    torch.manual_seed(train.seed)
+    network = build_classifier(config.network).to(device)
+    variant, engaged = settle(network, config, device)
+    network.to(memory_format=memory_format(2, variant.channels_last))  # type: ignore[call-overload]
+    resident = device.type == "cpu" or tiles.image.numel() <= torch.cuda.mem_get_info(device)[0] // 2
+    batches = make_batches(
+        tiles, config.augment, batch_size=train.batch_size, seed=train.seed, device=device, resident=resident
+    )
+    host = {"ram": "host memory", "file": "a mapped file"}[tiles.home]
+    where = "GPU memory" if resident and device.type == "cuda" else host
+    engaged["tiles cached"] = Engaged(True, f"{tiles}, read once; batches are made from {where}")
+    engaged["batched augmentation"] = Engaged(True, f"one program for a batch; compiled: {batches.program.why}")
+    per_epoch = -(-len(batches.program.train_cases) // train.batch_size)
+    steps = train.steps or max(1, round(train.epochs * per_epoch))
+    return Parts(
+        config=config, step=_step(config, network, variant, steps, device), batches=batches, validation=validation,
+        variant=variant, steps=steps, validate_every=train.validate_every or per_epoch, engaged=engaged,
+    )  # fmt: skip
+
+
+def _step(config: DetectionConfig, network: nn.Module, variant: Variant, steps: int, device: torch.device) -> TrainStep:
+    train = config.train
+    settings = TrainConfig(
+        optimizer=train.optimizer, learning_rate=train.learning_rate, weight_decay=train.weight_decay,
+        warmup_fraction=train.warmup_fraction,
+    )  # fmt: skip
+    update = Update(
+        weights=network, optimizer=build_optimizer(network, settings),
+        schedule=build_schedule(settings, steps, train.batch_size),
+        average=average_of(network) if train.ema > 0 else None, average_decay=train.ema, clip_norm=train.clip_norm,
+        scaler=scaler_for(device, variant.precision),
+    )  # fmt: skip
+    return TrainStep(
+        network=network.train(), loss=tile_loss, update=update, precision=variant.precision,
+        channels_last=variant.channels_last, spatial_dims=2, device=device,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fitted:
+    """How a training ended."""
+
+    status: str
+    """`finished`, `target_reached`, `time_up` or `interrupted`."""
+    step: int
+    best: Best
+    last: TileResult | None
+    samples_per_s: float
+    wait_share: float
+
+
+class Fit:
+    """One training in a run directory, from where its last checkpoint left it."""
+
+    def __init__(self, parts: Parts, out: Path, clock: Clock, progress: Progress | None) -> None:
+        self.parts, self.out, self.clock, self.progress = parts, out, clock, progress
+        self.kept, self.saver, self.stop = Checkpoints(out / CHECKPOINTS), Saver(), StopRequest()
+        self.first, self.elapsed, self.wait_seconds = 0, 0.0, 0.0
+        self.best = Best(value=math.nan, step=0)
+        self.last: TileResult | None = None
+        self.status = "finished"
+        self._offset = process_start_seconds() - time.perf_counter()
+        self.log = self._log_from(0)
+
+    def resume(self) -> None:
+        """Go on from checkpoints/last.pt, if there is one. Raises ValueError where it does not fit the settings."""
+        found = self.kept.newest()
+        if found is None:
+            return
+        update = self.parts.step.update
+        self.first = restore_state(
+            found.content, network=update.weights, optimizer=update.optimizer, average=update.average,
+            scaler=update.scaler, where=str(found.path),
+        )  # fmt: skip
+        self.elapsed = float(found.content["extra"]["elapsed"])
+        update.skipped.fill_(int(found.content["extra"]["skipped"]))
+        self.log = self._log_from(self.first)
+        self.log.losses = list(found.content["extra"]["losses"].to(self.parts.step.device).unbind(0))
+        self.best = best_on_disk(self.out / CHECKPOINTS / BEST_PT, "auc")  # type: ignore[arg-type]
+        path = self.out / METRICS_JSONL
+        write_jsonl(path, [record for record in read_jsonl(path) if record.get("step", 0) <= self.first])
+
+    def time_s(self) -> float:
+        """Seconds since the run's process started, those of earlier processes of the run included."""
+        return self.elapsed + self._offset + time.perf_counter()
+
+    def run(self) -> Fitted:
+        """Train to the end, to the target, to the time limit, or until asked to stop."""
+        done = self.first
+        if self.progress is not None:
+            self.progress.start(self.parts.steps)
+        try:
+            with self.stop, self.saver:
+                self.log.begin()
+                for index, (image, label) in enumerate(self._waited(), start=self.first):
+                    with self.clock.span("train"):
+                        loss = self.parts.step(image[:, :, None], label[:, None, None, None, None], index)
+                        self.log.losses.append(loss)
+                    done = index + 1
+                    if self._after(done):
+                        break
+        finally:
+            if self.progress is not None:
+                self.progress.stop()
+        trained = self.clock.seconds.get("train", 0.0) + self.wait_seconds
+        return Fitted(
+            status=self.status, step=done, best=self.best, last=self.last,
+            samples_per_s=self._samples(self.first, done) / trained if trained else 0.0,
+            wait_share=self.wait_seconds / trained if trained else 0.0,
+        )  # fmt: skip
+
+    def _waited(self) -> Iterator[tuple[Tensor, Tensor]]:
+        with closing(self.parts.batches.batches(self.first, self.parts.steps)) as source:
+            while True:
+                begin = time.perf_counter()
+                batch = next(source, None)
+                self.wait_seconds += time.perf_counter() - begin
+                if batch is None:
+                    return
+                yield batch
+
+    def _after(self, step: int) -> bool:
+        """What follows a step; whether it was the last."""
+        parts, last = self.parts, step == self.parts.steps
+        if step % max(1, parts.steps // _LOGS) == 0 or last:
+            self._write_log(step)
+        validates = step % parts.validate_every == 0 or last
+        if validates:
+            self._validate(step)
+        if self.stop.agreed() is not None and self.status == "finished":
+            self.status = "interrupted"
+        ends = last or self.status != "finished"
+        if validates or ends:
+            with self.clock.span("checkpoint"):
+                self.saver.save(self._state(step), self.kept.write)
+        return ends
+
+    def _write_log(self, step: int) -> None:
+        schedule, skipped = self.parts.step.update.schedule, int(self.parts.step.update.skipped)
+        assert schedule is not None
+        line = self.log.write(step, rate=schedule(step - 1), time_s=self.time_s(), skipped=skipped)
+        if not math.isfinite(line["loss"]):
+            rate = self.parts.config.train.learning_rate
+            raise ValueError(
+                f"the loss is nan at step {step}: lower train.learning_rate (now {rate}) or set train.precision=fp32"
+            )
+        if self.progress is not None:
+            shown = {name: line[name] for name in ("loss", "samples_per_s", "wait_share")}
+            self.progress.update(step, **shown)
+
+    def _validate(self, step: int) -> None:
+        begin, train = time.perf_counter(), self.parts.config.train
+        network = self.parts.validated
+        training = network.training
+        with self.clock.span("validate"):
+            found = evaluate_tiles(replace(self.parts.scorer(), network=network.eval()), self.parts.validation)
+        network.train(training)
+        spent, now = time.perf_counter() - begin, self.time_s()
+        self._record({"kind": "validation", "step": step, "time_s": now, "seconds": spent, **asdict(found)})
+        self.log.pause(spent)
+        self.last = found
+        if not self.best.value >= found.auc:
+            self.best = Best(value=found.auc, step=step)
+            with self.clock.span("checkpoint"):
+                self.saver.save(self._model(network), partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
+        if train.target is not None and found.auc >= train.target:
+            self.status = "target_reached"
+        elif train.max_seconds is not None and now >= train.max_seconds:
+            self.status = "time_up"
+
+    def _model(self, network: nn.Module) -> dict[str, Any]:
+        parts, best = self.parts, self.best
+        return {
+            "weights": network.state_dict(), "config": dump(parts.config), "variant": asdict(parts.variant),
+            "step": best.step, "auc": best.value,
+        }  # fmt: skip
+
+    def _state(self, step: int) -> dict[str, Any]:
+        update = self.parts.step.update
+        extra = {"elapsed": self.time_s(), "losses": self.log.pending(), "skipped": int(update.skipped)}
+        return training_state(
+            network=update.weights, optimizer=update.optimizer, step=step, average=update.average,
+            scaler=update.scaler, extra=extra,
+        )  # fmt: skip
+
+    def _record(self, record: dict[str, Any]) -> None:
+        append_jsonl(self.out / METRICS_JSONL, record)
+
+    def _log_from(self, first: int) -> TrainLog:
+        return TrainLog(self._record, lambda: self.wait_seconds, self._samples, first=first)
+
+    def _samples(self, first: int, last: int) -> int:
+        return (last - first) * self.parts.config.train.batch_size

@@ -1,0 +1,104 @@
+"""The page of a detection run: FROC, how training went, and the heat maps."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from hasten.observe.rundir import METRICS_JSONL, REPORT_HTML, read_jsonl
+from hasten.pathology.evaluate import HEAT_MAPS, SlideResult
+from hasten.report import words
+from hasten.report.figures import Graph, color, graphs
+from hasten.report.study_page import Section, Table, write_study_page
+
+_PICTURES = 4
+_WIDEST = 10.0
+"""False positives per slide that the figure goes to."""
+
+
+def write_page(out: Path, summary: dict[str, Any], froc: dict[str, Any], results: Sequence[SlideResult]) -> Path:
+    """report.html of a run directory."""
+    score, best = froc["score"], summary["best"]["value"]
+    told = f"FROC {score:.3f}" if score is not None else f"no FROC: {froc['why']}"
+    cards = (
+        ("FROC", "none" if score is None else f"{score:.3f}", "mean sensitivity at the rates below"),
+        ("AUC of tiles", "none" if best is None else f"{best:.4f}", f"best, at step {summary['best']['step']}"),
+        ("Total", words.short_duration(summary["seconds"]["total"]), f"{summary['steps']} steps"),
+    )
+    sections = [*_froc(froc), _course(out), _slides(results), *_pictures(out, results), _engaged(summary)]
+    return write_study_page(
+        out / REPORT_HTML,
+        title=f"Detection: {summary['name']}",
+        verdict=f"{told} on {len(results)} slides that were not trained on.",
+        cards=cards,
+        sections=sections,
+    )
+
+
+def _froc(froc: dict[str, Any]) -> list[Section]:
+    if froc["score"] is None:
+        return []
+    curve = froc["curve"]
+    pairs = zip(curve["false_positives_per_slide"], curve["sensitivity"], strict=True)
+    points = sorted((float(x), float(y)) for x, y in pairs if x <= _WIDEST)
+    line = Graph(x=[x for x, _ in points], y=[y for _, y in points], color=color(0))
+    figure = graphs(
+        [line], x_label="False positives per slide", id_prefix="froc", describe="Share of lesions found",
+        bounds=(0.0, 1.0),
+    )  # fmt: skip
+    rows = tuple((f"{rate:g}", f"{value:.3f}") for rate, value in zip(froc["rates"], froc["sensitivity"], strict=True))
+    text = f"{froc['lesions']} lesions on {froc['images']} slides; isolated tumour cells do not count."
+    table = Table(("False positives per slide", "Share of lesions found"), rows, (1,))
+    return [Section("Free-response ROC", text=text, svg=figure, table=table)]
+
+
+def _course(out: Path) -> Section:
+    found = [record for record in read_jsonl(out / METRICS_JSONL) if record.get("kind") == "validation"]
+    rows = tuple(
+        (str(each["step"]), words.short_duration(each["time_s"]), *(_number(each[name]) for name in _COLUMNS))
+        for each in found
+    )
+    return Section("Validation on tiles", table=Table(("Step", "Time", "AUC", "Accuracy", "Loss"), rows, (1, 2, 3, 4)))
+
+
+_COLUMNS = ("auc", "accuracy", "loss")
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"
+
+
+def _slides(results: Sequence[SlideResult]) -> Section:
+    rows = tuple(
+        (each.id, str(each.cells), f"{each.highest:.3f}", str(each.detections), str(each.lesions)) for each in results
+    )
+    columns = ("Slide", "Tiles", "Highest chance", "Detections", "Lesions")
+    return Section("Slides", table=Table(columns, rows, (1, 2, 3, 4)))
+
+
+def _pictures(out: Path, results: Sequence[SlideResult]) -> list[Section]:
+    """The slides with the most lesions first."""
+    chosen = sorted(results, key=lambda each: -each.lesions)[:_PICTURES]
+    return [Section(f"Heat map: {each.id}", svg=_svg(out / HEAT_MAPS / f"{each.id}.png", each.id)) for each in chosen]
+
+
+def _svg(path: Path, name: str) -> str:
+    with Image.open(path) as image:
+        width, height = image.size
+    content = base64.b64encode(path.read_bytes()).decode()
+    return (
+        f'<svg class="figure" viewBox="0 0 {width} {height}" role="img" aria-label="Heat map of {escape(name)}">'
+        f'<image width="{width}" height="{height}" href="data:image/png;base64,{content}"/></svg>'
+    )
+
+
+def _engaged(summary: dict[str, Any]) -> Section:
+    rows = tuple(
+        (name, "on" if found["on"] else "off", str(found["why"])) for name, found in summary["engaged"].items()
+    )
+    return Section("What was switched on", table=Table(("Switch", "", "Why"), rows))

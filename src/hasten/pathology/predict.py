@@ -1,0 +1,61 @@
+"""Heat maps and detections of slides, by a run's best weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hasten.engine.checkpoint import read_checkpoint
+from hasten.engine.job import pick_device
+from hasten.engine.measure import Variant
+from hasten.engine.step import memory_format
+from hasten.observe.rundir import CHECKPOINTS
+from hasten.pathology.config import DetectionConfig, is_detection_run, load
+from hasten.pathology.detect import Detection, write_detections
+from hasten.pathology.evaluate import DETECTIONS_CSV, scan, stride_of
+from hasten.pathology.fit import BEST_PT, scorer_of
+from hasten.pathology.heatmap import Scorer
+from hasten.pathology.network import build_classifier
+from hasten.pathology.tiles import open_case, tissue_grid
+
+
+def predict_slides(run: str | Path, slides: Sequence[str | Path], out: str | Path, *, device: str = "auto") -> Path:
+    """NAME.npy, NAME.json and NAME.png of each slide in `out`, and detections.csv of all, whose path is returned.
+
+    Raises ValueError for a directory that holds no detection run, two slides of one name, and what opening a slide
+    does, before anything is written.
+    """
+    config, scorer = load_scorer(run, device)
+    paths, out = [Path(slide) for slide in slides], Path(out)
+    names = [path.stem for path in paths]
+    if not paths:
+        raise ValueError("no slides; name one at least")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(
+            f"two slides are called {twice}, and one's heat map would replace the other's; name one a time"
+        )
+    for path in paths:
+        with open_case(path, config.data) as slide:
+            tissue_grid(slide, config.tiles, stride_of(config))
+    rows: list[Detection] = []
+    for path, name in zip(paths, names, strict=True):
+        with open_case(path, config.data) as slide:
+            rows += scan(slide, name, scorer, config, out).rows(name)
+    write_detections(out / DETECTIONS_CSV, rows)
+    return out / DETECTIONS_CSV
+
+
+def load_scorer(run: str | Path, device: str = "auto") -> tuple[DetectionConfig, Scorer]:
+    """The settings and the classifier of a run. Raises ValueError for a directory that holds none."""
+    if not is_detection_run(run):
+        raise ValueError(f"{run}: holds no run on slides (its run.yaml does not say kind: detection)")
+    content = read_checkpoint(Path(run) / CHECKPOINTS / BEST_PT)
+    config = load(Path(run) / "run.yaml")
+    found, variant = pick_device(device), Variant(**content["variant"])
+    if found.type == "cpu" and variant.precision == "tf32":
+        variant = Variant(precision="fp32", channels_last=variant.channels_last)
+    network = build_classifier(config.network)
+    network.load_state_dict(content["weights"])
+    network = network.to(found, memory_format=memory_format(2, variant.channels_last)).eval()  # type: ignore[call-overload]
+    return config, scorer_of(network, config, variant, found)

@@ -1,0 +1,55 @@
+"""Every line of a shell block that begins with `hasten` would be taken by the command line as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.commands import command_lines, mistake
+from tests.docs.reading import Block, blocks, name, pages, prose, spans
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_commands_of(page: Path) -> None:
+    lines = [(block.line, line) for block in blocks(page) for line in command_lines(block)]
+    wrong = {f"{name(page)}:{at}: {line}": problem for at, line in lines if (problem := mistake(line))}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_verbs_in_the_text_of(page: Path) -> None:
+    """In a sentence a command may be cut short, but its verb exists."""
+    import reference_pages as made
+
+    said = [span for span in spans(prose(page)) if re.match(r"hasten [a-z]+", span)]
+    assert [span for span in said if f"hasten {span.split()[1]}" not in made.commands()] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("hasten train DATA --out runs/a train.steps=10", ""),
+        ("hasten train DATA", "--out is missing"),
+        ("hasten train DATA --out a --fast", "No such option: --fast"),
+        ("hasten fit DATA --out a", "no 'fit'"),
+        ("hasten train DATA --out a train.step=10", "train.step"),
+        ("hasten train DATA --out a train.steps=ten", "train.steps"),
+        ("hasten phantom --out a --cases none", "valid integer"),
+        ("hasten scale RUN.yaml --worlds 1,2 --out DIR", ""),
+        ("hasten doctor -- python train.py --lr 0.1", ""),
+    ],
+)
+def test_mistakes_are_seen(line: str, says: str) -> None:
+    found = mistake(line)
+    assert (says in found) if says else found == ""
+
+
+def test_lines_are_taken_from_shell_blocks_alone() -> None:
+    def lines(words: str, text: str) -> list[str]:
+        return command_lines(Block(page=Path(), line=1, words=words, text=text))
+
+    text = "cd here && hasten plan DATA   # look\nA=1 .venv/bin/hasten cache du\nhasten train DATA \\\n    --out a\n"
+    assert lines("", text) == ["hasten plan DATA   # look", "hasten cache du", "hasten train DATA --out a"]
+    assert lines("text", text) == []

@@ -1,0 +1,50 @@
+"""Links between the Markdown files, as they are read in the repository: the file is there, and the heading too."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.reading import DOCS, anchors, name, pages, prose
+
+MADE = {DOCS / name for name in ("reference/cli.md", "reference/settings.md", "changelog.md", "contributing.md")}
+"""Pages whose headings come at build time; the build checks links to them."""
+
+
+def broken(page: Path) -> list[str]:
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", prose(page))):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists():
+            wrong.append(f"{target}: no such file")
+        elif anchor and file not in MADE and file.suffix == ".md" and anchor not in anchors(file):
+            wrong.append(f"{target}: no such heading; there are {sorted(anchors(file))}")
+    return wrong
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_links_of(page: Path) -> None:
+    assert broken(page) == []
+
+
+def test_a_broken_link_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One\n\n[a](none.md) [b](#two) [c](#one) [d](https://example.org) `[e](code.md)`\n")
+    assert [line.split(":")[0] for line in broken(page)] == ["none.md", "#two"]
+
+
+def test_every_page_is_in_the_site() -> None:
+    listed = set()
+    written = [page for page in DOCS.rglob("*.md") if "_build" not in page.parts]
+    for page in written:
+        for tree in re.findall(r"```\{toctree\}(.*?)```", page.read_text(), flags=re.S):
+            entries = [line for line in tree.splitlines() if line.strip() and not line.startswith(":")]
+            listed |= {(page.parent / f"{entry}.md").resolve() for entry in entries}
+    there = {page.resolve() for page in written} - {(DOCS / "index.md").resolve()}
+    assert sorted(name(page) for page in there - listed) == []
+    assert sorted(name(page) for page in listed - there) == []

@@ -1,0 +1,50 @@
+"""The reference pages hold every verb, option, setting and public name."""
+
+from __future__ import annotations
+
+import re
+
+import reference_pages as made
+
+import hasten
+from tests.docs.reading import DOCS, ROOT
+
+
+def test_every_verb_and_option_has_its_place() -> None:
+    page = made.cli_markdown()
+    for verb, command in made.commands().items():
+        if verb != "hasten" and not command.hidden:
+            assert re.search(rf"^#+ {verb}$", page, re.M), verb
+    assert "| `--out` | required | The run's folder; new or empty, unless --resume is given. |" in page
+    assert "| `--cases` | `16` | How many cases. |" in page
+
+
+def test_every_setting_has_a_row_with_its_default() -> None:
+    page = made.settings_markdown()
+    rows = dict(re.findall(r"^\| `([a-z0-9_.]+)` \|.*?\| `(.*?)` \|[^`|]", page, re.M))
+    listed = set(re.findall(r"^\| `([a-z0-9_.]+)` \|", page, re.M))
+    assert listed == made.setting_names()
+    assert "data.split.by" in listed
+    assert "| `train.optimizer` | `muon`, `adamw`," in page
+    assert "| `sample.noise_std` | [number, number] | `[0.0, 0.1]` | Standard deviation of Gaussian noise" in page
+    assert rows["train.steps"] == "null"
+
+
+def test_every_public_name_is_on_the_python_page() -> None:
+    page = (DOCS / "reference/python.md").read_text()
+    shown = set(re.findall(r":: hasten\.(\w+)$", page, re.M))
+    assert {name for name in hasten.__all__ if name != "__version__"} - shown == set()
+
+
+def test_every_example_is_shown_and_run() -> None:
+    shown = set(re.findall(r"literalinclude\} \.\./examples/(\S+)", (DOCS / "examples.md").read_text()))
+    there = {path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
+    assert shown == there
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name in there if name not in tests] == []
+
+
+def test_a_notebook_becomes_a_page() -> None:
+    page = made.notebook_markdown(DOCS / "start.ipynb")
+    assert page.startswith("From made-up data")
+    assert "summary = hasten.train(config" in page

@@ -1,0 +1,142 @@
+"""Figures in README and docs are those of the committed results; a file that is stale is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import benchmark_tables
+import pytest
+
+from tests.docs.reading import ROOT
+
+
+def tool(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    script = ROOT / "tools/benchmark_tables.py"
+    return subprocess.run([sys.executable, str(script), "--root", str(root), *words], capture_output=True, text=True)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """What the tool reads and writes, apart from the repository."""
+    for part in ("docs", "benchmarks/results"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("_build"))
+    shutil.copy(ROOT / "README.md", tmp_path)
+    return tmp_path
+
+
+def test_readme_and_docs_say_what_the_results_say() -> None:
+    done = tool(ROOT, "--check")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def rewrite(folder: Path, bench: str, **series: list[float]) -> None:
+    path = max((folder / "benchmarks/results").glob(f"{bench}_amd-*.json"))
+    content = json.loads(path.read_text())
+    for name, values in series.items():
+        content["results"][name]["raw"] = values
+    content["claims"][0]["holds"] = False
+    path.write_text(json.dumps(content))
+
+
+def test_a_changed_result_makes_the_pages_stale_until_they_are_written(copy: Path) -> None:
+    rewrite(copy, "cache", **{"fill/hasten_s": [7.71, 7.72, 7.73]})
+    stale = tool(copy, "--check")
+    assert stale.returncode == 1
+    named = {line.split(":")[0] for line in stale.stdout.splitlines()}
+    assert named == {"README.md", "docs/benchmarks.md", "docs/results.md", "docs/techniques.md"}
+    assert tool(copy).returncode == 0
+    assert tool(copy, "--check").returncode == 0
+    row = "| filling, s (Hasten: and written to disk) | 7.72 [7.71, 7.73] |"
+    assert row in (copy / "docs/benchmarks.md").read_text()
+    assert "| 7.72 | 45.5 |" in (copy / "README.md").read_text()
+    claim = "filling: MONAI's CacheDataset takes this many times Hasten's seconds | 9.33 | >= 3"
+    assert f"| {claim} | **missed** |" in (copy / "docs/results.md").read_text()
+
+
+def test_the_ladder_is_drawn_and_told_where_it_was_measured(copy: Path) -> None:
+    rungs = {"regular": "regular", "algorithms": "+ algorithms = MONAI fast", "hasten": "Hasten as it comes"}
+    seconds = {"regular": 300.0, "algorithms": 40.0, "hasten": 10.0}
+    results = {f"{arm}/to_{level}_s": {"raw": [value, value + 2, value + 4]}
+               for arm, value in seconds.items() for level in ("0.80", "0.85", "0.87", "0.88")}  # fmt: skip
+    results["regular/to_0.85_at_least_s"] = results.pop("regular/to_0.85_s")
+    record = json.loads(next((ROOT / "benchmarks/results").glob("step_*.json")).read_text())
+    record |= {"bench": "ladder_hippocampus", "date": "2030-01-01", "claims": [], "results": results}
+    record["settings"] = {"rungs": {name: {"label": label} for name, label in rungs.items()}}
+    (copy / "benchmarks/results/ladder_hippocampus_amd-epyc_2030-01-01.json").write_text(json.dumps(record))
+    assert tool(copy).returncode == 0
+    drawn = (copy / "docs/ladder.svg").read_text()
+    assert all(text in drawn for text in (*rungs.values(), "over 302 s, stopped", ">12 s<"))
+    row = "| seconds to Dice 0.85 of the hippocampus | 12.0 | 42.0 | more than 302 |"
+    assert row in (copy / "README.md").read_text()
+    assert "| Hasten as it comes | 12.0 [10.0, 14.0] |" in (copy / "docs/benchmarks.md").read_text()
+
+
+def test_what_another_machine_measured_changes_no_figure_but_is_listed(copy: Path) -> None:
+    record = json.loads(next((copy / "benchmarks/results").glob("step_amd-*.json")).read_text())
+    record |= {"date": "2030-01-01", "hardware": record["hardware"] | {"card": "Some GPU"}}
+    record["results"]["step/plain_ms"]["raw"] = [1.0, 1.0, 1.0]
+    (copy / "benchmarks/results/step_some-gpu_2030-01-01.json").write_text(json.dumps(record))
+    stale = {line.split(":")[0] for line in tool(copy, "--check").stdout.splitlines()}
+    assert stale >= {"docs/results.md"}
+    tool(copy)
+    assert "| as MONAI builds network and loss | 79.8" in (copy / "docs/benchmarks.md").read_text()
+    results = (copy / "docs/results.md").read_text()
+    assert "`step_some-gpu_2030-01-01.json`: Some GPU" in results
+    assert "measured again in step_some-gpu" not in results
+
+
+def test_the_chart_is_svg_that_can_be_read() -> None:
+    drawn = ElementTree.fromstring((ROOT / "docs/ladder.svg").read_text())
+    words = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert any("Hasten" in str(word) for word in words)
+    assert any("MONAI" in str(word) for word in words)
+
+
+def test_an_edited_figure_is_stale(copy: Path) -> None:
+    page = copy / "docs/benchmarks.md"
+    page.write_text(page.read_text().replace("1.27 times faster", "1.72 times faster"))
+    done = tool(copy, "--check")
+    assert done.returncode == 1
+    assert done.stdout.startswith("docs/benchmarks.md: ")
+
+
+def test_every_claim_is_listed_and_what_missed_is_marked() -> None:
+    results = benchmark_tables.load(ROOT / "benchmarks/results")
+    page = (ROOT / "docs/results.md").read_text()
+    for result in results:
+        for claim in result.content["claims"]:
+            if "goal" in claim:
+                assert f"| {claim['name']} |" in page
+    missed = [c for r in results for c in r.content["claims"] if "goal" in c and not c["holds"]]
+    assert missed
+    assert page.count("| **missed**") == len(missed)
+
+
+def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"other\.json: not a result"):
+        benchmark_tables.load(tmp_path)
+    (tmp_path / "other.json").write_text(json.dumps({"bench": "x", "date": "2026-01-01", "quick": True, "claims": []}))
+    with pytest.raises(ValueError, match=r"other\.json: a quick run"):
+        benchmark_tables.load(tmp_path)
+
+
+def test_a_series_that_is_not_there_names_the_file_and_what_is() -> None:
+    book = benchmark_tables.Book(benchmark_tables.load(ROOT / "benchmarks/results"))
+    with pytest.raises(ValueError, match=r"step_.*json: no series 'step/none_ms'; there are step/plain_ms"):
+        book.mid("step", "step/none_ms")
+    with pytest.raises(ValueError, match="no result of 'steps' is committed"):
+        book.mid("steps", "a")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1672.4, "1672"), (24.31, "24.3"), (4.398, "4.40"), (0.2341, "0.234"), (0.0, "0")],
+)
+def test_figures(value: float, text: str) -> None:
+    assert benchmark_tables.figure(value) == text

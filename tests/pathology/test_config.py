@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hasten.pathology.config import DetectionConfig, dump, is_detection_run, load
+
+
+def test_settings_and_overrides_make_a_run() -> None:
+    config = load({"tiles": {"size": 96}, "train": {"epochs": 3}}, ["train.epochs=5", "detect.rates=[1, 2]"])
+    assert (config.tiles.size, config.train.epochs, config.detect.rates) == (96, 5.0, (1.0, 2.0))
+    assert load() == DetectionConfig()
+
+
+def test_what_is_dumped_is_read_back(tmp_path: Path) -> None:
+    config = load(None, ["data.source=/slides", "tiles.mpp=0.5", "augment.zoom_range=[0.8, 1.2]", "train.target=0.9"])
+    path = tmp_path / "run.yaml"
+    path.write_text(dump(config))
+    assert load(path) == config
+    assert is_detection_run(tmp_path)
+    path.write_text("data: {source: x}\n")
+    assert not is_detection_run(tmp_path)
+    assert not is_detection_run(tmp_path / "absent")
+
+
+def test_a_relative_source_is_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("kind: detection\ndata: {source: slides}\n")
+    assert load(path).data.source == str(tmp_path / "slides")
+    monkeypatch.chdir(tmp_path)
+    assert load(path, ["data.source=other"]).data.source == str(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("tiles.sizes=3", r"override 'tiles.sizes=3': tiles.sizes: no such field .*did you mean tiles.size"),
+        ("tiles.size=0", r"tiles.size: must be above 0 \(given 0\)"),
+        ("tiles.ram=big", "tiles.ram: must be a size such as 8GiB"),
+        ("detect.threshold=1.5", "detect.threshold: must be a share from 0 to 1"),
+        ("data.fraction=0.9", "data.fraction: must be above 0, up to 0.5"),
+        ("data.backend=bioformats", "data.backend: must be 'auto'"),
+        ("detect.rates=[]", "detect.rates: must be numbers of 0 or more"),
+        ("train.ema=1", "train.ema: must be at least 0 and below 1"),
+        ("kind=segmentation", "kind must be detection"),
+    ],
+)
+def test_a_mistake_is_told_with_its_path(override: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        load(None, [override])
+
+
+def test_several_mistakes_are_told_together() -> None:
+    with pytest.raises(ValueError, match="2 mistakes") as caught:
+        load({"tiles": {"level": 1, "mpp": 0.5}}, ["train.batch_size=-1"])
+    assert "give a level or its micrometres per pixel, not both" in str(caught.value)
+    assert "train.batch_size: must be above 0" in str(caught.value)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hasten.cases.slide.listing import find_slides
+from hasten.cases.slide.phantom import write_phantom_slides, write_pyramid
+from hasten.engine.checkpoint import read_checkpoint
+from hasten.pathology.config import DetectionConfig, load
+from hasten.pathology.predict import predict_slides
+from hasten.pathology.run import train_detection
+from tests.pathology.conftest import SETTINGS
+
+
+@pytest.fixture(scope="module")
+def run(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of four steps."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    train_detection(load(None, [f"data.source={phantoms}", *SETTINGS]), out)
+    return out
+
+
+def test_a_run_leaves_everything(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["steps"], summary["kind"]) == ("finished", 4, "detection")
+    assert summary["slides"] == {"train": 4, "validation": 1}
+    assert set(summary["seconds"]) >= {"total", "prepare", "train", "validate", "slides"}
+    froc = json.loads((run / "froc.json").read_text())
+    assert froc["rates"] == [0.25, 0.5, 1, 2, 4, 8]
+    assert froc["images"] == 1
+    assert 0 <= froc["score"] <= 1
+    assert summary["froc"]["score"] == froc["score"]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "validation"] == [2, 4]
+    page = (run / "report.html").read_text()
+    assert "Free-response ROC" in page
+    assert "Heat map: phantom_002" in page
+    assert (run / "run.yaml").read_text().startswith("kind: detection\n")
+    assert (run / "env.json").is_file()
+
+
+def test_a_heat_map_says_where_it_lies(run: Path) -> None:
+    heat = np.load(run / "heat_maps" / "phantom_002.npy")
+    about = json.loads((run / "heat_maps" / "phantom_002.json").read_text())
+    assert about["shape"] == list(heat.shape) == [16, 16]
+    assert (about["level"], about["stride"], about["cell"], about["tile"]) == (0, 32, 32.0, 48)
+    assert int((heat > 0).sum()) == about["cells_with_tissue"]
+    with Image.open(run / "heat_maps" / "phantom_002.png") as picture:
+        assert picture.size == (640, 640)
+
+
+def test_prediction_repeats_the_runs_heat_map(run: Path, phantoms: Path, tmp_path: Path) -> None:
+    slides = [phantoms / "slides" / f"phantom_00{number}.tif" for number in (2, 3)]
+    found = predict_slides(run, slides, tmp_path / "out", device="cpu")
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "out" / "phantom_002.npy"), np.load(run / "heat_maps" / "phantom_002.npy")
+    )
+    with found.open() as file, (run / "detections.csv").open() as other:
+        ours = [row for row in csv.DictReader(file) if row["slide"] == "phantom_002"]
+        assert ours == list(csv.DictReader(other))
+    assert {path.suffix for path in (tmp_path / "out").glob("phantom_003*")} == {".npy", ".json", ".png"}
+
+
+def test_a_resumed_run_ends_bit_for_bit_as_one_that_never_stopped(
+    config: DetectionConfig, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hasten.pathology.fit import Fit
+
+    after = Fit._after
+
+    def stopping(fit: Fit, step: int) -> bool:
+        if step == 3 and fit.first == 0:
+            fit.stop.ask()
+        return after(fit, step)
+
+    monkeypatch.setattr(Fit, "_after", stopping)
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; go on with: hasten train --resume"):
+        train_detection(config, out)
+    train_detection(config, out, resume=True)
+    for name in ("last.pt", "best.pt"):
+        one, other = (read_checkpoint(folder / "checkpoints" / name) for folder in (out, run))
+        part = "average" if name == "last.pt" else "weights"
+        assert one["step"] == other["step"]
+        assert all(torch.equal(one[part][key], value) for key, value in other[part].items())
+    ours, theirs = ([json.loads(line) for line in (folder / "metrics.jsonl").open()] for folder in (out, run))
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one["step"], one["loss"]) == (other["step"], other["loss"])
+
+
+def test_slides_without_lesions_can_not_be_trained_on(config: DetectionConfig, tmp_path: Path) -> None:
+    rows = [(str(case.slide), "", case.split) for case in find_slides(config.data.source)]
+    with (tmp_path / "slides.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("slide", "mask", "split"), *rows])
+    out = tmp_path / "run"
+    with pytest.raises(ValueError, match=r"none of the \d+ tiles of the 4 training slides has a lesion"):
+        train_detection(replace(config, data=replace(config.data, source=str(tmp_path / "slides.csv"))), out)
+    assert not out.exists()
+
+
+def test_a_run_without_slides_is_refused(config: DetectionConfig, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data.source: names no slides; give a folder"):
+        train_detection(replace(config, data=replace(config.data, source="")), tmp_path / "run")
+
+
+def test_a_slide_without_tissue_is_named(run: Path, tmp_path: Path) -> None:
+    write_pyramid(tmp_path / "glass.tif", np.full((256, 256, 3), 244, np.uint8), 2, 1.0, "none")
+    with pytest.raises(ValueError, match=r"glass.tif: no tissue found on level"):
+        predict_slides(run, [tmp_path / "glass.tif"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_prediction_needs_a_run_on_slides_and_names_apart(run: Path, phantoms: Path, tmp_path: Path) -> None:
+    slide = phantoms / "slides" / "phantom_002.tif"
+    with pytest.raises(ValueError, match="holds no run on slides"):
+        predict_slides(tmp_path, [slide], tmp_path / "out")
+    with pytest.raises(ValueError, match="two slides are called phantom_002"):
+        predict_slides(run, [slide, slide], tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_phantoms_are_learned(tmp_path: Path) -> None:
+    phantoms = write_phantom_slides(tmp_path / "slides", num_slides=9, size=(768, 768), num_levels=3, seed=1)
+    config = load(
+        None,
+        [f"data.source={phantoms}", *SETTINGS, "network.width=8", "train.steps=60", "train.validate_every=20",
+         "train.batch_size=16", "detect.stride=16", "detect.box=8"],
+    )  # fmt: skip
+    summary = train_detection(config, tmp_path / "run")
+    assert summary["best"]["value"] > 0.9
+    # Without any skill detections are spread over all tissue, of which lesions are a twentieth.
+    assert summary["froc"]["score"] > 0.6

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hasten.cases.slide import open_slide
+from hasten.cases.slide.listing import find_slides
+from hasten.pathology.batches import balanced, make_batches, normalised
+from hasten.pathology.config import DetectionConfig, load
+from hasten.pathology.tiles import Picked, pick_tiles, read_tiles, require_both
+
+
+@pytest.fixture
+def picked(config: DetectionConfig) -> list[Picked]:
+    return pick_tiles(find_slides(config.data.source), config)
+
+
+def test_labels_are_what_the_mask_shows(config: DetectionConfig, picked: list[Picked]) -> None:
+    assert any(each.labels.any() for each in picked)
+    for each in picked:
+        with open_slide(each.case.mask or "") as mask:
+            for number, label in zip(each.numbers, each.labels, strict=True):
+                y, x = each.grid.corner(int(number))
+                share = (mask.read_region(0, y, x, 48, 48)[..., 0] == 1).mean()
+                middle = (mask.read_region(0, y + 12, x + 12, 24, 24)[..., 0] == 1).mean()
+                assert (middle > 0.03) if label else (share < 0.03)
+
+
+def test_tiles_are_the_slides_pixels(config: DetectionConfig, picked: list[Picked]) -> None:
+    tiles = read_tiles(picked, config)
+    assert tiles.image.shape == (sum(len(each.numbers) for each in picked), 3, 48, 48)
+    assert tiles.home == "ram"
+    first = 0
+    for each in picked:
+        with open_slide(each.case.slide) as slide:
+            last = len(each.numbers) - 1
+            y, x = each.grid.corner(int(each.numbers[last]))
+            expected = slide.read_region(0, y, x, 48, 48).transpose(2, 0, 1)
+        np.testing.assert_array_equal(tiles.image[first + last].numpy(), expected)
+        first += last + 1
+
+
+def test_a_mapped_file_holds_the_same(config: DetectionConfig, picked: list[Picked], tmp_path: Path) -> None:
+    in_memory = read_tiles(picked, config)
+    mapped = read_tiles(picked, replace(config, tiles=replace(config.tiles, ram="1KiB")))
+    assert mapped.home == "file"
+    assert torch.equal(mapped.image, in_memory.image)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_so_many_of_each_class_are_taken(config: DetectionConfig, picked: list[Picked]) -> None:
+    few = pick_tiles(find_slides(config.data.source), replace(config, tiles=replace(config.tiles, per_slide=5)))
+    for each, whole in zip(few, picked, strict=True):
+        assert np.bincount(each.labels, minlength=2).max() <= 5
+        assert set(each.numbers.tolist()) <= set(whole.numbers.tolist())
+
+
+def test_slides_without_lesions_alone_are_refused(config: DetectionConfig) -> None:
+    cases = [replace(case, mask=None) for case in find_slides(config.data.source)]
+    with pytest.raises(ValueError, match=r"none of the \d+ tiles of the 5 training slides has a lesion \(0 of these"):
+        require_both(pick_tiles(cases, config), "training")
+
+
+def test_both_classes_are_as_many() -> None:
+    label = torch.tensor([0, 0, 1, 0, 0, 0, 1, 0])
+    found = balanced(label)
+    assert len(found) == 12
+    assert label[list(found)].sum() == 6
+    assert set(found) == set(range(8))
+
+
+def test_batches_are_a_function_of_seed_and_step(config: DetectionConfig, picked: list[Picked]) -> None:
+    tiles = read_tiles(picked, config)
+    make = {"batch_size": 8, "device": torch.device("cpu"), "resident": True}
+    batches = make_batches(tiles, config.augment, seed=1, **make)
+    through = list(batches.batches(0, 4))
+    image, label = next(batches.batches(3, 4))
+    assert torch.equal(image, through[3][0])
+    assert torch.equal(label, through[3][1])
+    assert image.shape == (8, 3, 48, 48)
+    assert image.dtype == torch.float32
+    assert -1.0 <= float(image.min()) < float(image.max()) <= 1.0
+    other, _ = next(make_batches(tiles, config.augment, seed=2, **make).batches(3, 4))
+    assert not torch.equal(image, other)
+
+
+def test_tiles_gathered_on_the_host_make_the_same_batches(config: DetectionConfig, picked: list[Picked]) -> None:
+    tiles = read_tiles(picked, config)
+    make = {"batch_size": 8, "seed": 5, "device": torch.device("cpu")}
+    resident, gathered = (make_batches(tiles, config.augment, **make, resident=each) for each in (True, False))
+    count = 0
+    for one, other in zip(resident.batches(3, 30), gathered.batches(3, 30), strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
+        count += 1
+    assert count == 27
+
+
+def test_without_augmentation_a_batch_is_its_tiles(config: DetectionConfig, picked: list[Picked]) -> None:
+    tiles = read_tiles(picked, config)
+    off = load(None, [f"augment.{name}=0" for name in ("brightness", "contrast", "saturation", "hue", "flip_prob")]
+               + ["augment.rotate90_prob=0", "augment.zoom_prob=0"]).augment  # fmt: skip
+    batches = make_batches(tiles, off, batch_size=8, seed=0, device=torch.device("cpu"), resident=True)
+    image, label = next(batches.batches(0, 1))
+    case = next(iter(batches.program.draws(0, 1))).case
+    torch.testing.assert_close(image, normalised(tiles.image[case]))
+    assert torch.equal(label, tiles.label[case])
+
+
+def test_a_needed_level_that_a_slide_lacks(config: DetectionConfig) -> None:
+    for settings, told in ((["tiles.level=6"], "has no level 6"), (["tiles.mpp=0.25"], "no level of 0.25 um/pixel")):
+        wanted = load(None, settings).tiles
+        with pytest.raises(ValueError, match=rf"phantom_000.tif: .*{told}.*levels are 0: 512 x 512"):
+            pick_tiles(find_slides(config.data.source), replace(config, tiles=replace(wanted, tissue_downsample=4)))
