@@ -84,6 +84,7 @@ def test_nnunet_is_compared_at_equal_wall_time(
 @pytest.mark.usefixtures("no_data")
 def test_without_the_real_data_the_phantoms_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "spleen", lambda *_: "spleen")
+    monkeypatch.setattr(driver, "check_installed", lambda _: None)
     assert driver.parts(given(tmp_path, data=None), tmp_path) == ["spleen"]
     assert len(driver.parts(given(tmp_path), tmp_path)) == 3
 

@@ -8,7 +8,8 @@ import difflib
 import re
 import reprlib
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,30 +33,48 @@ def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> R
         ValueError: lists every mistake at once, each with its line or override, its dotted path and a remedy.
     """
     path = Path(path) if path is not None else None
-    tree: dict[Any, Any] = {}
+    given = gather(RunConfig, path, overrides)
+    config, found = checked_as(RunConfig, given.tree)
+    found += range_mistakes(config, found)
+    refuse(given.mistakes, found, given.origins, path)
+    folder = path.parent if path is not None else Path()
+    source_folder = Path() if ("data", "source") in given.overridden else folder
+    cache_folder = Path() if ("cache", "dir") in given.overridden else folder
+    data = dataclasses.replace(config.data, source=_absolute(config.data.source, source_folder) or "")
+    cache = dataclasses.replace(config.cache, dir=_absolute(config.cache.dir, cache_folder))
+    return dataclasses.replace(config, data=data, cache=cache)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gathered:
+    """Settings as they were given, not yet checked."""
+
+    tree: dict[Any, Any]
+    origins: dict[Key, str]
+    """Line or override of each setting, in the order of the file, then of the overrides."""
+    mistakes: list[str]
+    """Of the file's form and of overrides."""
+    overridden: set[Key]
+
+
+def gather(root: type, path: Path | None, overrides: Sequence[str], tree: Mapping[str, Any] | None = None) -> Gathered:
+    """The settings of a YAML file, or of `tree`, with overrides on top, for the dataclass `root`."""
+    settings: dict[Any, Any] = copy.deepcopy(dict(tree or {}))
     origins: dict[Key, str] = {}
     mistakes: list[str] = []
     if path is not None:
         document = read_document(path)
-        tree = document.tree
+        settings = document.tree
         in_order = sorted(document.lines.items(), key=lambda item: item[1])
         origins = {key: f"{path}:{line}" for key, line in in_order}
         mistakes = [f"{path}:{line}: {message}" for line, message in document.mistakes]
-    _drop_empty_sections(tree)
-    from_override: set[Key] = set()
+    _drop_empty_sections(root, settings)
+    overridden: set[Key] = set()
     for text in overrides:
-        problem = apply_override(text, tree, origins, from_override)
+        problem = _apply_override(text, settings, origins, overridden)
         if problem:
             mistakes.append(f"override '{text}': {problem}")
-    config, found = checked_as(RunConfig, tree)
-    found += range_mistakes(config, found)
-    refuse(mistakes, found, origins, path)
-    folder = path.parent if path is not None else Path()
-    source_folder = Path() if ("data", "source") in from_override else folder
-    cache_folder = Path() if ("cache", "dir") in from_override else folder
-    data = dataclasses.replace(config.data, source=_absolute(config.data.source, source_folder) or "")
-    cache = dataclasses.replace(config.cache, dir=_absolute(config.cache.dir, cache_folder))
-    return dataclasses.replace(config, data=data, cache=cache)
+    return Gathered(tree=settings, origins=origins, mistakes=mistakes, overridden=overridden)
 
 
 def range_mistakes(config: RunConfig, found: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
@@ -129,9 +148,9 @@ def _section_of(kind: Any) -> type | None:
     return found[0] if found else None
 
 
-def _drop_empty_sections(tree: dict[Any, Any]) -> None:
+def _drop_empty_sections(root: type, tree: dict[Any, Any]) -> None:
     """A section whose every line is commented out reads as null; it means the defaults."""
-    for at, _ in _sections(RunConfig):
+    for at, _ in _sections(root):
         if at:
             parent = _get(tree, at[:-1])
             if isinstance(parent, dict) and at[-1] in parent and parent[at[-1]] is None:
@@ -144,7 +163,7 @@ def _get(tree: Any, at: Key) -> Any:
     return tree
 
 
-def apply_override(text: str, tree: dict[Any, Any], origins: dict[Key, str], from_override: set[Key]) -> str | None:
+def _apply_override(text: str, tree: dict[Any, Any], origins: dict[Key, str], from_override: set[Key]) -> str | None:
     """Write one override into `tree`; the problem, if it cannot be."""
     dotted, equals, value_text = text.partition("=")
     names = dotted.strip().split(".")

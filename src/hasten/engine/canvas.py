@@ -40,47 +40,45 @@ class Sink(Protocol):
         """All cells together."""
 
 
-class Labels:
-    """Class index of the highest score, the first one where several are highest. Weights cancel, so none are summed."""
+class Decided:
+    """What is decided of every voxel as soon as its cell is complete. Weights are positive, so none are summed."""
 
     def __init__(self, shape: Triple, device: torch.device) -> None:
         self._shape, self._device = shape, device
         self._out: Tensor | None = None
 
+    def decide(self, sums: Tensor) -> Tensor:
+        """(..., d, h, w) of the result, from the sums (K, d, h, w) of a cell."""
+        raise NotImplementedError
+
     def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
         return None
 
     def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
+        found = self.decide(sums)
         if self._out is None:
-            dtype = torch.uint8 if len(sums) <= 256 else torch.int16
             with torch.inference_mode(False):  # a result that its owner may change
-                self._out = torch.empty(self._shape, dtype=dtype, device=self._device)
-        self._out[slot] = sums.max(0)[1].to(self._out.dtype).to(self._device)  # a third of the time of argmax on a CPU
+                self._out = torch.empty((*found.shape[:-3], *self._shape), dtype=found.dtype, device=self._device)
+        self._out[(..., *slot)] = found.to(self._device)
 
     def result(self) -> Tensor:
         assert self._out is not None
         return self._out
 
 
-class Masks:
-    """(K, D, H, W) bool, the voxels where a score is above 0. Weights are positive, so none are summed."""
+class Labels(Decided):
+    """(D, H, W) class index of the highest score, the first one where several are highest."""
 
-    def __init__(self, shape: Triple, device: torch.device) -> None:
-        self._shape, self._device = shape, device
-        self._out: Tensor | None = None
+    def decide(self, sums: Tensor) -> Tensor:
+        # A third of the time of argmax on a CPU.
+        return sums.max(0)[1].to(torch.uint8 if len(sums) <= 256 else torch.int16)
 
-    def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
-        return None
 
-    def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
-        if self._out is None:
-            with torch.inference_mode(False):  # a result that its owner may change
-                self._out = torch.empty((len(sums), *self._shape), dtype=torch.bool, device=self._device)
-        self._out[(slice(None), *slot)] = (sums > 0).to(self._device)
+class Masks(Decided):
+    """(K, D, H, W) bool, the voxels where a score is above 0."""
 
-    def result(self) -> Tensor:
-        assert self._out is not None
-        return self._out
+    def decide(self, sums: Tensor) -> Tensor:
+        return sums > 0
 
 
 class Scores:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hasten.config.schema import Triple
 from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
-from hasten.engine.canvas import Labels, Masks, Scores, Sink, score_room
+from hasten.engine.canvas import Decided, Labels, Masks, Scores, Sink, score_room
 from hasten.engine.infer import SUMS
 from hasten.engine.scores import Average, averaged, first_output
 from hasten.engine.step import memory_format
@@ -128,7 +128,7 @@ class SlidingWindowInferer:
 
     def _decided(
         self,
-        sink: type[Labels] | type[Masks],
+        sink: type[Decided],
         inputs: Tensor,
         network: Callable[..., Any],
         args: tuple[Any, ...],

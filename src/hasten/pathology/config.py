@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import yaml
 
-from hasten.config.load import apply_override, checked_as, refuse
-from hasten.config.places import Key, read_document
+from hasten.config.load import checked_as, gather, refuse
+from hasten.config.places import Key
 from hasten.config.schema import OptimizerName, Range
 from hasten.config.size import parse_size
 from hasten.engine.measure import Precision
@@ -156,30 +155,16 @@ def load(settings: Mapping[str, Any] | str | Path | None = None, overrides: Sequ
     mistake at once, each with its dotted path, its line or override, and a remedy.
     """
     path = Path(settings) if isinstance(settings, (str, Path)) else None
-    tree: dict[Any, Any] = {}
-    origins: dict[Key, str] = {}
-    mistakes: list[str] = []
-    if path is not None:
-        document = read_document(path)
-        tree = document.tree
-        origins = {key: f"{path}:{line}" for key, line in document.lines.items()}
-        mistakes = [f"{path}:{line}: {message}" for line, message in document.mistakes]
-    elif settings is not None:
-        tree = copy.deepcopy(dict(cast("Mapping[str, Any]", settings)))
-    given: set[Key] = set()
-    for text in overrides:
-        problem = apply_override(text, tree, origins, given)
-        if problem:
-            mistakes.append(f"override '{text}': {problem}")
-    if tree.pop("kind", KIND) != KIND:
-        mistakes.append(f"{path or 'settings'}: kind must be {KIND}; runs of another kind have other settings")
-    config, found = checked_as(DetectionConfig, tree)
+    given = gather(DetectionConfig, path, overrides, None if isinstance(settings, (str, Path)) else settings)
+    if given.tree.pop("kind", KIND) != KIND:
+        given.mistakes.append(f"{path or 'settings'}: kind must be {KIND}; runs of another kind have other settings")
+    config, found = checked_as(DetectionConfig, given.tree)
     known = {at[:2] for at, _ in found}
     found += [(at, message) for at, message in _ranges(config) if at not in known]
-    refuse(mistakes, found, origins, path)
+    refuse(given.mistakes, found, given.origins, path)
     source = config.data.source
     if source:
-        folder = path.parent if path is not None and ("data", "source") not in given else Path()
+        folder = path.parent if path is not None and ("data", "source") not in given.overridden else Path()
         source = str(Path.cwd() / folder / Path(source).expanduser())
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
 

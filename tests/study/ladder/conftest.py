@@ -6,46 +6,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
-import numpy as np
 import pytest
 import torch
 
 from hasten.config.load import load_run, to_dict
 from hasten.config.schema import NetworkConfig, PrepareConfig
 from hasten.study.ladder.task import PeerSettings, Task, TaskCase, write_task
+from tests.boxes import write_boxes
 
 TINY = NetworkConfig(
     name="unet", channels=(4, 8, 8), strides=((1, 2, 2), (2, 2, 2)), num_res_units=0, norm="instance", act="prelu"
 )
 FLAT = dataclasses.replace(TINY, strides=((1, 2, 1), (1, 2, 2)))
-
-
-def write_set(folder: Path, *, count: int, shape: tuple[int, ...], channels: int, values: tuple[int, int]) -> Path:
-    """A Decathlon folder of `count` images (x, y, z), or (x, y), with two bright boxes; air lies at x = 0."""
-    rng = np.random.default_rng(0)
-    listing = []
-    for part in ("imagesTr", "labelsTr"):
-        (folder / part).mkdir(parents=True)
-    for index in range(count):
-        label = np.zeros(shape, np.uint8)
-        start = [side // 4 + int(rng.integers(0, 3)) for side in shape]
-        for number, value in enumerate(values):
-            box = [slice(first, first + 6) for first in start]
-            box[0] = slice(start[0] + 7 * number, start[0] + 7 * number + 6)
-            label[tuple(box)] = value
-        image = rng.normal(0, 10, (*shape, channels)) + 60 * (label > 0)[..., None]
-        image[0] = -1000
-        name = f"case_{index:03d}.nii.gz"
-        image = image if channels > 1 else image[..., 0]
-        nib.save(nib.Nifti1Image(image.astype(np.int16), np.eye(4)), folder / "imagesTr" / name)
-        nib.save(nib.Nifti1Image(label, np.eye(4)), folder / "labelsTr" / name)
-        listing.append({"image": f"./imagesTr/{name}", "label": f"./labelsTr/{name}"})
-    labels = {"0": "background", **{str(value): f"class{value}" for value in values}}
-    modality = {str(index): "MRI" for index in range(channels)}
-    told = {"name": "boxes", "labels": labels, "modality": modality, "training": listing}
-    (folder / "dataset.json").write_text(json.dumps(told))
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +27,9 @@ def make_task(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Task]:
     def make(
         *, shape: tuple[int, ...] = (30, 26, 20), channels: int = 1, values: tuple[int, int] = (1, 2), **changes: Any
     ) -> Task:
-        data = write_set(tmp_path_factory.mktemp("set") / "set", count=4, shape=shape, channels=channels, values=values)
+        data = write_boxes(
+            tmp_path_factory.mktemp("set") / "set", count=4, shape=shape, channels=channels, values=values
+        )
         names = [f"case_{index:03d}" for index in range(4)]
         cases = tuple(
             TaskCase(

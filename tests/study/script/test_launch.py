@@ -121,6 +121,8 @@ def test_ctrl_c_is_passed_on_and_nothing_is_left(script, tmp_path):
         """
     )
     code = (
+        # A process that was started in the background has SIGINT ignored, and so have those that it starts.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"from hasten.study.script import run_script\nrun_script([{sys.executable!r}, {path!r}], steps=1, seconds=500)"
     )
     watcher = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, start_new_session=True)

@@ -68,27 +68,32 @@ def run(arm: Arm, record: Record) -> None:
 
 
 def _run(arm: Arm, record: Record) -> None:
-    given, every = record.given, arm.task.peer.validate_every
     scaler = torch.amp.GradScaler(arm.device.type, enabled=arm.amp and arm.device.type == "cuda")
-    epoch = 0
     while record.stopped is None:
-        passed = train_epoch(arm, record, scaler)
-        if passed.whole:
-            epoch += 1
-            record.epochs.append(round(passed.seconds, 3))
-        over = "max_seconds" if process_start_seconds() >= given.max_seconds else None
-        if given.max_epochs is not None and epoch >= given.max_epochs:
-            over = over or "max_epochs"
-        if over is None and epoch % every:
-            continue
-        start = time.perf_counter()
-        scores = validate(arm)
-        record.seconds["validate"] += time.perf_counter() - start
-        record.stopped = over  # set before the point is written, so that the file says it too
-        before = record.best()
-        value = record.validated(epoch, scores, **passed.figures())
-        if given.weights is not None and (before is None or value > before):
-            torch.save(arm.net.state_dict(), given.weights)
+        conclude(arm, record, train_epoch(arm, record, scaler))
+
+
+def conclude(arm: Arm, record: Record, passed: Pass) -> None:
+    """An epoch's times into the record, a score where one is due, and whether to stop."""
+    given = record.given
+    record.seconds["wait"] += passed.wait
+    record.seconds["train"] += passed.seconds - passed.wait
+    if passed.whole:
+        record.epochs.append(round(passed.seconds, 3))
+    epoch = len(record.epochs)
+    over = "max_seconds" if process_start_seconds() >= given.max_seconds else None
+    if given.max_epochs is not None and epoch >= given.max_epochs:
+        over = over or "max_epochs"
+    if over is None and epoch % arm.task.peer.validate_every:
+        return
+    start = time.perf_counter()
+    scores = validate(arm)
+    record.seconds["validate"] += time.perf_counter() - start
+    record.stopped = over  # set before the point is written, so that the file says it too
+    before = record.best()
+    value = record.validated(epoch, scores, **passed.figures())
+    if given.weights is not None and (before is None or value > before):
+        torch.save(arm.net.state_dict(), given.weights)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -127,8 +132,6 @@ def train_epoch(arm: Arm, record: Record, scaler: torch.amp.GradScaler) -> Pass:
         passed.wait += time.perf_counter() - asked  # a loader with worker processes also takes time to end them
     passed.losses = torch.stack(losses).tolist()  # on a GPU this waits for the epoch's steps, which end here
     passed.seconds = time.perf_counter() - start
-    record.seconds["wait"] += passed.wait
-    record.seconds["train"] += passed.seconds - passed.wait
     return passed
 
 

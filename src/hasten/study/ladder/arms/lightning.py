@@ -160,36 +160,11 @@ class _Epochs:
         """Score, where one is due, and say in the record whether to stop."""
         import torch
 
-        from hasten.study.ladder.loop import validate
+        from hasten.study.ladder.loop import conclude
 
-        record, given = self.record, self.record.given
-        epoch = self._counted()
-        over = "max_seconds" if process_start_seconds() >= given.max_seconds else None
-        if given.max_epochs is not None and epoch >= given.max_epochs:
-            over = over or "max_epochs"
-        if over is None and epoch % self.arm.task.peer.validate_every:
-            return
-        start = time.perf_counter()
-        scores = validate(self.arm)
-        record.seconds["validate"] += time.perf_counter() - start
-        record.stopped = over  # set before the point is written, so that the file says it too
-        before = record.best()
-        value = record.validated(epoch, scores, **self.passed.figures())
-        if given.weights is not None and (before is None or value > before):
-            torch.save(self.arm.net.state_dict(), given.weights)
-
-    def _counted(self) -> int:
-        """The epoch's times into the record; the number of whole epochs so far."""
-        import torch
-
-        passed, record = self.passed, self.record
-        passed.losses = torch.stack([torch.as_tensor(loss) for loss in passed.losses]).tolist()
-        passed.seconds = time.perf_counter() - self.begun
-        record.seconds["wait"] += passed.wait
-        record.seconds["train"] += passed.seconds - passed.wait
-        if passed.whole:
-            record.epochs.append(round(passed.seconds, 3))
-        return len(record.epochs)
+        self.passed.losses = torch.stack([torch.as_tensor(loss) for loss in self.passed.losses]).tolist()
+        self.passed.seconds = time.perf_counter() - self.begun
+        conclude(self.arm, self.record, self.passed)
 
 
 if __name__ == "__main__":
