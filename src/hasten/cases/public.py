@@ -111,8 +111,8 @@ PUBLIC: Mapping[str, PublicSet] = {
             citation="Ehteshami Bejnordi et al., JAMA 318:2199 (2017)",
             cases=270,
             size_bytes=700 * _GIB,
-            by_hand="copy what you need of s3://camelyon-dataset/CAMELYON16/ (images and annotations); slides are "
-            "0.3 to 6 GiB each",
+            by_hand="copy what you need of s3://camelyon-dataset/CAMELYON16/, its images as slides/NAME.tif and its "
+            "annotations as masks/NAME.xml; slides are 0.3 to 6 GiB each",
         ),
     )
 }  # fmt: skip
