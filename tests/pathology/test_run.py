@@ -4,14 +4,17 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 from hasten.cases.slide.listing import find_slides
 from hasten.cases.slide.phantom import write_phantom_slides, write_pyramid
+from hasten.cli.main import app
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.pathology.config import DetectionConfig, load
 from hasten.pathology.predict import predict_slides
@@ -66,6 +69,29 @@ def test_prediction_repeats_the_runs_heat_map(run: Path, phantoms: Path, tmp_pat
         ours = [row for row in csv.DictReader(file) if row["slide"] == "phantom_002"]
         assert ours == list(csv.DictReader(other))
     assert {path.suffix for path in (tmp_path / "out").glob("phantom_003*")} == {".npy", ".json", ".png"}
+
+
+def test_the_command_line_predicts_slides_and_replaces_nothing_unasked(
+    run: Path, phantoms: Path, tmp_path: Path
+) -> None:
+    slide, out = str(phantoms / "slides" / "phantom_002.tif"), tmp_path / "out"
+
+    def predict(*more: str) -> Any:
+        return CliRunner().invoke(app, ["predict", str(run), slide, "--out", str(out), "--device", "cpu", *more])
+
+    assert "no label maps" in predict("--regions").output
+    assert not out.exists()
+    first = predict()
+    assert first.exit_code == 0, first.output
+    assert first.stdout.startswith("1 heat map in")
+    assert (out / "detections.csv").is_file()
+    (out / "phantom_002.npy").write_bytes(b"mine")
+    again = predict()
+    assert again.exit_code == 2
+    assert "add --overwrite" in again.output
+    assert (out / "phantom_002.npy").read_bytes() == b"mine"
+    assert predict("--overwrite").exit_code == 0
+    assert (out / "phantom_002.npy").read_bytes() != b"mine"
 
 
 def test_a_resumed_run_ends_bit_for_bit_as_one_that_never_stopped(

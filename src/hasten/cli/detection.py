@@ -78,11 +78,18 @@ def train_slides(config: DetectionConfig, out: Path, world: World, *, resume: bo
     return _closing(summary, out)
 
 
-def predict_slides(run: Path, inputs: Sequence[Path], out: Path, device: str) -> str:
-    """Write heat maps and detections; the line that ends the command."""
+def is_of_slides(run: Path) -> bool:
+    """Whether a run's folder is one on slides."""
+    from hasten.pathology.config import is_detection_run
+
+    return is_detection_run(run)
+
+
+def predict_slides(run: Path, inputs: Sequence[Path], out: Path, *, overwrite: bool, device: str) -> str:
+    """Write heat maps and detections of slides; the line that ends the command."""
     from hasten.pathology.predict import predict_slides as detect
 
-    written = detect(run, inputs, out, device=device)
+    written = detect(run, inputs, out, overwrite=overwrite, device=device)
     return f"{len(inputs)} heat map{'' if len(inputs) == 1 else 's'} in {out}, detections in {written}"
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hasten.cli.detection import is_of_slides, predict_slides
+
 
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run, or its best.pt.")],
@@ -26,7 +28,16 @@ def predict(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Segment images with a trained run's best weights; label maps lie on the images' own voxels."""
+    """Segment images with a trained run's best weights; label maps lie on the images' own voxels.
+
+    Of slides, by a run on slides: heat maps and detections.
+    """
+    if is_of_slides(run):
+        if regions or ending is not None:
+            raise ValueError(f"{run}: is a run on slides, which have no label maps; leave out --regions and --ending")
+        typer.echo(predict_slides(run, inputs, out, overwrite=overwrite, device=device))
+        return
+
     from hasten.engine.predict import predict as segment
 
     tick = None if quiet else _show

@@ -80,6 +80,10 @@ def _read_ahead(slide: Slide, grid: Grid, scorer: Scorer) -> Iterator[np.ndarray
             yield waiting.popleft().result()
 
 
+HEAT_MAP_ENDINGS = (".npy", ".json", ".png")
+"""Of the files that `write_heat_map` makes."""
+
+
 def write_heat_map(folder: Path, name: str, heat: np.ndarray, slide: Slide, grid: Grid) -> None:
     """NAME.npy with the values, NAME.json with where they lie on the slide, and NAME.png to look at."""
     folder.mkdir(parents=True, exist_ok=True)

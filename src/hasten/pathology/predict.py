@@ -14,16 +14,18 @@ from hasten.pathology.config import DetectionConfig, is_detection_run, load
 from hasten.pathology.detect import Detection, write_detections
 from hasten.pathology.evaluate import DETECTIONS_CSV, scan, stride_of
 from hasten.pathology.fit import BEST_PT, scorer_of
-from hasten.pathology.heatmap import Scorer
+from hasten.pathology.heatmap import HEAT_MAP_ENDINGS, Scorer
 from hasten.pathology.network import build_classifier
 from hasten.pathology.tiles import open_case, tissue_grid
 
 
-def predict_slides(run: str | Path, slides: Sequence[str | Path], out: str | Path, *, device: str = "auto") -> Path:
+def predict_slides(
+    run: str | Path, slides: Sequence[str | Path], out: str | Path, *, overwrite: bool = False, device: str = "auto"
+) -> Path:
     """NAME.npy, NAME.json and NAME.png of each slide in `out`, and detections.csv of all, whose path is returned.
 
-    Raises ValueError for a directory that holds no detection run, two slides of one name, and what opening a slide
-    does, before anything is written.
+    Raises ValueError for a directory that holds no detection run, two slides of one name, files that exist without
+    `overwrite`, and what opening a slide does, before anything is written.
     """
     config, scorer = load_scorer(run, device)
     paths, out = [Path(slide) for slide in slides], Path(out)
@@ -35,6 +37,10 @@ def predict_slides(run: str | Path, slides: Sequence[str | Path], out: str | Pat
         raise ValueError(
             f"two slides are called {twice}, and one's heat map would replace the other's; name one a time"
         )
+    targets = [out / DETECTIONS_CSV, *(out / f"{name}{ending}" for name in names for ending in HEAT_MAP_ENDINGS)]
+    there = next((target for target in targets if target.exists()), None)
+    if there is not None and not overwrite:
+        raise ValueError(f"{there}: exists; name another folder with --out, or add --overwrite to replace it")
     for path in paths:
         with open_case(path, config.data) as slide:
             tissue_grid(slide, config.tiles, stride_of(config))
