@@ -104,11 +104,12 @@ def _names(given: Sequence[str] | None) -> list[str]:
 
 def _task(source: str, overrides: list[str], work: Path, *, phantom: bool, reduced: bool) -> Task:
     """The task of a recipe, on its data or phantoms, or of any data set."""
+    from hasten.recipes.load import recipe_at
     from hasten.recipes.run import run_of
     from hasten.recipes.twin import twin_of
     from hasten.study.ladder.task import task_of
 
-    recipe = _recipe(source)
+    recipe = recipe_at(source)
     if recipe is None and phantom:
         raise ValueError(f"{source}: only a recipe has phantoms; leave out --{'reduced' if reduced else 'phantom'}")
     if recipe is None:
@@ -120,16 +121,6 @@ def _task(source: str, overrides: list[str], work: Path, *, phantom: bool, reduc
     peer = twin.peer or recipe.peer
     name = f"{recipe.name}, {'reduced ' if reduced else ''}phantoms"
     return task_of(run_of(recipe, [f"data.source={data}", *overrides], twin=twin), peer, name=name)
-
-
-def _recipe(source: str) -> Recipe | None:
-    """As `config_from` tells them apart: a file or folder of a recipe's name comes first."""
-    from hasten.recipes.load import is_recipe, load_recipe, recipe_names
-
-    path = Path(source).expanduser()
-    if path.is_file() and path.suffix.lower() in (".yaml", ".yml"):
-        return load_recipe(path) if is_recipe(path) else None
-    return load_recipe(source) if source in recipe_names() and not path.exists() else None
 
 
 def written_twin(recipe: Recipe, twin: TwinSettings, work: Path) -> Path:

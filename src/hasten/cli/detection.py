@@ -18,28 +18,22 @@ def detection_config(source: str, overrides: Sequence[str]) -> DetectionConfig |
 
     Raises ValueError for mistakes in it, or slides that are absent.
     """
-    from hasten.recipes.load import YAMLS, is_recipe, load_recipe, recipe_names
+    from hasten.config.places import read_document
+    from hasten.recipes.load import YAMLS, recipe_at, source_folder
 
-    path = Path(source).expanduser()
-    if path.suffix.lower() in YAMLS and path.is_file():
-        from hasten.config.places import read_document
-
-        if read_document(path).tree.get("kind") != "detection":
+    recipe = recipe_at(source)
+    if recipe is not None:
+        if recipe.kind != "detection":
             return None
-        if not is_recipe(path):
-            from hasten.pathology.config import load
+        from hasten.recipes.slides import detection_of
 
-            return load(path, overrides)
-        recipe, base = load_recipe(path), path.parent
-    elif path.exists() or source not in recipe_names():
+        return detection_of(recipe, overrides, base=source_folder(source))
+    path = Path(source).expanduser()
+    if path.suffix.lower() not in YAMLS or not path.is_file() or read_document(path).tree.get("kind") != "detection":
         return None
-    else:
-        recipe, base = load_recipe(source), Path()
-    if recipe.kind != "detection":
-        return None
-    from hasten.recipes.slides import detection_of
+    from hasten.pathology.config import load
 
-    return detection_of(recipe, overrides, base=base)
+    return load(path, overrides)
 
 
 def resumed_detection(out: Path, source: str | None, overrides: Sequence[str]) -> DetectionConfig | None:

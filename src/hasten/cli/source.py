@@ -37,8 +37,9 @@ def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
     if is_url(source) and shown(source).lower().endswith((".yaml", ".yml")):
         raise ValueError(f"{shown(source)}: a run's YAML must be a local file; download it first")
     if path.suffix.lower() in (".yaml", ".yml") and not is_url(source):
-        if path.is_file() and _is_recipe(path):
-            return _recipe_run(path, overrides)
+        found = _recipe_run(source, overrides)
+        if found is not None:
+            return found
         config = load_run(path, overrides)
         if not config.data.source:
             raise ValueError(
@@ -48,20 +49,15 @@ def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
     if not is_url(source) and not path.exists() and "=" in source:
         raise ValueError(f"{source}: a data set or a run's YAML must come before the overrides")
     if not is_url(source) and not path.exists():
-        if _names_recipe(source):
-            return _recipe_run(source, overrides)
+        found = _recipe_run(source, overrides)
+        if found is not None:
+            return found
         raise ValueError(f"{path}: no such file or folder; name a data set, a run's YAML or a recipe{_nearest(source)}")
     if any(text.partition("=")[0].strip() == "data.source" for text in overrides):
         raise ValueError(f"data.source is given twice: as {source} and as an override; leave out the override")
     config = load_run(None, overrides)
     named = source if is_url(source) else str(path.absolute())
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
-
-
-def _names_recipe(source: str) -> bool:
-    from hasten.recipes.load import recipe_names
-
-    return source in recipe_names()
 
 
 def _nearest(source: str) -> str:
@@ -71,17 +67,13 @@ def _nearest(source: str) -> str:
     return f" (did you mean the recipe {near[0]}?)" if near else ""
 
 
-def _is_recipe(path: Path) -> bool:
-    from hasten.recipes.load import is_recipe
-
-    return is_recipe(path)
-
-
-def _recipe_run(recipe: str | Path, overrides: Sequence[str]) -> RunConfig:
-    from hasten.recipes.load import load_recipe, source_folder
+def _recipe_run(source: str, overrides: Sequence[str]) -> RunConfig | None:
+    """The run of the recipe that is named, if it is one."""
+    from hasten.recipes.load import recipe_at, source_folder
     from hasten.recipes.run import run_of
 
-    return run_of(load_recipe(recipe), overrides, base=source_folder(recipe))
+    recipe = recipe_at(source)
+    return run_of(recipe, overrides, base=source_folder(source)) if recipe is not None else None
 
 
 def run_from(source: str, overrides: Sequence[str]) -> RunConfig:

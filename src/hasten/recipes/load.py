@@ -47,6 +47,16 @@ def load_recipe(name: str | Path) -> Recipe:
     return recipe
 
 
+def recipe_at(source: str) -> Recipe | None:
+    """The recipe that a SOURCE of the command line names: the YAML file of one, or its name where no file or folder is
+    called so; None for any other source. Raises ValueError as `load_recipe`.
+    """
+    path = Path(source).expanduser()
+    if path.suffix.lower() in YAMLS and path.is_file():
+        return load_recipe(path) if is_recipe(path) else None
+    return load_recipe(source) if source in recipe_names() and not path.exists() else None
+
+
 def is_recipe(path: Path) -> bool:
     """Whether a YAML file is a recipe: its top level has a `title`, as no run's does. Raises ValueError for no YAML."""
     return "title" in read_document(path).tree
