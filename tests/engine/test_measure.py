@@ -114,6 +114,23 @@ def test_calls_are_interleaved_after_a_round_that_does_not_count(clock: Clock) -
     assert found == {"A": [1, 2], "B": [3, 4]}
 
 
+def test_a_hopeless_call_is_made_in_one_measured_round_only(clock: Clock) -> None:
+    order = ""
+
+    def call(name: str, seconds: float) -> Any:
+        def run() -> None:
+            nonlocal order
+            clock.now += seconds
+            order += name
+
+        return run
+
+    calls = {"A": call("A", 5), "B": call("B", 2), "C": call("C", 4)}
+    found = interleave(calls, rounds=3, device=CPU, hopeless=2)
+    assert order == "ABCABCBCBC"
+    assert found == {"A": [5], "B": [2, 2, 2], "C": [4, 4, 4]}
+
+
 def test_the_fastest_of_the_allowed_is_taken(clock: Clock, tmp_path: Path) -> None:
     found = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path)
     assert found.variant == BOTH

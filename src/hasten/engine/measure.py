@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -27,6 +28,8 @@ from hasten.observe.rundir import write_json
 log = logging.getLogger(__name__)
 
 _ROUNDS = 3
+_HOPELESS = 2.0
+"""A variant that takes so many times the fastest one's seconds is not timed again."""
 _RULES = 2
 """Raised when another thing is measured, or something else asked of a variant: older results are not found."""
 
@@ -63,12 +66,17 @@ class Measured:
 
 
 def interleave(
-    calls: Mapping[str, Callable[[], object]], *, rounds: int, device: torch.device
+    calls: Mapping[str, Callable[[], object]], *, rounds: int, device: torch.device, hopeless: float = math.inf
 ) -> dict[str, list[float]]:
-    """Seconds of every call, A B C A B C ..., after one unmeasured round."""
+    """Seconds of every call, A B C A B C ..., after one unmeasured round.
+
+    A call whose best is more than `hopeless` times the best of all is not made in later rounds.
+    """
     found: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
         for name, call in calls.items():
+            if number > 1 and min(found[name]) > hopeless * min(min(times) for times in found.values()):
+                continue
             begin = time.perf_counter()
             call()
             if device.type == "cuda":
@@ -135,6 +143,7 @@ def fastest_variant(network: nn.Module, probe: Probe, allowed: list[Variant], me
             {name: _recorded(call, traces[name]) for name, call in calls.items()},
             rounds=_ROUNDS,
             device=probe.device,
+            hopeless=_HOPELESS,
         )
     reference = traces[names[0]][0]
     sound = [name for name in names if name == names[0] or all(agrees(trace, reference) for trace in traces[name])]
