@@ -40,7 +40,7 @@ WALL = 600.0
 """Seconds of the comparison with nnU-Net."""
 TINY = {"shape": (24, 64, 64), "spacing": (10.0, 6.4, 6.4)}
 AUGMENTED = (
-    "train.steps=7500", "train.validate_every=250", "sample.affine_prob=0.5", "sample.brightness_prob=0.15",
+    "train.steps=4500", "train.validate_every=250", "sample.affine_prob=0.5", "sample.brightness_prob=0.15",
     "sample.contrast_prob=0.15", "sample.gamma_prob=0.15", "sample.noise_prob=0.1",
 )  # fmt: skip
 """What a run of ten minutes has on top of the recipe's minute."""
