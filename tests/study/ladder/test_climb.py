@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,6 +72,18 @@ def test_finished_runs_are_not_repeated(
     climb(task, [attempt("hasten", cap=61.0)], tmp_path, tell=SILENT)
     climb(make_task(target=0.5), [one], tmp_path, tell=SILENT)
     assert len(launched) == 5
+
+
+def test_settings_of_hasten_do_not_repeat_the_peers(
+    launched: list[dict[str, str]], make_task: Callable[..., Task], tmp_path: Path
+) -> None:
+    wanted = [attempt("regular", seeds=1), attempt("program", seeds=1), attempt("hasten", seeds=1)]
+    task = make_task()
+    climb(task, wanted, tmp_path, tell=SILENT)
+    launched.clear()
+    longer = dataclasses.replace(task, schedule=task.schedule + 1, run={**task.run, "train": {"steps": 7}})
+    climb(longer, wanted, tmp_path, tell=SILENT)
+    assert len(launched) == 1
 
 
 def test_weights_are_kept_on_request(

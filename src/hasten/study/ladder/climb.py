@@ -105,8 +105,11 @@ def _run(command: Sequence[str], log: Path, limit: float) -> int | None:
 
 
 def result_path(task: Task, attempt: Attempt, seed: int, work: Path) -> Path:
-    """Where a run's result is kept: named by the rung, the seed, the task and the flags."""
-    key = digest([dataclasses.asdict(task), attempt.rung.module, _flags(attempt, seed)])
+    """Where a run's result is kept: named by the rung, the seed, the flags, and what the rung sees of the task."""
+    seen = dataclasses.asdict(task)
+    if attempt.rung.module != "hasten":
+        del seen["run"], seen["schedule"]  # a change of Hasten's own settings is none for the others
+    key = digest([seen, attempt.rung.module, _flags(attempt, seed)])
     return work / f"{attempt.rung.name}_{seed}_{key}.json"
 
 
