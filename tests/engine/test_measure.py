@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,36 +99,32 @@ def probe() -> Probe:
     return Probe(loss=build_loss(LossConfig()), shape=(2, 2, 4, 4, 4), num_classes=3, spatial_dims=3, device=CPU)
 
 
-def test_calls_are_interleaved_after_a_round_that_does_not_count(clock: Clock) -> None:
-    order = ""
+def recorder(clock: Clock) -> tuple[list[str], Callable[[str, list[float]], Callable[[], None]]]:
+    """The names of the calls that were made, and what makes a call that takes so many seconds each time."""
+    order: list[str] = []
 
-    def call(name: str, seconds: list[float]) -> Any:
+    def call(name: str, seconds: list[float]) -> Callable[[], None]:
         def run() -> None:
-            nonlocal order
             clock.now += seconds[order.count(name)]
-            order += name
+            order.append(name)
 
         return run
 
+    return order, call
+
+
+def test_calls_are_interleaved_after_a_round_that_does_not_count(clock: Clock) -> None:
+    order, call = recorder(clock)
     found = interleave({"A": call("A", [9, 1, 2]), "B": call("B", [7, 3, 4])}, rounds=2, device=CPU)
-    assert order == "ABABAB"
+    assert "".join(order) == "ABABAB"
     assert found == {"A": [1, 2], "B": [3, 4]}
 
 
 def test_a_hopeless_call_is_made_in_one_measured_round_only(clock: Clock) -> None:
-    order = ""
-
-    def call(name: str, seconds: float) -> Any:
-        def run() -> None:
-            nonlocal order
-            clock.now += seconds
-            order += name
-
-        return run
-
-    calls = {"A": call("A", 5), "B": call("B", 2), "C": call("C", 4)}
+    order, call = recorder(clock)
+    calls = {"A": call("A", [5] * 4), "B": call("B", [2] * 4), "C": call("C", [4] * 4)}
     found = interleave(calls, rounds=3, device=CPU, hopeless=2)
-    assert order == "ABCABCBCBC"
+    assert "".join(order) == "ABCABCBCBC"
     assert found == {"A": [5], "B": [2, 2, 2], "C": [4, 4, 4]}
 
 

@@ -36,10 +36,10 @@ def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
     path = Path(source).expanduser()
     if is_url(source) and shown(source).lower().endswith((".yaml", ".yml")):
         raise ValueError(f"{shown(source)}: a run's YAML must be a local file; download it first")
+    named_run = None if is_url(source) else _recipe_run(source, overrides)
+    if named_run is not None:
+        return named_run
     if path.suffix.lower() in (".yaml", ".yml") and not is_url(source):
-        found = _recipe_run(source, overrides)
-        if found is not None:
-            return found
         config = load_run(path, overrides)
         if not config.data.source:
             raise ValueError(
@@ -49,9 +49,6 @@ def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
     if not is_url(source) and not path.exists() and "=" in source:
         raise ValueError(f"{source}: a data set or a run's YAML must come before the overrides")
     if not is_url(source) and not path.exists():
-        found = _recipe_run(source, overrides)
-        if found is not None:
-            return found
         raise ValueError(f"{path}: no such file or folder; name a data set, a run's YAML or a recipe{_nearest(source)}")
     if any(text.partition("=")[0].strip() == "data.source" for text in overrides):
         raise ValueError(f"data.source is given twice: as {source} and as an override; leave out the override")
