@@ -27,28 +27,27 @@ Bar = tuple[str, str, float, float, float, bool]
 """Group, arm, median, smallest, largest, and whether the arm was stopped before it came there."""
 
 
-LADDER, BEFORE = "ladder_hippocampus", "time_to_dice_hippocampus"
+LADDERS = (
+    ("ladder_hippocampus", "0.85", "Hippocampus, MR: Dice 0.85"),
+    ("ladder_spleen", "0.90", "Spleen, made-up CT: Dice 0.90"),
+)
 
 
 def chart(book: Any) -> str:
-    """Seconds to a Dice on the hippocampus, rung by rung where the ladder was measured, else for three arms."""
-    found = rungs(book, "0.85") if book.has(LADDER) else arms(book, ("0.80", "0.85", "0.87", "0.88"))
-    bench = LADDER if book.has(LADDER) else BEFORE
+    """Seconds to a Dice, rung by rung, of every ladder that was measured."""
+    bars = [bar for bench, level, group in LADDERS if book.has(bench) for bar in rungs(book, bench, level, group)]
+    if not bars:
+        raise ValueError(f"no ladder is committed: {' or '.join(bench for bench, _, _ in LADDERS)}")
+    bench = next(bench for bench, _, _ in LADDERS if book.has(bench))
     hardware = book.content(bench)["hardware"]
     where = hardware["card"] or f"{hardware['cores']} cores, {hardware['cpu']}"
-    title = "Seconds to Dice 0.85, hippocampus" if book.has(LADDER) else "Seconds to a Dice, hippocampus"
-    return draw(title, f"from process start, all included; median and range over seeds; {where}", found)
+    return draw("Seconds to a Dice, each row with all of those above it",
+                f"from process start, all included; median and range over seeds; {where}", bars)  # fmt: skip
 
 
-def rungs(book: Any, level: str) -> list[Bar]:
-    labels = {name: rung["label"] for name, rung in book.content(LADDER)["settings"]["rungs"].items()}
-    return [_timed(book, LADDER, name, level, "", label) for name, label in labels.items()]
-
-
-def arms(book: Any, levels: tuple[str, ...]) -> list[Bar]:
-    names = (("hasten", "Hasten"), ("fast", "MONAI, fast"), ("regular", "MONAI"))
-    return [_timed(book, BEFORE, f"hippocampus/{arm}", level, f"Dice {level}", name)
-            for level in levels for arm, name in names]  # fmt: skip
+def rungs(book: Any, bench: str, level: str, group: str) -> list[Bar]:
+    labels = {name: rung["label"] for name, rung in book.content(bench)["settings"]["rungs"].items()}
+    return [_timed(book, bench, name, level, group, label) for name, label in labels.items()]
 
 
 def _timed(book: Any, bench: str, arm: str, level: str, group: str, label: str) -> Bar:
@@ -68,13 +67,12 @@ def draw(title: str, note: str, bars: list[Bar]) -> str:
         return LEFT + (WIDTH - LEFT - RIGHT) * math.log10(max(value, low) / low) / span
 
     groups = list(dict.fromkeys(bar[0] for bar in bars))
-    names = list(dict.fromkeys(bar[1] for bar in bars))
 
     def tone(bar: Bar) -> int:
         """Ours in colour, MONAI's fast arm in grey, the rest light."""
-        return 0 if "Hasten" in bar[1] else 1 if "fast" in bar[1] or len(names) < 3 else 2
+        return 0 if "Hasten" in bar[1] else 1 if "fast" in bar[1] else 2
 
-    height = TOP + len(bars) * ROW + len(groups) * 10 + 34
+    height = TOP + (len(bars) + len(groups)) * ROW + len(groups) * 10 + 34
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'role="img"><title>{escape(title)}</title>{STYLE}',
@@ -92,6 +90,7 @@ def draw(title: str, note: str, bars: list[Bar]) -> str:
     for group in groups:
         mine = [bar for bar in bars if bar[0] == group]
         parts.append(f'<text x="12" y="{y + 15}">{escape(group)}</text>')
+        y += ROW
         for bar in mine:
             parts.append(_bar(bar, y, tone(bar), x))
             y += ROW

@@ -64,6 +64,7 @@ def test_the_defaults_are_in_range() -> None:
         "train.max_seconds=0",
         "infer.patch=[0, 1, 1]",
         "infer.overlap=1",
+        "infer.whole_up_to=-1",
         "infer.batch_size=0",
     ],
 )

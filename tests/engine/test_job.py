@@ -12,6 +12,7 @@ from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.config.plan import GIVEN
 from hasten.config.schema import RunConfig, TrainConfig
+from hasten.engine.infer import padded_size
 from hasten.engine.job import build_net, inference_of, pick_device, plan_run, plan_to_dict
 from hasten.observe.rundir import write_json
 
@@ -65,6 +66,12 @@ def test_the_network_is_the_planned_one_and_hangs_on_the_seed_alone(source: Path
     assert how.patch == (8, 16, 16)
     assert all(side % by == 0 for side, by in zip(how.patch, how.divisor, strict=True))
     assert (how.precision, how.channels_last) == ("fp32", True)
+    # What one window holds is not cut, and nothing larger.
+    assert how.whole_up_to == 8 * 16 * 16
+    assert padded_size((5, 16, 12), how) == (8, 16, 16)
+    infer = dataclasses.replace(planned.config.infer, whole_up_to=2.5)
+    config = dataclasses.replace(planned.config, train=settled, infer=infer)
+    assert inference_of(config, spatial_dims=3, device=torch.device("cpu")).whole_up_to == 5 * 8 * 16 * 16 // 2
 
 
 # Plan files

@@ -185,6 +185,8 @@ def _infer(infer: InferConfig) -> Iterator[str]:
     yield from _at_least(1, infer, "infer", "patch", "batch_size")
     if not 0 <= infer.overlap < 1:
         yield _wrong("infer.overlap", "must lie in 0 <= overlap < 1", infer.overlap)
+    if not 0 <= infer.whole_up_to < math.inf:
+        yield _wrong("infer.whole_up_to", "must be 0 or more", infer.whole_up_to)
     if not 0 <= infer.size_spread <= 1:
         yield _wrong("infer.size_spread", "must be 0 to 1", infer.size_spread)
     if len(set(infer.flip_axes)) < len(infer.flip_axes) or not set(infer.flip_axes) <= {0, 1, 2}:

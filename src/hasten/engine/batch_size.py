@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.cache.memory import available_memory
+from hasten.config.size import size_text
 from hasten.engine.shortage import out_of_memory
 from hasten.nets.build import Loss
 from hasten.nets.random_state import random_state_kept
@@ -137,7 +138,7 @@ def host_batch_size(
     one = measured(first)
     if one is None:
         raise ValueError(
-            f"a batch of {first} needs more than the {_mib(max(0, room))} that a step may hold on this machine; "
+            f"a batch of {first} needs more than the {size_text(max(0, room))} that a step may hold on this machine; "
             "use a smaller patch or network, or recomputation"
         )
     second = min(2 * first, most)
@@ -145,9 +146,9 @@ def host_batch_size(
     line = _line(first, one, second, two, room)
     found = min(most, max(first, line.largest // unit * unit))
     why = (
-        f"{_mib(line.per_sample)} a sample and {_mib(line.fixed)} beside them, measured at a batch of "
-        f"{' and '.join(str(count) for count, fits in tried if fits)}: {found} hold {_mib(line.bytes_of(found))} "
-        f"of the {_mib(room)} that a step may hold"
+        f"{size_text(line.per_sample)} a sample and {size_text(line.fixed)} beside them, measured at a batch of "
+        f"{' and '.join(str(count) for count, fits in tried if fits)}: {found} hold {size_text(line.bytes_of(found))} "
+        f"of the {size_text(room)} that a step may hold"
     )
     return Found(batch_size=found, tried=tuple(tried), why=why)
 
@@ -196,7 +197,7 @@ def find_batch_size_for(
         if device.type == "cuda":
             held = _held_back(device, budget, safety, reserve)
             found = find_batch_size(step, **limits)  # type: ignore[arg-type]
-            found = replace(found, why=f"{found.why}; {_mib(held.numel())} were held back")
+            found = replace(found, why=f"{found.why}; {size_text(held.numel())} were held back")
             del held
             free_memory()
         else:
@@ -255,9 +256,6 @@ def _held_back(device: torch.device, budget: int | None, safety: float, reserve:
         return torch.empty(size, dtype=torch.uint8, device=device)
     except torch.OutOfMemoryError as error:
         raise ValueError(
-            f"{device} has {_mib(free)} free, less than {_mib(reserve)} for the optimizer and the share to spare"
+            f"{device} has {size_text(free)} free, less than {size_text(reserve)} for the optimizer and the share "
+            "to spare"
         ) from error
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:.0f} MiB"

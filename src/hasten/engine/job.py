@@ -230,7 +230,7 @@ def inference_of(config: RunConfig, *, spatial_dims: int, device: torch.device, 
     return Inference(
         patch=infer.patch,
         divisor=divisor(config.network),
-        whole_up_to=4 * math.prod(infer.patch),
+        whole_up_to=int(infer.whole_up_to * math.prod(infer.patch)),
         overlap=infer.overlap,
         batch_size=infer.batch_size,
         size_spread=infer.size_spread,

@@ -11,7 +11,7 @@ from torch import nn
 from hasten.distribute.balance import case_costs, validation_share
 from hasten.engine.infer import infer_labels, padded_size
 from hasten.engine.metric import Dice, counts_of, dice_of
-from hasten.engine.metrics.gather import sum_over_ranks
+from hasten.engine.metrics.gather import counts_over_ranks
 from hasten.engine.parts import Parts
 from hasten.observe.ranges import VALIDATION, Range
 
@@ -39,7 +39,7 @@ def validate(parts: Parts, network: nn.Module, seconds: list[float] | None = Non
         now = time.perf_counter()
         taken[mine[position]], before = now - before, now
     network.train(training)
-    total, all_taken = sum_over_ranks(counts, counts.dtype), sum_over_ranks(taken, taken.dtype)
+    total, all_taken = counts_over_ranks(counts, counts.dtype), counts_over_ranks(taken, taken.dtype)
     assert total is not None
     assert all_taken is not None
     if seconds is not None:

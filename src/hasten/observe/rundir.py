@@ -6,9 +6,12 @@ import dataclasses
 import json
 import math
 import os
+import secrets
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from hasten.files import replacing
 
 RUN_YAML = "run.yaml"
 PLAN_JSON = "plan.json"
@@ -63,20 +66,8 @@ def write_jsonl(path: Path, records: list[Any]) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes a private file; give it the permissions that a plain open would have.
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(path, path.with_name(f".{path.name}.{secrets.token_hex(4)}")) as file:
+        file.write(text.encode())
 
 
 def append_jsonl(path: Path, record: Any) -> None:

@@ -40,7 +40,7 @@ def predict_slides(
     targets = [out / DETECTIONS_CSV, *(out / f"{name}{ending}" for name in names for ending in HEAT_MAP_ENDINGS)]
     there = next((target for target in targets if target.exists()), None)
     if there is not None and not overwrite:
-        raise ValueError(f"{there}: exists; name another folder with --out, or add --overwrite to replace it")
+        raise ValueError(f"{there}: exists; add --overwrite to replace it, or choose another --out")
     for path in paths:
         with open_case(path, config.data) as slide:
             tissue_grid(slide, config.tiles, stride_of(config))

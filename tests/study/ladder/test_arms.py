@@ -96,7 +96,7 @@ def test_the_engine_has_the_algorithms_of_the_rung_below(make_task: Callable[...
     assert (train.optimizer, train.schedule, train.ema, train.clip_norm) == ("sgd", "constant", 0.0, 0.0)
     assert (train.learning_rate, train.weight_decay) == (0.1, 8e-5)  # of a loss that is twice MONAI's
     assert (config.sample.patch, config.sample.batch_size, config.sample.affine_prob) == ((8, 16, 16), 4, 0.0)
-    assert (train.steps, train.validate_every) == (100, 8)  # four schedules of patches; five epochs of six
+    assert (train.steps, train.validate_every) == (200, 8)  # eight schedules of patches; five epochs of six
     assert (train.seed, train.target) == (4, 0.99)
     own = hasten.hasten_config(given)
     assert (own.train.steps, own.sample.batch_size, own.train.optimizer) == (4, 2, "muon")

@@ -38,7 +38,7 @@ def gather_rows(rows: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return torch.cat(parts).to(rows.device if rows is not None else device)
 
 
-def sum_over_ranks(counts: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def counts_over_ranks(counts: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """Counts of one shape on every rank that has any, added up. Every rank must call it."""
     found = gather_rows(None if counts is None else counts.unsqueeze(0), dtype)
     return None if found is None else found.sum(0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hasten.engine.metrics.counts import masks, plain
-from hasten.engine.metrics.gather import sum_over_ranks
+from hasten.engine.metrics.gather import counts_over_ranks
 from hasten.engine.metrics.streamed import StreamedMetric
 
 _AVERAGES = ("macro", "weighted", "micro", "none")
@@ -94,7 +94,7 @@ class VoxelROCAUC:
         return place.add_(positive, alpha=self.bins).reshape(-1)
 
     def _total(self, average: str) -> Tensor:
-        found = sum_over_ranks(self._counts, torch.int64)
+        found = counts_over_ranks(self._counts, torch.int64)
         if found is None:
             raise ValueError("VoxelROCAUC: no case was counted since reset(); call it on a batch first")
         return (found.sum(0, keepdim=True) if average == "micro" else found).double()

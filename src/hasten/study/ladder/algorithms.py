@@ -68,6 +68,6 @@ def hasten_terms(task: Task) -> dict[str, dict[str, Any]]:
                   "learning_rate": peer.lr / 2 if halved else peer.lr, "learning_rate_batch": 0,
                   "weight_decay": 2 * peer.weight_decay if halved else peer.weight_decay,
                   "warmup_fraction": 0.0, "clip_norm": 0.0, "ema": 0.0, "accumulate": 1,
-                  "steps": max(1, 4 * task.schedule // batch), "validate_every": epochs, "checkpoint_every": None},
+                  "steps": max(1, 8 * task.schedule // batch), "validate_every": epochs, "checkpoint_every": None},
         "infer": {"patch": task.roi, "overlap": task.overlap},
     }  # fmt: skip
