@@ -42,7 +42,7 @@ def chart(book: Any) -> str:
     hardware = book.content(bench)["hardware"]
     where = hardware["card"] or f"{hardware['cores']} cores, {hardware['cpu']}"
     return draw("Seconds to a Dice, each row with all of those above it",
-                f"from process start, all included; median and range over seeds; {where}", bars)  # fmt: skip
+                f"from process start, all included; median and range over seeds; log axis; {where}", bars)  # fmt: skip
 
 
 def rungs(book: Any, bench: str, level: str, group: str) -> list[Bar]:
