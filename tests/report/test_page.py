@@ -172,6 +172,15 @@ def test_a_run_in_progress_shows_what_there_is(make_run: MakeRun, tmp_path: Path
     assert page.tags["svg"] == 2
 
 
+def test_a_run_whose_time_was_up_says_so_in_words(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run(final=0.8)
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"status": "time_up"}))
+    text = page_of([folder], tmp_path / "page.html").text
+    assert "time is up" in text
+    assert "time_up" not in text
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -59,7 +59,7 @@ class Run:
     folder: Path
     name: str
     status: str
-    """finished, target_reached, interrupted, failed or in_progress."""
+    """finished, target_reached, time_up, interrupted, failed or in_progress."""
     metric: str
     """mean_dice or mean_iou: what the target, the best and the scores of the validations are."""
     target: float | None

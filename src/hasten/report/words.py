@@ -15,6 +15,7 @@ NBSP = "\u00a0"
 STATUS = {
     "finished": "finished",
     "target_reached": "target reached",
+    "time_up": "time is up",
     "interrupted": "interrupted",
     "failed": "failed",
     "in_progress": "in progress",
