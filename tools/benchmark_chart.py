@@ -35,11 +35,11 @@ LADDERS = (
 
 def chart(book: Any) -> str:
     """Seconds to a Dice, rung by rung, of every ladder that was measured."""
-    bars = [bar for bench, level, group in LADDERS if book.has(bench) for bar in rungs(book, bench, level, group)]
-    if not bars:
+    measured = [ladder for ladder in LADDERS if book.has(ladder[0])]
+    if not measured:
         raise ValueError(f"no ladder is committed: {' or '.join(bench for bench, _, _ in LADDERS)}")
-    bench = next(bench for bench, _, _ in LADDERS if book.has(bench))
-    hardware = book.content(bench)["hardware"]
+    bars = [bar for ladder in measured for bar in rungs(book, *ladder)]
+    hardware = book.content(measured[0][0])["hardware"]
     where = hardware["card"] or f"{hardware['cores']} cores, {hardware['cpu']}"
     return draw("Seconds to a Dice, each row with all of those above it",
                 f"from process start, all included; median and range over seeds; log axis; {where}", bars)  # fmt: skip

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.windows import arm_of, label
+from benchmarks.windows import Arm, config_of, measured
 
 
 def test_both_ways_by_the_same_weights(boxes: Path, tmp_path: Path) -> None:
-    found = arm_of(((24, 24, 24), 2, "batch"), boxes, 0, tmp_path, steps=3)
+    def of(arm: Arm) -> dict[str, float]:
+        return measured(config_of(arm, boxes, 0, steps=3, channels=(4, 8, 8, 8)), tmp_path)
+
+    found = of(Arm(patch=(24, 24, 24), batch_size=2, norm="batch"))
     assert found["gain"] == pytest.approx(found["windows_dice"] - found["whole_dice"])
     assert all(0 <= found[f"{way}_dice"] <= 1 and found[f"{way}_s"] > 0 for way in ("whole", "windows"))
     # A window that holds every volume is the whole volume.
-    found = arm_of(((48, 48, 48), 2, "instance"), boxes, 0, tmp_path, steps=3)
+    found = of(Arm(patch=(48, 48, 48), batch_size=2, norm="instance"))
     assert found["gain"] == 0
 
 
 def test_an_arm_is_named_by_what_it_is() -> None:
-    assert label(((32, 48, 32), 4, "instance")) == "32x48x32 instance"
+    assert Arm(patch=(32, 48, 32), batch_size=4, norm="instance").name == "32x48x32 instance"
