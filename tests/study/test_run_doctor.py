@@ -51,7 +51,8 @@ def test_the_parts_add_up_to_a_step(healthy: RunDiagnosis):
     assert sum(split.parts.values()) == pytest.approx(split.step_s)
     assert all(value >= 0 for value in split.parts.values())
     assert all(split.parts[name] > 0 for name in ("optimizer", "sample", "validation"))
-    # On a busy machine a network this small can be told to spend all its time on launches.
+    # On a busy machine a network this small can be told to spend all its time on launches: then both are 0.
+    assert (split.parts["forward"] > 0) == (split.parts["backward"] > 0)
     assert split.parts["forward"] + split.parts["backward"] + split.parts["overhead"] > 0
     assert split.fixed_batch_s is not None
     assert split.feed_alone_s is not None
@@ -87,7 +88,7 @@ def late(feed: Iterable) -> Iterator:
 def test_a_slow_feed(make: Callable[..., RunConfig]):
     found = look(make(), wrap_feed=late)
     assert found.diagnosis.bound == "input"
-    assert found.split.parts["wait"] >= SLOW / 2
+    assert found.split.parts["wait"] == pytest.approx(SLOW, rel=0.5)
     assert (found.split.feed_alone_s or 0) >= SLOW
     assert found.findings[0].name == "slow-feed"
 

@@ -54,7 +54,8 @@ def hasten_terms(task: Task) -> dict[str, dict[str, Any]]:
     """The same loss and optimizer, crop and batch in the settings of a run of Hasten.
 
     MONAI's DiceCE is half of Hasten's, so that SGD takes half the rate and twice the decay for the same steps. What
-    remains different: Hasten's SGD is Nesterov's and does not decay biases and norms, its Dice does not square.
+    remains different: Hasten's SGD is Nesterov's and does not decay biases and norms, its Dice does not square. The
+    rate is constant, so that steps are only a bound: the target or the cap comes first in nearly every run.
     """
     peer, batch = task.peer, task.peer.cases * task.peer.crops
     halved = peer.optimizer == "sgd" and peer.loss == "dice_ce"
