@@ -86,7 +86,7 @@ def hasten_steps(net: Net, *, compiled: bool) -> tuple[dict[str, Callable[[], fl
     allowed = [Variant(precision=p, channels_last=last) for p in ("fp32", "bf16") for last in (False, True)]
     with tempfile.TemporaryDirectory() as memory:
         measured = fastest_variant(network, probe, allowed, Path(memory))
-    told = {"settled on": str(measured.variant), "why": explain(measured, f"{measured.variant} was fastest")}
+    told = {"settled on": str(measured.variant), "why": explain(measured)}
     arms = {"hasten": _hasten_step(net, network, measured.variant, compile=False)}
     if compiled:
         twin = build(net).train()

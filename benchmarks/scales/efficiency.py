@@ -74,7 +74,7 @@ def efficiency(
 
 def ratios(epochs: dict[str, list[float]]) -> dict[str, Any]:
     """What the arms' epochs say: each speed-up as the median over the rounds, with the interval that holds it."""
-    from hasten.study.compare import judge
+    from hasten.observe.compare import judge
 
     pairs = {
         "two_processes": ("one_1_thread", "two_1_thread"),

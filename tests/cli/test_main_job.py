@@ -58,7 +58,7 @@ def test_from_nothing_to_label_maps(folder: Path, monkeypatch: pytest.MonkeyPatc
         train__checkpoint_every=2,
     )
 
-    words = ["train", data, "--plan", plan, "train.max_seconds=0.001", "sample.affine_prob=0.2"]
+    words = ["train", data, "--plan", plan, "train.target=1e-9", "sample.affine_prob=0.2"]
     told = run(*words, "--out", out)
     assert "best Dice" in told.stdout
     assert f"hasten predict {out} IMAGE" in told.stdout
@@ -72,7 +72,7 @@ def test_from_nothing_to_label_maps(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert config.network.channels == (4, 8, 8)
     assert config.sample.affine_prob == 0.2
     assert None not in (config.train.precision, config.train.channels_last, config.train.compile, config.sample.compile)
-    assert summary(out)["status"] == "time_up"
+    assert summary(out)["status"] == "target_reached"
     assert summary(out)["steps"] == 2
 
     page = folder / "report.html"
@@ -89,7 +89,7 @@ def test_from_nothing_to_label_maps(folder: Path, monkeypatch: pytest.MonkeyPatc
         np.testing.assert_array_equal(label.affine, image.affine)
         assert set(np.unique(np.asanyarray(label.dataobj))) <= {0, 1}
 
-    run("train", "--resume", "train.max_seconds=null", "--out", out)
+    run("train", "--resume", "train.target=null", "--out", out)
     assert summary(out)["status"] == "finished"
     assert summary(out)["steps"] == 6
     records = read_jsonl(out / "metrics.jsonl")

@@ -3,7 +3,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ from torch import Tensor, nn
 
 from hasten.config.schema import LossConfig, NetworkConfig
 from hasten.engine import measure
-from hasten.engine.measure import Measured, Probe, Variant, explain, faster_compiled, fastest_variant, interleave
+from hasten.engine.measure import Measured, Probe, Variant, explain, faster_compiled, fastest_variant
 from hasten.nets.build import build_loss, build_network
+from hasten.observe.load import LoadMeter
 
 CPU = torch.device("cpu")
 PLAIN = Variant(precision="fp32", channels_last=False)
@@ -38,6 +38,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(measure, "time", made)
+    monkeypatch.setattr(LoadMeter, "others", lambda self: 0.0)
     return made
 
 
@@ -92,50 +93,21 @@ def constant(**seconds: float) -> dict[Variant, list[float]]:
     return {variant: [seconds[name]] for variant, name in zip(ALL, ("plain", "last", "short", "both"), strict=True)}
 
 
-EVEN = constant(plain=4.0, last=3.0, short=2.0, both=1.0)
+EVEN = constant(plain=0.5, last=0.375, short=0.25, both=0.125)
 
 
 def probe() -> Probe:
     return Probe(loss=build_loss(LossConfig()), shape=(2, 2, 4, 4, 4), num_classes=3, spatial_dims=3, device=CPU)
 
 
-def recorder(clock: Clock) -> tuple[list[str], Callable[[str, list[float]], Callable[[], None]]]:
-    """The names of the calls that were made, and what makes a call that takes so many seconds each time."""
-    order: list[str] = []
-
-    def call(name: str, seconds: list[float]) -> Callable[[], None]:
-        def run() -> None:
-            clock.now += seconds[order.count(name)]
-            order.append(name)
-
-        return run
-
-    return order, call
-
-
-def test_calls_are_interleaved_after_a_round_that_does_not_count(clock: Clock) -> None:
-    order, call = recorder(clock)
-    found = interleave({"A": call("A", [9, 1, 2]), "B": call("B", [7, 3, 4])}, rounds=2, device=CPU)
-    assert "".join(order) == "ABABAB"
-    assert found == {"A": [1, 2], "B": [3, 4]}
-
-
-def test_a_hopeless_call_is_made_in_one_measured_round_only(clock: Clock) -> None:
-    order, call = recorder(clock)
-    calls = {"A": call("A", [5] * 4), "B": call("B", [2] * 4), "C": call("C", [4] * 4)}
-    found = interleave(calls, rounds=3, device=CPU, hopeless=2)
-    assert "".join(order) == "ABCABCBCBC"
-    assert found == {"A": [5], "B": [2, 2, 2], "C": [4, 4, 4]}
-
-
 def test_the_fastest_of_the_allowed_is_taken(clock: Clock, tmp_path: Path) -> None:
     found = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path)
     assert found.variant == BOTH
     assert list(found.seconds.items()) == [
-        ("bf16 channels-last", 1.0),
-        ("bf16", 2.0),
-        ("fp32 channels-last", 3.0),
-        ("fp32", 4.0),
+        ("bf16 channels-last", 0.125),
+        ("bf16", 0.25),
+        ("fp32 channels-last", 0.375),
+        ("fp32", 0.5),
     ]
     assert found.excluded == ()
     found = fastest_variant(fake(clock, EVEN), probe(), [PLAIN, LAST], tmp_path)
@@ -144,8 +116,28 @@ def test_the_fastest_of_the_allowed_is_taken(clock: Clock, tmp_path: Path) -> No
 
 def test_one_disturbed_round_decides_nothing(clock: Clock, tmp_path: Path) -> None:
     # The first pass of each is the unmeasured one; then something else takes the machine during one pass.
-    seconds = {**EVEN, BOTH: [1.0, 1.0, 90.0, 1.0]}
+    seconds = {**EVEN, BOTH: [0.125, 0.125, 9.0] + 10 * [0.125]}
     assert fastest_variant(fake(clock, seconds), probe(), ALL, tmp_path).variant == BOTH
+
+
+def test_a_gain_that_comes_and_goes_is_not_taken(clock: Clock, tmp_path: Path) -> None:
+    seconds = {**EVEN, LAST: [0.25, 0.75], SHORT: [0.75, 0.25], BOTH: [0.375, 0.625]}
+    found = fastest_variant(fake(clock, seconds), probe(), ALL, tmp_path)
+    assert found.variant == PLAIN
+
+
+def test_what_a_busy_machine_measured_is_not_kept(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoadMeter, "others", lambda self: 1.5)
+    assert fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path).variant == BOTH
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_time_to_measure_the_first_variant_is_taken(clock: Clock, tmp_path: Path) -> None:
+    found = fastest_variant(fake(clock, EVEN), probe(), ALL, tmp_path, seconds=3.0)
+    assert (found.variant, clock.passes) == (PLAIN, 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("wrong", [{"output": {BOTH: 1.5}}, {"output": {BOTH: float("nan")}}])
@@ -188,7 +180,7 @@ def test_a_second_run_measures_nothing(clock: Clock, tmp_path: Path) -> None:
     again = fastest_variant(fake(clock, constant(plain=1, last=9, short=9, both=9)), probe(), ALL, memory)
     assert again == first
     assert clock.passes == passes
-    assert explain(again, "x") == explain(first, "x")
+    assert explain(again) == explain(first)
 
 
 def other_probe(**changes: Any) -> Probe:
@@ -295,15 +287,17 @@ def test_a_real_network_has_all_its_variants_compared(tmp_path: Path, dropout: f
     assert set(found.seconds) == {str(variant) for variant in ALL}
     assert found.excluded == ()
     assert all(seconds > 0 for seconds in found.seconds.values())
-    assert str(found.variant) == next(iter(found.seconds))
+    assert found.variant in ALL
 
 
 def test_the_evidence_names_times_and_what_is_out() -> None:
-    told = explain(Measured({"bf16": 0.012, "fp32": 0.03}, SHORT, ("fp32 channels-last",)), "bf16 was fastest")
+    told = explain(Measured({"bf16": 0.012, "fp32": 0.03}, SHORT, ("fp32 channels-last",)))
     assert told.startswith("bf16 was fastest; ")
     assert "bf16 12 ms, fp32 30 ms" in told
     assert told.endswith("fp32 channels-last")
-    assert "out" not in explain(Measured({"fp32": 0.03}, PLAIN), "fp32 was fastest")
+    unclear = explain(Measured({"bf16": 0.012, "fp32": 0.03}, PLAIN))
+    assert unclear.startswith("nothing was certainly faster than fp32; ")
+    assert "out" not in explain(Measured({"fp32": 0.03}, PLAIN))
 
 
 @pytest.mark.parametrize("fails", ["at once", "at the first call"])
@@ -346,13 +340,13 @@ class Compiled(nn.Module):
 @pytest.mark.parametrize(
     ("seconds", "always", "factor", "on", "why"),
     [
-        (2.0, False, 1.0, True, "2000 ms against 4000 ms eager"),
-        (3.95, False, 1.0, False, "not faster: 3950 ms against 4000 ms eager"),
-        (8.0, False, 1.0, False, "not faster"),
-        (8.0, True, 1.0, True, "8000 ms against 4000 ms eager"),
-        (2.0, False, 1.5, False, "compiled it gives loss"),
-        (2.0, True, 1.5, False, "compiled it gives loss"),
-        (2.0, True, float("nan"), False, "gradient norm nan"),
+        (0.25, False, 1.0, True, "250 ms against 500 ms eager"),
+        (0.496, False, 1.0, False, "not certainly faster: 496 ms against 500 ms eager"),
+        (0.8, False, 1.0, False, "not certainly faster"),
+        (0.8, True, 1.0, True, "800 ms against 500 ms eager"),
+        (0.2, False, 1.5, False, "compiled it gives loss"),
+        (0.2, True, 1.5, False, "compiled it gives loss"),
+        (0.2, True, float("nan"), False, "gradient norm nan"),
     ],
 )
 def test_compiled_is_taken_only_if_it_is_faster_and_agrees(
@@ -368,3 +362,13 @@ def test_compiled_is_taken_only_if_it_is_faster_and_agrees(
         assert found.network is network
     else:
         assert found is network
+
+
+def test_compiling_is_not_taken_on_a_busy_machine(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda module, **_: Compiled(module, clock, 0.2))
+    monkeypatch.setattr(LoadMeter, "others", lambda self: 1.5)
+    network = fake(clock, EVEN)
+    found, engaged = faster_compiled(network, probe(), PLAIN, always=False)
+    assert found is network
+    assert not engaged.on
+    assert "other programs used 1.5 cores" in engaged.why

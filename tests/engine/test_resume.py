@@ -240,7 +240,7 @@ def forbid_measuring(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settle, "fastest_variant", refuse)
     patch.setattr(settle, "faster_compiled", refuse)
     patch.setattr(settle, "_compile_pays", refuse)
-    patch.setattr(measure, "interleave", refuse)
+    patch.setattr(measure, "compare", refuse)
 
 
 def test_what_was_measured_is_not_measured_again(make: Callable[..., RunConfig], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from hasten.config.schema import RunConfig
 from hasten.engine import checkpoint as checkpoint_module
 from hasten.engine import loop, run, together
 from hasten.engine.run import make_plan, train
+from hasten.engine.time_limit import TimeLimit
 from hasten.engine.validate import validate
 from hasten.observe.rundir import (
     CHECKPOINTS,
@@ -166,10 +167,55 @@ def test_a_target_that_is_not_reached(make: Callable[..., RunConfig], tmp_path: 
     assert summary["target"]["time_s"] is None
 
 
-def test_the_time_limit_stops_the_run(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    summary = train(make("train.max_seconds=0.001"), tmp_path / "run")
+def a_second_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop.Loop, "time_s", lambda self: float(self.done))
+    monkeypatch.setattr(loop.Loop, "_trained_s", lambda self: float(self.done))
+
+
+def test_a_run_with_a_time_limit_passes_through_its_whole_schedule(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_second_a_step(monkeypatch)
+    config, out = make("train.steps=200", "train.validate_every=10", "train.max_seconds=14"), tmp_path / "run"
+    summary = train(config, out)
     assert summary["status"] == "time_up"
-    assert summary["steps"] == checkpoint(tmp_path / "run", "last")["step"] == 4
+    assert summary["steps"] == checkpoint(out, "last")["step"] <= 14
+    assert summary["position"] >= 199
+    rates = [record["lr"] for record in metrics(out, "train")]
+    peak = max(rates)
+    assert rates[-1] < 0.1 * peak
+    assert metrics(out, "validation")[-1]["step"] == summary["steps"]
+    # The schedule is at its end, however much time a resumed run is given.
+    settled = load_run(out / RUN_YAML, ["train.max_seconds=1000"])
+    assert train(settled, out, resume=True) == summary
+
+
+def test_a_validation_that_does_not_fit_is_given_up_and_the_weights_are_kept(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_second_a_step(monkeypatch)
+    monkeypatch.setattr(TimeLimit, "expired", lambda self: self.over)
+    summary = train(make("train.steps=200", "train.validate_every=200", "train.max_seconds=8"), tmp_path / "run")
+    assert (summary["status"], summary["best"]["value"]) == ("time_up", None)
+    assert "the validation at step" in caplog.text
+    assert math.isnan(checkpoint(tmp_path / "run", "best")["dice"])
+
+
+def test_a_time_limit_that_the_start_uses_up_is_an_error_and_leaves_nothing(
+    make: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=r"train.max_seconds=0.001: no time is left to train"):
+        train(make("train.max_seconds=0.001"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_preparing_cases_ends_with_the_time_limit_and_goes_on_later(
+    make: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    cache = f"cache.dir={tmp_path / 'cache'}"
+    with pytest.raises(ValueError, match=r"the time was up when 1 of 6 cases were prepared"):
+        train(make("train.max_seconds=0.001", cache), tmp_path / "run")
+    assert train(make("train.steps=2", cache), tmp_path / "run")["status"] == "finished"
 
 
 def test_the_last_step_is_saved_whatever_the_intervals(make: Callable[..., RunConfig], tmp_path: Path) -> None:
@@ -266,7 +312,7 @@ def test_validation_uses_the_average(
     """And leaves it as it is; what becomes of the weights does not matter to it."""
     seen = []
 
-    def spy(parts: Any, network: Any, seconds: list[float]) -> Any:
+    def spy(parts: Any, network: Any, seconds: list[float], expired: Any) -> Any:
         assert network is parts.validated is parts.step.update.average
         before = {name: value.clone() for name, value in parts.step.update.average.state_dict().items()}
         dice = validate(parts, parts.validated)
@@ -367,6 +413,9 @@ class Watch:
     def start(self, total_steps: int, target: float | None = None, metric: str = "dice") -> None:
         self.calls.append(("start", total_steps, target, metric))
 
+    def expect(self, total_steps: int, limit_s: float) -> None:
+        self.calls.append(("expect", total_steps, limit_s))
+
     def update(self, step: int, **values: float) -> None:
         self.calls.append(("update", step, *sorted(values)))
 
@@ -380,7 +429,9 @@ def test_progress_is_told(make: Callable[..., RunConfig], tmp_path: Path) -> Non
     logged = ("loss", "samples_per_s", "wait_share")
     assert watch.calls == [
         ("start", 2, 0.99, "dice"),
+        ("expect", 2, math.inf),
         ("update", 1, *logged),
+        ("expect", 2, math.inf),
         ("update", 2, *logged),
         ("update", 2, "score"),
         ("stop",),

@@ -18,6 +18,7 @@ from hasten.engine.job import Planned, build_net
 from hasten.engine.measure import Engaged, Measured, Probe, Variant
 from hasten.engine.settle import probe_of, settle_network, settle_program, settle_variant
 from hasten.nets.build import build_network
+from hasten.observe.load import LoadMeter
 
 GIVEN = "set in the configuration"
 
@@ -83,7 +84,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What settle wants measured; the last of the allowed is the fastest."""
     made: list[tuple[Any, ...]] = []
 
-    def measure(network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path) -> Measured:
+    def measure(network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float) -> Measured:
         made.append((network, probe, allowed, memory))
         return Measured({str(allowed[-1]): 0.01}, allowed[-1])
 
@@ -180,7 +181,8 @@ def test_a_gpu_is_offered_tf32_too(tmp_path: Path, asked: list[tuple[Any, ...]])
     assert [str(variant) for variant in asked[0][2]] == ["fp32", "tf32", "bf16"]
 
 
-def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path) -> None:
+def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LoadMeter, "others", lambda self: 0.0)
     run = planned(tmp_path)
     network = build_net(run)
     found, engaged, _ = settle_variant(run, network)
@@ -228,7 +230,7 @@ def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
 
     monkeypatch.setattr(settle, "faster_compiled", compiled)
     run = planned(tmp_path, compile=compile, steps=steps, precision="bf16", channels_last=True)
-    found, chosen, engaged = settle_network(run, network, step_seconds)
+    found, chosen, engaged = settle_network(run, network, step_seconds * steps)
     if tried:
         assert calls == [(network, Variant(precision="bf16", channels_last=True), compile is True)]
     else:

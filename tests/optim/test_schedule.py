@@ -12,7 +12,16 @@ from ignite.engine import Engine, Events
 from monai.handlers import LrScheduleHandler
 from torch import nn
 
-from hasten.optim.schedule import Kind, Schedule, as_scheduler, one_cycle, scaled_rate, set_rate, warmup_start
+from hasten.optim.schedule import (
+    Kind,
+    PacedSchedule,
+    Schedule,
+    as_scheduler,
+    one_cycle,
+    scaled_rate,
+    set_rate,
+    warmup_start,
+)
 
 KINDS = get_args(Kind)
 MILESTONES = ((0.5, 0.1), (0.75, 0.01))
@@ -142,3 +151,28 @@ def test_a_tensor_rate_is_set_in_place() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.125
     assert optimizer.param_groups[1]["lr"] is rate
     assert rate == 0.125
+
+
+@given(kind=st.sampled_from(KINDS), steps=st.integers(1, 3000))
+def test_a_schedule_that_nothing_hurries_is_the_schedule_itself(kind: Any, steps: int) -> None:
+    schedule = Schedule(kind=kind, steps=steps, peak=0.3, milestones=MILESTONES)
+    paced = PacedSchedule(schedule=schedule, steps=steps)
+    paced.finish_in(10 * steps, index=steps // 2)
+    assert [paced(index) for index in range(steps)] == [schedule(index) for index in range(steps)]
+    assert [step for step in range(1, steps + 1) if paced.reaches(step, 7)] == sorted({*range(7, steps + 1, 7), steps})
+    assert [step for step in range(steps + 1) if paced.done(step)] == [steps]
+    assert paced.end(steps // 3) == steps
+
+
+@given(steps=st.integers(50, 3000), before=st.integers(0, 20), rest=st.integers(1, 40))
+def test_a_paced_schedule_ends_in_the_steps_that_it_is_given(steps: int, before: int, rest: int) -> None:
+    paced = PacedSchedule(schedule=Schedule(steps=steps, peak=1.0), steps=steps)
+    rest = min(rest, steps - before)
+    paced.finish_in(rest, index=before)
+    assert paced.position(before) == before
+    assert paced.end(before) == before + rest
+    assert paced.done(before + rest)
+    assert not paced.done(before + rest - 1)
+    assert paced(before + rest - 1) == pytest.approx(Schedule(steps=steps, peak=1.0)(paced.position(before + rest - 1)))
+    # Validations come as often as they would have.
+    assert paced.reaches(before + rest, 10**6)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten.observe.clock import process_start
 from hasten.observe.rundir import REPORT_HTML, RUN_YAML, SUMMARY_JSON
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def train_slides(config: DetectionConfig, out: Path, world: World, *, resume: bo
 
     progress = None if quiet else Progress()
     try:
-        summary = train_detection(config, out, progress, resume=resume)
+        summary = train_detection(config, out, progress, resume=resume, started=process_start())
     finally:
         if progress is not None:
             progress.stop()

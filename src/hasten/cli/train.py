@@ -11,12 +11,17 @@ import typer
 from hasten.cli.detection import detection_config, resumed_detection, train_slides
 from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
 from hasten.distribute.world import detect_world
+from hasten.observe.clock import process_start, process_start_seconds
 from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import REPORT_HTML, RUN_YAML, SUMMARY_JSON
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
     from hasten.pathology.config import DetectionConfig
+
+
+_REPORT_SHARE = 1.0
+"""Writing the report and ending the process take about as long as the imports at the start."""
 
 
 def train(
@@ -58,7 +63,10 @@ def train(
     progress = None if quiet or not world.first else Progress()
     try:
         with recorded(short_of_memory=out_of_memory):
-            summary = run(config, out, plan=plan, resume=resume, progress=progress)
+            reserve_s = _REPORT_SHARE * process_start_seconds()
+            summary = run(
+                config, out, plan=plan, resume=resume, progress=progress, started=process_start(), reserve_s=reserve_s
+            )
     finally:
         if progress is not None:
             progress.stop()  # gives the terminal its cursor back, whatever happened

@@ -230,7 +230,7 @@ class TrainConfig:
     target: float | None = None
     """Stop when the mean of the metric over cases and foreground classes, or regions, reaches this."""
     max_seconds: float | None = None
-    """Stop at the first validation after this many seconds of the run."""
+    """Seconds that the whole run may take, from the start of the process to the report; the schedule ends in them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

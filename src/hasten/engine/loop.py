@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import time
@@ -32,13 +33,16 @@ from hasten.engine.ranks import RankLog, mean_over_ranks, random_states, take_up
 from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
 from hasten.engine.stop import StopRequest
+from hasten.engine.time_limit import limit_of
 from hasten.engine.train_log import TrainLog
 from hasten.engine.validate import validate, validation_costs
 from hasten.feed.rounds import RoundedProgram
 from hasten.feed.staged import StagedProgram, feed_of
-from hasten.observe.clock import Clock, process_start_seconds
+from hasten.observe.clock import Clock
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, RANKS, read_jsonl, write_jsonl
+
+log = logging.getLogger(__name__)
 
 _LOGS = 200
 """Train lines in metrics.jsonl of a full run, about."""
@@ -52,8 +56,17 @@ class Loop:
     """One run from step `first` to its end. Holds what changes while it goes."""
 
     def __init__(
-        self, parts: Parts, out: Path, clock: Clock, progress: Progress | None, *, first: int, elapsed: float
+        self,
+        parts: Parts,
+        out: Path,
+        clock: Clock,
+        progress: Progress | None,
+        *,
+        first: int,
+        elapsed: float,
+        reserve_s: float = 0.0,
     ) -> None:
+        """reserve_s: seconds within train.max_seconds that the caller needs after the run."""
         self.parts, self.out, self.clock, self.progress = parts, out, clock, progress
         self.first, self.elapsed = first, elapsed
         self.train = parts.planned.config.train
@@ -84,6 +97,7 @@ class Loop:
         self.kept = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.beside = self._validation_beside() if self.train.validate_async else None
         self.best = Best(value=math.nan, step=0)
+        self.limit = limit_of(parts, self.time_s, reserve_s)
         self.last: Dice | None = None
         self.plain = parts.validated
         """What was validated last, whole on this rank."""
@@ -91,13 +105,12 @@ class Loop:
         self.target_time_s: float | None = None
         self.asked: signal.Signals | None = None
         """What the run was asked to stop by."""
-        self._began_offset = process_start_seconds() - time.perf_counter()
         self._checked = (first, 0)
         self._case_seconds: list[float] = []
 
     def time_s(self) -> float:
-        """Seconds since the run's process started, those of earlier processes of the run included."""
-        return self.elapsed + self._began_offset + time.perf_counter()
+        """Seconds of the run, those of earlier processes of it included."""
+        return self.elapsed + self.clock.elapsed
 
     def run(self) -> Outcome:
         """Train to the end, to the target, to the time limit, or until asked to stop."""
@@ -120,7 +133,7 @@ class Loop:
                     stack.enter_context(self.beside)
                 self._collect = stack.enter_context(collected_between_steps())
                 self.log.begin()
-                if self.first < self.steps and self.status == "finished":
+                if not self.parts.paced.done(self.first) and self.status == "finished":
                     engine.run(self._batches())
         finally:
             if self.progress:
@@ -139,6 +152,7 @@ class Loop:
             wait_seconds=self.feed.wait_seconds,
             samples_per_s=done / trained if trained > 0 else 0.0,
             elapsed=self.elapsed,
+            position=self.parts.paced.position(step),
             skipped=int(self.parts.step.update.skipped),
             validate_beside=self.beside.seconds if self.beside is not None else 0.0,
         )
@@ -197,27 +211,37 @@ class Loop:
             self._log(step)
         if self.beside is not None:
             self.beside.poll()
-        if step % (self.train.validate_every or self.steps) == 0 or step == self.steps:
-            self._validate(step)
+        self.limit.after_step(step, self._trained_s())
+        paced, ends = self.parts.paced, self.limit.over or self.parts.paced.done(step)
+        if ends or paced.reaches(step, self.train.validate_every or self.steps):
+            self._validate(step, ends=ends)
         self.asked = self.stop.agreed()
-        if self.asked is not None and self.status == "finished":
-            self.status = "interrupted"
-        stops = self.status != "finished" or step >= self.steps
-        if stops or step % (self.train.checkpoint_every or self.steps) == 0:
+        if self.status == "finished":
+            if self.asked is not None:
+                self.status = "interrupted"
+            elif ends and step < self.steps:
+                self.status = "time_up"
+        stops = ends or self.status != "finished"
+        if stops or paced.reaches(step, self.train.checkpoint_every or self.steps):
             self._save_last(step)
         if stops:
             engine.terminate()
 
+    def _trained_s(self) -> float:
+        """Seconds of this process in steps, the wait for their batches included."""
+        return self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
+
     def _log(self, step: int) -> None:
         with self.clock.span("train"):
             skipped = int(self.parts.step.update.skipped)
-            line = self.log.write(step, rate=self.parts.rate(step - 1), time_s=self.time_s(), skipped=skipped)
+            line = self.log.write(step, rate=self.parts.paced(step - 1), time_s=self.time_s(), skipped=skipped)
         if self.rank_log is not None:
             self.rank_log.record(line)
         if not math.isfinite(line["loss"]):
             raise self._diverged("the loss is nan", step)
         if self.progress:
             shown = {name: line[name] for name in ("loss", "samples_per_s", "wait_share")}
+            self.progress.expect(self.parts.paced.end(step), self.limit.left_s)
             self.progress.update(step, **shown)
 
     def _diverged(self, what: str, step: int) -> ValueError:
@@ -244,17 +268,19 @@ class Loop:
 
     # Validation
 
-    def _validation_beside(self) -> AsyncValidation[Dice]:
+    def _validation_beside(self) -> AsyncValidation[Dice | None]:
         parts = self.parts
         # On a CPU the training goes on meanwhile, on the cores that this leaves it.
         threads = max(1, torch.get_num_threads() // 2) if parts.planned.device.type == "cpu" else None
         check = partial(validate, parts)
         return AsyncValidation(check, self._deliver, like=parts.validated, threads=threads)
 
-    def _validate(self, step: int) -> None:
+    def _validate(self, step: int, *, ends: bool) -> None:
+        if not ends and not self.limit.allows_validation(self._trained_s()):
+            return
         self._require_sound(step)
         self._collect()
-        if self.beside is not None and step < self.steps:
+        if self.beside is not None and not ends:
             self.beside.request(self.parts.validated, step)
             return
         if self.beside is not None:
@@ -262,18 +288,41 @@ class Loop:
         begin = time.perf_counter()
         with self.clock.span("validate"):
             network = self.plain = self.strategy.whole(self.parts.validated)
-            dice = validate(self.parts, network, self._case_seconds)
-        self._record(dice, step, network, seconds=time.perf_counter() - begin)
+            dice = validate(self.parts, network, self._case_seconds, expired=self.limit.expired)
+        seconds = time.perf_counter() - begin
+        if dice is not None:
+            self._record(dice, step, network, seconds=seconds)
+        else:
+            self._give_up_validation(step, network)
         self.log.pause(time.perf_counter() - begin)
 
-    def _deliver(self, found: Validated[Dice]) -> None:
+    def _give_up_validation(self, step: int, network: nn.Module) -> None:
+        """The time was up before all cases were through; the weights are saved if there are no others."""
+        log.warning(
+            "train.max_seconds=%g: the validation at step %d was given up, as it did not fit into the time; "
+            "validate on fewer cases (data.split) or give more time",
+            self.train.max_seconds, step,
+        )  # fmt: skip
+        self.limit.over, self.status = True, "time_up"
+        if self.best.step == 0:
+            self.best = Best(value=math.nan, step=step)
+            self._save_best(model_content(self.parts.planned, network, None, step))
+
+    def _save_best(self, content: dict[str, Any]) -> None:
+        if self.world.first:
+            with self.clock.span("checkpoint"):
+                self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / "best.pt"))
+
+    def _deliver(self, found: Validated[Dice | None]) -> None:
         """Of a validation beside the training, some steps after the one that it belongs to."""
+        assert found.result is not None
         begin = time.perf_counter()
         self._record(found.result, found.step, found.network, seconds=found.seconds)
         self.log.pause(time.perf_counter() - begin)
 
     def _record(self, dice: Dice, step: int, network: nn.Module, *, seconds: float) -> None:
         self.last, value = dice, dice.value(self.train.metric)
+        self.limit.validated(seconds)
         # The clocks of ranks differ, and all must stop at the same step.
         now = from_first(self.world, self.time_s())
         line = {"kind": "validation", "step": step, "time_s": now, "dice": dice.mean}
@@ -283,14 +332,9 @@ class Loop:
             self.observed.record(line)
         if not self.best.value >= value:
             self.best = Best(value=value, step=step)
-            if self.world.first:
-                content = model_content(self.parts.planned, network, dice, step)
-                with self.clock.span("checkpoint"):
-                    self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / "best.pt"))
+            self._save_best(model_content(self.parts.planned, network, dice, step))
         if self.train.target is not None and value >= self.train.target:
             self.status, self.target_time_s = "target_reached", now
-        elif self.train.max_seconds is not None and now >= self.train.max_seconds:
-            self.status = "time_up"
         if self.progress:
             self.progress.update(step, score=value)
 
@@ -314,6 +358,7 @@ class Loop:
             scaler=update.scaler,
             extra={
                 "elapsed": self.time_s(),
+                "position": self.parts.paced.position(step),
                 "losses": self.log.pending(),
                 "skipped": update.skipped,
                 "random_states": random_states(self.world, self.parts.planned.device),
@@ -333,6 +378,7 @@ class Loop:
             where=where,
         )
         update.skipped.copy_(state["extra"]["skipped"])
+        self.parts.paced.start_at(self.first, state["extra"].get("position", self.first))
         states = state["extra"].get("random_states", [])
         take_up_random(states, self.world, self.parts.planned.device, seed=self.train.seed, step=self.first)
         self._checked = (self.first, int(update.skipped))

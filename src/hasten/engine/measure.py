@@ -9,8 +9,8 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Literal
 
 import torch
@@ -22,15 +22,21 @@ from hasten.engine.step import memory_format, shaped
 from hasten.nets.blocks import compile_blocks
 from hasten.nets.build import Loss
 from hasten.nets.random_state import random_state_kept
+from hasten.observe.compare import Comparison, compare
 from hasten.observe.env import cpu_model
 from hasten.observe.rundir import write_json
 
 log = logging.getLogger(__name__)
 
-_ROUNDS = 3
-_HOPELESS = 2.0
+_ROUNDS = (5, 12)
+"""At least and at most; with fewer than five an interval says nothing."""
+MEASURE_S = 30.0
+"""Seconds after which no further round of a measurement is begun."""
+_LEAST = 0.03
+"""A smaller gain is none."""
+_HOPELESS = 1.5
 """A variant that takes so many times the fastest one's seconds is not timed again."""
-_RULES = 2
+_RULES = 3
 """Raised when another thing is measured, or something else asked of a variant: older results are not found."""
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -61,29 +67,9 @@ class Measured:
 
     seconds: dict[str, float]
     variant: Variant
+    """The one with the largest gain over the first that was allowed, or that one where no gain is certain."""
     excluded: tuple[str, ...] = ()
     """Variants whose loss or gradient was not that of the first one."""
-
-
-def interleave(
-    calls: Mapping[str, Callable[[], object]], *, rounds: int, device: torch.device, hopeless: float = math.inf
-) -> dict[str, list[float]]:
-    """Seconds of every call, A B C A B C ..., after one unmeasured round.
-
-    A call whose best is more than `hopeless` times the best of all is not made in later rounds.
-    """
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(rounds + 1):
-        for name, call in calls.items():
-            if number > 1 and min(found[name]) > hopeless * min(min(times) for times in found.values()):
-                continue
-            begin = time.perf_counter()
-            call()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            if number:
-                found[name].append(time.perf_counter() - begin)
-    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,12 +106,18 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Tr
     return call
 
 
-def fastest_variant(network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path) -> Measured:
-    """Time the allowed variants, forward and backward, interleaved.
+def fastest_variant(
+    network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float = MEASURE_S
+) -> Measured:
+    """Time the allowed variants, forward and backward, interleaved, for about as many seconds at most.
+
+    Where two rounds would take longer than that, the first variant is taken.
 
     A variant is out if, in any pass, its loss differs from that of the first one, the reference, by more than 2 %, or
-    its gradient norm by more than 20 %. The result is kept in `memory` under the machine, the network and the shape, so
-    that the next run asks nothing. The network and torch's random state are left as they were.
+    its gradient norm by more than 20 %. One is chosen over the reference only if the whole interval of its gain says
+    that it is faster. The result is kept in `memory` under the machine, the network and the shape, so that the next run
+    measures nothing, unless other programs made it doubtful. The network and torch's random state are left as they
+    were.
     """
     sizes = [str(tuple(parameter.shape)) for parameter in network.parameters()]
     names = [str(variant) for variant in allowed]
@@ -138,18 +130,25 @@ def fastest_variant(network: nn.Module, probe: Probe, allowed: list[Variant], me
     traces: dict[str, list[Trace]] = {name: [] for name in names}
     copies = {str(variant): _copy(network, probe, variant) for variant in allowed}
     calls = {str(variant): _pass(copies[str(variant)], probe, variant) for variant in allowed}
+    if seconds < MEASURE_S:
+        begin = time.perf_counter()
+        with random_state_kept(probe.device):
+            float(calls[names[0]]()[0])
+        once = time.perf_counter() - begin
+        if 2 * len(calls) * once > seconds:
+            return Measured({names[0]: once}, allowed[0])
+    timed = {name: _recorded(call, traces[name]) for name, call in calls.items()}
     with random_state_kept(probe.device):
-        times = interleave(
-            {name: _recorded(call, traces[name]) for name, call in calls.items()},
-            rounds=_ROUNDS,
-            device=probe.device,
-            hopeless=_HOPELESS,
-        )
+        comparison = _compare(timed, probe.device, base=names[0], seconds=seconds, hopeless=_HOPELESS)
     reference = traces[names[0]][0]
     sound = [name for name in names if name == names[0] or all(agrees(trace, reference) for trace in traces[name])]
-    seconds = dict(sorted(((name, median(times[name])) for name in sound), key=lambda item: item[1]))
-    best = next(variant for variant in allowed if str(variant) == next(iter(seconds)))
-    measured = Measured(seconds, best, tuple(name for name in names if name not in sound))
+    medians = dict(sorted(((name, comparison.median(name)) for name in sound), key=lambda item: item[1]))
+    faster = [arm for arm in comparison.arms.values() if arm.arm in sound and arm.low > 1 + _LEAST]
+    best = max(faster, key=lambda arm: arm.gain).arm if faster else names[0]
+    variant = next(variant for variant in allowed if str(variant) == best)
+    measured = Measured(medians, variant, tuple(name for name in names if name not in sound))
+    if _doubtful(comparison, probe.device) or len(comparison.seconds[best]) < _ROUNDS[0]:
+        return measured
     try:
         memory.mkdir(parents=True, exist_ok=True)
         write_json(kept, {**asdict(measured), "machine": machine(probe.device)})
@@ -158,6 +157,27 @@ def fastest_variant(network: nn.Module, probe: Probe, allowed: list[Variant], me
             "%s: what was measured can't be kept (%s); set cache.dir to a folder that can be written", kept, error
         )
     return measured
+
+
+def _compare(
+    calls: Mapping[str, Callable[[], object]], device: torch.device, *, base: str, seconds: float, hopeless: float
+) -> Comparison:
+    sync = partial(torch.cuda.synchronize, device) if device.type == "cuda" else None
+    return compare(
+        calls,
+        base=base,
+        sync=sync,
+        rounds=_ROUNDS,
+        least=_LEAST,
+        seconds=seconds,
+        hopeless=hopeless,
+        clock=time.perf_counter,
+    )
+
+
+def _doubtful(comparison: Comparison, device: torch.device) -> bool:
+    """Whether other programs took so much of the processor that times on it can't be believed."""
+    return device.type == "cpu" and comparison.busy
 
 
 def _remembered(path: Path, allowed: list[Variant]) -> Measured | None:
@@ -183,7 +203,7 @@ def _recorded(call: Callable[[], Trace], into: list[Trace]) -> Callable[[], None
 def faster_compiled(
     network: nn.Module, probe: Probe, variant: Variant, *, always: bool, blocks: bool = False
 ) -> tuple[nn.Module, Engaged]:
-    """`network` compiled, if that works and is at least 3 % faster (or `always`); else the network itself, and why.
+    """`network` compiled, if that works and is certainly 3 % faster (or `always`); else the network itself, and why.
 
     blocks: the network's repeated blocks are compiled, in place, and not the whole.
     """
@@ -200,14 +220,17 @@ def faster_compiled(
             log.warning("the network runs uncompiled: %s", reason)
             return network, Engaged(False, f"torch.compile failed: {reason}")
         spent = time.perf_counter() - begin
-        times = {name: median(found) for name, found in interleave(calls, rounds=5, device=probe.device).items()}
-    told = f"{1e3 * times['compiled']:.0f} ms against {1e3 * times['eager']:.0f} ms eager, compiled in {spent:.0f} s"
+        comparison = _compare(calls, probe.device, base="eager", seconds=MEASURE_S, hopeless=math.inf)
+    eager, fused = (1e3 * comparison.median(name) for name in ("eager", "compiled"))
+    gain = comparison.arms["compiled"]
+    figures = f"{fused:.0f} ms against {eager:.0f} ms eager ({gain}), compiled in {spent:.0f} s"
     if not agrees(traces["compiled"], traces["eager"]):
         found, wanted = ("loss {:.4g} and gradient norm {:.4g}".format(*traces[name]) for name in ("compiled", "eager"))
         return network, Engaged(False, f"compiled it gives {found}, eager {wanted}")
-    if not always and times["compiled"] > 0.97 * times["eager"]:
-        return network, Engaged(False, f"not faster: {told}")
-    return _compiled(network, blocks=blocks), Engaged(True, told)
+    certain = gain.low > 1 + _LEAST and not _doubtful(comparison, probe.device)
+    if not always and not certain:
+        return network, Engaged(False, f"not certainly faster: {figures}")
+    return _compiled(network, blocks=blocks), Engaged(True, figures)
 
 
 def _compiled(network: nn.Module, *, blocks: bool) -> nn.Module:
@@ -245,8 +268,10 @@ def machine(device: torch.device) -> list[str | int]:
     return [name, torch.__version__, torch.get_num_threads()]
 
 
-def explain(measured: Measured, what: str) -> str:
+def explain(measured: Measured) -> str:
     """One sentence of evidence for the report."""
+    chosen, first = str(measured.variant), next(iter(measured.seconds))
+    what = f"{chosen} was fastest" if chosen == first else f"nothing was certainly faster than {chosen}"
     ranked = ", ".join(f"{name} {1e3 * value:.0f} ms" for name, value in measured.seconds.items())
     out = f"; out for another loss or gradient: {', '.join(measured.excluded)}" if measured.excluded else ""
     return f"{what}; measured here, forward and backward of a small batch: {ranked}{out}"

@@ -37,14 +37,19 @@ class Outcome:
     samples_per_s: float
     elapsed: float
     """Seconds of the processes before this one, if the run was resumed."""
+    position: float
+    """Steps of the schedule that were passed through: more than were made where the time limit paced it."""
     skipped: int
     """Updates that were left out, as their gradient was not finite."""
     validate_beside: float
     """Seconds of validations that ran beside the training."""
 
 
-def model_content(planned: Planned, network: nn.Module, dice: Dice, step: int) -> dict[str, Any]:
-    """What a prediction needs: the validated weights and everything to rebuild their network and its input."""
+def model_content(planned: Planned, network: nn.Module, dice: Dice | None, step: int) -> dict[str, Any]:
+    """What a prediction needs: the validated weights and everything to rebuild their network and its input.
+
+    dice: of their validation; None where it was given up.
+    """
     case_set = planned.case_set
     return {
         "weights": network.state_dict(),
@@ -55,8 +60,8 @@ def model_content(planned: Planned, network: nn.Module, dice: Dice, step: int) -
         "channels": list(case_set.channels),
         "spatial_dims": case_set.spatial_dims,
         "step": step,
-        "dice": dice.mean,
-        "iou": dice.iou,
+        "dice": dice.mean if dice is not None else math.nan,
+        "iou": dice.iou if dice is not None else math.nan,
     }
 
 

@@ -22,13 +22,14 @@ from hasten.engine.job import Planned, inference_of, with_train
 from hasten.engine.measure import Engaged
 from hasten.engine.precision import autocast, scaler_for
 from hasten.engine.ranks import share_of
-from hasten.engine.settle import Program, example_of, settle_network, settle_program
+from hasten.engine.settle import Program, example_of, settle_network, settle_program, time_left
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
 from hasten.nets.recompute.apply import recompute
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, build_schedule
+from hasten.optim.schedule import PacedSchedule
 from hasten.sample.program import BatchProgram
 
 log = logging.getLogger(__name__)
@@ -55,11 +56,8 @@ class Parts:
     inference: Inference
     engaged: dict[str, Engaged]
 
-    def rate(self, index: int) -> float:
-        """Learning rate of a 0-based step."""
-        schedule = self.step.update.schedule
-        assert schedule is not None
-        return schedule(index)
+    paced: PacedSchedule
+    """The schedule of the step's updates: the learning rate of each 0-based step."""
 
     @property
     def validated(self) -> nn.Module:
@@ -93,9 +91,11 @@ def build_parts(
         planned, program, engaged["compiled batch program"] = settle_program(
             planned, arena, share_of(planned, strategy), held
         )
-        step = _step(planned, network, strategy)
+        paced = _schedule(planned)
+        step = _step(planned, network, strategy, paced)
         weights = step.update.weights
-        planned, compiled, engaged["compiled network"] = settle_network(planned, weights, step_seconds, strategy.world)
+        seconds = min(step_seconds * paced.steps, time_left(planned, clock))
+        planned, compiled, engaged["compiled network"] = settle_network(planned, weights, seconds, strategy.world)
         step.network = strategy.wrap(compiled)
     engaged["fused optimizer"] = Engaged(True, _OPTIMIZERS.get(train.optimizer, _FOREACH))
     trained = arena if held is None else held.arena(0)
@@ -117,6 +117,7 @@ def build_parts(
         captured=captured,
         inference=inference,
         engaged=engaged,
+        paced=paced,
     )
 
 
@@ -172,17 +173,23 @@ def _captured(planned: Planned, step: TrainStep, program: Program, engaged: dict
     return CapturedStep(step=step, program=program, always=bool(wanted))
 
 
-def _step(planned: Planned, network: nn.Module, strategy: Strategy) -> TrainStep:
+def _schedule(planned: Planned) -> PacedSchedule:
+    train = planned.config.train
+    assert train.steps is not None
+    schedule = build_schedule(train, train.steps, planned.config.sample.batch_size or 1)
+    return PacedSchedule(schedule=schedule, steps=train.steps)
+
+
+def _step(planned: Planned, network: nn.Module, strategy: Strategy, paced: PacedSchedule) -> TrainStep:
     """The step on the uncompiled network, which holds the weights whatever is compiled later."""
     train, shared = planned.config.train, planned.config.distribute
-    assert train.steps is not None
     assert train.precision is not None
     assert train.channels_last is not None
     network, average = strategy.place(network, average_of(network) if train.ema > 0 else None)
     update = Update(
         weights=network,
         optimizer=strategy.share_optimizer(build_optimizer(network, train)),
-        schedule=build_schedule(train, train.steps, planned.config.sample.batch_size or 1),
+        schedule=paced,
         average=average,
         average_decay=train.ema,
         clip_norm=train.clip_norm,

@@ -26,7 +26,7 @@ from hasten.engine.ranks import seed_rank
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import write_examples, write_summary
 from hasten.engine.together import put_together
-from hasten.observe.clock import Clock, process_start_seconds
+from hasten.observe.clock import Clock
 from hasten.observe.env import environment
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import (
@@ -55,36 +55,47 @@ def train(
     plan: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
+    started: float | None = None,
+    reserve_s: float = 0.0,
 ) -> dict[str, Any]:
     """Train in the run directory `out` and return its summary (what summary.json holds).
 
     plan: decisions to take where `config` leaves a field open. resume: go on from checkpoints/last.pt with `config` as
-    run.yaml has it; on a CPU the result is bit for bit that of a run that was never stopped.
+    run.yaml has it; on a CPU the result is bit for bit that of a run that was never stopped. started: value of
+    `time.perf_counter()` from which the run's seconds count (`process_start()` counts the imports); None is now.
+    reserve_s: of train.max_seconds, what the caller needs after this returns, for a report say.
     Raises ValueError for bad input before anything is trained; Stopped, a KeyboardInterrupt, after saving, on Ctrl-C,
     SIGTERM or SIGUSR1.
     """
     missing = check_trackers(config.observe.trackers)
     if missing:
         raise ValueError("\n".join(missing))
-    world = detect_world()
+    clock, world = Clock(started), detect_world()
     with joined(world, config.distribute, pick_device(config.train.device, world)):
         strategy = build_strategy(config.distribute, world)
         try:
-            return _train(config, Path(out), Path(plan) if plan is not None else None, resume, progress, strategy)
+            path = Path(plan) if plan is not None else None
+            return _train(config, Path(out), path, resume, progress, strategy, clock, reserve_s)
         finally:
             strategy.close()
 
 
 def _train(
-    config: RunConfig, out: Path, plan: Path | None, resume: bool, progress: Progress | None, strategy: Strategy
+    config: RunConfig,
+    out: Path,
+    plan: Path | None,
+    resume: bool,
+    progress: Progress | None,
+    strategy: Strategy,
+    clock: Clock,
+    reserve_s: float,
 ) -> dict[str, Any]:
     """`train` on every rank; rank 0 writes what belongs to the run as a whole."""
     world = strategy.world
     done = from_first(world, _complete(out, config) if resume and world.first else None)
     if done is not None:
         return done
-    clock = Clock()
-    started = process_start_seconds()
+    imported = clock.elapsed
     existed = out.exists()
     on_all(world, lambda: _begin_folder(out, resume=resume) if world.first else None)
     try:
@@ -92,7 +103,8 @@ def _train(
         if resume:
             _keep_reasons(out, parts)
         # Before anything is written: a damaged checkpoint must leave the run as it was.
-        loop = _make_loop(out, parts, clock, progress, resume=resume)
+        loop = _make_loop(out, parts, clock, progress, resume=resume, reserve_s=reserve_s)
+        loop.limit.require(clock)
         if world.first:
             _write_records(out, parts, resume=resume)
     except BaseException:
@@ -102,7 +114,7 @@ def _train(
     try:
         with loop.observed if world.first else nullcontext():
             outcome = loop.run()
-            summary = _conclude(out, loop, clock, outcome, import_seconds=started)
+            summary = _conclude(out, loop, clock, outcome, import_seconds=imported)
     except OSError as error:
         raise ValueError(
             f"{out}: the run was stopped, as it could not be written to ({error.strerror or error}); "
@@ -130,7 +142,9 @@ def _conclude(out: Path, loop: Loop, clock: Clock, outcome: Outcome, *, import_s
     return from_first(loop.world, summary)
 
 
-def _make_loop(out: Path, parts: Parts, clock: Clock, progress: Progress | None, *, resume: bool) -> Loop:
+def _make_loop(
+    out: Path, parts: Parts, clock: Clock, progress: Progress | None, *, resume: bool, reserve_s: float
+) -> Loop:
     """The loop, at step 0 or where last.pt left it. Raises ValueError if that file is damaged or of other settings."""
     strategy, seed = parts.step.strategy, parts.planned.config.train.seed
     world = strategy.world
@@ -138,12 +152,13 @@ def _make_loop(out: Path, parts: Parts, clock: Clock, progress: Progress | None,
     seed_rank(seed, world)
     found = by_first(world, lambda: Checkpoints(out / CHECKPOINTS).newest() if resume else None)
     if found is None:
-        return Loop(parts, out, clock, progress, first=0, elapsed=0.0)
+        return Loop(parts, out, clock, progress, first=0, elapsed=0.0, reserve_s=reserve_s)
     state = found.content
 
     def restored() -> Loop:
         try:
-            loop = Loop(parts, out, clock, progress, first=found.step, elapsed=state["extra"]["elapsed"])
+            elapsed = state["extra"]["elapsed"]
+            loop = Loop(parts, out, clock, progress, first=found.step, elapsed=elapsed, reserve_s=reserve_s)
             loop.restore(state, str(found.path))
         except (RuntimeError, KeyError, ValueError) as error:
             reason = str(error).strip().splitlines()[0].removeprefix(f"{found.path}: ")
@@ -164,10 +179,12 @@ def _complete(out: Path, config: RunConfig) -> dict[str, Any] | None:
     """The summary of a run that has nothing left to do under `config`."""
     try:
         summary: dict[str, Any] = json.loads((out / SUMMARY_JSON).read_text())
-        status, steps, target = summary["status"], summary["steps"], summary["target"]["value"]
+        status, target = summary["status"], summary["target"]["value"]
+        # A run that its time limit paced passed through the whole schedule in fewer steps.
+        position = summary.get("position", summary["steps"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    through = status == "finished" and steps == config.train.steps
+    through = status in ("finished", "time_up") and position >= (config.train.steps or 0)
     return summary if through or (status == "target_reached" and target == config.train.target) else None
 
 

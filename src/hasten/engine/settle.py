@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
+import math
 import os
 import time
 from pathlib import Path
@@ -16,11 +18,21 @@ from hasten.cache.key import cache_dir, digest
 from hasten.distribute.parts import CaseParts
 from hasten.distribute.world import World
 from hasten.engine.job import Planned, with_train
-from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, faster_compiled, fastest_variant
+from hasten.engine.measure import (
+    MEASURE_S,
+    Engaged,
+    Precision,
+    Probe,
+    Variant,
+    explain,
+    faster_compiled,
+    fastest_variant,
+)
 from hasten.feed.rounds import RoundedProgram
 from hasten.feed.staged import Stage, StagedProgram, make_staged, stage_plan
 from hasten.nets.build import divisor
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
+from hasten.observe.clock import Clock
 from hasten.sample.dealt import Dealt
 from hasten.sample.mixed import MixedProgram, make_mixed
 from hasten.sample.program import BatchProgram, BatchSpec, make_program
@@ -30,6 +42,10 @@ OneProgram = BatchProgram | MixedProgram
 Program = OneProgram | StagedProgram | RoundedProgram
 Cases = tuple[int, ...] | Dealt
 
+log = logging.getLogger(__name__)
+
+MEASURE_SHARE = 0.1
+"""Of the time until train.max_seconds that measuring precision and memory format may take."""
 _GIVEN = "set in the configuration"
 _COMPILE_SECONDS = 40.0
 """What compiling a batch program costs on a slow machine; a compiled one saves about four fifths of an eager one."""
@@ -37,8 +53,12 @@ _NETWORK_COMPILE_SECONDS = 1200.0
 """Seconds of eager training below which compiling the network is not even tried: trying costs about a minute."""
 
 
-def settle_variant(planned: Planned, network: nn.Module) -> tuple[Planned, dict[str, Engaged], float]:
+def settle_variant(
+    planned: Planned, network: nn.Module, budget_s: float = math.inf
+) -> tuple[Planned, dict[str, Engaged], float]:
     """Precision and memory format, as set or the fastest measured, and the seconds of a step's forward and backward.
+
+    budget_s: seconds that measuring may take.
 
     Layers that must not, or are set not to, run in a shorter float are kept from it in `network`, in place. Nothing is
     measured, and the seconds are 0, where precision, memory format and compiling are all set.
@@ -51,9 +71,10 @@ def settle_variant(planned: Planned, network: nn.Module) -> tuple[Planned, dict[
     variant, why, seconds = allowed[0], "", 0.0
     if len(allowed) > 1 or train.compile is None:
         probe = probe_of(planned)
-        measured = fastest_variant(network, probe, allowed, cache_dir(planned.config.cache) / "measured")
+        memory = cache_dir(planned.config.cache) / "measured"
+        measured = fastest_variant(network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s))
         variant = measured.variant
-        why = explain(measured, f"{measured.variant} was fastest") if len(allowed) > 1 else ""
+        why = explain(measured) if len(allowed) > 1 else ""
         seconds = measured.seconds[str(variant)] * (planned.config.sample.batch_size or 1) / probe.shape[0]
     precision_why = (_GIVEN if train.precision is not None else why) + kept
     engaged = {
@@ -109,13 +130,36 @@ def example_of(planned: Planned, *, small: bool = False) -> Tensor:
     return image.to(planned.device)
 
 
+def time_left(planned: Planned, clock: Clock) -> float:
+    """Seconds until train.max_seconds; infinite without it."""
+    limit = planned.config.train.max_seconds
+    return math.inf if limit is None else limit - clock.elapsed
+
+
+def fitting_steps(planned: Planned, clock: Clock, step_seconds: float) -> int:
+    """The run's steps; with progressive patches, which last shares of the steps, no more than fit into the time."""
+    steps, left = planned.config.train.steps, time_left(planned, clock)
+    assert steps is not None
+    if not planned.config.sample.stages or not step_seconds or steps * step_seconds <= left:
+        return steps
+    fitting = max(1, int(left / step_seconds))
+    log.warning(
+        "train.max_seconds: %d steps of about %.2g s don't fit into the %.0f s that are left; sample.stages are shares "
+        "of %d steps",
+        steps, step_seconds, left, fitting,
+    )  # fmt: skip
+    return fitting
+
+
 def settle_network(
-    planned: Planned, network: nn.Module, step_seconds: float, world: World | None = None
+    planned: Planned, network: nn.Module, predicted: float, world: World | None = None
 ) -> tuple[Planned, nn.Module, Engaged]:
-    """The network, compiled if that is set, or if the run is long enough for it to pay and it measures faster."""
+    """The network, compiled if that is set, or if the run is long enough for it to pay and it measures faster.
+
+    predicted: seconds that the steps are expected to take.
+    """
     train = planned.config.train
     wanted = train.compile
-    predicted = step_seconds * (train.steps or 0)
     found = network
     if wanted is None and world is not None and world.size > 1:
         # Each would measure for itself, and one might find otherwise than the rest.

@@ -19,20 +19,21 @@ from hasten.engine.measure import Engaged
 from hasten.engine.metric import Metric, counts_of, dice_of
 from hasten.engine.outcome import Outcome
 from hasten.engine.parts import Parts
-from hasten.observe.clock import Clock, process_start_seconds
+from hasten.observe.clock import Clock
 from hasten.observe.env import environment
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, SUMMARY_JSON, read_jsonl, write_json
 
 log = logging.getLogger(__name__)
 
 EXAMPLES = "examples.npz"
+EXAMPLE_CASES = 3
 
 
 def write_summary(out: Path, parts: Parts, clock: Clock, outcome: Outcome, *, import_seconds: float) -> dict[str, Any]:
     """Write summary.json. Its seconds do not overlap and are those of this process; `total` includes the rest of it."""
     spans = clock.seconds
     seconds = {
-        "total": process_start_seconds(),
+        "total": clock.elapsed,
         "import": import_seconds,
         **{name: spans.get(name, 0.0) for name in ("read_plan", "prepare", "tune", "compile", "train")},
         "wait_for_data": outcome.wait_seconds,
@@ -58,6 +59,7 @@ def write_summary(out: Path, parts: Parts, clock: Clock, outcome: Outcome, *, im
         "seconds": seconds,
         "earlier_seconds": outcome.elapsed,
         "steps": outcome.step,
+        "position": outcome.position,
         "samples_per_s": outcome.samples_per_s,
         "skipped_updates": outcome.skipped,
         "validate_beside_seconds": outcome.validate_beside,

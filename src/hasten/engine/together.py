@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import distributed, nn
 
 from hasten.cache.arena import Arena
-from hasten.cache.build import get_arena
+from hasten.cache.build import Tick, get_arena
 from hasten.config.schema import RunConfig, TrainConfig
 from hasten.distribute.agree import by_first, first_here, on_all, require_same
 from hasten.distribute.exchange import case_parts, stored_cases
@@ -22,7 +22,7 @@ from hasten.engine.job import Planned, build_net, plan_run, with_train
 from hasten.engine.measure import Engaged
 from hasten.engine.parts import Parts, build_parts
 from hasten.engine.ranks import rank_mistakes, share_of
-from hasten.engine.settle import example_of, keep_layers, settle_variant
+from hasten.engine.settle import MEASURE_SHARE, example_of, fitting_steps, keep_layers, settle_variant, time_left
 from hasten.nets.surgery.operate import operate
 from hasten.observe.clock import Clock
 
@@ -50,7 +50,7 @@ def put_together(config: RunConfig, plan: Path | None, clock: Clock, strategy: S
 
     def prepare() -> tuple[Arena, CaseParts | None]:
         with first_here(world, group):
-            arena = arena_of(planned, send=send)
+            arena = arena_of(planned, send=send, tick=_within(planned, clock))
         held = _held(planned, strategy, send=send) if config.distribute.parts else None
         return arena, held
 
@@ -65,7 +65,21 @@ def put_together(config: RunConfig, plan: Path | None, clock: Clock, strategy: S
         return parts_of(planned, arena, clock, strategy, group, held)
 
 
-def arena_of(planned: Planned, *, send: bool = False) -> Arena:
+def _within(planned: Planned, clock: Clock) -> Tick:
+    """A tick of the preparation that ends it with a ValueError when train.max_seconds has passed."""
+
+    def tick(done: int, total: int) -> None:
+        if time_left(planned, clock) < 0:
+            limit = planned.config.train.max_seconds
+            raise ValueError(
+                f"train.max_seconds={limit:g}: the time was up when {done} of {total} cases were prepared; they stay "
+                "in the cache, so that the same command goes on after them; or give more time"
+            )
+
+    return tick
+
+
+def arena_of(planned: Planned, *, send: bool = False, tick: Tick | None = None) -> Arena:
     """The run's prepared cases, from the cache or prepared into it.
 
     Where the training cases are dealt into parts it is read for validation alone, and stays in its file; it holds only
@@ -76,8 +90,8 @@ def arena_of(planned: Planned, *, send: bool = False) -> Arena:
         ids = [case.id for case in planned.validation]
         return stored_cases(planned.case_set, ids, config.prepare, config.cache)
     if config.distribute.parts:
-        return get_arena(planned.case_set, config.prepare, replace(config.cache, home="file"))
-    return get_arena(planned.case_set, config.prepare, config.cache, device=str(planned.device), first=first)
+        return get_arena(planned.case_set, config.prepare, replace(config.cache, home="file"), tick=tick)
+    return get_arena(planned.case_set, config.prepare, config.cache, device=str(planned.device), first=first, tick=tick)
 
 
 def _held(planned: Planned, strategy: Strategy, *, send: bool) -> CaseParts:
@@ -113,7 +127,10 @@ def parts_of(
         done = operate(network)
         done = done if done.fused else operate(network, example_of(planned, small=True))
         kept = keep_freed_memory() if planned.device.type == "cpu" else None
-        planned, engaged, seconds = _settle(planned, network, strategy, group)
+        budget_s = MEASURE_SHARE * time_left(planned, clock)
+        planned, engaged, seconds = _settle(planned, network, strategy, group, budget_s)
+        steps = by_first(strategy.world, lambda: fitting_steps(planned, clock, seconds), group=group)
+        planned = with_train(planned, steps=steps)
         if kept is not None:
             engaged["kept host memory"] = kept
         engaged["surgery"] = Engaged(done.fused + done.biases > 0, str(done))
@@ -123,15 +140,15 @@ def parts_of(
 
 
 def _settle(
-    planned: Planned, network: nn.Module, strategy: Strategy, group: Group
+    planned: Planned, network: nn.Module, strategy: Strategy, group: Group, budget_s: float
 ) -> tuple[Planned, dict[str, Engaged], float]:
     """`settle_variant` on rank 0, whose choice is that of all: two that measure might choose differently."""
     world = strategy.world
     if world.size == 1:
-        return settle_variant(planned, network)
+        return settle_variant(planned, network, budget_s)
 
     def measured() -> tuple[TrainConfig, dict[str, Engaged], float]:
-        found, engaged, seconds = settle_variant(planned, network)
+        found, engaged, seconds = settle_variant(planned, network, budget_s)
         return found.config.train, engaged, seconds
 
     train, engaged, seconds = by_first(world, measured, group=group)

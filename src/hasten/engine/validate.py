@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 
 import torch
 from torch import nn
 
+from hasten.config.schema import Triple
 from hasten.distribute.balance import case_costs, validation_share
-from hasten.engine.infer import infer_labels, padded_size
+from hasten.engine.blend import window_starts
+from hasten.engine.infer import Inference, infer_labels, padded_size
 from hasten.engine.metric import Dice, counts_of, dice_of
 from hasten.engine.metrics.gather import counts_over_ranks
 from hasten.engine.parts import Parts
@@ -17,8 +20,16 @@ from hasten.observe.ranges import VALIDATION, Range
 
 
 @Range(VALIDATION)
-def validate(parts: Parts, network: nn.Module, seconds: list[float] | None = None) -> Dice:
+def validate(
+    parts: Parts,
+    network: nn.Module,
+    seconds: list[float] | None = None,
+    *,
+    expired: Callable[[], bool] = lambda: False,
+) -> Dice | None:
     """Dice and IoU over the validation cases, on the prepared voxels. network: as it is trained, but not compiled.
+
+    expired: looked at before each case; once it is true the validation ends, and the result is None.
 
     Each rank looks at cases of its own, and what they count is added up, exactly. seconds: what each case took in the
     validation before, empty for voxels; shares are of like costs by it. It is replaced by what they took in this one.
@@ -29,22 +40,53 @@ def validate(parts: Parts, network: nn.Module, seconds: list[float] | None = Non
     own = [cases[position] for position in mine]
     regions = planned.members
     counts = torch.zeros(len(cases), len(planned.class_names), 3, dtype=torch.int64)
-    taken = torch.zeros(len(cases), dtype=torch.float64)
+    taken, through = torch.zeros(len(cases), dtype=torch.float64), torch.zeros(len(cases), dtype=torch.int64)
     training = network.training
     network.eval()
     before = time.perf_counter()
-    for position, prediction in infer_labels(network, [arena.image(case) for case in own], parts.inference):
+    predictions = infer_labels(network, [arena.image(case) for case in own], parts.inference)
+    while not expired() and (prediction_at := next(predictions, None)) is not None:
+        position, prediction = prediction_at
         label = arena.label(own[position]).to(prediction.device)
         counts[mine[position]] = counts_of(prediction, label, num_classes=arena.num_classes, regions=regions)
         now = time.perf_counter()
         taken[mine[position]], before = now - before, now
+        through[mine[position]] = 1
     network.train(training)
     total, all_taken = counts_over_ranks(counts, counts.dtype), counts_over_ranks(taken, taken.dtype)
+    all_through = counts_over_ranks(through, through.dtype)
     assert total is not None
     assert all_taken is not None
+    assert all_through is not None
+    if not bool(all_through.all()):
+        return None
     if seconds is not None:
         seconds[:] = all_taken.tolist()
     return dice_of(total, planned.class_names)
+
+
+def expected_seconds(parts: Parts, network: nn.Module) -> float:
+    """Seconds that a validation will take, by the time of its smallest case. network: as `validate` takes it."""
+    arena, world = parts.arena, parts.step.strategy.world
+    cases = arena.index(tuple(case.id for case in parts.planned.validation))
+    voxels = [_voxels(parts.inference, tuple(arena.label(case).shape)) for case in cases]  # type: ignore[arg-type]
+    smallest = voxels.index(min(voxels))
+    training = network.training
+    network.eval()
+    for _ in range(2):  # kernels are chosen in the first
+        begin = time.perf_counter()
+        for _, labels in infer_labels(network, [arena.image(cases[smallest])], parts.inference):
+            labels.cpu()
+        spent = time.perf_counter() - begin
+    network.train(training)
+    return spent * sum(voxels) / voxels[smallest] / world.size
+
+
+def _voxels(how: Inference, shape: Triple) -> int:
+    """Voxels of a volume that go through the network, those in several windows as often."""
+    size = padded_size(shape, how)
+    windows = [len(window_starts(side, patch, how.overlap)) for side, patch in zip(size, how.patch, strict=True)]
+    return prod(size) if prod(size) <= how.whole_up_to else prod(windows) * prod(how.patch)
 
 
 def validation_costs(parts: Parts, seconds: Sequence[float] = ()) -> list[float]:

@@ -38,13 +38,20 @@ class _Span:
 
 
 class Clock:
-    """Adds up wall seconds by name, for one thread.
+    """The wall time of a run, and how much of it went where, by name, for one thread.
 
     Different names may nest, and then both count the inner time: "validate" inside "run" is part of "run".
     """
 
-    def __init__(self) -> None:
+    def __init__(self, started: float | None = None) -> None:
+        """started: value of `time.perf_counter()` at which the run began; None is now."""
+        self._started = time.perf_counter() if started is None else started
         self._spans: dict[str, _Span] = {}
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self._started
 
     def span(self, name: str) -> _Span:
         """A context manager whose time is added to `name`."""
@@ -57,6 +64,11 @@ class Clock:
     def seconds(self) -> dict[str, float]:
         """Seconds by name so far, open spans included, in the order of first use."""
         return {name: span.seconds() for name, span in self._spans.items()}
+
+
+def process_start() -> float:
+    """Value of `time.perf_counter()` at which this process was started, for a `Clock` that counts its imports too."""
+    return time.perf_counter() - process_start_seconds()
 
 
 def process_start_seconds() -> float:

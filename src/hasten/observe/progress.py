@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -30,6 +31,8 @@ class Progress:
         self._metric = ""
         self._began = 0.0
         self._due = 0.0
+        self._ends = math.inf
+        """When the time limit is reached."""
         self._first: tuple[int, float] | None = None
         """Step and time of the first update: the speed leaves out what came before it (compiling, the first read)."""
         self._loss: float | None = None
@@ -43,6 +46,7 @@ class Progress:
         self.stop()
         self._total, self._target, self._metric = total_steps, target, SHOWN.get(metric, metric)
         self._first = None
+        self._ends = math.inf
         self._loss = self._score = self._best = self._speed = self._wait = None
         self._began = self._clock()
         self._due = self._began + self._every
@@ -85,6 +89,10 @@ class Progress:
             self._draw(step, now, is_validation=score is not None)
             self._due = now + self._every
 
+    def expect(self, total_steps: int, limit_s: float) -> None:
+        """The run is now expected to end after `total_steps` steps, and must end in `limit_s` seconds."""
+        self._total, self._ends = total_steps, self._clock() + limit_s
+
     def stop(self, message: str = "") -> None:
         """End the display and print `message`; safe to call twice, or before `start`."""
         self._running = False
@@ -110,7 +118,7 @@ class Progress:
         parts = [f"step {step}/{self._total} ({100 * step / max(1, self._total):.0f}%)", _duration(now - self._began)]
         first_step, first_time = self._first or (step, now)
         if first_step < step < self._total:
-            left = (now - first_time) / (step - first_step) * (self._total - step)
+            left = min((now - first_time) / (step - first_step) * (self._total - step), self._ends - now)
             parts[-1] += f", at most {_duration(left)} left"
         if self._score is not None:
             goal = f", target {self._target:.4f}" if self._target is not None else ""

@@ -18,7 +18,7 @@ FIRST = 0.04
 """Share of the peak at which a rise starts."""
 
 
-def one_cycle(step: int, *, steps: int, peak: float, warmup_fraction: float) -> float:
+def one_cycle(step: float, *, steps: int, peak: float, warmup_fraction: float) -> float:
     """Learning rate of a 0-based step: a linear rise from peak / 25, then a cosine fall to peak / 1000.
 
     As L. Smith's one-cycle policy with one momentum.
@@ -84,7 +84,7 @@ class Schedule:
                 "and the shares rise"
             )
 
-    def __call__(self, step: int) -> float:
+    def __call__(self, step: float) -> float:
         if self.kind == "one_cycle":
             return one_cycle(step, steps=self.steps, peak=self.peak, warmup_fraction=self.warmup_fraction)
         warmup = self.warmup
@@ -106,6 +106,52 @@ class Schedule:
         """Steps below the peak at the start."""
         steps = round(self.steps * self.warmup_fraction)
         return max(1, steps) if self.kind == "one_cycle" else min(steps, self.steps - 1)
+
+
+@dataclass(kw_only=True, slots=True)
+class PacedSchedule:
+    """A schedule that can end in fewer steps than it has, and still passes through its whole shape.
+
+    `paced(index)` is the learning rate of 0-based step `index`. It is the schedule's own until `finish_in` makes the
+    rest of it go faster, so that a run with a time limit ends with an annealed learning rate.
+    """
+
+    schedule: Callable[[float], float]
+    steps: int
+    """Length of the schedule."""
+    pace: float = 1.0
+    """Steps of the schedule that one step of the run goes forward."""
+    _step: int = 0
+    _position: float = 0.0
+    """Where `_step` is in the schedule; the steps after it go on from there at `pace`."""
+
+    def __call__(self, index: int) -> float:
+        return self.schedule(self.position(index))
+
+    def position(self, index: int) -> float:
+        """The step of the schedule that 0-based step `index` of the run takes."""
+        return self._position + (index - self._step) * self.pace
+
+    def start_at(self, index: int, position: float) -> None:
+        """Continue from step `index` at this position of the schedule, at the schedule's own pace."""
+        self._step, self._position, self.pace = index, position, 1.0
+
+    def finish_in(self, steps: int, *, index: int) -> None:
+        """From step `index` on, pass through the rest of the schedule in this many steps, or at its own pace."""
+        self.start_at(index, self.position(index))
+        self.pace = max(1.0, (self.steps - self._position) / max(1, steps))
+
+    def reaches(self, step: int, every: int) -> bool:
+        """Whether the `step`-th step (1-based) reaches a multiple of `every` steps of the schedule, or its end."""
+        return self.position(step) // every > self.position(step - 1) // every or self.done(step)
+
+    def done(self, step: int) -> bool:
+        """Whether nothing of the schedule is left after `step` steps."""
+        return self.position(step) >= self.steps - 1e-6
+
+    def end(self, step: int) -> int:
+        """Steps of the whole run at the present pace, seen after `step` steps."""
+        return step + max(0, math.ceil((self.steps - self.position(step)) / self.pace - 1e-6))
 
 
 def scaled_rate(rate: float, batch_size: int, reference_batch: int) -> float:

@@ -115,6 +115,7 @@ class FitConfig:
     target: float | None = None
     """Stop when the area under the ROC curve of validation tiles reaches this."""
     max_seconds: float | None = None
+    """Seconds that the whole run may take, heat maps included; the schedule ends in them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

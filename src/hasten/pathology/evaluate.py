@@ -91,6 +91,15 @@ def scan(slide: Slide, name: str, scorer: Scorer, config: DetectionConfig, folde
     return Scan(heat=heat, grid=grid, scores=scores, points=on_slide(cells, grid.cell))
 
 
+def heat_map_cells(cases: Sequence[SlideCase], config: DetectionConfig) -> int:
+    """Tiles that are scored for the heat maps of these slides."""
+    cells = 0
+    for case in cases:
+        with open_case(case, config.data) as slide:
+            cells += len(tissue_grid(slide, config.tiles, stride_of(config)).cells)
+    return cells
+
+
 def evaluate_slides(
     scorer: Scorer, cases: Sequence[SlideCase], config: DetectionConfig, out: Path
 ) -> tuple[Froc | None, list[SlideResult], str]:

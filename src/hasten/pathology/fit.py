@@ -25,13 +25,15 @@ from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.stop import StopRequest
+from hasten.engine.time_limit import TimeLimit
 from hasten.engine.train_log import TrainLog
 from hasten.engine.update import Update
-from hasten.observe.clock import Clock, process_start_seconds
+from hasten.observe.clock import Clock
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, append_jsonl, read_jsonl, write_jsonl
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, build_schedule
+from hasten.optim.schedule import PacedSchedule
 from hasten.pathology.batches import TileBatches, make_batches
 from hasten.pathology.config import DetectionConfig, dump
 from hasten.pathology.evaluate import TileResult, evaluate_tiles
@@ -40,6 +42,8 @@ from hasten.pathology.network import build_classifier, settle, tile_loss
 from hasten.pathology.tiles import TileSet, num_threads
 
 BEST_PT = "best.pt"
+_READING = 2.0
+"""Time to read a tile from a slide and score it, in that to score one that lies in memory, about."""
 _LOGS = 200
 """Train lines in metrics.jsonl of a full run, about."""
 
@@ -53,9 +57,14 @@ class Parts:
     batches: TileBatches
     validation: TileSet
     variant: Variant
-    steps: int
+    paced: PacedSchedule
     validate_every: int
     engaged: dict[str, Engaged]
+
+    @property
+    def steps(self) -> int:
+        """Of the whole schedule."""
+        return self.paced.steps
 
     @property
     def validated(self) -> nn.Module:
@@ -92,21 +101,24 @@ def make_parts(config: DetectionConfig, tiles: TileSet, validation: TileSet) -> 
     engaged["batched augmentation"] = Engaged(True, f"one program for a batch; compiled: {batches.program.why}")
     per_epoch = -(-len(batches.program.train_cases) // train.batch_size)
     steps = train.steps or max(1, round(train.epochs * per_epoch))
-    return Parts(
-        config=config, step=_step(config, network, variant, steps, device), batches=batches, validation=validation,
-        variant=variant, steps=steps, validate_every=train.validate_every or per_epoch, engaged=engaged,
-    )  # fmt: skip
-
-
-def _step(config: DetectionConfig, network: nn.Module, variant: Variant, steps: int, device: torch.device) -> TrainStep:
-    train = config.train
     settings = TrainConfig(
         optimizer=train.optimizer, learning_rate=train.learning_rate, weight_decay=train.weight_decay,
         warmup_fraction=train.warmup_fraction,
     )  # fmt: skip
+    paced = PacedSchedule(schedule=build_schedule(settings, steps, train.batch_size), steps=steps)
+    return Parts(
+        config=config, step=_step(config, network, variant, settings, paced, device), batches=batches, paced=paced,
+        validation=validation, variant=variant, validate_every=train.validate_every or per_epoch, engaged=engaged,
+    )  # fmt: skip
+
+
+def _step(
+    config: DetectionConfig, network: nn.Module, variant: Variant, settings: TrainConfig, paced: PacedSchedule,
+    device: torch.device,
+) -> TrainStep:  # fmt: skip
+    train = config.train
     update = Update(
-        weights=network, optimizer=build_optimizer(network, settings),
-        schedule=build_schedule(settings, steps, train.batch_size),
+        weights=network, optimizer=build_optimizer(network, settings), schedule=paced,
         average=average_of(network) if train.ema > 0 else None, average_decay=train.ema, clip_norm=train.clip_norm,
         scaler=scaler_for(device, variant.precision),
     )  # fmt: skip
@@ -132,15 +144,43 @@ class Fitted:
 class Fit:
     """One training in a run directory, from where its last checkpoint left it."""
 
-    def __init__(self, parts: Parts, out: Path, clock: Clock, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        out: Path,
+        clock: Clock,
+        progress: Progress | None,
+        *,
+        cells: int = 0,
+        reserve_s: float = 0.0,
+    ) -> None:
+        """cells: of the heat maps that follow the training; reserve_s: seconds that the caller needs after the run."""
         self.parts, self.out, self.clock, self.progress = parts, out, clock, progress
         self.kept, self.saver, self.stop = Checkpoints(out / CHECKPOINTS), Saver(), StopRequest()
         self.first, self.elapsed, self.wait_seconds = 0, 0.0, 0.0
         self.best = Best(value=math.nan, step=0)
         self.last: TileResult | None = None
         self.status = "finished"
-        self._offset = process_start_seconds() - time.perf_counter()
+        train, num_tiles = parts.config.train, len(parts.validation.label)
+        expected_s = self._expected_seconds() if train.max_seconds is not None else 0.0
+        self.limit = TimeLimit(
+            seconds=train.max_seconds, time_s=self.time_s, paced=parts.paced, validate_every=parts.validate_every,
+            validation_s=expected_s, repeated=_READING * cells / num_tiles, reserve_s=reserve_s,
+            has_target=train.target is not None, world=parts.step.strategy.world, device=parts.step.device,
+        )  # fmt: skip
         self.log = self._log_from(0)
+
+    def _expected_seconds(self) -> float:
+        """Of a validation, by the time of some of its tiles."""
+        scorer, tiles = self.parts.scorer(), self.parts.validation.image
+        scorer.network.eval()
+        some = tiles[: scorer.batch_size]
+        for _ in range(2):  # kernels are chosen in the first
+            begin = time.perf_counter()
+            scorer(some)
+            spent = time.perf_counter() - begin
+        scorer.network.train()
+        return spent * len(tiles) / len(some)
 
     def resume(self) -> None:
         """Go on from checkpoints/last.pt, if there is one. Raises ValueError where it does not fit the settings."""
@@ -153,6 +193,7 @@ class Fit:
             scaler=update.scaler, where=str(found.path),
         )  # fmt: skip
         self.elapsed = float(found.content["extra"]["elapsed"])
+        self.parts.paced.start_at(self.first, found.content["extra"].get("position", self.first))
         update.skipped.fill_(int(found.content["extra"]["skipped"]))
         self.log = self._log_from(self.first)
         self.log.losses = list(found.content["extra"]["losses"].to(self.parts.step.device).unbind(0))
@@ -161,8 +202,8 @@ class Fit:
         write_jsonl(path, [record for record in read_jsonl(path) if record.get("step", 0) <= self.first])
 
     def time_s(self) -> float:
-        """Seconds since the run's process started, those of earlier processes of the run included."""
-        return self.elapsed + self._offset + time.perf_counter()
+        """Seconds of the run, those of earlier processes of it included."""
+        return self.elapsed + self.clock.elapsed
 
     def run(self) -> Fitted:
         """Train to the end, to the target, to the time limit, or until asked to stop."""
@@ -201,24 +242,28 @@ class Fit:
 
     def _after(self, step: int) -> bool:
         """What follows a step; whether it was the last."""
-        parts, last = self.parts, step == self.parts.steps
+        parts, trained_s = self.parts, self.clock.seconds["train"] + self.wait_seconds
+        self.limit.after_step(step, trained_s)
+        last = self.limit.over or parts.paced.done(step)
         if step % max(1, parts.steps // _LOGS) == 0 or last:
             self._write_log(step)
-        validates = step % parts.validate_every == 0 or last
-        if validates:
+        saves = last or parts.paced.reaches(step, parts.validate_every)
+        if last or (saves and self.limit.allows_validation(trained_s)):
             self._validate(step)
-        if self.stop.agreed() is not None and self.status == "finished":
-            self.status = "interrupted"
+        if self.status == "finished":
+            if self.stop.agreed() is not None:
+                self.status = "interrupted"
+            elif last and step < parts.steps:
+                self.status = "time_up"
         ends = last or self.status != "finished"
-        if validates or ends:
+        if saves or ends:
             with self.clock.span("checkpoint"):
                 self.saver.save(self._state(step), self.kept.write)
         return ends
 
     def _write_log(self, step: int) -> None:
-        schedule, skipped = self.parts.step.update.schedule, int(self.parts.step.update.skipped)
-        assert schedule is not None
-        line = self.log.write(step, rate=schedule(step - 1), time_s=self.time_s(), skipped=skipped)
+        paced, skipped = self.parts.paced, int(self.parts.step.update.skipped)
+        line = self.log.write(step, rate=paced(step - 1), time_s=self.time_s(), skipped=skipped)
         if not math.isfinite(line["loss"]):
             rate = self.parts.config.train.learning_rate
             raise ValueError(
@@ -226,6 +271,7 @@ class Fit:
             )
         if self.progress is not None:
             shown = {name: line[name] for name in ("loss", "samples_per_s", "wait_share")}
+            self.progress.expect(paced.end(step), self.limit.left_s)
             self.progress.update(step, **shown)
 
     def _validate(self, step: int) -> None:
@@ -238,6 +284,7 @@ class Fit:
         spent, now = time.perf_counter() - begin, self.time_s()
         self._record({"kind": "validation", "step": step, "time_s": now, "seconds": spent, **asdict(found)})
         self.log.pause(spent)
+        self.limit.validated(spent)
         self.last = found
         if not self.best.value >= found.auc:
             self.best = Best(value=found.auc, step=step)
@@ -245,8 +292,6 @@ class Fit:
                 self.saver.save(self._model(network), partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
         if train.target is not None and found.auc >= train.target:
             self.status = "target_reached"
-        elif train.max_seconds is not None and now >= train.max_seconds:
-            self.status = "time_up"
 
     def _model(self, network: nn.Module) -> dict[str, Any]:
         parts, best = self.parts, self.best
@@ -257,7 +302,10 @@ class Fit:
 
     def _state(self, step: int) -> dict[str, Any]:
         update = self.parts.step.update
-        extra = {"elapsed": self.time_s(), "losses": self.log.pending(), "skipped": int(update.skipped)}
+        extra = {
+            "elapsed": self.time_s(), "position": self.parts.paced.position(step), "losses": self.log.pending(),
+            "skipped": int(update.skipped),
+        }  # fmt: skip
         return training_state(
             network=update.weights, optimizer=update.optimizer, step=step, average=update.average,
             scaler=update.scaler, extra=extra,

@@ -51,7 +51,7 @@ def settle(network: nn.Module, config: DetectionConfig, device: torch.device) ->
             device=device,
         )  # fmt: skip
         measured = fastest_variant(network, probe, allowed, cache_dir(CacheConfig()) / "measured")
-        variant, why = measured.variant, explain(measured, f"{measured.variant} was fastest")
+        variant, why = measured.variant, explain(measured)
     engaged = {
         "precision": Engaged(variant.precision != "fp32", f"{variant.precision}: {why}{told}"),
         "channels-last": Engaged(variant.channels_last, why),

@@ -12,7 +12,7 @@ from typing import Any
 from hasten.cases.slide.listing import SlideCase, find_slides, split_slides
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.stop import Stopped
-from hasten.observe.clock import Clock, process_start_seconds
+from hasten.observe.clock import Clock
 from hasten.observe.env import environment
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import (
@@ -24,7 +24,7 @@ from hasten.observe.rundir import (
     write_json,
 )
 from hasten.pathology.config import DetectionConfig, dump
-from hasten.pathology.evaluate import evaluate_slides, write_froc
+from hasten.pathology.evaluate import evaluate_slides, heat_map_cells, write_froc
 from hasten.pathology.fit import BEST_PT, Fit, Fitted, Parts, make_parts
 from hasten.pathology.page import write_page
 from hasten.pathology.tiles import pick_tiles, read_tiles, require_both
@@ -35,23 +35,32 @@ Slides = tuple[tuple[SlideCase, ...], tuple[SlideCase, ...]]
 
 
 def train_detection(
-    config: DetectionConfig, out: str | Path, progress: Progress | None = None, *, resume: bool = False
+    config: DetectionConfig,
+    out: str | Path,
+    progress: Progress | None = None,
+    *,
+    resume: bool = False,
+    started: float | None = None,
 ) -> dict[str, Any]:
     """Train on the slides of `data.source` in the run directory `out`, and return what its summary.json holds.
 
     Writes run.yaml, env.json, metrics.jsonl, checkpoints/, and of the slides that were held out heat_maps/,
     detections.csv, froc.json and report.html. resume: go on from checkpoints/last.pt; on a CPU the result is bit for
     bit that of a run that was never stopped. Raises ValueError for bad input before anything is trained; Stopped, a
-    KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1.
+    KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1. started: as in `hasten.train`.
     """
-    out, clock, started = Path(out), Clock(), process_start_seconds()
+    out, clock = Path(out), Clock(started)
+    imported = clock.elapsed
     existed = out.exists()
     create_run_dir(out, resume=resume)
     try:
         slides, parts = _prepare(config, clock)
-        fit = Fit(parts, out, clock, progress)
+        # Only a time limit asks how long the heat maps will take.
+        cells = heat_map_cells(slides[1], config) if config.train.max_seconds is not None else 0
+        fit = Fit(parts, out, clock, progress, cells=cells, reserve_s=imported)
         if resume:
             fit.resume()
+        fit.limit.require(clock)
         temporary = out / f".{RUN_YAML}"
         temporary.write_text(dump(config), encoding="utf-8")
         temporary.replace(out / RUN_YAML)
@@ -66,7 +75,7 @@ def train_detection(
         if fitted.status == "interrupted":
             assert fit.stop.asked is not None
             raise Stopped(f"stopped at step {fitted.step}; go on with: {command}", fit.stop.asked)
-        return _conclude(config, out, parts, fitted, slides, clock, started)
+        return _conclude(config, out, parts, fitted, slides, clock, imported)
     except OSError as error:
         raise ValueError(
             f"{out}: the run was stopped, as it could not be written to ({error.strerror or error}); make room there "
@@ -94,7 +103,7 @@ def _prepare(config: DetectionConfig, clock: Clock) -> tuple[Slides, Parts]:
 
 
 def _conclude(
-    config: DetectionConfig, out: Path, parts: Parts, fitted: Fitted, slides: Slides, clock: Clock, started: float
+    config: DetectionConfig, out: Path, parts: Parts, fitted: Fitted, slides: Slides, clock: Clock, imported: float
 ) -> dict[str, Any]:
     """Heat maps and FROC by the best weights, the summary and the page."""
     network = parts.validated
@@ -114,10 +123,11 @@ def _conclude(
         "last": asdict(fitted.last) if fitted.last is not None else None,
         "froc": {name: content.get(name) for name in ("score", "rates", "sensitivity", "lesions", "images", "why")},
         "steps": fitted.step,
+        "position": parts.paced.position(fitted.step),
         "samples_per_s": fitted.samples_per_s,
         "wait_share": fitted.wait_share,
         "skipped_updates": int(parts.step.update.skipped),
-        "seconds": {"total": process_start_seconds(), "import": started, **spans},
+        "seconds": {"total": clock.elapsed, "import": imported, **spans},
         "slides": {"train": len(slides[0]), "validation": len(slides[1])},
         "tiles": {"train": len(parts.batches.label), "validation": len(parts.validation.label)},
         "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},

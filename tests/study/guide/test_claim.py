@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from hasten.study.compare import Comparison, compare
+from hasten.observe.compare import Comparison, compare
 from hasten.study.guide.claim import Budget, apart, judged
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.study.compare import Compared, Comparison
+from hasten.observe.compare import Compared, Comparison
 from hasten.study.guide.claim import Guidance, Outcome
 from hasten.study.guide.claims import CLAIMS
 from hasten.study.guide.needs import missing

@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from hasten.study.compare import compare
+from hasten.observe.compare import compare
 from hasten.study.guide.claim import Guidance, Outcome, Result, judged, unmeasured
 from hasten.study.guide.figure import intervals
 from hasten.study.guide.show import summary, terminal_table, write

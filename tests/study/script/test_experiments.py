@@ -364,7 +364,7 @@ def test_times_in_turns(probe):
 
 
 def test_the_interval_is_that_of_compare(probe):
-    from hasten.study.compare import judge
+    from hasten.observe.compare import judge
 
     draw = random.Random(1)
     for rounds in (5, 6, 9, 15):

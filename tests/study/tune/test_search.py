@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.study.compare import judge
+from hasten.observe.compare import judge
 from hasten.study.tune.search import Kind, Measured, Rules, Searched, Space, Stage, search
 from hasten.study.tune.setting import Setting
 

@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch.utils._pytree import tree_leaves
 
+from hasten.observe.compare import Compared, Comparison, compare
 from hasten.observe.load import LoadMeter
-from hasten.study.compare import Compared, Comparison, compare
 
 Verdict = Literal["holds", "does not hold", "can't tell", "not measured"]
 Wanted = Literal["faster", "not slower", "slower"]

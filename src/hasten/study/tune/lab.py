@@ -14,8 +14,8 @@ from torch import Tensor
 from hasten.engine.measure import Trace, agrees
 from hasten.engine.shortage import out_of_memory
 from hasten.nets.random_state import random_state_kept
+from hasten.observe.compare import Compared, Comparison, compare
 from hasten.observe.load import BUSY, LoadMeter
-from hasten.study.compare import Compared, Comparison, compare
 from hasten.study.tune.search import TRAINS, Kind, Measured, Stage
 from hasten.study.tune.setting import Setting
 from hasten.study.tune.workshop import Arm, Workshop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -61,6 +62,7 @@ def compare(
     least: float = 0.03,
     seconds: float = 30.0,
     warmup: int = 1,
+    hopeless: float = math.inf,
     meter: LoadMeter | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
@@ -69,6 +71,7 @@ def compare(
     arms: calls by name; one that returns a float is recorded by that (seconds), any other by its wall time, for which
     `sync` waits for the device. rounds: at least and at most so many, after `warmup` unrecorded ones; `seconds` is when
     a new round is no longer begun, however many were made. least: a gain or loss below this share counts as none.
+    hopeless: an arm whose best of two or more times is over this many times the best of all is not timed again.
     A gain is faster or slower only if its whole interval says so, and unclear wherever others used over 0.3 cores.
     """
     assert base in arms
@@ -78,7 +81,10 @@ def compare(
     begun = clock()
     for number in range(warmup + rounds[1]):
         order = list(arms)[:: 1 if number % 2 == 0 else -1]
+        best = min((min(each) for each in times.values() if each), default=math.inf)
         for name in order:
+            if len(times[name]) > 1 and name != base and min(times[name]) > hopeless * best:
+                continue
             start = clock()
             given = arms[name]()
             if sync is not None:
@@ -89,7 +95,8 @@ def compare(
         done = number + 1 - warmup
         if done >= 1 and clock() - begun > seconds:
             break
-        if done >= rounds[0] and all(judge(times[base], times[name], least)[3] != "unclear" for name in arms):
+        judged = [name for name in arms if len(times[name]) == done]
+        if done >= rounds[0] and all(judge(times[base], times[name], least)[3] != "unclear" for name in judged):
             break
     others = meter.others()
     return Comparison(base=base, seconds=times, others=others, arms=_judged(times, base, least, others))
@@ -105,14 +112,17 @@ def _judged(times: dict[str, list[float]], base: str, least: float, others: floa
         if others > BUSY:
             verdict, why = "unclear", f"other programs used {others:.1f} cores meanwhile"
         elif verdict == "unclear":
-            why = f"the runs spread too much, after {len(times[base])} rounds"
+            why = f"the runs spread too much, after {len(times[name])} rounds"
         found[name] = Compared(arm=name, gain=gain, low=low, high=high, verdict=verdict, why=why)
     return found
 
 
 def judge(base: list[float], arm: list[float], least: float) -> tuple[float, float, float, Verdict]:
-    """Median gain of the paired rounds, the ends of its interval, and the verdict: unclear for fewer than 5 rounds."""
-    ratios = sorted(one / other for one, other in zip(base, arm, strict=True))
+    """Median gain of the paired rounds, the ends of its interval, and the verdict: unclear for fewer than 5 rounds.
+
+    An arm that was given up has fewer rounds than the base.
+    """
+    ratios = sorted(one / max(other, 1e-9) for one, other in zip(base, arm, strict=False))
     n, gain = len(ratios), statistics.median(ratios)
     # The interval from the k-th smallest to the k-th largest misses the median with probability 2 * P(Bin(n, 1/2) < k).
     k, missed, term = 0, 0.0, 0.5**n

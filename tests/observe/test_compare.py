@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hasten.study.compare import compare, judge
+from hasten.observe.compare import compare, judge
 
 
 class FakeMeter:
@@ -83,3 +83,10 @@ def test_the_interval_holds_the_true_gain_about_as_often_as_it_says(n):
 def test_fewer_than_five_rounds_say_nothing():
     assert judge([2.0] * 4, [1.0] * 4, 0.03)[3] == "unclear"
     assert judge([2.0] * 5, [1.0] * 5, 0.03)[3] == "faster"
+
+
+def test_a_hopeless_arm_is_timed_twice():
+    found = compare(arms(old=[4.0], worse=[9.0], new=[2.0]), base="old", meter=FakeMeter(), hopeless=2.0)
+    assert {name: len(times) for name, times in found.seconds.items()} == {"old": 6, "worse": 2, "new": 6}
+    assert found.arms["new"].verdict == "faster"
+    assert found.arms["worse"].gain < 1

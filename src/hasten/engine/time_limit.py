@@ -1,0 +1,156 @@
+"""`train.max_seconds` kept: the rest of the schedule, validations and the closing work fit into the time that is left.
+
+A limit that only stops a run leaves a learning rate that was never annealed. Here the time that a step takes is
+measured as the run goes, and the schedule is paced so that it ends when the time does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from hasten.distribute.agree import from_first
+from hasten.distribute.world import World
+from hasten.engine.parts import Parts
+from hasten.engine.summary import EXAMPLE_CASES
+from hasten.engine.validate import expected_seconds
+from hasten.observe.clock import Clock
+from hasten.optim.schedule import PacedSchedule
+
+_CLOSING_S = 1.0
+"""Seconds after the last validation for checkpoints, trackers and summary.json."""
+_VALIDATION_SHARE = 0.2
+_TARGET_SHARE = 0.5
+"""Of the time since the first step, what validations before the last one may take, without and with a target."""
+_LOOK_S = 1.0
+"""Seconds between two looks at the clock."""
+
+
+@dataclass(kw_only=True)
+class TimeLimit:
+    """What still fits into a run's time. Without a limit (`seconds` None) everything fits and nothing is paced.
+
+    Ranks decide together: rank 0's clock counts. All ranks make the same calls at the same steps.
+    """
+
+    seconds: float | None
+    """Of the whole run, from its start."""
+    time_s: Callable[[], float]
+    """Seconds of the run so far."""
+    paced: PacedSchedule
+    validate_every: int
+    """Steps of the schedule between validations."""
+    validation_s: float
+    """Seconds of a validation: expected, then of the last one."""
+    repeated: float
+    """Time of the inference that follows the last validation, such as the report's examples, in validations."""
+    reserve_s: float
+    """Seconds that the caller needs after the last validation."""
+    has_target: bool
+    world: World
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        self.over = False
+        """Whether no further step fits."""
+        self._step_s = 0.0
+        self._validating_s = 0.0
+        self._share = _TARGET_SHARE if self.has_target else _VALIDATION_SHARE
+        self._due = self._looks = 0
+        self._mark: tuple[int, float] | None = None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the limit; infinite without one."""
+        return math.inf if self.seconds is None else self.seconds - self.time_s()
+
+    @property
+    def closing_s(self) -> float:
+        """Seconds needed after the last validation."""
+        return _CLOSING_S + self.reserve_s + self.repeated * self.validation_s
+
+    def require(self, clock: Clock) -> None:
+        """Raise ValueError if starting took all the time there is. clock: with the spans of the start."""
+        if from_first(self.world, self.expired()):
+            assert self.seconds is not None
+            spent = ", ".join(f"{name.replace('_', ' ')} {value:.0f} s" for name, value in clock.seconds.items())
+            raise ValueError(
+                f"train.max_seconds={self.seconds:g}: no time is left to train. The run has taken "
+                f"{self.time_s():.0f} s, {clock.elapsed:.0f} s of it to start this process ({spent}), and "
+                f"{self.closing_s:.0f} s are kept for what follows the training. Give more; prepared cases stay in the "
+                "cache, so the next start is faster"
+            )
+
+    def after_step(self, step: int, trained_s: float) -> None:
+        """Pace the schedule to the time that is left. trained_s: seconds spent in all steps of this process so far."""
+        if self.seconds is None or step < self._due:
+            return
+        if self.device.type == "cuda":
+            # Kernels that only wait in the queue have cost no time yet.
+            torch.cuda.synchronize(self.device)
+        steps, self._due = from_first(self.world, self._fitting(step, trained_s))
+        if steps is None:
+            return
+        self.over = steps < 1
+        self.paced.finish_in(steps, index=step)
+
+    def _fitting(self, step: int, trained_s: float) -> tuple[int | None, int]:
+        """Steps that still fit, None before a step has been timed, and the step at which to look again."""
+        if self._mark is None:
+            # The first step is no measure of the others: libraries are loaded and kernels chosen in it.
+            self._mark = (step, trained_s)
+            return (None if self.left_s > self.closing_s else 0), step + 1
+        first, before = self._mark
+        measured = max(1e-9, (trained_s - before) / (step - first))
+        # A mean of the first looks, then a moving one: a single step says little.
+        self._looks += 1
+        self._step_s += max(0.25, 1 / self._looks) * (measured - self._step_s)
+        self._mark = (step, trained_s)
+        left = self.left_s - self.closing_s - self.validation_s
+        left -= min(self._validations_left(step) * self.validation_s, self._share * max(0.0, left))
+        after = min(int(_LOOK_S / self._step_s), 2 * (step - first))
+        return math.floor(left / self._step_s), step + max(1, after)
+
+    def _validations_left(self, step: int) -> int:
+        """Before the last one."""
+        every = self.validate_every
+        return math.ceil(self.paced.steps / every) - 1 - int(self.paced.position(step) // every)
+
+    def allows_validation(self, trained_s: float) -> bool:
+        """Whether a validation before the last one fits: beside the last one, and as a share of the time so far."""
+        if self.seconds is None:
+            return True
+        fits = self.left_s - self.closing_s > 2 * self.validation_s
+        spent = self._validating_s + self.validation_s
+        fits &= spent <= self._share * (spent + trained_s)
+        return from_first(self.world, fits)
+
+    def validated(self, seconds: float) -> None:
+        """A validation took this long."""
+        self.validation_s = seconds
+        self._validating_s += seconds
+
+    def expired(self) -> bool:
+        """Whether only the closing work still fits: a validation under way is given up."""
+        return self.left_s <= self.closing_s
+
+
+def limit_of(parts: Parts, time_s: Callable[[], float], reserve_s: float) -> TimeLimit:
+    """The time limit of a run. time_s, reserve_s: as in `TimeLimit`."""
+    train, strategy = parts.planned.config.train, parts.step.strategy
+    limited = train.max_seconds is not None
+    return TimeLimit(
+        seconds=train.max_seconds,
+        time_s=time_s,
+        paced=parts.paced,
+        validate_every=train.validate_every or parts.paced.steps,
+        validation_s=expected_seconds(parts, strategy.whole(parts.validated)) if limited else 0.0,
+        repeated=min(1.0, EXAMPLE_CASES / len(parts.planned.validation)),
+        reserve_s=reserve_s,
+        has_target=train.target is not None,
+        world=strategy.world,
+        device=parts.planned.device,
+    )

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hasten.distribute.strategy import alone
+from hasten.engine.time_limit import TimeLimit
+from hasten.observe.clock import Clock
+from hasten.optim.schedule import PacedSchedule, Schedule
+
+STEPS = 1500
+EVERY = 50
+
+
+@dataclass
+class Simulated:
+    """A run whose steps and validations take the seconds that they are told to."""
+
+    seconds: float | None
+    start_s: float = 10.0
+    step_s: list[float] = field(default_factory=lambda: [0.5])
+    validation_s: float = 4.0
+    reserve_s: float = 3.0
+    estimate: float = 8.0
+    has_target: bool = False
+    now: float = 0.0
+    steps: int = 0
+    validations: int = 0
+
+    def run(self) -> PacedSchedule:
+        self.now, trained = self.start_s, 0.0
+        paced = PacedSchedule(schedule=Schedule(steps=STEPS, peak=1.0), steps=STEPS)
+        limit = TimeLimit(
+            seconds=self.seconds, time_s=lambda: self.now, paced=paced, validate_every=EVERY,
+            validation_s=self.estimate, repeated=0.1, reserve_s=self.reserve_s, has_target=self.has_target,
+            world=alone().world, device=torch.device("cpu"),
+        )  # fmt: skip
+        limit.require(Clock())
+        while True:
+            spent = self.step_s[self.steps % len(self.step_s)]
+            self.now, trained, self.steps = self.now + spent, trained + spent, self.steps + 1
+            limit.after_step(self.steps, trained)
+            ends = limit.over or paced.done(self.steps)
+            if ends or (paced.reaches(self.steps, EVERY) and limit.allows_validation(trained)):
+                if limit.expired():
+                    break
+                self.now += self.validation_s
+                self.validations += 1
+                limit.validated(self.validation_s)
+            if ends:
+                break
+        self.now += 0.1 * self.validation_s + self.reserve_s + 0.5
+        return paced
+
+
+def test_without_a_limit_nothing_is_paced() -> None:
+    run = Simulated(seconds=None)
+    paced = run.run()
+    assert (run.steps, run.validations, paced.pace) == (STEPS, STEPS // EVERY, 1.0)
+
+
+def test_a_limit_that_is_far_changes_nothing() -> None:
+    run = Simulated(seconds=1e5, has_target=True)
+    paced = run.run()
+    assert (run.steps, run.validations, paced.pace) == (STEPS, STEPS // EVERY, 1.0)
+
+
+@settings(max_examples=200)
+@given(
+    seconds=st.floats(60, 3000), step_s=st.lists(st.floats(0.02, 2.0), min_size=1, max_size=9),
+    validation_s=st.floats(0.1, 8.0), estimate=st.floats(0.1, 20.0), has_target=st.booleans(),
+)  # fmt: skip
+def test_a_run_ends_in_its_time_with_an_annealed_rate(
+    seconds: float, step_s: list[float], validation_s: float, estimate: float, has_target: bool
+) -> None:
+    run = Simulated(seconds=seconds, step_s=step_s, validation_s=validation_s, estimate=estimate, has_target=has_target)
+    paced = run.run()
+    longest = max(step_s)
+    assert run.now <= seconds + longest + 0.01 * seconds
+    assert run.validations >= 1
+    assert paced.position(run.steps) >= 0.8 * STEPS
+    if seconds > 200:
+        unhurried = STEPS * sum(step_s) / len(step_s)
+        assert run.now >= 0.7 * min(seconds, unhurried)
+
+
+def test_the_time_is_used() -> None:
+    run = Simulated(seconds=120.0)
+    paced = run.run()
+    assert 110 < run.now <= 120
+    assert paced.done(run.steps)
+    assert paced(run.steps - 1) < 0.05
+
+
+def test_a_machine_that_slows_down_half_way() -> None:
+    run = Simulated(seconds=120.0, step_s=[0.2] * 200 + [1.0] * 2000)
+    paced = run.run()
+    assert run.now <= 121
+    assert paced.position(run.steps) > 0.97 * STEPS
+
+
+def test_validations_take_a_fifth_at_most_or_a_half_where_a_target_waits_for_them() -> None:
+    run = Simulated(seconds=600.0, step_s=[0.2], validation_s=10.0)
+    run.run()
+    assert (run.validations - 1) * 10.0 <= 0.2 * 600
+    waiting = Simulated(seconds=600.0, step_s=[0.2], validation_s=10.0, has_target=True)
+    waiting.run()
+    assert waiting.validations > run.validations
+    assert waiting.now <= 606
+
+
+def test_no_time_to_train_is_an_error_that_says_where_it_went() -> None:
+    with pytest.raises(ValueError, match=r"train.max_seconds=12: no time is left to train. The run has taken 10 s"):
+        Simulated(seconds=12.0).run()
+
+
+def test_one_step_that_is_longer_than_all_the_time() -> None:
+    run = Simulated(seconds=60.0, step_s=[100.0])
+    run.run()
+    assert (run.steps, run.validations) == (1, 0)
