@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,16 @@ from hasten.engine.summary import write_examples, write_summary
 from hasten.engine.together import put_together
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.env import environment
+from hasten.observe.lock import run_lock
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import (
     CHECKPOINTS,
     ENV_JSON,
-    LOGS,
     PLAN_JSON,
-    RANKS,
     RUN_YAML,
     SUMMARY_JSON,
     create_run_dir,
+    undo_start,
     write_json,
 )
 from hasten.observe.trackers import check_trackers
@@ -70,7 +70,10 @@ def train(
     with joined(world, config.distribute, pick_device(config.train.device, world)):
         strategy = build_strategy(config.distribute, world)
         try:
-            return _train(config, Path(out), Path(plan) if plan is not None else None, resume, progress, strategy)
+            with ExitStack() as stack:
+                lock = run_lock(Path(out), resume=resume, patient=world.restarts > 0)
+                on_all(world, lambda: stack.enter_context(lock) if world.first else None)
+                return _train(config, Path(out), Path(plan) if plan is not None else None, resume, progress, strategy)
         finally:
             strategy.close()
 
@@ -85,8 +88,7 @@ def _train(
         return done
     clock = Clock()
     started = process_start_seconds()
-    existed = out.exists()
-    on_all(world, lambda: _begin_folder(out, resume=resume) if world.first else None)
+    on_all(world, lambda: create_run_dir(out, resume=resume) if world.first else None)
     try:
         parts = put_together(config, plan, clock, strategy)
         if resume:
@@ -97,7 +99,7 @@ def _train(
             _write_records(out, parts, resume=resume)
     except BaseException:
         if not resume and world.first:
-            _take_back(out, itself=not existed)
+            undo_start(out)
         raise
     try:
         with loop.observed if world.first else nullcontext():
@@ -113,11 +115,6 @@ def _train(
         said = f"stopped at step {outcome.step}; go on with: {_resume_command(out)}" if world.first else ""
         raise Stopped(said, loop.asked)
     return summary
-
-
-def _begin_folder(out: Path, *, resume: bool) -> None:
-    _clear_away(out, resume=resume)
-    create_run_dir(out, resume=resume)
 
 
 def _conclude(out: Path, loop: Loop, clock: Clock, outcome: Outcome, *, import_seconds: float) -> dict[str, Any]:
@@ -192,22 +189,3 @@ def _write_records(out: Path, parts: Parts, *, resume: bool) -> None:
         engaged = {name: dataclasses.asdict(engaged) for name, engaged in parts.engaged.items()}
         write_json(out / PLAN_JSON, {**plan_to_dict(parts.planned), "engaged": engaged})
     write_json(out / ENV_JSON, environment())
-
-
-def _clear_away(out: Path, *, resume: bool) -> None:
-    """What a killed process left: half-written checkpoints, or a folder in which nothing had begun."""
-    folder = out / CHECKPOINTS
-    if resume:
-        for left in folder.glob(".*.pt.*"):
-            left.unlink(missing_ok=True)
-    elif out.is_dir() and not {path.name for path in out.iterdir()} - {CHECKPOINTS, LOGS, RANKS, f".{RUN_YAML}"}:
-        _take_back(out, itself=False)
-
-
-def _take_back(out: Path, *, itself: bool) -> None:
-    """Remove what this run made before its first step, so that the same command can be given again."""
-    for name in (f".{RUN_YAML}", RUN_YAML, PLAN_JSON, ENV_JSON):
-        (out / name).unlink(missing_ok=True)
-    for folder in [out / CHECKPOINTS, out] if itself else [out / CHECKPOINTS]:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()

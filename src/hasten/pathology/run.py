@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import shlex
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hasten.cases.slide.listing import SlideCase, find_slides, split_slides
+from hasten.distribute.world import detect_world
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.stop import Stopped
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.env import environment
+from hasten.observe.lock import run_lock
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import (
     CHECKPOINTS,
@@ -21,6 +22,7 @@ from hasten.observe.rundir import (
     RUN_YAML,
     SUMMARY_JSON,
     create_run_dir,
+    undo_start,
     write_json,
 )
 from hasten.pathology.config import DetectionConfig, dump
@@ -44,8 +46,12 @@ def train_detection(
     bit that of a run that was never stopped. Raises ValueError for bad input before anything is trained; Stopped, a
     KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1.
     """
-    out, clock, started = Path(out), Clock(), process_start_seconds()
-    existed = out.exists()
+    with run_lock(Path(out), resume=resume, patient=detect_world().restarts > 0):
+        return _train(config, Path(out), progress, resume=resume)
+
+
+def _train(config: DetectionConfig, out: Path, progress: Progress | None, *, resume: bool) -> dict[str, Any]:
+    clock, started = Clock(), process_start_seconds()
     create_run_dir(out, resume=resume)
     try:
         slides, parts = _prepare(config, clock)
@@ -58,7 +64,7 @@ def train_detection(
         write_json(out / ENV_JSON, environment())
     except BaseException:
         if not resume:
-            _take_back(out, itself=not existed)
+            undo_start(out)
         raise
     command = f"hasten train --resume --out {shlex.quote(str(out))}"
     try:
@@ -126,13 +132,3 @@ def _conclude(
     write_json(out / SUMMARY_JSON, summary)
     write_page(out, summary, content, results)
     return summary
-
-
-def _take_back(out: Path, *, itself: bool) -> None:
-    """Remove what this run made before its first step, so that the same command can be given again."""
-    for name in (f".{RUN_YAML}", RUN_YAML, ENV_JSON):
-        (out / name).unlink(missing_ok=True)
-    with suppress(OSError):
-        (out / CHECKPOINTS).rmdir()
-        if itself:
-            out.rmdir()
