@@ -143,7 +143,7 @@ def test_a_stale_owner_on_another_host_is_taken_over_with_a_warning(
 def test_a_take_over_that_was_cut_off_is_followed(tmp_path: Path) -> None:
     write_owner(tmp_path / LOCK, age_s=1000)
     write_owner(tmp_path / f"{LOCK}.aa", age_s=10, token="bb")
-    with pytest.raises(ValueError, match="its last sign came 1. s ago"), run_lock(tmp_path, resume=False):
+    with pytest.raises(ValueError, match=r"its last sign came 1. s ago"), run_lock(tmp_path, resume=False):
         raise AssertionError
     os.utime(tmp_path / f"{LOCK}.aa", (0, 0))
     with run_lock(tmp_path, resume=False):
@@ -151,9 +151,7 @@ def test_a_take_over_that_was_cut_off_is_followed(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_a_claimant_that_comes_late_leaves_the_new_owner_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claimant_that_comes_late_leaves_the_new_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It finds the owner dead; before it acts, another one has taken over, and has tidied up."""
     write_owner(tmp_path / LOCK, age_s=1000)
     create, calls = lock._create, []

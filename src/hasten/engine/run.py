@@ -9,7 +9,8 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-from hasten.config.load import dump_run
+from hasten.config.load import dump_run, load_run
+from hasten.config.resume import RUN_RULES, Changes
 from hasten.config.schema import RunConfig
 from hasten.distribute.agree import by_first, from_first, on_all
 from hasten.distribute.build import build_strategy
@@ -23,6 +24,7 @@ from hasten.engine.measure import Engaged
 from hasten.engine.outcome import Outcome
 from hasten.engine.parts import Parts
 from hasten.engine.ranks import seed_rank
+from hasten.engine.resume import complete_summary, resumed_settings, tell_changes, tell_rate
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import write_examples, write_summary
 from hasten.engine.together import put_together
@@ -83,9 +85,13 @@ def _train(
 ) -> dict[str, Any]:
     """`train` on every rank; rank 0 writes what belongs to the run as a whole."""
     world = strategy.world
-    done = from_first(world, _complete(out, config) if resume and world.first else None)
-    if done is not None:
-        return done
+    before, changes = config, Changes()
+    if resume:
+        before = by_first(world, lambda: load_run(out / RUN_YAML))
+        config, changes = on_all(world, lambda: resumed_settings(before, config))
+        done = by_first(world, lambda: complete_summary(out, _complete(out, config), changes))
+        if done is not None:
+            return done
     clock = Clock()
     started = process_start_seconds()
     on_all(world, lambda: create_run_dir(out, resume=resume) if world.first else None)
@@ -97,6 +103,9 @@ def _train(
         loop = _make_loop(out, parts, clock, progress, resume=resume)
         if world.first:
             _write_records(out, parts, resume=resume)
+            if changes:
+                tell_changes(out, loop.first, changes, RUN_RULES)
+                tell_rate(out, loop.first, before, parts.planned.config)
     except BaseException:
         if not resume and world.first:
             undo_start(out)
@@ -139,6 +148,9 @@ def _make_loop(out: Path, parts: Parts, clock: Clock, progress: Progress | None,
     state = found.content
 
     def restored() -> Loop:
+        steps = parts.planned.config.train.steps or 0
+        if steps < found.step:
+            raise ValueError(f"train.steps={steps}: the run in {out} has done {found.step} steps; give as many or more")
         try:
             loop = Loop(parts, out, clock, progress, first=found.step, elapsed=state["extra"]["elapsed"])
             loop.restore(state, str(found.path))

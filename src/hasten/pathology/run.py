@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hasten.cases.slide.listing import SlideCase, find_slides, split_slides
+from hasten.config.resume import changes_of
 from hasten.distribute.world import detect_world
 from hasten.engine.checkpoint import read_checkpoint
+from hasten.engine.resume import require_use, tell_changes
 from hasten.engine.stop import Stopped
 from hasten.observe.clock import Clock, process_start_seconds
 from hasten.observe.env import environment
@@ -25,7 +27,7 @@ from hasten.observe.rundir import (
     undo_start,
     write_json,
 )
-from hasten.pathology.config import DetectionConfig, dump
+from hasten.pathology.config import DETECTION_RULES, DetectionConfig, dump, load
 from hasten.pathology.evaluate import evaluate_slides, write_froc
 from hasten.pathology.fit import BEST_PT, Fit, Fitted, Parts, make_parts
 from hasten.pathology.page import write_page
@@ -52,16 +54,21 @@ def train_detection(
 
 def _train(config: DetectionConfig, out: Path, progress: Progress | None, *, resume: bool) -> dict[str, Any]:
     clock, started = Clock(), process_start_seconds()
+    changes = changes_of(load(out / RUN_YAML), config, DETECTION_RULES) if resume else {}
     create_run_dir(out, resume=resume)
     try:
         slides, parts = _prepare(config, clock)
         fit = Fit(parts, out, clock, progress)
         if resume:
             fit.resume()
+        if resume and fit.first >= parts.steps:
+            require_use(out, changes, DETECTION_RULES, "train.steps")
         temporary = out / f".{RUN_YAML}"
         temporary.write_text(dump(config), encoding="utf-8")
         temporary.replace(out / RUN_YAML)
         write_json(out / ENV_JSON, environment())
+        if changes:
+            tell_changes(out, fit.first, changes, DETECTION_RULES)
     except BaseException:
         if not resume:
             undo_start(out)
