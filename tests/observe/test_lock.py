@@ -200,10 +200,11 @@ def test_a_half_written_file_is_waited_for_and_then_believed_by_its_time(
         pass
 
 
-def test_a_start_of_the_same_job_waits_for_the_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_owner(tmp_path / LOCK, age_s=lock._STALE_S - 0.2)
+def test_a_start_of_the_same_job_waits_for_the_earlier_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_owner(tmp_path / LOCK, age_s=lock._STALE_S - 0.1)
     with run_lock(tmp_path, resume=False, patient=True):
         pass
+    assert caplog.messages[0].startswith(f"{tmp_path}: waiting until the earlier run (pid 4321 on host node7")
 
 
 def test_the_folder_is_free_after_any_end(tmp_path: Path) -> None:

@@ -91,14 +91,17 @@ def run_lock(out: Path, *, resume: bool, patient: bool = False) -> Iterator[None
 
 def _claim(out: Path, deadline: float) -> tuple[int, str]:
     """The open lock file, now this process's, and its token. Raises ValueError for an owner that is alive."""
-    lock = out / LOCK
+    lock, waits = out / LOCK, False
     while True:
         out.mkdir(parents=True, exist_ok=True)
         path, owner = _owner(lock)
         if owner is not None and _is_alive(path, owner):
             if time.monotonic() >= deadline + (0.0 if owner.host else _HALF_WRITTEN_S):
                 raise ValueError(_refusal(out, path, owner))
-            time.sleep(0.05)
+            if owner.host and not waits:
+                waits = True
+                log.warning("%s: waiting until the earlier %s ends or counts as dead", out, owner)
+            time.sleep(0.25 if owner.host else 0.05)
             continue
         silent_s = _silent_s(path) if owner is not None else 0.0
         try:
