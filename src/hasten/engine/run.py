@@ -60,8 +60,8 @@ def train(
 ) -> dict[str, Any]:
     """Train in the run directory `out` and return its summary (what summary.json holds).
 
-    plan: decisions to take where `config` leaves a field open. resume: go on from checkpoints/last.pt, with the value of
-    run.yaml where `config` leaves a field open; on a CPU the result is bit for bit that of a run that never stopped.
+    plan: decisions to take where `config` leaves a field open. resume: go on from checkpoints/last.pt, with the values
+    of run.yaml where `config` leaves a field open; on a CPU bit for bit as a run that was never stopped.
     Raises ValueError for bad input, another run in `out`, or settings that can't change on resuming, before anything is
     trained; Stopped, a KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1.
     """
