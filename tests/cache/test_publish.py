@@ -16,10 +16,10 @@ import hasten.cache.publish as publish
 from hasten.cache.build import get_arena
 from hasten.cache.file import verify_entry
 from hasten.cache.publish import discard, published
-from hasten.cache.turns import busy
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig
+from hasten.files import is_locked
 from tests.cache.sets import SPEC, assert_holds
 
 FILL = """
@@ -93,10 +93,10 @@ def test_what_a_killed_fill_finished_is_gone_on_with(tmp_path: Path) -> None:
     with process("alone", "nobody", str(tmp_path)) as running:
         wait_for(tmp_path / "alone.ready", running)
         (leftover,) = (tmp_path / "cache" / "arena").iterdir()
-        assert busy(leftover)
+        assert is_locked(leftover)
         running.kill()
         running.wait()
-    assert not busy(leftover)
+    assert not is_locked(leftover)
     (leftover / ".arena.json.elsewhere-1.1.0011aabb").write_text("{")  # as a kill while it was written leaves it
     ticks: list[tuple[int, int]] = []
     cache = CacheConfig(dir=str(tmp_path / "cache"), home="ram")

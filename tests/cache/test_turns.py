@@ -18,10 +18,11 @@ import pytest
 
 import hasten.cache.turns as turns
 from hasten.cache.build import get_arena
-from hasten.cache.turns import building, busy
+from hasten.cache.turns import building
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.sources import load_case_set
 from hasten.config.schema import CacheConfig
+from hasten.files import is_locked
 from tests.cache.sets import SPEC, assert_holds
 
 ROOT = Path(__file__).parents[2]
@@ -75,11 +76,11 @@ def test_an_interruption_keeps_what_was_written(tmp_path: Path) -> None:
 
 def test_busy_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "entry"
-    assert not busy(tmp_path / "none")
+    assert not is_locked(tmp_path / "none")
     with building(folder, folder.exists) as partial:
         assert partial is not None
-        assert busy(partial)
-    assert not busy(folder)
+        assert is_locked(partial)
+    assert not is_locked(folder)
 
 
 def test_without_locks_every_process_builds_for_itself(

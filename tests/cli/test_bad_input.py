@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,8 @@ import hasten.cache.build
 import hasten.engine.together
 from hasten.cases.phantom import write_phantoms
 from hasten.cli.main import app
+from hasten.observe.lock import run_lock
+from hasten.observe.rundir import LOCK
 from hasten.prepare.resample import nearest_index
 
 TINY = [
@@ -354,6 +357,16 @@ def test_a_damaged_checkpoint_to_resume(tmp_path: Path, stopped: Path) -> None:
     result = run(*resume)
     assert result.exit_code == 0, result.output
     assert json.loads((stopped / "summary.json").read_text())["steps"] == 4
+
+
+def test_a_folder_in_which_a_run_trains(tmp_path: Path, data: Path, stopped: Path) -> None:
+    resume = ("train", "--resume", "--quiet", "--out", stopped)
+    with run_lock(stopped, resume=True):
+        told = (f"{stopped}: another run (pid {os.getpid()} on host", "is training there", "choose another --out")
+        refused(lambda: run(*resume), tmp_path, *told)
+        refused(lambda: train(data, stopped), tmp_path, *told)
+    refused(lambda: run(*resume, "network.norm=batch"), tmp_path, "network.norm=batch", "this one has instance")
+    assert not (stopped / LOCK).exists()
 
 
 def test_a_damaged_checkpoint_to_predict_with(tmp_path: Path, data: Path, stopped: Path) -> None:

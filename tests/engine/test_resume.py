@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
 from hasten.engine import loop, measure, run, settle
 from hasten.engine.run import train
+from hasten.observe.lock import run_lock
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
+from hasten.report.read import read_run
 from tests.engine.runs import (
     Killed,
     assert_equal,
@@ -300,13 +303,98 @@ def test_moments_take_the_memory_format_that_is_set_on_resuming(
             torch.testing.assert_close(checkpoint(out, "last")["network"][name], value, atol=1e-4, rtol=1e-3)
 
 
-def test_settings_that_the_checkpoint_does_not_fit_are_refused(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    out = tmp_path / "run"
+@pytest.fixture(scope="module")
+def half(folder: Path, make: Callable[..., RunConfig]) -> Path:
+    """A run that was stopped at step 5; take a copy to go on with it."""
+    out = folder / "half"
     stopped(make(), out, 5, "interrupt")
+    return out
+
+
+def test_settings_that_cannot_change_are_refused_at_once(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "put_together", refuse)
+    before = contents(half)
+    told = (
+        r"^data.split.fold=1: can't change when a run is resumed, and this one has 0; leave it out, or start .*\n"
+        r"network.channels=\[4, 16\]: .* this one has \[4, 8\]; leave it out, or start another run in a new --out$"
+    )
+    with pytest.raises(ValueError, match=told):
+        train(resumed(half, "network.channels=[4,16]", "data.split.fold=1"), half, resume=True)
+    assert contents(half) == before
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(half: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(half, out)
+    (out / RUN_YAML).write_text(dump_run(resumed(out, "network.channels=[4,16]")))
     before = contents(out)
     with pytest.raises(ValueError, match=r"last\.pt: does not fit the run's settings \(.*resume with"):
-        train(resumed(out, "network.channels=[4,16]"), out, resume=True)
+        train(resumed(out), out, resume=True)
     assert contents(out) == before
+
+
+def test_settings_that_change_are_told_and_recorded(
+    half: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(half, out)
+    rate = resumed(out).train.learning_rate
+    train(resumed(out, "train.learning_rate=0.5", "train.steps=6"), out, resume=True)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        f"{out}: from step 5 on, train.steps changes from 14 to 6: the schedule is stretched or shortened to that many "
+        "steps",
+        f"{out}: from step 5 on, train.learning_rate changes from {rate} to 0.5: it is the peak of the schedule, which "
+        "keeps its shape",
+        told[2],
+    ]
+    assert told[2].startswith(f"{out}: the learning rate of step 6 is ")
+    changed = {"train.steps": [14, 6], "train.learning_rate": [rate, 0.5]}
+    assert metrics(out, "resumed") == [{"kind": "resumed", "step": 5, "changed": changed}]
+    assert metrics(out, "train")[-1]["lr"] == pytest.approx(float(told[2].split()[-4]), rel=0.01)
+    assert any("train.learning_rate" in note for note in read_run(out).notes)
+
+
+def test_a_resume_without_changes_says_nothing(
+    half: Path, make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also from the settings that it was begun with: what they leave open stays as the run has it."""
+    out = tmp_path / "run"
+    shutil.copytree(half, out)
+    before = (out / RUN_YAML).read_text()
+    train(make(), out, resume=True)
+    assert caplog.messages == []
+    assert metrics(out, "resumed") == []
+    assert (out / RUN_YAML).read_text() == before
+
+
+def test_fewer_steps_than_were_done_are_refused(half: Path) -> None:
+    before = contents(half)
+    with pytest.raises(ValueError, match=r"^train\.steps=4: the run in .* has done 5 steps; give as many or more"):
+        train(resumed(half, "train.steps=4"), half, resume=True)
+    assert contents(half) == before
+
+
+def test_changes_of_a_complete_run_are_refused(
+    whole: Callable[[tuple[str, ...]], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    out = whole(FP32)
+    before = contents(out)
+    told = r"run is complete; train\.learning_rate=0\.5 would change nothing: start .* --out, or raise train\.steps"
+    with pytest.raises(ValueError, match=told):
+        train(resumed(out, "train.learning_rate=0.5", "observe.project=other"), out, resume=True)
+    assert train(resumed(out, "observe.project=other"), out, resume=True)["status"] == "finished"
+    assert caplog.messages == [f"{out}: the run is complete; nothing is left to train"]
+    assert contents(out) == before
+
+
+def test_a_live_run_is_not_resumed(half: Path) -> None:
+    before = contents(half)
+    with run_lock(half, resume=True):
+        for resume in (True, False):
+            with pytest.raises(ValueError, match=f"half: another run .pid {os.getpid()} on host .* is training there"):
+                train(resumed(half), half, resume=resume)
+    assert contents(half) == before
 
 
 def test_an_average_that_begins_on_resuming_begins_at_the_weights(

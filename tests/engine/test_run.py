@@ -185,9 +185,10 @@ def test_a_run_with_a_time_limit_passes_through_its_whole_schedule(
     peak = max(rates)
     assert rates[-1] < 0.1 * peak
     assert metrics(out, "validation")[-1]["step"] == summary["steps"]
+    assert train(load_run(out / RUN_YAML), out, resume=True) == summary
     # The schedule is at its end, however much time a resumed run is given.
-    settled = load_run(out / RUN_YAML, ["train.max_seconds=1000"])
-    assert train(settled, out, resume=True) == summary
+    with pytest.raises(ValueError, match=r"is complete; train.max_seconds=1000.0 would change nothing"):
+        train(load_run(out / RUN_YAML, ["train.max_seconds=1000"]), out, resume=True)
 
 
 def test_a_validation_that_does_not_fit_is_given_up_and_the_weights_are_kept(

@@ -174,5 +174,14 @@ def test_a_paced_schedule_ends_in_the_steps_that_it_is_given(steps: int, before:
     assert paced.done(before + rest)
     assert not paced.done(before + rest - 1)
     assert paced(before + rest - 1) == pytest.approx(Schedule(steps=steps, peak=1.0)(paced.position(before + rest - 1)))
-    # Validations come as often as they would have.
-    assert paced.reaches(before + rest, 10**6)
+
+
+def test_what_comes_every_so_many_steps_of_the_schedule_comes_as_often_when_it_is_paced() -> None:
+    paced = PacedSchedule(schedule=Schedule(steps=1000, peak=1.0), steps=1000)
+    reached = []
+    for step in range(1, 41):
+        paced.finish_in(40 - step, index=step)
+        if paced.reaches(step, 100):
+            reached.append(step)
+    assert len(reached) == 10
+    assert reached[-1] == 40

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
-from hasten.pathology.config import DetectionConfig, dump, is_detection_run, load
+from hasten.config.resume import flat
+from hasten.pathology.config import DETECTION_RULES, DetectionConfig, dump, is_detection_run, load
 
 
 def test_settings_and_overrides_make_a_run() -> None:
@@ -56,3 +58,8 @@ def test_several_mistakes_are_told_together() -> None:
         load({"tiles": {"level": 1, "mpp": 0.5}}, ["train.batch_size=-1"])
     assert "give a level or its micrometres per pixel, not both" in str(caught.value)
     assert "train.batch_size: must be above 0" in str(caught.value)
+
+
+def test_every_setting_has_a_rule_for_resuming() -> None:
+    used = {next(pattern for pattern in DETECTION_RULES if fnmatchcase(name, pattern)) for name in flat(load())}
+    assert used == set(DETECTION_RULES)

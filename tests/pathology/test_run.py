@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from hasten.cases.slide.listing import find_slides
 from hasten.cases.slide.phantom import write_phantom_slides, write_pyramid
 from hasten.cli.main import app
 from hasten.engine.checkpoint import read_checkpoint
+from hasten.observe.lock import run_lock
+from hasten.observe.rundir import LOCK
 from hasten.pathology.config import DetectionConfig, load
 from hasten.pathology.predict import predict_slides
 from hasten.pathology.run import train_detection
@@ -119,6 +123,37 @@ def test_a_resumed_run_ends_bit_for_bit_as_one_that_never_stopped(
     ours, theirs = ([json.loads(line) for line in (folder / "metrics.jsonl").open()] for folder in (out, run))
     for one, other in zip(ours, theirs, strict=True):
         assert (one["step"], one["loss"]) == (other["step"], other["loss"])
+
+
+def test_a_resumed_run_tells_what_changes_and_refuses_what_cannot(
+    config: DetectionConfig, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(run, out)
+    before = (out / "run.yaml").read_text(), (out / "metrics.jsonl").read_text()
+
+    def resumed(**settings: Any) -> dict[str, Any]:
+        return train_detection(replace(config, train=replace(config.train, **settings)), out, resume=True)
+
+    with pytest.raises(ValueError, match=r"^train\.optimizer=sgd: can't change when a run is resumed, .* has adamw"):
+        resumed(optimizer="sgd")
+    with pytest.raises(ValueError, match=r"is complete; train\.learning_rate=0\.5 would change nothing: start another"):
+        resumed(learning_rate=0.5)
+    with run_lock(out, resume=True), pytest.raises(ValueError, match=f"another run .pid {os.getpid()} "):
+        resumed()
+    assert ((out / "run.yaml").read_text(), (out / "metrics.jsonl").read_text()) == before
+    assert resumed(steps=5)["steps"] == 5
+    assert f"{out}: from step 4 on, train.steps changes from 4 to 5" in caplog.text
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").open()]
+    assert {"kind": "resumed", "step": 4, "changed": {"train.steps": [4, 5]}} in lines
+    resumed(steps=5)
+    assert caplog.messages[-1] == f"{out}: the run is complete; nothing is left to train"
+    assert not (out / LOCK).exists()
+
+
+def test_what_a_killed_start_left_does_not_stand_in_the_way(config: DetectionConfig, tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    assert train_detection(config, tmp_path / "run")["status"] == "finished"
 
 
 def test_slides_without_lesions_can_not_be_trained_on(config: DetectionConfig, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from hasten.cache.checked import DamagedEntry, read_checked
 from hasten.cache.file import INDEX, verify_entry
 from hasten.cache.publish import discard
-from hasten.cache.turns import busy
+from hasten.files import is_locked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ def prune(
     open stays readable for that process.
     """
     entries = [entry for entry in list_entries(folder) if entry.kind != "small"]
-    entries = [entry for entry in entries if entry.kind != "unfinished" or not busy(entry.path)]
+    entries = [entry for entry in entries if entry.kind != "unfinished" or not is_locked(entry.path)]
     going = {entry.path: entry for entry in entries if entry.kind == "unfinished"}
     if damaged:
         going |= {entry.path: entry for entry, wrong in verify(folder) if wrong}

@@ -15,7 +15,7 @@ from secrets import token_hex
 
 import psutil
 
-from hasten.files import sync_folder
+from hasten.files import pid_namespace, sync_folder
 
 _ABANDONED_SECONDS = 7 * 24 * 3600.0
 """How long a folder from another machine or container, whose processes can't be seen from here, lies untouched."""
@@ -88,10 +88,7 @@ def temporary_for(path: Path) -> Path:
 def _place() -> str:
     """Where a process number means something: this machine and, in a container, its own numbering."""
     host = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in platform.node())
-    try:
-        return f"{host}-{Path('/proc/self/ns/pid').stat().st_ino}"
-    except OSError:
-        return host
+    return f"{host}-{pid_namespace()}"
 
 
 def sweep(parent: Path) -> None:

@@ -72,18 +72,3 @@ def _taken(partial: Path, done: Callable[[], bool]) -> int | None:
             raise
         os.close(handle)
     return None
-
-
-def busy(partial: Path) -> bool:
-    """Whether a process is filling this folder now."""
-    try:
-        handle = os.open(partial, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False

@@ -19,7 +19,7 @@ from hasten.cases.place import Remote, local_name, server_of
 from hasten.cases.record import Record, complete_copy, write_record
 from hasten.cases.transport import Stat, Stopped, Stores, Trouble, chunk_of
 from hasten.config.url import shown
-from hasten.files import same_file, sync_folder
+from hasten.files import boot_id, same_file, sync_folder
 
 log = logging.getLogger(__name__)
 
@@ -236,10 +236,7 @@ def _version(stat: Stat) -> str:
 
     The machine's start is part of it: after a crash, what lies on the disk may have holes.
     """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = token_hex(8)
+    boot = boot_id() or token_hex(8)
     return hashlib.sha256(f"{stat.size} {stat.validator} {boot}".encode()).hexdigest()[:12]
 
 

@@ -88,6 +88,13 @@ def suffix(url: str) -> str:
     return PurePosixPath(url.partition("?")[0]).suffix.lower()
 
 
+def same_source(one: str, other: str) -> bool:
+    """Whether two paths, or two URLs that may be signed differently, name the same data set."""
+    if is_url(one) and is_url(other):
+        return local_name(one) == local_name(other)
+    return not is_url(one) and not is_url(other) and Path(one).resolve() == Path(other).resolve()
+
+
 def local_name(url: str) -> Path:
     """The relative path of a URL's local copy: protocol, server and path; the same for each signature of a URL.
 

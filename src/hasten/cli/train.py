@@ -95,7 +95,7 @@ def _new(source: str | None, overrides: list[str]) -> RunConfig:
 
 def _resumed(out: Path, source: str | None, overrides: list[str]) -> RunConfig:
     """The settings that the run was started with, and overrides on top; a SOURCE that is named must be the same one."""
-    from hasten.cases.place import local_name
+    from hasten.cases.place import same_source
     from hasten.config.load import load_run
     from hasten.config.url import is_url, shown
 
@@ -110,14 +110,12 @@ def _resumed(out: Path, source: str | None, overrides: list[str]) -> RunConfig:
         # A recipe may need to be told where its data are.
         told = [] if Path(source).exists() else [each for each in overrides if each.startswith("data.")]
         named = config_from(source, told).data.source
-        if is_url(named) and is_url(config.data.source) and local_name(named) == local_name(config.data.source):
-            # Signed again, perhaps.
-            return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
-        if Path(named).resolve() != Path(config.data.source).resolve():
+        if not same_source(named, config.data.source):
             raise ValueError(
                 f"{shown(source)}: the run in {out} was trained on {shown(config.data.source)}; "
                 "leave SOURCE out to resume it"
             )
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
     return config
 
 

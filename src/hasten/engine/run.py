@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-from hasten.config.load import dump_run
+from hasten.config.load import dump_run, load_run
+from hasten.config.resume import RUN_RULES, Changes
 from hasten.config.schema import RunConfig
 from hasten.distribute.agree import by_first, from_first, on_all
 from hasten.distribute.build import build_strategy
@@ -23,21 +24,22 @@ from hasten.engine.measure import Engaged
 from hasten.engine.outcome import Outcome
 from hasten.engine.parts import Parts
 from hasten.engine.ranks import seed_rank
+from hasten.engine.resume import complete_summary, resumed_settings, tell_changes, tell_rate
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import write_examples, write_summary
 from hasten.engine.together import put_together
 from hasten.observe.clock import Clock
 from hasten.observe.env import environment
+from hasten.observe.lock import run_lock
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import (
     CHECKPOINTS,
     ENV_JSON,
-    LOGS,
     PLAN_JSON,
-    RANKS,
     RUN_YAML,
     SUMMARY_JSON,
     create_run_dir,
+    undo_start,
     write_json,
 )
 from hasten.observe.trackers import check_trackers
@@ -60,12 +62,12 @@ def train(
 ) -> dict[str, Any]:
     """Train in the run directory `out` and return its summary (what summary.json holds).
 
-    plan: decisions to take where `config` leaves a field open. resume: go on from checkpoints/last.pt with `config` as
-    run.yaml has it; on a CPU the result is bit for bit that of a run that was never stopped. started: value of
-    `time.perf_counter()` from which the run's seconds count (`process_start()` counts the imports); None is now.
+    plan: decisions to take where `config` leaves a field open. resume: go on from checkpoints/last.pt, with the values
+    of run.yaml where `config` leaves a field open; on a CPU bit for bit as a run that was never stopped. started: value
+    of `time.perf_counter()` from which the run's seconds count (`process_start()` counts the imports); None is now.
     reserve_s: of train.max_seconds, what the caller needs after this returns, for a report say.
-    Raises ValueError for bad input before anything is trained; Stopped, a KeyboardInterrupt, after saving, on Ctrl-C,
-    SIGTERM or SIGUSR1.
+    Raises ValueError for bad input, another run in `out`, or settings that can't change on resuming, before anything is
+    trained; Stopped, a KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1.
     """
     missing = check_trackers(config.observe.trackers)
     if missing:
@@ -74,8 +76,11 @@ def train(
     with joined(world, config.distribute, pick_device(config.train.device, world)):
         strategy = build_strategy(config.distribute, world)
         try:
-            path = Path(plan) if plan is not None else None
-            return _train(config, Path(out), path, resume, progress, strategy, clock, reserve_s)
+            with ExitStack() as stack:
+                lock = run_lock(Path(out), resume=resume, patient=world.restarts > 0)
+                on_all(world, lambda: stack.enter_context(lock) if world.first else None)
+                path = Path(plan) if plan is not None else None
+                return _train(config, Path(out), path, resume, progress, strategy, clock, reserve_s)
         finally:
             strategy.close()
 
@@ -92,12 +97,15 @@ def _train(
 ) -> dict[str, Any]:
     """`train` on every rank; rank 0 writes what belongs to the run as a whole."""
     world = strategy.world
-    done = from_first(world, _complete(out, config) if resume and world.first else None)
-    if done is not None:
-        return done
     imported = clock.elapsed
-    existed = out.exists()
-    on_all(world, lambda: _begin_folder(out, resume=resume) if world.first else None)
+    before, changes = config, Changes()
+    if resume:
+        before = by_first(world, lambda: load_run(out / RUN_YAML))
+        config, changes = on_all(world, lambda: resumed_settings(before, config))
+        done = by_first(world, lambda: complete_summary(out, _complete(out, config), changes))
+        if done is not None:
+            return done
+    on_all(world, lambda: create_run_dir(out, resume=resume) if world.first else None)
     try:
         parts = put_together(config, plan, clock, strategy)
         if resume:
@@ -107,9 +115,12 @@ def _train(
         loop.limit.require(clock)
         if world.first:
             _write_records(out, parts, resume=resume)
+            if changes:
+                tell_changes(out, loop.first, changes, RUN_RULES)
+                tell_rate(out, loop.first, parts.paced.position(loop.first), before, parts.planned.config)
     except BaseException:
         if not resume and world.first:
-            _take_back(out, itself=not existed)
+            undo_start(out)
         raise
     try:
         with loop.observed if world.first else nullcontext():
@@ -125,11 +136,6 @@ def _train(
         said = f"stopped at step {outcome.step}; go on with: {_resume_command(out)}" if world.first else ""
         raise Stopped(said, loop.asked)
     return summary
-
-
-def _begin_folder(out: Path, *, resume: bool) -> None:
-    _clear_away(out, resume=resume)
-    create_run_dir(out, resume=resume)
 
 
 def _conclude(out: Path, loop: Loop, clock: Clock, outcome: Outcome, *, import_seconds: float) -> dict[str, Any]:
@@ -156,11 +162,14 @@ def _make_loop(
     state = found.content
 
     def restored() -> Loop:
+        steps = parts.planned.config.train.steps or 0
+        if steps < found.step:
+            raise ValueError(f"train.steps={steps}: the run in {out} has done {found.step} steps; give as many or more")
         try:
             elapsed = state["extra"]["elapsed"]
             loop = Loop(parts, out, clock, progress, first=found.step, elapsed=elapsed, reserve_s=reserve_s)
             loop.restore(state, str(found.path))
-        except (RuntimeError, KeyError, ValueError) as error:
+        except (RuntimeError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
             reason = str(error).strip().splitlines()[0].removeprefix(f"{found.path}: ")
             raise ValueError(
                 f"{found.path}: does not fit the run's settings ({reason}); "
@@ -209,22 +218,3 @@ def _write_records(out: Path, parts: Parts, *, resume: bool) -> None:
         engaged = {name: dataclasses.asdict(engaged) for name, engaged in parts.engaged.items()}
         write_json(out / PLAN_JSON, {**plan_to_dict(parts.planned), "engaged": engaged})
     write_json(out / ENV_JSON, environment())
-
-
-def _clear_away(out: Path, *, resume: bool) -> None:
-    """What a killed process left: half-written checkpoints, or a folder in which nothing had begun."""
-    folder = out / CHECKPOINTS
-    if resume:
-        for left in folder.glob(".*.pt.*"):
-            left.unlink(missing_ok=True)
-    elif out.is_dir() and not {path.name for path in out.iterdir()} - {CHECKPOINTS, LOGS, RANKS, f".{RUN_YAML}"}:
-        _take_back(out, itself=False)
-
-
-def _take_back(out: Path, *, itself: bool) -> None:
-    """Remove what this run made before its first step, so that the same command can be given again."""
-    for name in (f".{RUN_YAML}", RUN_YAML, PLAN_JSON, ENV_JSON):
-        (out / name).unlink(missing_ok=True)
-    for folder in [out / CHECKPOINTS, out] if itself else [out / CHECKPOINTS]:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()

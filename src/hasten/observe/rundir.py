@@ -8,6 +8,7 @@ import math
 import os
 import secrets
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +23,42 @@ CHECKPOINTS = "checkpoints"
 REPORT_HTML = "report.html"
 LOGS = "logs"
 RANKS = "ranks"
+LOCK = ".lock"
+"""The file that names the process of the run; take-overs of it have names that begin so."""
 _OF_LAUNCHER = {LOGS, RANKS}
 """Folders that a launcher fills before the run begins: they make no directory a used one."""
+_OF_START = (f".{RUN_YAML}", RUN_YAML, PLAN_JSON, ENV_JSON)
+"""Files that a run writes before its first step."""
 
 
-def create_run_dir(path: Path, *, resume: bool) -> Path:
-    """Make the run directory and its checkpoints/ ready for writing; returns `path`.
-
-    Raises:
-        ValueError: a new run's directory is not empty; a resumed one's holds no run; it cannot be written to.
-    """
+def check_run_dir(path: Path, *, resume: bool) -> None:
+    """Raise ValueError if `path` is a file, or holds no run to resume."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path}: is a file; choose another --out")
     if resume and not (path / RUN_YAML).is_file():
         raise ValueError(f"{path}: holds no run to resume ({RUN_YAML} is missing); leave out --resume to start one")
+
+
+def create_run_dir(path: Path, *, resume: bool) -> Path:
+    """Make the run directory and its checkpoints/ ready for writing, free of what a killed process left half-written.
+
+    Returns `path`. Raises:
+        ValueError: a new run's directory is not empty; a resumed one's holds no run; it cannot be written to.
+    """
+    check_run_dir(path, resume=resume)
     try:
-        if not resume and path.is_dir() and any(entry.name not in _OF_LAUNCHER for entry in path.iterdir()):
-            raise ValueError(f"{path}: is not empty; add --resume to go on with the run in it, or choose another --out")
+        if resume:
+            for left in (path / CHECKPOINTS).glob(".*.pt.*"):
+                left.unlink(missing_ok=True)
+        elif path.is_dir():
+            names = {entry.name for entry in path.iterdir() if not entry.name.startswith(LOCK)} - _OF_LAUNCHER
+            if not names - {CHECKPOINTS, f".{RUN_YAML}"}:
+                undo_start(path)
+                names = {CHECKPOINTS} if (path / CHECKPOINTS).exists() else set()
+            if names:
+                raise ValueError(
+                    f"{path}: is not empty; add --resume to go on with the run in it, or choose another --out"
+                )
         (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         # A real write: permission bits say nothing about read-only mounts, full disks or a superuser.
         with tempfile.TemporaryFile(dir=path) as probe:
@@ -46,6 +66,14 @@ def create_run_dir(path: Path, *, resume: bool) -> Path:
     except OSError as error:
         raise ValueError(f"{path}: cannot be written to ({error.strerror}); choose another --out") from None
     return path
+
+
+def undo_start(path: Path) -> None:
+    """Remove what a run wrote before its first step, so that the same command can be given again."""
+    for name in _OF_START:
+        (path / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        (path / CHECKPOINTS).rmdir()
 
 
 def write_json(path: Path, obj: Any) -> None:

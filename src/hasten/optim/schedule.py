@@ -124,16 +124,21 @@ class PacedSchedule:
     _step: int = 0
     _position: float = 0.0
     """Where `_step` is in the schedule; the steps after it go on from there at `pace`."""
+    _before: float = -1.0
+    """Where the step before `_step` was."""
 
     def __call__(self, index: int) -> float:
         return self.schedule(self.position(index))
 
     def position(self, index: int) -> float:
-        """The step of the schedule that 0-based step `index` of the run takes."""
+        """The step of the schedule that 0-based step `index` of the run takes; of earlier steps only the last is known."""
+        if index < self._step:
+            return self._before
         return self._position + (index - self._step) * self.pace
 
     def start_at(self, index: int, position: float) -> None:
         """Continue from step `index` at this position of the schedule, at the schedule's own pace."""
+        self._before = self.position(index - 1)
         self._step, self._position, self.pace = index, position, 1.0
 
     def finish_in(self, steps: int, *, index: int) -> None:

@@ -12,6 +12,7 @@ import yaml
 
 from hasten.config.load import checked_as, gather, refuse
 from hasten.config.places import Key
+from hasten.config.resume import RUN_RULES, Rule, Rules
 from hasten.config.schema import OptimizerName, Range
 from hasten.config.size import parse_size
 from hasten.engine.measure import Precision
@@ -147,6 +148,30 @@ class DetectionConfig:
     network: ClassifierConfig = field(default_factory=ClassifierConfig)
     train: FitConfig = field(default_factory=FitConfig)
     detect: DetectConfig = field(default_factory=DetectConfig)
+
+
+DETECTION_RULES: Rules = {
+    "data.*": Rule("fixed"),
+    "tiles.home": Rule("machine"),
+    "tiles.ram": Rule("machine"),
+    "tiles.num_threads": Rule("machine"),
+    "tiles.*": Rule("fixed"),
+    "augment.*": Rule("training"),
+    "network.*": Rule("fixed"),
+    "train.seed": Rule("fixed"),
+    "train.optimizer": Rule("fixed"),
+    "train.weight_decay": RUN_RULES["train.weight_decay"],
+    "train.device": RUN_RULES["train.device"],
+    "train.channels_last": Rule("machine"),
+    "train.max_seconds": RUN_RULES["train.max_seconds"],
+    "train.epochs": Rule("training", "the schedule is stretched or shortened to that many epochs"),
+    "train.steps": RUN_RULES["train.steps"],
+    "train.learning_rate": RUN_RULES["train.learning_rate"],
+    "train.batch_size": Rule("training", "an epoch has another number of steps"),
+    "train.*": Rule("training"),
+    "detect.*": Rule("machine", "heat maps and detections are made with it at the end"),
+}
+"""What may change when a run on slides is resumed; `machine` includes what is done after the training."""
 
 
 def load(settings: Mapping[str, Any] | str | Path | None = None, overrides: Sequence[str] = ()) -> DetectionConfig:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import shlex
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hasten.cases.slide.listing import SlideCase, find_slides, split_slides
+from hasten.config.resume import changes_of
+from hasten.distribute.world import detect_world
 from hasten.engine.checkpoint import read_checkpoint
+from hasten.engine.resume import require_use, tell_changes
 from hasten.engine.stop import Stopped
 from hasten.observe.clock import Clock
 from hasten.observe.env import environment
+from hasten.observe.lock import run_lock
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import (
     CHECKPOINTS,
@@ -21,9 +24,10 @@ from hasten.observe.rundir import (
     RUN_YAML,
     SUMMARY_JSON,
     create_run_dir,
+    undo_start,
     write_json,
 )
-from hasten.pathology.config import DetectionConfig, dump
+from hasten.pathology.config import DETECTION_RULES, DetectionConfig, dump, load
 from hasten.pathology.evaluate import evaluate_slides, heat_map_cells, write_froc
 from hasten.pathology.fit import BEST_PT, Fit, Fitted, Parts, make_parts
 from hasten.pathology.page import write_page
@@ -49,9 +53,15 @@ def train_detection(
     bit that of a run that was never stopped. Raises ValueError for bad input before anything is trained; Stopped, a
     KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1. started: as in `hasten.train`.
     """
-    out, clock = Path(out), Clock(started)
+    with run_lock(Path(out), resume=resume, patient=detect_world().restarts > 0):
+        return _train(config, Path(out), progress, Clock(started), resume=resume)
+
+
+def _train(
+    config: DetectionConfig, out: Path, progress: Progress | None, clock: Clock, *, resume: bool
+) -> dict[str, Any]:
     imported = clock.elapsed
-    existed = out.exists()
+    changes = changes_of(load(out / RUN_YAML), config, DETECTION_RULES) if resume else {}
     create_run_dir(out, resume=resume)
     try:
         slides, parts = _prepare(config, clock)
@@ -60,14 +70,18 @@ def train_detection(
         fit = Fit(parts, out, clock, progress, cells=cells, reserve_s=imported)
         if resume:
             fit.resume()
+        if resume and parts.paced.done(fit.first):
+            require_use(out, changes, DETECTION_RULES, "train.steps")
         fit.limit.require(clock)
         temporary = out / f".{RUN_YAML}"
         temporary.write_text(dump(config), encoding="utf-8")
         temporary.replace(out / RUN_YAML)
         write_json(out / ENV_JSON, environment())
+        if changes:
+            tell_changes(out, fit.first, changes, DETECTION_RULES)
     except BaseException:
         if not resume:
-            _take_back(out, itself=not existed)
+            undo_start(out)
         raise
     command = f"hasten train --resume --out {shlex.quote(str(out))}"
     try:
@@ -136,13 +150,3 @@ def _conclude(
     write_json(out / SUMMARY_JSON, summary)
     write_page(out, summary, content, results)
     return summary
-
-
-def _take_back(out: Path, *, itself: bool) -> None:
-    """Remove what this run made before its first step, so that the same command can be given again."""
-    for name in (f".{RUN_YAML}", RUN_YAML, ENV_JSON):
-        (out / name).unlink(missing_ok=True)
-    with suppress(OSError):
-        (out / CHECKPOINTS).rmdir()
-        if itself:
-            out.rmdir()

@@ -43,6 +43,9 @@ def read_metrics(
     unusable = 0
     for line in lines:
         kind, step, time_s = line.get("kind"), integer(line.get("step")), number(line.get("time_s"))
+        if kind == "resumed" and isinstance(line.get("changed"), dict):
+            changed = ", ".join(f"{name} {json.dumps(values)}" for name, values in line["changed"].items())
+            notes.append(f"From step {step} on, the run went on with other settings [before, after]: {changed}.")
         if kind not in last:
             continue
         score = number(line.get(metric))

@@ -1,0 +1,160 @@
+"""What may change when a run is resumed: every setting of a run, and what a change of it means."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TypeVar
+
+from hasten.config.url import shown
+
+_Config = TypeVar("_Config")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    kind: Literal["fixed", "training", "machine"]
+    """`fixed`: can't change; `training`: changes what is learned or measured from there on; `machine`: only how it is
+    computed or recorded."""
+    note: str = ""
+    """What a user must know of a change, or can do instead of it."""
+    auto: bool = False
+    """Whether null leaves it to the run, which keeps what it decided."""
+
+
+Rules = Mapping[str, Rule]
+"""By name, section.field or a pattern of it; the first that matches counts."""
+
+_FIXED, _TRAINING, _MACHINE = Rule("fixed"), Rule("training"), Rule("machine")
+_SCHEDULE = Rule("training", "the schedule is computed anew, and the run goes on at its step of it")
+
+RUN_RULES: Rules = {
+    "data.source": Rule("fixed", "if the data set was moved, put a link to it in its old place"),
+    "data.*": _FIXED,
+    "prepare.num_threads": _MACHINE,
+    "prepare.orientation": _FIXED,
+    "prepare.*": Rule("fixed", auto=True),
+    "cache.max_points": Rule("training", "foreground voxels are drawn from another selection"),
+    "cache.*": _MACHINE,
+    "sample.batch_size": Rule(
+        "training",
+        "train.steps counts the new batches; the learning rate stays, unless train.learning_rate_batch is set; samples "
+        "are numbered by step times batch size, so that a part of an epoch is skipped or repeated once",
+        auto=True,
+    ),
+    "sample.compile": Rule("machine", auto=True),
+    "sample.*": Rule("training", auto=True),
+    "network.*": Rule("fixed", auto=True),
+    "loss.*": Rule("training", "losses before and after can't be compared"),
+    "train.seed": Rule("fixed", "the order of the cases follows from it"),
+    "train.device": Rule("machine", "results are not bit for bit those of the device before"),
+    "train.optimizer": _FIXED,
+    "train.momentum": Rule("fixed", "the saved state of the optimizer holds it"),
+    "train.weight_decay": Rule("fixed", "the saved state of the optimizer holds it"),
+    "train.lookahead": _FIXED,
+    "train.steps": Rule("training", "the schedule is stretched or shortened to that many steps", auto=True),
+    "train.learning_rate": Rule("training", "it is the peak of the schedule, which keeps its shape", auto=True),
+    "train.learning_rate_batch": _SCHEDULE,
+    "train.schedule": _SCHEDULE,
+    "train.milestones": _SCHEDULE,
+    "train.poly_power": _SCHEDULE,
+    "train.warmup_fraction": _SCHEDULE,
+    "train.precision": Rule("training", auto=True),
+    "train.fp32_layers": _TRAINING,
+    "train.channels_last": Rule("machine", auto=True),
+    "train.compile": Rule("machine", auto=True),
+    "train.compile_blocks": _MACHINE,
+    "train.capture": Rule("machine", auto=True),
+    "train.activations": _MACHINE,
+    "train.checkpoint_every": Rule("machine", auto=True),
+    "train.keep_checkpoints": _MACHINE,
+    "train.validate_async": _MACHINE,
+    "train.metric": Rule("training", "best.pt is compared by the new metric"),
+    "train.max_seconds": Rule("machine", "counts the seconds of the whole run, of earlier processes too"),
+    "train.target": _TRAINING,
+    "train.clip_norm": _TRAINING,
+    "train.accumulate": _TRAINING,
+    "train.ema": _TRAINING,
+    "train.validate_every": Rule("training", auto=True),
+    "infer.batch_size": _MACHINE,
+    "infer.sums_on_host": _MACHINE,
+    "infer.*": Rule("training", "scores of validations before and after can't be compared", auto=True),
+    "observe.*": _MACHINE,
+    "distribute.strategy": Rule("training", "sums are taken in another order"),
+    "distribute.gradients": _TRAINING,
+    "distribute.sync_*": _TRAINING,
+    "distribute.average_every": _TRAINING,
+    "distribute.parts": Rule("training", "the samples are drawn in another order"),
+    "distribute.exchange_every": Rule("training", "the samples are drawn in another order"),
+    "distribute.*": _MACHINE,
+}
+
+Changes = dict[str, tuple[Any, Any]]
+"""Dotted name to the value before and the one now."""
+
+
+def rule_of(name: str, rules: Rules) -> Rule:
+    """Raises KeyError for a name that no rule is for."""
+    for pattern, rule in rules.items():
+        if fnmatchcase(name, pattern):
+            return rule
+    raise KeyError(name)
+
+
+def flat(settings: Any) -> dict[str, Any]:
+    """Every setting of a config by its dotted name."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= {f"{field.name}.{name}": each for name, each in flat(value).items()}
+        else:
+            found[field.name] = value
+    return found
+
+
+def with_settled(before: _Config, config: _Config, rules: Rules, at: str = "") -> _Config:
+    """`config` with what it leaves open as the run has settled it."""
+    new: dict[str, Any] = {}
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        old, value, name = getattr(before, field.name), getattr(config, field.name), f"{at}{field.name}"
+        if dataclasses.is_dataclass(value):
+            new[field.name] = with_settled(old, value, rules, f"{name}.")
+        elif value is None and rule_of(name, rules).auto:
+            new[field.name] = old
+    return dataclasses.replace(config, **new)  # type: ignore[type-var]
+
+
+def changes_of(before: Any, config: Any, rules: Rules) -> Changes:
+    """What `config` changes in a run of the settings `before`.
+
+    Raises ValueError that names every setting that can't change, with both values and what to do instead.
+    """
+    old, new = flat(before), flat(config)
+    changes = {name: (old[name], new[name]) for name in new if old[name] != new[name]}
+    mistakes = []
+    for name, (was, now) in changes.items():
+        rule = rule_of(name, rules)
+        if rule.kind == "fixed" or (name, now) == ("train.precision", "fp16"):
+            why = f" ({rule.note})" if rule.note else ""
+            mistakes.append(
+                f"{name}={text_of(now)}: can't change when a run is resumed, and this one has {text_of(was)}{why}; "
+                "leave it out, or start another run in a new --out"
+            )
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
+    return changes
+
+
+def describe(name: str, was: Any, now: Any, rules: Rules) -> str:
+    """One change in words."""
+    note = rule_of(name, rules).note
+    return f"{name} changes from {text_of(was)} to {text_of(now)}" + (f": {note}" if note else "")
+
+
+def text_of(value: Any) -> str:
+    """A value as one writes it in an override, without what a URL must not tell."""
+    return shown(value if isinstance(value, str) else json.dumps(value))

@@ -1,0 +1,71 @@
+"""Resuming a run with other settings than it had: refused, or applied and told."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+from hasten.cases.place import same_source
+from hasten.config.resume import RUN_RULES, Changes, Rules, changes_of, describe, rule_of, text_of, with_settled
+from hasten.config.schema import RunConfig
+from hasten.observe.rundir import METRICS_JSONL, append_jsonl
+from hasten.optim.build import build_schedule
+
+log = logging.getLogger(__name__)
+
+
+def resumed_settings(before: RunConfig, config: RunConfig) -> tuple[RunConfig, Changes]:
+    """`config` with what it leaves open as in `before`, the run's own settings, and what it changes.
+
+    Raises ValueError for changes that can't be.
+    """
+    config = with_settled(before, config, RUN_RULES)
+    if same_source(before.data.source, config.data.source):
+        before = dataclasses.replace(before, data=dataclasses.replace(before.data, source=config.data.source))
+    return config, changes_of(before, config, RUN_RULES)
+
+
+def require_use(out: Path, changes: Changes, rules: Rules, more: str) -> None:
+    """Say that the run in `out` is complete. Raises ValueError for changes that would have changed its training.
+
+    more: the setting by which it could be trained for longer.
+    """
+    idle = [f"{name}={text_of(now)}" for name, (_, now) in changes.items() if rule_of(name, rules).kind == "training"]
+    if idle:
+        raise ValueError(
+            f"{out}: the run is complete; {', '.join(idle)} would change nothing: start another run in a new --out, "
+            f"or raise {more}"
+        )
+    log.warning("%s: the run is complete; nothing is left to train", out)
+
+
+def tell_changes(out: Path, step: int, changes: Changes, rules: Rules) -> None:
+    """Say what changes from `step` on, and write it into metrics.jsonl."""
+    for name, (was, now) in changes.items():
+        log.warning("%s: from step %d on, %s", out, step, describe(name, was, now, rules))
+    append_jsonl(out / METRICS_JSONL, {"kind": "resumed", "step": step, "changed": changes})
+
+
+def tell_rate(out: Path, step: int, position: float, before: RunConfig, config: RunConfig) -> None:
+    """Say what becomes of the learning rate at `step`, if anything. config: full; before: as run.yaml has it.
+
+    position: of the step in the schedule.
+    """
+    if before.train.learning_rate is None:  # of a file that somebody edited
+        return
+    schedules = (
+        build_schedule(each.train, each.train.steps or 1, each.sample.batch_size or 1) for each in (before, config)
+    )
+    was, now = (schedule(position) for schedule in schedules)
+    if was != now:
+        log.warning("%s: the learning rate of step %d is %.3g instead of %.3g", out, step + 1, now, was)
+
+
+def complete_summary(out: Path, summary: dict[str, Any] | None, changes: Changes) -> dict[str, Any] | None:
+    """The summary of a run that is complete, which is said; None of one that is not."""
+    if summary is not None:
+        more = "train.target" if summary["status"] == "target_reached" else "train.steps"
+        require_use(out, changes, RUN_RULES, more)
+    return summary
