@@ -8,6 +8,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from hasten.config.load import load_run
@@ -374,6 +375,27 @@ def test_models_that_are_none(run: Path, case: Path, tmp_path: Path) -> None:
     best.unlink()
     fails(f"{best}: no such checkpoint", lambda: predict(best.parents[1], case, out))
     assert not out.exists()
+
+
+BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "holds NaN or infinite values in 1 weight": lambda content: next(iter(content["weights"].values())).fill_(np.nan),
+    "its weights is a Tensor": lambda content: content.update(weights=torch.zeros(3)),
+    "its config leaves open infer.patch": lambda content: content["config"]["infer"].update(patch=None),
+    "network.name: must be": lambda content: content["config"]["network"].update(name="transformer"),
+}
+
+
+@pytest.mark.parametrize("named", ["run", "run/checkpoints/best.pt"])
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_model_that_is_broken_predicts_nothing(run: Path, case: Path, tmp_path: Path, what: str, named: str) -> None:
+    best = tmp_path / "run/checkpoints/best.pt"
+    content = read_checkpoint(run / "checkpoints/best.pt")
+    BROKEN[what](content)
+    write_checkpoint(best, content)
+    message = fails(what, lambda: predict(tmp_path / named, case, tmp_path / "out"))
+    assert message.startswith(f"{best}: ")
+    assert "\n" not in message
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_best_file_alone_is_enough(run: Path, case: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from hasten.engine.inputs import find_cases, listing
 from hasten.engine.job import inference_of, pick_device
 from hasten.engine.label_files import label_names, write_label
 from hasten.engine.step import memory_format
-from hasten.engine.weights import load_weights, read_model
+from hasten.engine.weights import load_weights, model_file, read_model
 from hasten.nets.build import build_network
 from hasten.prepare.case import prepare_case
 from hasten.prepare.restore import restore_label
@@ -32,6 +33,9 @@ from hasten.prepare.types import Prepared
 
 Tick = Callable[[int, int, Path], None]
 """Called with (cases done, cases in all, label map written) after each case."""
+_SETTLED = ("prepare.spacing", "prepare.intensity", "prepare.crop_foreground", "network.channels", "network.strides",
+            "infer.patch", "train.precision", "train.channels_last")  # fmt: skip
+"""Settings of a trained model that a plan or a measurement has decided."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,13 +75,13 @@ def predict(
     or written. An input whose voxels then prove unreadable does not stop the others: once they are written, one
     ValueError lists those that failed.
     """
-    run, out = Path(run), Path(out)
+    out, where = Path(out), str(model_file(run))
     files = [Path(path) for path in ([inputs] if isinstance(inputs, (str, Path)) else inputs)]
     content = read_model(run)
     cases = find_cases(files, content["channels"], content["spatial_dims"])
-    folders = _region_folders(content, out, where=str(run)) if regions else []
+    folders = _region_folders(content, out, where=where) if regions else []
     targets = _targets([out / name for name in label_names(cases, ending)], cases, folders, overwrite)
-    model = load_model(content, where=str(run), device=device)
+    model = load_model(content, where=where, device=device)
     made = _make_folder(out)
     for folder in folders:
         _make_folder(folder)
@@ -113,6 +117,9 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto") -> 
     # A device goes through the configuration, which knows what may stand there.
     tree = {**content["config"], "train": {**content["config"]["train"], "device": device}}
     config = _on_device(from_dict(tree, where=where))
+    unset = [name for name in _SETTLED if attrgetter(name)(config) is None]
+    if unset:
+        raise ValueError(f"{where}: is no model as Hasten writes it, as its config leaves open {', '.join(unset)}")
     target, dims = torch.device(config.train.device), content["spatial_dims"]
     labels = {int(value): name for value, name in content["labels"].items()}
     regions = resolve_regions(
