@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -375,6 +376,29 @@ def test_models_that_are_none(run: Path, case: Path, tmp_path: Path) -> None:
     best.unlink()
     fails(f"{best}: no such checkpoint", lambda: predict(best.parents[1], case, out))
     assert not out.exists()
+
+
+def test_a_prediction_unlike_the_training_cases_is_warned_of(
+    run: Path, case: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = read_checkpoint(run / "checkpoints/best.pt")
+    # Boxes of 6 and 5 voxels a side.
+    sizes = [(6**3 + 5**3) * np.prod(SPACING) / 1000] * 3
+    assert content["foreground"] == pytest.approx(dict(zip(("smallest", "median", "largest"), sizes, strict=True)))
+    predict(run, case, tmp_path / "alike")
+    assert not caplog.messages
+    far = save(tmp_path / "in/far.nii.gz", array_of(case), np.diag([5 * mm for mm in SPACING] + [1]))
+    predict(run, [case, far], tmp_path / "far")
+    (message,) = caplog.messages
+    assert re.match(
+        rf"{re.escape(str(far))}: [0-9.]+ ml of foreground are predicted, but the training cases have 0.614 ml to ",
+        message,
+    )
+    caplog.clear()
+    older = tmp_path / "older/checkpoints/best.pt"
+    write_checkpoint(older, {name: value for name, value in content.items() if name != "foreground"})
+    predict(older, far, tmp_path / "older/out")
+    assert not caplog.messages
 
 
 BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {

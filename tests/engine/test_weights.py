@@ -147,6 +147,7 @@ BAD_CONTENT = {
     "its channels is a str and not a list": {"channels": "T1"},
     "its spatial_dims is a NoneType and not a int": {"spatial_dims": None},
     "its spatial_dims is 4": {"spatial_dims": 4},
+    "its foreground is {'smallest': 1.0}": {"foreground": {"smallest": 1.0}},
     "its regions is a list and not a dict": {"regions": [1]},
 }
 

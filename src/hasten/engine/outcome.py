@@ -54,6 +54,7 @@ def model_content(planned: Planned, network: nn.Module, dice: Dice, step: int) -
         "region_values": dict(case_set.region_values),
         "channels": list(case_set.channels),
         "spatial_dims": case_set.spatial_dims,
+        "foreground": dict(planned.foreground),
         "step": step,
         "dice": dice.mean,
         "iou": dice.iou,

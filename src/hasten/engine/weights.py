@@ -17,8 +17,9 @@ _WRAPPERS = {"module.": "DistributedDataParallel or DataParallel", "_orig_mod.":
 Shapes = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
 """(this network's shape, the saved one) by name."""
 _CONTENT: dict[str, type] = {"weights": dict, "config": dict, "labels": dict, "channels": list, "spatial_dims": int,
-                             "step": int, "regions": dict, "region_values": dict}  # fmt: skip
-_LATER: dict[str, Any] = {"regions": {}, "region_values": {}}
+                             "step": int, "regions": dict, "region_values": dict,
+                             "foreground": dict}  # fmt: skip
+_LATER: dict[str, Any] = {"regions": {}, "region_values": {}, "foreground": {}}
 """What older files lack."""
 
 
@@ -31,7 +32,7 @@ def model_file(run: str | Path) -> Path:
 def read_model(run: str | Path) -> dict[str, Any]:
     """What best.pt holds, as `model_content` makes it: `weights`, `config`, `labels`, `channels`, `step`, `dice` ...
 
-    A file written before there were regions has no `regions`, `region_values` and `iou`.
+    Older files may lack `regions`, `region_values`, `iou` and `foreground`.
 
     run: a run directory, or a best.pt. Raises ValueError if there is none, or it is damaged, a state to resume, or
     holds something else where one of these belongs.
@@ -60,6 +61,9 @@ def _content_mistake(content: Mapping[str, Any]) -> str | None:
         return f"its spatial_dims is {content['spatial_dims']}"
     if not all(re.fullmatch(r"\d+", str(value)) for value in content["labels"]):
         return f"its labels are {list(content['labels'])}"
+    sizes = content["foreground"]
+    if sizes and (set(sizes) != {"smallest", "median", "largest"} or not all(type(v) is float for v in sizes.values())):
+        return f"its foreground is {sizes}"
     return None
 
 
