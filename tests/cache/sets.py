@@ -77,7 +77,7 @@ def assert_holds(arena: Arena, case_set: CaseSet, prepare: PrepareConfig, max_po
             assert count == min(max_points, int((expected.label == index).sum()))
             assert len(set(points.tolist())) == count
             assert (expected.label.reshape(-1)[points] == index).all()
-            drawn = foreground_points(expected.label, num_classes, max_points, seed=number)[index - 1]
+            drawn = foreground_points(expected.label, num_classes, max_points, seed=number)[0][index - 1]
             assert np.array_equal(points, drawn)
             next_point += count
         images.append(expected.image)

@@ -25,8 +25,8 @@ def write(folder: Path, *, whole: int = 3) -> list[CaseEntry]:
             for file, data in ((IMAGE, image), (LABEL, label), (POINTS, points)):
                 with (folder / file).open("ab") as stream:
                     stream.write(data)
-            entry = CaseEntry(id=name, shape=(1, 1, voxels), num_points=(number,), image_crc=checksum(image),
-                              label_crc=checksum(label), geometry={})  # fmt: skip
+            entry = CaseEntry(id=name, shape=(1, 1, voxels), num_points=(number,), num_voxels=(number,),
+                              image_crc=checksum(image), label_crc=checksum(label), geometry={})  # fmt: skip
             if number < whole:
                 note(journal, entry)
             entries.append(entry)

@@ -223,3 +223,25 @@ def test_a_changed_slice_is_another_data_set(tmp_path: Path) -> None:
     file = next((tmp_path / "images" / "one").iterdir())
     file.write_bytes(file.read_bytes() + b"\0\0")
     assert files_identity(cases) != before
+
+
+def test_lossy_compression_is_for_images_and_not_for_labels(tmp_path: Path) -> None:
+    series = write_series(tmp_path / "series", voxels("uint8", (3, 16, 16)))
+    assert len(np.unique(read_file(series, label=True).array)) > 100
+    last = sorted(series.iterdir())[-1]
+    with kept_locale():
+        writer = sitk.ImageFileWriter()
+        writer.KeepOriginalImageUIDOn()
+        writer.SetImageIO("GDCMImageIO")
+        writer.UseCompressionOn()
+        writer.SetCompressor("JPEG")
+        writer.SetFileName(str(last))
+        writer.Execute(sitk.ReadImage(str(last)))
+    assert read_file(series, label=True).array.shape == (1, 3, 16, 16)  # lossless JPEG
+    data = last.read_bytes()
+    assert data.count(b"1.2.840.10008.1.2.4.70") == 1
+    last.write_bytes(data.replace(b"1.2.840.10008.1.2.4.70", b"1.2.840.10008.1.2.4.50"))
+    assert read_file(series).array.shape == (1, 3, 16, 16)
+    with pytest.raises(ValueError, match="is stored as JPEG, whose lossy compression makes up label values") as error:
+        read_file(series, label=True)
+    assert str(error.value).startswith(f"{last}: ")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.cases import nifti
-from hasten.cases.nifti import read_nifti, read_nifti_header, write_label_nifti, write_nifti
+from hasten.cases.nifti import read_nifti, read_nifti_header, read_nifti_region, write_label_nifti, write_nifti
 
 HIPPOCAMPUS = Path(__file__).parents[2].parent / "shared/data/hippocampus"
 DTYPES = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "float32", "float64")
@@ -164,6 +164,10 @@ BAD = {
     "flat.nii": (_header(sform_code=1), "affine"),
     "quaternion.nii": (_header(qform_code=1, quatern_b=3), "orientation"),
     "inter.nii": (_header(scl_slope=1, scl_inter=np.inf), "scaling"),
+    "no_offset.nii": (_header(vox_offset=np.nan), "vox_offset nan"),
+    "far.nii": (_header(vox_offset=np.inf), "vox_offset inf"),
+    "very_far.nii": (_header(vox_offset=1e30), r"vox_offset 1e\+30"),
+    "before.nii": (_header(vox_offset=-352), "vox_offset -352"),
 }
 
 
@@ -194,6 +198,75 @@ def test_truncated(tmp_path: Path) -> None:
     (tmp_path / "c.nii.gz").write_bytes(flipped)
     with pytest.raises(ValueError, match="damaged"):
         read_nifti(tmp_path / "c.nii.gz")
+
+
+TAMPERED = {
+    "fewer slices": lambda header: header.set_data_shape((8, 8, 6)),
+    "narrower voxels": lambda header: header.set_data_dtype(np.uint8),
+    "one volume of two": lambda header: header.set_data_shape((8, 8, 4)),
+}
+
+
+@pytest.mark.parametrize("change", TAMPERED)
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "a.img", "a.img.gz"])
+def test_more_bytes_than_the_header_declares_are_refused(tmp_path: Path, name: str, change: str) -> None:
+    values = np.random.default_rng(0).integers(1, 1000, (8, 8, 8)).astype(np.int16)
+    path = tmp_path / name
+    nib.save((nib.Nifti1Pair if ".img" in name else nib.Nifti1Image)(values, np.eye(4)), path)
+    of_header = tmp_path / name.replace(".img", ".hdr")
+    packed = name.endswith(".gz")
+    data = of_header.read_bytes()
+    data = gzip.decompress(data) if packed else data
+    header = nib.Nifti1Header(data[:348])
+    TAMPERED[change](header)
+    data = header.binaryblock + data[348:]
+    of_header.write_bytes(gzip.compress(data) if packed else data)
+    end = (
+        int(header.get_data_offset()) * (".img" not in name) + np.prod(header.get_data_shape()) * header["bitpix"] // 8
+    )
+    for read in (read_nifti, lambda path: read_nifti_region(path, (0, 0, 0), (1, 1, 1))):
+        with pytest.raises(ValueError, match=f"end at byte {end}, but the file holds [0-9]+ bytes") as error:
+            read(path)
+        assert str(error.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "a.img"])
+def test_zero_bytes_behind_the_voxels_are_padding(tmp_path: Path, name: str) -> None:
+    values = np.arange(1, 61, dtype=np.int16).reshape(3, 4, 5)
+    nib.save((nib.Nifti1Pair if ".img" in name else nib.Nifti1Image)(values, np.eye(4)), tmp_path / name)
+    data = (tmp_path / name).read_bytes()
+    data = gzip.decompress(data) if name.endswith(".gz") else data
+    for padding, refused in ((bytes(7), False), (bytes(512), False), (bytes(513), True), (b"\0\0\1", True)):
+        padded = data + padding
+        (tmp_path / name).write_bytes(gzip.compress(padded) if name.endswith(".gz") else padded)
+        if refused:
+            with pytest.raises(ValueError, match=f"the file holds {len(padded)} bytes"):
+                read_nifti(tmp_path / name)
+        else:
+            np.testing.assert_array_equal(read_nifti(tmp_path / name).array[0], values.T)
+
+
+def test_extensions_and_an_offset_of_zero(tmp_path: Path) -> None:
+    values = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
+    image = nib.Nifti1Image(values, np.eye(4))
+    image.header.extensions.append(nib.nifti1.Nifti1Extension("comment", b"scanner 7" * 20))
+    nib.save(image, tmp_path / "extended.nii")
+    np.testing.assert_array_equal(read_nifti(tmp_path / "extended.nii").array[0], values.T)
+    data = bytearray(save(tmp_path / "zero.nii", values).read_bytes())
+    data[108:112] = bytes(4)  # vox_offset, left out by some writers; the voxels follow the header all the same
+    (tmp_path / "zero.nii").write_bytes(data)
+    np.testing.assert_array_equal(read_nifti(tmp_path / "zero.nii").array[0], values.T)
+
+
+@pytest.mark.parametrize("offset", [np.nan, np.inf, -16])
+def test_a_pair_with_an_impossible_offset(tmp_path: Path, offset: float) -> None:
+    nib.save(nib.Nifti1Pair(np.ones((3, 4, 5), np.int16), np.eye(4)), tmp_path / "a.img")
+    data = bytearray((tmp_path / "a.hdr").read_bytes())
+    data[108:112] = np.array([offset], "<f4").tobytes()
+    (tmp_path / "a.hdr").write_bytes(data)
+    for read in (read_nifti, read_nifti_header):
+        with pytest.raises(ValueError, match=r"a.hdr: "):
+            read(tmp_path / "a.hdr")
 
 
 def test_missing(tmp_path: Path) -> None:

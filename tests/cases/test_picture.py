@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hasten.cases.formats import read_file
 from hasten.cases.picture import read_picture, read_picture_header
 
 GRAY = np.arange(12, dtype=np.uint8).reshape(3, 4)
@@ -65,6 +66,28 @@ def test_palette_is_colour_in_an_image_and_index_in_a_label(tmp_path: Path) -> N
     picture.save(tmp_path / "p.png")
     np.testing.assert_array_equal(read_picture(tmp_path / "p.png", indices=True).array, [[[[0, 2], [1, 2]]]])
     assert read_picture(tmp_path / "p.png").array[:, 0, 1, 0].tolist() == [255, 0, 0]
+
+
+LABEL = Image.fromarray(np.kron(np.eye(8, dtype=np.uint8), np.full((5, 5), 200, np.uint8)))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.jpg", {"format": "JPEG"}),
+        ("a.png", {"format": "JPEG"}),
+        ("a.tif", {"format": "TIFF", "compression": "jpeg"}),
+        ("stack.tif", {"format": "TIFF", "compression": "jpeg", "save_all": True, "append_images": [LABEL]}),
+        ("a.bmp", {"format": "JPEG2000", "irreversible": True}),
+        ("b.png", {"format": "WEBP"}),
+    ],
+)
+def test_lossy_compression_is_for_images_and_not_for_labels(tmp_path: Path, name: str, options: dict) -> None:
+    LABEL.save(tmp_path / name, **options)
+    assert len(np.unique(read_file(tmp_path / name).array)) > 2
+    with pytest.raises(ValueError, match="lossy compression makes up label values; save the label map as PNG") as error:
+        read_file(tmp_path / name, label=True)
+    assert str(error.value).startswith(f"{tmp_path / name}: is stored as ")
 
 
 def test_bad_pictures(tmp_path: Path) -> None:

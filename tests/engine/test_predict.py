@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from hasten.config.load import load_run
@@ -374,6 +376,50 @@ def test_models_that_are_none(run: Path, case: Path, tmp_path: Path) -> None:
     best.unlink()
     fails(f"{best}: no such checkpoint", lambda: predict(best.parents[1], case, out))
     assert not out.exists()
+
+
+def test_a_prediction_unlike_the_training_cases_is_warned_of(
+    run: Path, case: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = read_checkpoint(run / "checkpoints/best.pt")
+    # Boxes of 6 and 5 voxels a side.
+    sizes = [(6**3 + 5**3) * np.prod(SPACING) / 1000] * 3
+    assert content["foreground"] == pytest.approx(dict(zip(("smallest", "median", "largest"), sizes, strict=True)))
+    predict(run, case, tmp_path / "alike")
+    assert not caplog.messages
+    far = save(tmp_path / "in/far.nii.gz", array_of(case), np.diag([5 * mm for mm in SPACING] + [1]))
+    predict(run, [case, far], tmp_path / "far")
+    (message,) = caplog.messages
+    assert re.match(
+        rf"{re.escape(str(far))}: [0-9.]+ ml of foreground are predicted, but the training cases have 0.614 ml to ",
+        message,
+    )
+    caplog.clear()
+    older = tmp_path / "older/checkpoints/best.pt"
+    write_checkpoint(older, {name: value for name, value in content.items() if name != "foreground"})
+    predict(older, far, tmp_path / "older/out")
+    assert not caplog.messages
+
+
+BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "holds NaN or infinite values in 1 weight": lambda content: next(iter(content["weights"].values())).fill_(np.nan),
+    "its weights is a Tensor": lambda content: content.update(weights=torch.zeros(3)),
+    "its config leaves open infer.patch": lambda content: content["config"]["infer"].update(patch=None),
+    "network.name: must be": lambda content: content["config"]["network"].update(name="transformer"),
+}
+
+
+@pytest.mark.parametrize("named", ["run", "run/checkpoints/best.pt"])
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_model_that_is_broken_predicts_nothing(run: Path, case: Path, tmp_path: Path, what: str, named: str) -> None:
+    best = tmp_path / "run/checkpoints/best.pt"
+    content = read_checkpoint(run / "checkpoints/best.pt")
+    BROKEN[what](content)
+    write_checkpoint(best, content)
+    message = fails(what, lambda: predict(tmp_path / named, case, tmp_path / "out"))
+    assert message.startswith(f"{best}: ")
+    assert "\n" not in message
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_best_file_alone_is_enough(run: Path, case: Path, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import dataclasses
 import errno
 import json
 import math
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
@@ -223,6 +226,47 @@ def test_the_last_step_is_saved_whatever_the_intervals(make: Callable[..., RunCo
     train(make("train.steps=5", "train.validate_every=3", "train.checkpoint_every=100"), tmp_path / "run")
     assert checkpoint(tmp_path / "run", "last")["step"] == 5
     assert [record["step"] for record in metrics(tmp_path / "run", "validation")] == [3, 5]
+
+
+def relabelled(folder: Path, source: Path, keep: Callable[[int, np.ndarray], np.ndarray]) -> Path:
+    """A copy of a data set whose label maps are what `keep` makes of them, by their number."""
+    copy = Path(shutil.copytree(source, folder / "copy"))
+    for number, path in enumerate(sorted((copy / "labelsTr").iterdir())):
+        volume = read_nifti(path)
+        write_nifti(path, keep(number, volume.array[0]).astype(np.uint8), volume.affine)
+    return copy
+
+
+BY_NUMBER = ("data.split.by=list", "data.split.validation=[phantom_000, phantom_001]")
+
+
+@pytest.mark.parametrize(("empty", "told"), [(range(2, 6), "4 training cases"), (range(2), "2 validation cases")])
+def test_a_split_without_a_labelled_voxel_ends_before_the_training(
+    folder: Path, make: Callable[..., RunConfig], tmp_path: Path, empty: range, told: str
+) -> None:
+    source = relabelled(tmp_path, Path(make().data.source), lambda number, label: label * (number not in empty))
+    with pytest.raises(ValueError, match=rf"dataset.json: the label maps of all {told} \(.*only the background"):
+        train(config_of(source, tmp_path / "cache", *BY_NUMBER), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_class_with_next_to_no_voxels_is_told_once_and_recorded(
+    make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def keep(number: int, label: np.ndarray) -> np.ndarray:
+        label = label.copy()
+        label[10:14, 16:24, 16:24] = 2 * (number == 0)
+        return label
+
+    source = relabelled(tmp_path, Path(make().data.source), keep)
+    declared = json.loads((source / "dataset.json").read_text())
+    (source / "dataset.json").write_text(json.dumps({**declared, "labels": {"0": "background", "1": "a", "2": "b"}}))
+    config = config_of(source, tmp_path / "cache", "train.steps=1")
+    train(config, tmp_path / "run")
+    told = [message for message in caplog.messages if "next to no voxels" in message]
+    assert len(told) == 1
+    assert re.search(r"b \(value 2\): [0-9]+ in 1 case \(", told[0])
+    assert json.loads((tmp_path / "run" / PLAN_JSON).read_text())["warnings"] == told
 
 
 def test_a_folder_with_files_is_refused_and_left_alone(make: Callable[..., RunConfig], tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(kind: str)
     assert step.update.skipped.item() == 1
 
 
-@pytest.mark.parametrize("accumulate", [2, 3, 5])
+@pytest.mark.parametrize("accumulate", [2, 3, 4, 5, 7])
 def test_pieces_of_a_batch_give_the_gradient_of_the_whole(accumulate: int) -> None:
     generator = torch.Generator().manual_seed(5)
     image = torch.randn(5, 1, 8, 8, 8, generator=generator)

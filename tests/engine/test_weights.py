@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,8 @@ def test_an_entry_that_is_no_tensor_is_compared_too() -> None:
 
 def test_a_model_is_read_from_a_run_or_a_file(tmp_path: Path) -> None:
     best = tmp_path / "checkpoints" / "best.pt"
-    write_checkpoint(best, {"weights": {}, "step": 3})
+    content = {"weights": {}, "config": {"train": {}}, "labels": {}, "channels": [], "spatial_dims": 3, "step": 3}
+    write_checkpoint(best, content)
     assert read_model(tmp_path)["step"] == read_model(str(best))["step"] == 3
     write_checkpoint(best.with_name("last.pt"), {"network": {}, "step": 3})
     with pytest.raises(ValueError, match=r"last\.pt: holds the state of a run to resume, not a model"):
@@ -134,3 +136,46 @@ def test_a_model_is_read_from_a_run_or_a_file(tmp_path: Path) -> None:
         read_model(tmp_path / "absent")
     with pytest.raises(ValueError, match="no such checkpoint"):
         read_model(best.parent)
+
+
+BAD_CONTENT = {
+    "its weights is a Tensor and not a dict": {"weights": torch.zeros(3)},
+    "its config is a Tensor and not a dict": {"config": torch.zeros(3)},
+    "its config has no section train": {"config": {"train": 3}},
+    "its labels is a list and not a dict": {"labels": ["background", "a"]},
+    "its labels are \\['x'\\]": {"labels": {"x": "a"}},
+    "its channels is a str and not a list": {"channels": "T1"},
+    "its spatial_dims is a NoneType and not a int": {"spatial_dims": None},
+    "its spatial_dims is 4": {"spatial_dims": 4},
+    "its foreground is {'smallest': 1.0}": {"foreground": {"smallest": 1.0}},
+    "its regions is a list and not a dict": {"regions": [1]},
+}
+
+
+@pytest.mark.parametrize("what", BAD_CONTENT)
+def test_content_of_another_form_is_named(tmp_path: Path, what: str) -> None:
+    content = {
+        "weights": {}, "config": {"train": {}}, "labels": {"0": "background", "1": "a"}, "channels": ["T1"],
+        "spatial_dims": 3, "step": 3,
+    }  # fmt: skip
+    write_checkpoint(tmp_path / "best.pt", {**content, **BAD_CONTENT[what]})
+    with pytest.raises(ValueError, match=rf"best\.pt: is no model as Hasten writes it, as {what}; "):
+        read_model(tmp_path / "best.pt")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(value: float) -> None:
+    one, other = network(), network()
+    before = {name: tensor.clone() for name, tensor in one.state_dict().items()}
+    name, weight = list(other.named_parameters())[2]
+    with torch.no_grad():
+        weight.view(-1)[0] = value
+    with pytest.raises(ValueError, match=rf"^my\.pt: holds NaN or infinite values in 1 weight: {re.escape(name)}; "):
+        load_weights(one, other.state_dict(), where="my.pt")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in one.state_dict().items())
+
+
+def test_a_weight_that_does_not_load_is_an_error_with_the_files_name() -> None:
+    one = nn.BatchNorm1d(2)
+    with pytest.raises(ValueError, match=r"^my\.pt: its weights do not load .*num_batches_tracked"):
+        load_weights(one, {**one.state_dict(), "num_batches_tracked": 3}, where="my.pt")

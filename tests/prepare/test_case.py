@@ -205,6 +205,19 @@ def test_errors_name_the_case(spec: PrepareConfig, message: str) -> None:
         prepare_case(Volume(np.full((1, 2, 2, 2), 1e6), np.eye(4)), None, id="x7", spec=spec)
 
 
+@pytest.mark.parametrize("codes", ["RAS", "PIL"])
+def test_a_voxel_that_flattens_a_case_is_named_by_its_place_in_the_file(codes: str) -> None:
+    volume = volume_of((12, 14, 16), codes, dtype=np.float32, channels=2)
+    spec = replace(KEEP, intensity="zscore", spacing=(2, 2, 2), crop_foreground=True)
+    usual = prepare_case(volume, None, id="x7", spec=spec).image
+    assert usual.std((1, 2, 3)).min() > 0.5
+    volume.array[1, 3, 5, 7] = 3e38
+    with pytest.raises(ValueError, match=r"case x7: the voxel at \(D, H, W\) = \(3, 5, 7\) of channel 1 holds 3e\+38"):
+        prepare_case(volume, None, id="x7", spec=spec)
+    windowed = replace(spec, intensity="window", window=(0.0, 100.0))
+    assert prepare_case(volume, None, id="x7", spec=windowed).image.max() == 1
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("intensity", ["none", "zscore", "window"])
 def test_gpu_matches_cpu(intensity: Any) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import warnings
 
 import monai.transforms
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.config.schema import PrepareConfig
-from hasten.prepare.intensity import check_intensity, write_scaled
+from hasten.prepare.intensity import check_intensity, check_outliers, write_scaled
 from hasten.prepare.resample import slabs
 
 
@@ -61,6 +62,48 @@ def test_zscore_keeps_the_deviation_of_a_bright_image() -> None:
     volume = np.random.default_rng(0).normal(20_000, 1, (16, 32, 32)).astype(np.float32)
     got = scaled(volume, intensity="zscore", dtype="float32")
     assert abs(got.std() - 1) < 1e-3
+
+
+@pytest.mark.parametrize("value", [3e38, -3e38, 1e30, 1e7, 2.0**31 - 1])
+@pytest.mark.parametrize("shape", [(12, 20, 30), (1, 200, 220), (40, 64, 64)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+def test_a_voxel_that_would_flatten_all_others_is_named(value: float, shape: tuple[int, int, int], dtype: type) -> None:
+    if dtype == np.int32 and abs(value) > 2**31:
+        value = 2**31 - 1
+    volume = np.random.default_rng(0).normal(300, 60, shape).astype(dtype)
+    check_outliers(volume, 1)
+    volume[0, 7, 9] = value
+    shown = (
+        rf"the voxel at \(D, H, W\) = \(0, 7, 9\) of channel 1 holds {re.escape(f'{float(volume[0, 7, 9]):g}')}, but "
+    )
+    with pytest.raises(ValueError, match=shown):
+        check_outliers(volume, 1)
+
+
+def heavy_tails() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 1, (24, 64, 64)).astype(np.float32)
+    brain = np.where(rng.random(noise.shape) < 0.2, 300 + 60 * noise, 0).astype(np.float32)
+    beads = noise.copy()
+    beads[10:13, 20:22, 30:32] = 60_000
+    implant = 40 * noise
+    implant[5, 6:8, 7] = 30_000
+    spike = brain.copy()
+    spike[3, 4, 5] = 1e5
+    one = np.zeros_like(noise)
+    one[3, 4, 5] = 1
+    hot = (100 + noise).astype(np.uint16)
+    hot[3, 4, 5] = 65_535
+    return {
+        "implant": implant, "spike": spike, "beads in the dark": beads, "one voxel": one, "a hot pixel": hot,
+        "log-normal": np.exp(3 * noise), "constant": np.full_like(noise, 1e14),
+        "eight voxels": noise[0, 0, :8, None, None],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", heavy_tails())
+def test_heavy_tails_pass(name: str) -> None:
+    check_outliers(heavy_tails()[name], 0)
 
 
 def test_none_keeps_the_values() -> None:

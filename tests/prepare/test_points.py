@@ -11,15 +11,16 @@ from hasten.prepare.points import foreground_points
 @given(st.integers(1, 9), st.integers(1, 6), st.integers(1, 20), st.integers(0, 2**32 - 1))
 def test_points_are_voxels_of_their_class(size: int, classes: int, limit: int, seed: int) -> None:
     label = np.random.default_rng(seed).integers(0, classes, (size, 3, 4)).astype(np.uint8)
-    points = foreground_points(label, classes, limit, seed)
+    points, counts = foreground_points(label, classes, limit, seed)
     assert len(points) == classes - 1
+    assert counts == tuple(int((label == index).sum()) for index in range(1, classes))
     for index, chosen in enumerate(points, start=1):
         voxels = np.flatnonzero(label == index)
         assert chosen.dtype == np.int32
         assert len(chosen) == min(limit, len(voxels))
         assert np.all(np.diff(chosen) > 0)
         assert np.isin(chosen, voxels).all()
-    again = foreground_points(label, classes, limit, seed)
+    again, _ = foreground_points(label, classes, limit, seed)
     assert all(np.array_equal(a, b) for a, b in zip(points, again, strict=True))
 
 
@@ -28,14 +29,14 @@ def test_every_voxel_is_as_likely() -> None:
     label[0, 0, 0] = 2
     drawn = np.zeros(40)
     for seed in range(2000):
-        drawn[foreground_points(label, 3, 30, seed)[0]] += 1
+        drawn[foreground_points(label, 3, 30, seed)[0][0]] += 1
     share = drawn[1:] / 2000
     assert abs(share - 30 / 39).max() < 0.05  # over five standard deviations of a binomial of 2000
     assert drawn[0] == 0
 
 
 def test_absent_classes_are_empty() -> None:
-    points = foreground_points(np.zeros((2, 3, 4), np.uint8), 4, 10, 0)
+    points, _ = foreground_points(np.zeros((2, 3, 4), np.uint8), 4, 10, 0)
     assert [len(p) for p in points] == [0, 0, 0]
 
 

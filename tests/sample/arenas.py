@@ -34,7 +34,7 @@ RENDERS: dict[str, Render] = {"host": render_on_host, "device": render}
 
 def tables_of(images: Sequence[np.ndarray], labels: Sequence[np.ndarray], num_classes: int) -> Tables:
     """Images are (C, D, H, W), labels (D, H, W); the layout is that of the cache."""
-    points = [foreground_points(label, num_classes, 50, seed=number) for number, label in enumerate(labels)]
+    points = [foreground_points(label, num_classes, 50, seed=number)[0] for number, label in enumerate(labels)]
     counts = torch.tensor([[array.size for array in found] for found in points])
     sizes = torch.tensor([label.size for label in labels])
     return Tables(

@@ -64,6 +64,8 @@ class Arena:
     num_classes: int
     home: str
     """`file`, `ram`, `device`, or how many cases are in each."""
+    num_voxels: tuple[tuple[int, ...], ...] = ()
+    """Of each case and foreground class; () of cases that were copied from another arena."""
     pages: Pages | None = None
     """For reading ahead, where cases lie in the file only."""
     part: Part | None = None

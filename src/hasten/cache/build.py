@@ -209,12 +209,13 @@ def _work(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int
     assert label is not None
     assert image.dtype == prepare.dtype
     assert label.dtype == np.uint8
-    found = foreground_points(label, len(case_set.labels), max_points, seed)
+    found, num_voxels = foreground_points(label, len(case_set.labels), max_points, seed)
     depth, height, width = label.shape
     entry = CaseEntry(
         id=prepared.id,
         shape=(depth, height, width),
         num_points=tuple(array.size for array in found),
+        num_voxels=num_voxels,
         image_crc=checksum(image),
         label_crc=checksum(label),
         geometry=geometry_to_dict(prepared.geometry),

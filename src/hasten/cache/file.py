@@ -47,6 +47,8 @@ class CaseEntry:
     shape: tuple[int, int, int]
     num_points: tuple[int, ...]
     """Per foreground class."""
+    num_voxels: tuple[int, ...]
+    """The same, of which points are remembered of some."""
     image_crc: int
     label_crc: int
     geometry: dict
@@ -130,6 +132,7 @@ def _open_entry(folder: Path, home: str) -> tuple[Arena, list[CaseEntry]]:
         geometry=tuple(geometry_from_dict(entry.geometry) for entry in entries),
         num_channels=num_channels,
         num_classes=num_classes,
+        num_voxels=tuple(entry.num_voxels for entry in entries),
         home=home,
     )
     return arena, entries
@@ -146,7 +149,7 @@ def _verify(arena: Arena, entries: list[CaseEntry], folder: Path, cases: Iterabl
 
 def entry_from_dict(row: dict) -> CaseEntry:
     """The inverse of `dataclasses.asdict`, for what JSON makes of it."""
-    return CaseEntry(**{**row, "shape": tuple(row["shape"]), "num_points": tuple(row["num_points"])})
+    return CaseEntry(**{**row, **{name: tuple(row[name]) for name in ("shape", "num_points", "num_voxels")}})
 
 
 def _size(path: Path) -> int:

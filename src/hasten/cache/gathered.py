@@ -32,7 +32,7 @@ def gather(
         names.append(name)
         images.append(volume)
         labels.append(classes)
-        points += foreground_points(classes.numpy(), num_classes, max_points, number)
+        points += foreground_points(classes.numpy(), num_classes, max_points, number)[0]
     if not images:
         raise ValueError("the data set is empty; give it items")
     dtype = torch.float16 if all(image.dtype == torch.float16 for image in images) else torch.float32

@@ -13,7 +13,7 @@ from hasten.cases.tiff import spacing_file
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
 
-FORMAT = 3
+FORMAT = 4
 """Raised when the layout of an entry, or what goes into a voxel or a fingerprint, changes: older ones are not found."""
 _VERSION = [FORMAT, hasten.__version__]
 _PAIRED = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}

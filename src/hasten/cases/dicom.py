@@ -14,6 +14,9 @@ from hasten.cases.types import Volume
 _SERIES, _POSITION, _ORIENTATION = "0020|000e", "0020|0032", "0020|0037"
 _ROUNDING = 0.11
 """mm: positions are often rounded to 0.1 mm, so that steps differ by as much."""
+_LOSSY = {f"1.2.840.10008.1.2.4.{number}": kind for number, kind in
+          ((50, "JPEG"), (51, "JPEG"), (81, "near-lossless JPEG-LS"), (91, "JPEG 2000"))}  # fmt: skip
+"""Transfer syntaxes that may change values."""
 _OTHER_ENDINGS = (".nii", ".gz", ".hdr", ".png", ".tif", ".tiff", ".jpg", ".jpeg", ".bmp", ".nrrd", ".nhdr", ".mha",
                   ".mhd", ".raw", ".txt", ".md", ".csv", ".json", ".xml", ".yaml", ".pdf")  # fmt: skip
 
@@ -36,17 +39,21 @@ def is_series(path: Path) -> bool:
     return path.is_dir() and any(_is_slice(file) for file in path.iterdir())
 
 
-def read_series(folder: str | Path, part: slice = slice(None)) -> Volume:
+def read_series(folder: str | Path, part: slice = slice(None), *, label: bool = False) -> Volume:
     """Read the one DICOM series of a folder as (C, D, H, W), or a part of its slices (D), and only their files.
 
     Slices are sorted by their position along the normal, and rescale slope and intercept are applied. The array has
     the type that holds the rescaled values: integers where slope and intercept are integers, else float32, also where
     slices differ. The affine is that of the whole series. Raises ValueError for a folder without a series, several
-    series, slices of different size or direction, missing and repeated slices, and without SimpleITK.
+    series, slices of different size or direction, missing and repeated slices, a `label` with lossy compression, and
+    without SimpleITK.
     """
     folder = Path(folder)
     import_itk(folder)
     slices = explained(folder, _slices)
+    if label:
+        for each in slices[part]:
+            _check_lossless(each.path)
     image = explained(folder, lambda _: _read(slices, part))
     array = channels_first(image, folder)
     return Volume(array if len(slices) > 1 else array[:, part], _affine(slices))
@@ -69,6 +76,19 @@ def _is_slice(file: Path) -> bool:
         return True
     with file.open("rb") as stream:
         return stream.read(132)[128:] == b"DICM"
+
+
+def _check_lossless(path: Path) -> None:
+    with path.open("rb") as file:
+        head = file.read(4096)
+    at = head.find(b"\x02\x00\x10\x00UI")  # the transfer syntax, which SimpleITK does not pass on
+    length = int.from_bytes(head[at + 6 : at + 8], "little")
+    kind = _LOSSY.get(head[at + 8 : at + 8 + length].rstrip(b"\0 ").decode("latin-1")) if at >= 0 else None
+    if kind is not None:
+        raise ValueError(
+            f"{path}: is stored as {kind}, whose lossy compression makes up label values; "
+            "export the label map without compression, or as NIfTI."
+        )
 
 
 def _read(slices: list[_Slice], part: slice) -> Any:

@@ -62,7 +62,7 @@ def list_files(folder: Path) -> list[Path]:
 def read_file(path: Path, *, label: bool = False) -> Volume:
     """Read one file, or the DICOM series of a folder, as (C, D, H, W). Raises ValueError.
 
-    `label` reads a colour-mapped picture as its indices.
+    `label` reads a colour-mapped picture as its indices, and refuses lossy compression.
     """
     match kind_of(path):
         case "nifti":
@@ -70,7 +70,7 @@ def read_file(path: Path, *, label: bool = False) -> Volume:
         case "itk":
             return read_itk(path)
         case "series":
-            return read_series(path)
+            return read_series(path, label=label)
         case "stack":
             return read_stack(path, indices=label)
         case _:

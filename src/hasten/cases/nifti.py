@@ -32,7 +32,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _BROKEN_GZIP: Any = (OSError, EOFError, zlib.error, GzipError)
 _HEADER_BYTES = 540  # of NIfTI-2; NIfTI-1 takes 348
 Shape = tuple[int, int, int]
-_Mapped = tuple[np.ndarray, float, float, np.ndarray]
+_PADDING = 512
+"""Zero bytes behind the voxels that are taken for padding: a block of a tape or a disk."""
 
 
 def read_nifti(path: str | Path) -> Volume:
@@ -44,16 +45,13 @@ def read_nifti(path: str | Path) -> Volume:
     """
     path = Path(path)
     if _is_pair(path):
-        return _read_pair(path)
-    data = _decompressed(path)
-    header = _parse_header(data[:_HEADER_BYTES], path)
-    shape, num_channels, affine = _describe(header, path)
-    dtype = _checked_dtype(header, path)
-    count, offset = num_channels * math.prod(shape), int(header.get_data_offset())
-    _check_length(len(data), (num_channels, *shape), dtype, offset, path)
-    flat = np.frombuffer(data, dtype, count, offset)
-    slope, inter = _slope_inter(header, path)
-    return Volume(_scaled(flat, slope, inter).reshape(num_channels, *shape), affine)
+        image = _load_pair(path)
+        data = _decompressed(_voxel_file(image))
+        values, slope, inter, affine = _pair_voxels(image, data, path)
+    else:
+        data = _decompressed(path)
+        values, slope, inter, affine = _voxels(_parse_header(data[:_HEADER_BYTES], path), data, path)
+    return Volume(_scaled(values, slope, inter), affine)
 
 
 def read_nifti_region(path: str | Path, start: Shape, size: Shape) -> Volume:
@@ -64,11 +62,15 @@ def read_nifti_region(path: str | Path, start: Shape, size: Shape) -> Volume:
     """
     path = Path(path)
     part = (slice(None), *(slice(at, at + length) for at, length in zip(start, size, strict=True)))
-    mapped = _map_pair(path) if _is_pair(path) else _map(path)
-    if mapped is None:
+    image = _load_pair(path) if _is_pair(path) else None
+    file = path if image is None else _voxel_file(image)
+    if _is_gzip(file):
         whole = read_nifti(path)
         return Volume(whole.array[part].copy(), whole.affine)
-    values, slope, inter, affine = mapped
+    mapped = _mapped(file)
+    values, slope, inter, affine = (
+        _voxels(_read_header(path), mapped, path) if image is None else _pair_voxels(image, mapped, path)
+    )
     return Volume(_scaled(np.array(values[part]), slope, inter), affine)
 
 
@@ -129,43 +131,39 @@ def _decompressed(path: Path) -> bytes:
         ) from error
 
 
-def _map(path: Path) -> _Mapped | None:
-    """The voxels (C, D, H, W) as stored, slope, intercept and affine; None if the file is compressed."""
-    if _is_gzip(path):
-        return None
-    header = _read_header(path)
+def _mapped(path: Path) -> np.ndarray:
+    try:
+        return np.memmap(path, np.uint8, "r")
+    except (OSError, ValueError) as error:  # an empty file can't be mapped
+        raise ValueError(f"{path}: cannot be read ({error}); check the path and its permissions.") from error
+
+
+def _voxels(header: Any, data: bytes | np.ndarray, path: Path) -> tuple[np.ndarray, float, float, np.ndarray]:
+    """The voxels (C, D, H, W) as stored in the bytes of a file, slope, intercept and affine."""
     shape, num_channels, affine = _describe(header, path)
-    offset = int(header.get_data_offset())
-    values = _map_voxels(path, (num_channels, *shape), _checked_dtype(header, path), offset)
+    values = _stored(data, header, (num_channels, *shape), _data_offset(header, path), path)
     return values, *_slope_inter(header, path), affine
 
 
-def _map_pair(path: Path) -> _Mapped | None:
-    image = _load_pair(path)
-    voxels = Path(image.file_map["image"].filename)
-    if _is_gzip(voxels):
-        return None
+def _pair_voxels(image: Any, data: bytes | np.ndarray, path: Path) -> tuple[np.ndarray, float, float, np.ndarray]:
+    """The same of a .hdr/.img pair, `data` being those of the .img."""
     shape, num_channels, affine = _describe(image.header, path, image.affine)
     proxy = image.dataobj
-    values = _map_voxels(voxels, (num_channels, *shape), _checked_dtype(image.header, path), int(proxy.offset))
+    values = _stored(data, image.header, (num_channels, *shape), int(proxy.offset), path)
     return values, float(proxy.slope), float(proxy.inter), affine
 
 
-def _map_voxels(path: Path, shape: tuple[int, ...], dtype: np.dtype, offset: int) -> np.ndarray:
-    try:
-        _check_length(path.stat().st_size, shape, dtype, offset, path)
-        return np.memmap(path, dtype, "r", offset, shape)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions.") from error
-
-
-def _check_length(num_bytes: int, shape: tuple[int, ...], dtype: np.dtype, offset: int, path: Path) -> None:
+def _stored(data: bytes | np.ndarray, header: Any, shape: tuple[int, ...], offset: int, path: Path) -> np.ndarray:
+    """A view of the voxels. Raises ValueError where the file holds fewer bytes than the header declares, or more."""
+    dtype = _checked_dtype(header, path)
     end = offset + math.prod(shape) * dtype.itemsize
-    if num_bytes < end:
+    surplus = len(data) - end
+    if surplus < 0 or surplus > _PADDING or any(data[end:]):
         raise ValueError(
             f"{path}: the header says {shape[0]} x {shape[1:]} voxels of {dtype.name}, which end at byte {end}, but "
-            f"the file holds {num_bytes} bytes; copy or export the file again."
+            f"the file holds {len(data)} bytes; the header is wrong or the file is damaged: copy or export it again."
         )
+    return np.frombuffer(data, dtype, math.prod(shape), offset).reshape(shape)
 
 
 def _is_gzip(path: Path) -> bool:
@@ -201,9 +199,20 @@ def _parse_header(data: bytes, path: Path) -> Any:
     if len(data) < size:
         raise ValueError(f"{path}: ends inside its header ({len(data)} bytes); copy or download it again.")
     try:
-        return kind(data[:size], check=True)
-    except (HeaderDataError, ValueError) as error:
+        header = kind(data[:size], check=False)
+        _data_offset(header, path)  # nibabel's check trips over an infinite one
+        header.check_fix()
+        return header
+    except HeaderDataError as error:
         raise ValueError(f"{path}: has an impossible NIfTI header ({error}); export the file again.") from error
+
+
+def _data_offset(header: Any, path: Path) -> int:
+    """The byte of a `.nii` at which its voxels begin; 0 stands for the one behind the header."""
+    offset = float(header["vox_offset"])
+    if not (offset == 0 or header.single_vox_offset <= offset < 2**53):
+        raise ValueError(f"{path}: has an impossible NIfTI header (vox_offset {offset:g}); export the file again.")
+    return int(offset) or int(header.single_vox_offset)
 
 
 def _describe(header: Any, path: Path, affine: np.ndarray | None = None) -> tuple[Shape, int, np.ndarray]:
@@ -260,21 +269,16 @@ def _is_pair(path: Path) -> bool:
 
 def _load_pair(path: Path) -> Any:
     try:
-        return nib.load(path, mmap=False)
-    except (OSError, ImageFileError, HeaderDataError, ValueError) as error:
+        image: Any = nib.load(path, mmap=False)
+    except (OSError, ImageFileError, HeaderDataError, ValueError, OverflowError) as error:
         raise ValueError(f"{path}: cannot be read as .hdr/.img pair ({error}); convert it to .nii.gz.") from error
+    if image.dataobj.offset < 0:
+        raise ValueError(f"{path}: has an impossible header (vox_offset {image.dataobj.offset}); export it again.")
+    return image
 
 
-def _read_pair(path: Path) -> Volume:
-    image = _load_pair(path)
-    shape, num_channels, affine = _describe(image.header, path, image.affine)
-    _checked_dtype(image.header, path)
-    try:
-        values = np.asarray(image.dataobj.get_unscaled())
-    except _BROKEN_GZIP as error:
-        raise ValueError(f"{path}: ends before its voxels do ({error}); copy or export it again.") from error
-    flat = _scaled(values.ravel(order="F"), float(image.dataobj.slope), float(image.dataobj.inter))
-    return Volume(flat.reshape(num_channels, *shape), affine)
+def _voxel_file(pair: Any) -> Path:
+    return Path(pair.file_map["image"].filename)
 
 
 def _write_atomically(path: Path, data: bytes) -> None:

@@ -17,15 +17,17 @@ _GRAY = {"1", "L", "I", "I;16", "I;16L", "I;16B", "I;16N", "F"}
 _DAMAGED = (TypeError, KeyError, EOFError, struct.error)  # what Pillow trips over in a damaged TIFF
 _UNREADABLE = (OSError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError, *_DAMAGED)
 _SIGNED = 2
+_LOSSY = {"jpeg", "tiff_jpeg", "mpo", "jpeg2000", "webp", "avif"}
+"""Pillow's names of formats, and of compressions in a TIFF, that may change values."""
 Shape = tuple[int, int, int]
 
 
 def read_picture(path: str | Path, *, indices: bool = False) -> Volume:
     """Read a picture as (C, 1, H, W), affine identity: gray C = 1, colour C = 3, alpha dropped, 16-bit gray kept.
 
-    `indices` takes the palette index instead of its colour, which is how label maps are stored as colour-mapped PNG.
-    Raises ValueError for a file that is no picture, has several pages (`hasten.cases.tiff` reads those) or would lose
-    bits.
+    `indices` reads a label map: it takes the palette index instead of its colour, which is how label maps are stored as
+    colour-mapped PNG, and refuses lossy compression. Raises ValueError for a file that is no picture, has several pages
+    (`hasten.cases.tiff` reads those) or would lose bits.
     """
     path = Path(path)
     with opened(path) as picture:
@@ -55,6 +57,8 @@ def opened(path: Path) -> Iterator[Image.Image]:
 def page_pixels(picture: Image.Image, path: Path, *, indices: bool) -> np.ndarray:
     """The pixels of the page that `picture` is at, (C, H, W), in the file's type. Raises ValueError."""
     _check_bits(picture, path)
+    if indices:
+        _check_lossless(picture, path)
     mode = _mode(picture, indices=indices)
     array = np.asarray(picture if picture.mode == mode else picture.convert(mode))
     if mode == "I" and picture.format == "PNG":  # older Pillow widens 16-bit gray PNG
@@ -118,6 +122,16 @@ def _check_bits(picture: Image.Image, path: Path) -> None:
             raise ValueError(
                 f"{path}: is a big-endian, compressed TIFF of {bits}-bit voxels, whose bytes Pillow mixes up; "
                 "save it without compression, or as .nii.gz."
+            )
+
+
+def _check_lossless(picture: Image.Image, path: Path) -> None:
+    kinds = (str(picture.format), str(picture.info.get("compression", "")))
+    for kind in kinds:
+        if kind.lower() in _LOSSY:
+            raise ValueError(
+                f"{path}: is stored as {kind.upper()}, whose lossy compression makes up label values; "
+                "save the label map as PNG, TIFF without JPEG, or NIfTI, from the source that it was drawn in."
             )
 
 

@@ -35,7 +35,7 @@ def read_region(path: str | Path, start: Sequence[int], size: Sequence[int], *, 
         case "itk":
             volume = read_itk(path, (start, size))
         case "series":
-            slices = read_series(path, depth)
+            slices = read_series(path, depth, label=label)
             volume = Volume(slices.array[:, :, height, width].copy(), slices.affine)
         case "stack":
             slices = read_stack(path, indices=label, part=depth)

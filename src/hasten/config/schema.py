@@ -200,7 +200,9 @@ class TrainConfig:
     clip_norm: float = 12.0
     """Gradient norm is clipped to this; 0 does not clip."""
     accumulate: int = 1
-    """Pieces that a batch goes through the network in, one after another, before the optimizer's update."""
+    """Pieces that a batch goes through the network in, one after another, before the optimizer's update. Where it does
+    not divide `sample.batch_size`, the last piece is smaller, and there may be fewer; each counts by its samples, so
+    that the gradient stays that of the batch. Several processes need batches that it divides."""
     ema: float = 0.995
     """Longest memory of the weights' exponential moving average, which validation and prediction use; 0 is off."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import hasten
 from hasten.config.load import from_dict
 from hasten.config.schema import RunConfig
-from hasten.engine.weights import load_weights, read_model
+from hasten.engine.weights import load_weights, model_file, read_model
 from hasten.files import replacing, sync_folder
 from hasten.nets.build import build_network, divisor
 
@@ -60,8 +60,9 @@ def export_weights(
     if out.is_dir() or (out.exists() and not force):
         raise ValueError(f"{out}: exists; choose another --out" + ("" if out.is_dir() else ", or add --force"))
     content = read_model(run)
-    config = from_dict(content["config"], where=str(run))
-    network = _network(content, config, where=str(run))
+    where = str(model_file(run))
+    config = from_dict(content["config"], where=where)
+    network = _network(content, config, where=where)
     difference: float | None = 0.0
     scale = 0.0
     if kind == "safetensors":

@@ -7,7 +7,7 @@ import difflib
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from hasten.config.load import from_dict, to_dict
 from hasten.config.plan import Decision, make_plan
 from hasten.config.schema import RunConfig, Triple
 from hasten.distribute.world import World
+from hasten.engine.foreground import sampled_warnings
 from hasten.engine.infer import Inference
 from hasten.nets.build import Loss, build_loss, build_network, divisor, network_mistake
 
@@ -41,6 +42,10 @@ class Planned:
     train: tuple[Case, ...]
     validation: tuple[Case, ...]
     device: torch.device
+    warnings: tuple[str, ...] = ()
+    """About the labels; of the prepared cases, once there are some."""
+    foreground: dict[str, float] = field(default_factory=dict)
+    """As `training_range` gives it of the prepared cases."""
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -107,6 +112,7 @@ def plan_run(config: RunConfig, plan: Path | None = None, *, world: World | None
         train=train,
         validation=validation,
         device=device,
+        warnings=sampled_warnings(fingerprint),
     )
 
 
@@ -200,8 +206,9 @@ def _patch_mistake(name: str, patch: Triple, unit: Triple, norm: str) -> str | N
 
 
 def plan_to_dict(planned: Planned) -> dict[str, Any]:
-    """The plan file: fingerprint and decisions."""
+    """The plan file: fingerprint, decisions and warnings."""
     return {
+        "warnings": list(planned.warnings),
         "fingerprint": dataclasses.asdict(planned.fingerprint),
         "decisions": {
             name: {"value": decision.value, "reason": decision.reason} for name, decision in planned.decisions.items()

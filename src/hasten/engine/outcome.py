@@ -59,6 +59,7 @@ def model_content(planned: Planned, network: nn.Module, dice: Dice | None, step:
         "region_values": dict(case_set.region_values),
         "channels": list(case_set.channels),
         "spatial_dims": case_set.spatial_dims,
+        "foreground": dict(planned.foreground),
         "step": step,
         "dice": dice.mean if dice is not None else math.nan,
         "iou": dice.iou if dice is not None else math.nan,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +21,25 @@ from hasten.cases.regions import Region, paint, resolve_regions
 from hasten.cases.types import Case, Volume
 from hasten.config.load import from_dict
 from hasten.config.schema import PrepareConfig, RunConfig
+from hasten.engine.foreground import foreground_size, size_warning
 from hasten.engine.infer import Inference, infer_labels
 from hasten.engine.inputs import find_cases, listing
 from hasten.engine.job import inference_of, pick_device
 from hasten.engine.label_files import label_names, write_label
 from hasten.engine.step import memory_format
-from hasten.engine.weights import load_weights, read_model
+from hasten.engine.weights import load_weights, model_file, read_model
 from hasten.nets.build import build_network
 from hasten.prepare.case import prepare_case
 from hasten.prepare.restore import restore_label
 from hasten.prepare.types import Prepared
 
+log = logging.getLogger(__name__)
+
 Tick = Callable[[int, int, Path], None]
 """Called with (cases done, cases in all, label map written) after each case."""
+_SETTLED = ("prepare.spacing", "prepare.intensity", "prepare.crop_foreground", "network.channels", "network.strides",
+            "infer.patch", "train.precision", "train.channels_last")  # fmt: skip
+"""Settings of a trained model that a plan or a measurement has decided."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +54,8 @@ class Model:
     """Label value of each class index."""
     regions: tuple[Region, ...] = ()
     """Overlapping classes, one of the network's outputs each; empty where its outputs are the classes."""
+    foreground: dict[str, float] = dataclasses.field(default_factory=dict)
+    """How much of it training cases had, as `training_range` gives it."""
 
 
 def predict(
@@ -71,13 +81,13 @@ def predict(
     or written. An input whose voxels then prove unreadable does not stop the others: once they are written, one
     ValueError lists those that failed.
     """
-    run, out = Path(run), Path(out)
+    out, where = Path(out), str(model_file(run))
     files = [Path(path) for path in ([inputs] if isinstance(inputs, (str, Path)) else inputs)]
     content = read_model(run)
     cases = find_cases(files, content["channels"], content["spatial_dims"])
-    folders = _region_folders(content, out, where=str(run)) if regions else []
+    folders = _region_folders(content, out, where=where) if regions else []
     targets = _targets([out / name for name in label_names(cases, ending)], cases, folders, overwrite)
-    model = load_model(content, where=str(run), device=device)
+    model = load_model(content, where=where, device=device)
     made = _make_folder(out)
     for folder in folders:
         _make_folder(folder)
@@ -90,7 +100,7 @@ def predict(
         except ValueError as error:
             failures.append(str(error) if str(case.image[0].parent) in str(error) else f"{case.image[0]}: {error}")
             continue
-        label, masks = _labelled(prepared, model)
+        label, masks = _labelled(prepared, model, where=str(case.image[0]))
         _write(target, label, volume, case)
         for folder, mask in zip(folders, masks, strict=bool(folders)):
             _write(folder / target.name, restore_label(mask, prepared.geometry, (0, 1)), volume, case)
@@ -113,6 +123,9 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto") -> 
     # A device goes through the configuration, which knows what may stand there.
     tree = {**content["config"], "train": {**content["config"]["train"], "device": device}}
     config = _on_device(from_dict(tree, where=where))
+    unset = [name for name in _SETTLED if attrgetter(name)(config) is None]
+    if unset:
+        raise ValueError(f"{where}: is no model as Hasten writes it, as its config leaves open {', '.join(unset)}")
     target, dims = torch.device(config.train.device), content["spatial_dims"]
     labels = {int(value): name for value, name in content["labels"].items()}
     regions = resolve_regions(
@@ -136,6 +149,7 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto") -> 
         channels=tuple(content["channels"]),
         values=tuple(sorted(labels)),
         regions=regions,
+        foreground=content.get("foreground", {}),
     )
 
 
@@ -146,13 +160,21 @@ def _on_device(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, train=dataclasses.replace(config.train, device=str(device), precision=precision))
 
 
-def _labelled(prepared: Prepared, model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """The label map on the image's own voxels, and on the prepared ones the mask of each region, (R, D, H, W) uint8."""
+def _labelled(prepared: Prepared, model: Model, *, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """The label map on the image's own voxels, and on the prepared ones the mask of each region, (R, D, H, W) uint8.
+
+    A foreground of a size that no training case comes near is told in a warning that begins with `where`.
+    """
     image = torch.from_numpy(prepared.image)
     [(_, found)] = infer_labels(model.network, [image], model.inference)
     label = masks = found.cpu().numpy()
     if model.regions:
         label = paint(masks, model.regions)
+    dims = model.inference.spatial_dims
+    size = foreground_size(int(np.count_nonzero(label)), prepared.geometry, dims)
+    warning = size_warning(size, model.foreground, dims)
+    if warning is not None:
+        log.warning("%s: %s", where, warning)
     return restore_label(label, prepared.geometry, model.values), masks.astype(np.uint8)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import shlex
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -44,10 +45,15 @@ from hasten.observe.rundir import (
 )
 from hasten.observe.trackers import check_trackers
 
+log = logging.getLogger(__name__)
+
 
 def make_plan(config: RunConfig) -> dict[str, Any]:
     """The plan for a configuration: fingerprint, and each decision with its reason. Nothing is trained or written."""
-    return plan_to_dict(plan_run(config))
+    planned = plan_run(config)
+    for warning in planned.warnings:
+        log.warning("%s", warning)
+    return plan_to_dict(planned)
 
 
 def train(

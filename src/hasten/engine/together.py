@@ -18,6 +18,7 @@ from hasten.distribute.launch.facts import start_facts
 from hasten.distribute.parts import CaseParts, part_table
 from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.allocator import keep_freed_memory
+from hasten.engine.foreground import check_labelled, training_range
 from hasten.engine.job import Planned, build_net, plan_run, with_train
 from hasten.engine.measure import Engaged
 from hasten.engine.parts import Parts, build_parts
@@ -48,11 +49,11 @@ def put_together(config: RunConfig, plan: Path | None, clock: Clock, strategy: S
             raise ValueError("\n".join(mistakes))
         return planned
 
-    def prepare() -> tuple[Arena, CaseParts | None]:
+    def prepare() -> tuple[Planned, Arena, CaseParts | None]:
         with first_here(world, group):
             arena = arena_of(planned, send=send, tick=_within(planned, clock))
         held = _held(planned, strategy, send=send) if config.distribute.parts else None
-        return arena, held
+        return _labelled(planned, arena), arena, held
 
     with patient_group() as group:
         with clock.span("read_plan"):
@@ -61,7 +62,9 @@ def put_together(config: RunConfig, plan: Path | None, clock: Clock, strategy: S
                 ids = [case.id for case in (*planned.train, *planned.validation)]
                 require_same(world, start_facts(config, planned.fingerprint, cases=ids))
         with clock.span("prepare"):
-            arena, held = on_all(world, prepare, group=group)
+            planned, arena, held = on_all(world, prepare, group=group)
+        for warning in planned.warnings if world.first else ():
+            log.warning("%s", warning)
         return parts_of(planned, arena, clock, strategy, group, held)
 
 
@@ -92,6 +95,15 @@ def arena_of(planned: Planned, *, send: bool = False, tick: Tick | None = None) 
     if config.distribute.parts:
         return get_arena(planned.case_set, config.prepare, replace(config.cache, home="file"), tick=tick)
     return get_arena(planned.case_set, config.prepare, config.cache, device=str(planned.device), first=first, tick=tick)
+
+
+def _labelled(planned: Planned, arena: Arena) -> Planned:
+    """The same with what the prepared label maps tell. Raises ValueError where nothing is labelled."""
+    return replace(
+        planned,
+        warnings=check_labelled(planned.case_set, arena, planned.train, planned.validation),
+        foreground=training_range(arena, planned.train, planned.case_set.spatial_dims),
+    )
 
 
 def _held(planned: Planned, strategy: Strategy, *, send: bool) -> CaseParts:

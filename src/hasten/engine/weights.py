@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,36 +16,75 @@ _SHOWN = 3
 _WRAPPERS = {"module.": "DistributedDataParallel or DataParallel", "_orig_mod.": "torch.compile"}
 Shapes = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
 """(this network's shape, the saved one) by name."""
+_CONTENT: dict[str, type] = {"weights": dict, "config": dict, "labels": dict, "channels": list, "spatial_dims": int,
+                             "step": int, "regions": dict, "region_values": dict,
+                             "foreground": dict}  # fmt: skip
+_LATER: dict[str, Any] = {"regions": {}, "region_values": {}, "foreground": {}}
+"""What older files lack."""
+
+
+def model_file(run: str | Path) -> Path:
+    """The best.pt of a run directory; a file is one itself."""
+    run = Path(run)
+    return run / CHECKPOINTS / "best.pt" if run.is_dir() else run
 
 
 def read_model(run: str | Path) -> dict[str, Any]:
     """What best.pt holds, as `model_content` makes it: `weights`, `config`, `labels`, `channels`, `step`, `dice` ...
 
-    A file written before there were regions has no `regions`, `region_values` and `iou`.
+    Older files may lack `regions`, `region_values`, `iou` and `foreground`.
 
-    run: a run directory, or a best.pt. Raises ValueError if there is none, or it is damaged or a state to resume.
+    run: a run directory, or a best.pt. Raises ValueError if there is none, or it is damaged, a state to resume, or
+    holds something else where one of these belongs.
     """
-    run = Path(run)
-    if not run.exists():
+    if not Path(run).exists():
         raise ValueError(f"{run}: no such run; name the folder of a training run, or its best.pt")
-    path = run / CHECKPOINTS / "best.pt" if run.is_dir() else run
+    path = model_file(run)
     content = read_checkpoint(path)
     if "weights" not in content:
         raise ValueError(
             f"{path}: holds the state of a run to resume, not a model; name the run's folder or its best.pt"
         )
+    mistake = _content_mistake({**_LATER, **content})
+    if mistake is not None:
+        raise ValueError(f"{path}: is no model as Hasten writes it, as {mistake}; restore it from a copy")
     return content
+
+
+def _content_mistake(content: Mapping[str, Any]) -> str | None:
+    for name, kind in _CONTENT.items():
+        if not isinstance(content.get(name), kind):
+            return f"its {name} is a {type(content.get(name)).__name__} and not a {kind.__name__}"
+    if not isinstance(content["config"].get("train"), dict):
+        return "its config has no section train"
+    if content["spatial_dims"] not in (2, 3):
+        return f"its spatial_dims is {content['spatial_dims']}"
+    if not all(re.fullmatch(r"\d+", str(value)) for value in content["labels"]):
+        return f"its labels are {list(content['labels'])}"
+    sizes = content["foreground"]
+    if sizes and (set(sizes) != {"smallest", "median", "largest"} or not all(type(v) is float for v in sizes.values())):
+        return f"its foreground is {sizes}"
+    return None
 
 
 def load_weights(network: nn.Module, state: Mapping[str, Any], *, where: str = "weights") -> None:
     """Copy a state dict into a network; it must fit. `where` names it in errors.
 
-    Raises ValueError with `describe_mismatch`, the network unchanged.
+    Raises ValueError with `describe_mismatch`, or for a NaN or infinite weight, the network unchanged.
     """
     difference = describe_mismatch(network.state_dict(), state)
     if difference is not None:
         raise ValueError(f"{where}: of another network ({difference})")
-    network.load_state_dict(state)
+    broken = [name for name, value in state.items() if isinstance(value, Tensor) and not value.isfinite().all()]
+    if broken:
+        raise ValueError(
+            f"{where}: holds NaN or infinite values in {_counted(broken)}: {_few(broken)}; restore the file "
+            "from a copy, or train again, with a lower train.learning_rate if the loss was NaN"
+        )
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{where}: its weights do not load ({' '.join(str(error).split())})") from error
 
 
 def describe_mismatch(here: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from hasten.cases.read import read_image, read_label
 from hasten.cases.types import Case, Volume
 from hasten.config.schema import PrepareConfig
 from hasten.prepare.foreground import Box, foreground_box
-from hasten.prepare.intensity import check_intensity, write_scaled
+from hasten.prepare.intensity import check_intensity, check_outliers, write_scaled
 from hasten.prepare.orient import orient, orientation_of
 from hasten.prepare.resample import resample_label, resampled_shape, slabs
 from hasten.prepare.threads import one_torch_thread
@@ -47,6 +47,9 @@ def _prepare(image: Volume, label: np.ndarray | None, id: str, spec: PrepareConf
     assert spec.spacing is not None
     source_shape = _triple(image.array.shape[1:])
     assert label is None or label.shape == source_shape
+    if spec.intensity == "zscore":
+        for channel, volume in enumerate(image.array):
+            check_outliers(volume, channel)
     permute, flip = orientation_of(image.affine, spec.orientation, source_shape)
     turned = orient(image.array, permute, flip)
     box = _crop(turned, spec)

@@ -18,12 +18,41 @@ Slabs = Iterator[tuple[slice, torch.Tensor]]
 _FLOAT16_MAX = 65504.0
 _CONSTANT = 1e-6
 """An image whose deviation is below this share of its mean differs by float32 rounding only."""
+_FAR = 1e5
+"""Times as far from the median as other voxels: more than 16 bits can express, so no scanner or camera measured it."""
+_LARGEST = 1e15
+"""Squares of larger values do not add up in float32."""
+_SAMPLE, _LEFT_OUT = 8192, 8
+"""Voxels that say how far an image's voxels usually are from its median, and how many of the farthest are left out."""
 
 
 def check_intensity(spec: PrepareConfig) -> None:
     """Raise ValueError for a window that is missing or empty."""
     if spec.intensity == "window" and (spec.window is None or not spec.window[0] < spec.window[1]):
         raise ValueError(f"prepare.window: prepare.intensity=window needs a range (low, high), not {spec.window}")
+
+
+def check_outliers(volume: np.ndarray, channel: int) -> None:
+    """Raise ValueError for a voxel that z-scoring would give nearly all of the deviation, and all others none.
+
+    volume: (D, H, W) of any real dtype, finite. A heavy tail passes, as do 8 and 16 bits, which can't hold more.
+    """
+    if volume.dtype.kind in "iu" and volume.dtype.itemsize <= 2:
+        return
+    flat = volume.reshape(-1)
+    some = flat if flat.size <= _SAMPLE else flat[np.random.default_rng(0).integers(0, flat.size, _SAMPLE)]
+    centre = float(np.median(some))
+    near = np.sort(np.abs(some - np.float64(centre)))[:-_LEFT_OUT]
+    usual = float(np.sqrt(np.mean(near**2))) if near.size else 0.0
+    far = max(float(flat.max()) - centre, centre - float(flat.min()))
+    if far < _LARGEST and (far <= _FAR * usual or usual == 0):
+        return
+    place = np.unravel_index(int(np.abs(volume - np.float64(centre)).argmax()), volume.shape)
+    raise ValueError(
+        f"the voxel at (D, H, W) = {tuple(map(int, place))} of channel {channel} holds {float(volume[place]):g}, but "
+        f"voxels usually lie within {usual:.3g} of {centre:.3g}: prepare.intensity=zscore would make them all alike; "
+        "correct the voxel in the file, or set prepare.intensity=window and prepare.window"
+    )
 
 
 def write_scaled(slabs: Slabs, out: np.ndarray, spec: PrepareConfig, device: str = "cpu") -> None:

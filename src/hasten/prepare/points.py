@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 
-def foreground_points(label: np.ndarray, num_classes: int, max_points: int, seed: int) -> list[np.ndarray]:
+def foreground_points(
+    label: np.ndarray, num_classes: int, max_points: int, seed: int
+) -> tuple[list[np.ndarray], tuple[int, ...]]:
     """Up to `max_points` voxels of each class 1 .. num_classes - 1, drawn evenly and without replacement.
 
     `label` is (D, H, W) uint8, class index. Each array holds sorted int32 linear indices into it, and is empty
-    where the class is absent. The draw depends on `seed`, the class and its voxels alone.
+    where the class is absent. The draw depends on `seed`, the class and its voxels alone. Beside them: how many voxels
+    each of the classes has.
     """
     flat = label.reshape(-1)
     assert flat.size < 2**31
@@ -27,4 +30,4 @@ def foreground_points(label: np.ndarray, num_classes: int, max_points: int, seed
             draw = np.random.default_rng([seed, index]).choice(count, max_points, replace=False, shuffle=False)
             voxels = voxels[np.sort(draw)]
         points.append(voxels.copy())
-    return points
+    return points, tuple(counts[1:].tolist())

@@ -1,0 +1,106 @@
+"""How much of a data set is labelled: what can't be learned from it, and how large a prediction may be expected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from hasten.cache.arena import Arena
+from hasten.cases.listing import first_few
+from hasten.cases.types import Case, CaseSet
+from hasten.config.fingerprint import Fingerprint
+from hasten.prepare.types import Geometry
+
+_RARE = 1e-5
+"""Share of the labelled voxels below which a class can be neither learned nor scored."""
+_TIMES = 3.0
+"""A prediction that is this many times larger than any training case, or smaller, is no anatomy of that kind."""
+
+
+def sampled_warnings(fingerprint: Fingerprint) -> tuple[str, ...]:
+    """What the cases whose voxels were read tell of classes with next to no voxels."""
+    shares = {value: share for value, share in fingerprint.class_voxels.items() if value != min(fingerprint.labels)}
+    labelled, count = sum(shares.values()), fingerprint.sampled_cases
+    if not labelled:
+        return (f"{fingerprint.name}: none of the {count} cases that were read has a labelled voxel; check the labels",)
+    # A class that a part of the cases does not hold may be in the others.
+    everything = count == fingerprint.num_cases
+    rare = [value for value, share in shares.items() if share < _RARE * labelled and (share or everything)]
+    told = [f"{fingerprint.labels[value]} (value {value}): {shares[value] / labelled:.1g}" for value in rare]
+    return _warnings(fingerprint.name, told, f"share of the labelled voxels of {count} cases")
+
+
+def check_labelled(
+    case_set: CaseSet, arena: Arena, train: Sequence[Case], validation: Sequence[Case]
+) -> tuple[str, ...]:
+    """Warnings about classes with next to no voxels in the prepared cases.
+
+    Raises ValueError where no training case, or no validation case, has a labelled voxel.
+    """
+    voxels = dict(zip(arena.ids, arena.num_voxels, strict=bool(arena.num_voxels)))
+    for part, cases, remedy in (
+        ("training", train, "so nothing can be learned; check that labels and images are not mixed up"),
+        ("validation", validation, "so no Dice can be computed; change data.split so that labelled cases are held out"),
+    ):
+        here = [case for case in cases if case.id in voxels]
+        if here and not any(any(voxels[case.id]) for case in here):
+            raise ValueError(
+                f"{case_set.source}: the label maps of all {len(here)} {part} cases ({first_few(c.id for c in here)}) "
+                f"hold only the background (value {min(case_set.labels)}) and none of the declared classes "
+                f"({first_few(_classes(case_set))}), {remedy}"
+            )
+    if not all(case.id in voxels for case in train):
+        return ()  # they are in other processes
+    rare = []
+    labelled = sum(map(sum, arena.num_voxels))
+    for name, column in zip(_classes(case_set), zip(*arena.num_voxels, strict=True), strict=True):
+        present = sum(map(bool, column))
+        if present < 2 or sum(column) < _RARE * labelled:
+            rare.append(f"{name}: {sum(column)} in {present} case{'s' * (present != 1)}")
+    return _warnings(case_set.name, rare, f"voxels, of {labelled} labelled ones in {len(arena.ids)} cases")
+
+
+def training_range(arena: Arena, train: Sequence[Case], dims: int) -> dict[str, float]:
+    """Smallest, median and largest foreground of the training cases, as `foreground_size` gives it; {} if unknown."""
+    trained = {case.id for case in train}
+    rows = zip(arena.ids, arena.num_voxels, arena.geometry, strict=bool(arena.num_voxels))
+    sizes = [foreground_size(sum(voxels), geometry, dims) for name, voxels, geometry in rows if name in trained]
+    return {"smallest": min(sizes), "median": median(sizes), "largest": max(sizes)} if sizes else {}
+
+
+def foreground_size(voxels: int, geometry: Geometry, dims: int) -> float:
+    """Of so many labelled voxels of a prepared case: ml in 3-D; in 2-D, where scales are seldom known, their share."""
+    if dims == 2:
+        return voxels / math.prod(geometry.shape)
+    voxel = math.prod(geometry.spacing) * math.prod(geometry.crop_shape) / math.prod(geometry.shape)
+    return voxels * voxel / 1000
+
+
+def size_warning(size: float, trained: dict[str, float], dims: int) -> str | None:
+    """Why a prediction of this foreground is unlikely to be right, after training cases of that range."""
+    if not trained or trained["smallest"] / _TIMES <= size <= trained["largest"] * _TIMES:
+        return None
+    if dims == 2:
+        told = [f"{value:.3%}" for value in (size, *trained.values())]
+        what, why = "of the pixels are foreground", "magnification, stain or channels"
+    else:
+        told = [f"{value:.3g} ml" for value in (size, *trained.values())]
+        what, why = "of foreground are predicted", "field of view, modality, orientation or voxel spacing in the header"
+    return (
+        f"{told[0]} {what}, but the training cases have {told[1]} to {told[3]} (median {told[2]}); check that this "
+        f"image is like them: another {why} leads to that"
+    )
+
+
+def _classes(case_set: CaseSet) -> list[str]:
+    return [f"{name} (value {value})" for value, name in sorted(case_set.labels.items())][1:]
+
+
+def _warnings(name: str, rare: list[str], unit: str) -> tuple[str, ...]:
+    if not rare:
+        return ()
+    return (
+        f"{name}: {len(rare)} class{'es have' if len(rare) > 1 else ' has'} next to no voxels, too few to be "
+        f"learned or scored: {first_few(rare)} ({unit}); correct the label maps, or the declared labels",
+    )

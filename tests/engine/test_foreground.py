@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from hasten.cache.arena import Arena, Tables
+from hasten.cases.types import Case, CaseSet
+from hasten.config.fingerprint import Fingerprint
+from hasten.engine.foreground import (
+    check_labelled,
+    foreground_size,
+    sampled_warnings,
+    size_warning,
+    training_range,
+)
+from hasten.prepare.types import Geometry
+
+PLACE = Geometry(
+    source_shape=(10, 20, 20), source_affine=((1.0, 0.0, 0.0, 0.0),) * 4, permute=(0, 1, 2), flip=(False,) * 3,
+    crop_start=(0, 0, 0), crop_shape=(10, 20, 20), spacing=(2.0, 1.0, 1.0), shape=(10, 10, 10),
+)  # fmt: skip
+"""Voxels of 2 mm in every direction once resampled."""
+
+
+def cases_of(voxels: dict[str, tuple[int, ...]], names: str = "ab") -> tuple[CaseSet, Arena]:
+    """Cases with so many voxels of the classes named by `names`."""
+    cases = tuple(Case(id=name, image=(Path(f"{name}.nii"),), label=Path(f"{name}_label.nii")) for name in voxels)
+    labels = {0: "background", **{10 * number: name for number, name in enumerate(names, 1)}}
+    case_set = CaseSet(name="set", source=Path("set/dataset.json"), cases=cases, labels=labels)
+    empty = torch.empty(0)
+    arena = Arena(
+        tables=Tables(**dict.fromkeys(Tables.__slots__, empty)), ids=tuple(voxels), shapes=(PLACE.shape,) * len(cases),
+        offsets=(0,) * len(cases), geometry=(PLACE,) * len(cases), num_channels=1, num_classes=len(labels),
+        num_voxels=tuple(voxels.values()), home="file",
+    )  # fmt: skip
+    return case_set, arena
+
+
+def check(case_set: CaseSet, arena: Arena, num_train: int) -> tuple[str, ...]:
+    return check_labelled(case_set, arena, case_set.cases[:num_train], case_set.cases[num_train:])
+
+
+def test_a_set_with_voxels_of_every_class_passes() -> None:
+    one_empty = {"u": (500, 20), "v": (0, 0), "w": (300, 10)}
+    assert check(*cases_of(one_empty), 2) == ()
+
+
+def test_no_labelled_training_case_is_an_error() -> None:
+    with pytest.raises(ValueError) as error:
+        check(*cases_of({"u": (0, 0), "v": (0, 0), "w": (5, 3)}), 2)
+    assert str(error.value) == (
+        "set/dataset.json: the label maps of all 2 training cases (u, v) hold only the background (value 0) and none "
+        "of the declared classes (a (value 10), b (value 20)), so nothing can be learned; check that labels and images "
+        "are not mixed up"
+    )
+
+
+def test_no_labelled_validation_case_is_an_error() -> None:
+    with pytest.raises(
+        ValueError, match=r"all 1 validation cases \(w\) .* so no Dice can be computed; change data.split"
+    ):
+        check(*cases_of({"u": (4, 4), "v": (5, 3), "w": (0, 0)}), 2)
+
+
+@pytest.mark.parametrize(
+    ("voxels", "told"),
+    [
+        ({"u": (500, 20), "v": (400, 0), "w": (300, 0)}, "1 class has .*: b \\(value 20\\): 20 in 1 case \\("),
+        ({"u": (500, 0), "v": (400, 0), "w": (300, 0)}, "1 class has .*: b \\(value 20\\): 0 in 0 cases \\("),
+        ({"u": (800_000, 1), "v": (900_000, 2)}, "b \\(value 20\\): 3 in 2 cases \\(voxels, of 1700003 labelled ones"),
+    ],
+)
+def test_classes_with_next_to_no_voxels_are_named(voxels: dict[str, tuple[int, ...]], told: str) -> None:
+    (warning,) = check(*cases_of(voxels), 1)
+    assert warning.startswith("set: ")
+    assert re.search(told, warning)
+
+
+def test_a_set_whose_training_cases_are_elsewhere_is_not_judged() -> None:
+    case_set, arena = cases_of({"u": (5, 0)})
+    absent = Case(id="absent", image=(Path("absent.nii"),))
+    assert check_labelled(case_set, arena, (absent,), case_set.cases) == ()
+    assert check_labelled(case_set, replace(arena, num_voxels=()), case_set.cases, case_set.cases) == ()
+
+
+def fingerprint_of(sampled: int, shares: dict[int, float]) -> Fingerprint:
+    statistics = dict.fromkeys(("min", "p0_5", "p50", "p99_5", "max", "mean", "std"), (0.0,))
+    return Fingerprint(
+        name="set", num_cases=9, spatial_dims=3, modality="", channels=("image",), shapes=((8, 8, 8),) * 9,
+        spacings=((1.0, 1.0, 1.0),) * 9, sampled_cases=sampled, intensity=statistics, foreground_intensity=statistics,
+        labels={0: "background", 1: "a", 7: "b"}, class_voxels={0: 1 - sum(shares.values()), **shares},
+        crop_fraction=1.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sampled", "shares", "told"),
+    [
+        (9, {1: 0.1, 7: 2e-5}, None),
+        (9, {1: 0.1, 7: 5e-7}, r"b (value 7): 5e-06 (share of the labelled voxels of 9 cases)"),
+        (9, {1: 0.1, 7: 0.0}, r"b (value 7): 0 (share"),
+        (4, {1: 0.1, 7: 0.0}, None),  # it may be in one of the others
+        (4, {1: 0.0, 7: 0.0}, "none of the 4 cases that were read has a labelled voxel"),
+    ],
+)
+def test_what_a_plan_knows_of_rare_classes(sampled: int, shares: dict[int, float], told: str | None) -> None:
+    warnings = sampled_warnings(fingerprint_of(sampled, shares))
+    assert len(warnings) == (told is not None)
+    assert told is None or told in warnings[0]
+
+
+def test_sizes_are_of_the_anatomy_and_not_of_the_grid() -> None:
+    assert foreground_size(250, PLACE, 3) == pytest.approx(250 * 2**3 / 1000)
+    assert foreground_size(250, PLACE, 2) == pytest.approx(0.25)
+    case_set, arena = cases_of({"u": (400, 100), "v": (0, 250), "w": (900, 0), "x": (1000, 0)})
+    found = training_range(arena, case_set.cases[:3], 3)
+    assert found == pytest.approx({"smallest": 2.0, "median": 4.0, "largest": 7.2})
+    assert training_range(replace(arena, num_voxels=()), case_set.cases, 3) == {}
+
+
+@pytest.mark.parametrize(
+    ("size", "trained", "wrong"),
+    [
+        (3.0, (2.0, 3.0, 4.5), False),
+        (13.4, (2.0, 3.0, 4.5), False),
+        (13.6, (2.0, 3.0, 4.5), True),
+        (0.67, (2.0, 3.0, 4.5), False),
+        (0.66, (2.0, 3.0, 4.5), True),
+        (0.0, (2.0, 3.0, 4.5), True),
+        (0.0, (0.0, 3.0, 4.5), False),  # cases without foreground were trained on
+        (float("nan"), (2.0, 3.0, 4.5), True),
+    ],
+)
+def test_sizes_far_outside_of_the_training_cases_are_told(
+    size: float, trained: tuple[float, float, float], wrong: bool
+) -> None:
+    range_ = dict(zip(("smallest", "median", "largest"), trained, strict=True))
+    assert (size_warning(size, range_, 3) is not None) == wrong
+    assert size_warning(size, {}, 3) is None
+
+
+def test_a_size_warning_has_both_figures() -> None:
+    trained = {"smallest": 2.1, "median": 3.0, "largest": 4.52}
+    volume = size_warning(356.2, trained, 3)
+    assert volume is not None
+    assert volume.startswith(
+        "356 ml of foreground are predicted, but the training cases have 2.1 ml to 4.52 ml (median 3 ml); "
+    )
+    share = size_warning(0.5, {"smallest": 0.01, "median": 0.02, "largest": 0.1}, 2)
+    assert share is not None
+    assert share.startswith("50.000% of the pixels are foreground, but the training cases have 1.000% to 10.000% (")
