@@ -1,6 +1,6 @@
 """A host's launcher of a tiny job: `python host.py OUT NODE NODES MASTER STEPS [ARG...]`; ends with its exit code.
 
-On one host, MASTER is "-".
+On one host, MASTER is "-" and there are two ranks; of several hosts, each has one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RANK = Path(__file__).parent / "rank.py"
 if __name__ == "__main__":
     out, node, nodes, master, *rest = sys.argv[1:]
     job = Job(
-        nproc=1,
+        nproc=2 if nodes == "1" else 1,
         out=Path(out),
         nnodes=int(nodes),
         node_rank=int(node),
