@@ -21,6 +21,7 @@ if __name__ == "__main__":
         nnodes=int(nodes),
         node_rank=int(node),
         master=None if master == "-" else master,
+        stall_s=4.0 if "slow" in rest else None,
         join_s=20.0,
     )
     command = ["-m", "hasten.cli.launched", str(RANK), out, *rest]
