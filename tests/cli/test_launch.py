@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from hasten.cases.phantom import write_phantoms
 from hasten.cli.launch import launch
+from hasten.distribute.launch.job import Job
 from tests.engine.runs import SETTINGS, assert_same_run
 
 STEPS = 120
@@ -59,6 +60,23 @@ def test_nothing_to_train_on(tmp_path: Path) -> None:
     assert run("--nproc", "2", "--out", str(tmp_path / "out")).startswith("name a data set or a run's YAML")
 
 
+@pytest.mark.parametrize(
+    ("options", "stall_s"),
+    [((), 20.0), (("--stall-seconds", "7"), 7.0), (("--nproc", "1"), None), (("--nproc", "1", "--nnodes", "2"), 20.0)],
+)
+def test_how_long_a_rank_may_be_stopped(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], stall_s: float | None
+) -> None:
+    """The launcher has to know it as well: it alone can end a rank that is stopped."""
+    jobs: list[Job] = []
+    monkeypatch.setattr("hasten.distribute.launch.command.launch", lambda job, *_, **__: jobs.append(job))
+    app = typer.Typer()
+    app.command()(launch)
+    place = ["--nproc", "2", "--master", "a:1", *options, "--out", str(tmp_path)]
+    CliRunner().invoke(app, [*place, str(data), "distribute.timeout_s=40"], catch_exceptions=False)
+    assert [job.stall_s for job in jobs] == [stall_s]
+
+
 def test_horovod_that_is_not_there(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     said = run("--nproc", "2", "--out", str(tmp_path / "out"), str(data), "distribute.strategy=horovod")
@@ -91,7 +109,7 @@ def test_twenty_faults_in_a_row(data: Path, tmp_path: Path) -> None:
     """Whatever befalls whichever rank after whichever step, the network is that of an undisturbed run."""
     draw = random.Random(7)
     steps = sorted(draw.sample(range(1, STEPS - 4), 20))
-    faults = [f"{draw.choice(('kill', 'hang', 'oom', 'error'))}@{draw.randrange(2)}:{step}" for step in steps]
+    faults = [f"{draw.choice(('kill', 'stop', 'hang', 'oom', 'error'))}@{draw.randrange(2)}:{step}" for step in steps]
     calm = started(data, tmp_path / "calm")
     assert calm.returncode == 0, calm.stderr
     options = ("--max-restarts", "20", "--stall-seconds", "4")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
 from hasten.observe.rundir import RUN_YAML
 
 if TYPE_CHECKING:
+    from hasten.config.schema import DistributeConfig
     from hasten.distribute.launch.job import Job
 
 
@@ -46,7 +48,7 @@ def launch(
     """Train with several processes, on one host or on several; logs of each are in OUT/logs."""
     from hasten.distribute.launch.job import Job
 
-    strategy = _strategy(out, source, overrides or [], resume=resume)
+    shared = _distribute(out, source, overrides or [], resume=resume)
     job = Job(
         nproc=_gpus() if nproc is None else nproc,
         out=out,
@@ -58,10 +60,11 @@ def launch(
         stall_s=stall_seconds,
         join_s=join_seconds,
     )
+    job = _with_stall_s(job, shared.timeout_s)
     given = [] if source is None else [source, *(overrides or [])]
     options = ["--out", str(out), *(["--plan", str(plan)] if plan else []), *(["--quiet"] if quiet else [])]
     command = ["-m", "hasten.cli.launched", "train", *given, *options, *(["--resume"] if resume else [])]
-    if strategy == "horovod":
+    if shared.strategy == "horovod":
         from hasten.distribute.launch.horovod import launch as start
     else:
         from hasten.distribute.launch.command import launch as start
@@ -76,18 +79,28 @@ def launch(
         raise typer.Exit(code)
 
 
-def _strategy(out: Path, source: str | None, overrides: list[str], *, resume: bool) -> str:
-    """That of the run, whose settings are looked through before any process is started."""
+def _distribute(out: Path, source: str | None, overrides: list[str], *, resume: bool) -> DistributeConfig:
+    """The run's section `distribute`. All of its settings are checked before any process is started."""
     from hasten.config.load import load_run
+    from hasten.config.schema import DistributeConfig
 
     if resume and (out / RUN_YAML).is_file():
         named = [] if source is None or "=" not in source else [source]
-        return load_run(out / RUN_YAML, [*named, *overrides]).distribute.strategy
+        return load_run(out / RUN_YAML, [*named, *overrides]).distribute
     if resume:
-        return "auto"  # the ranks tell what is wrong
+        return DistributeConfig()  # the ranks tell what is wrong
     if source is None:
         raise ValueError("name a data set or a run's YAML: hasten launch --nproc N SOURCE --out DIR")
-    return config_from(source, overrides).distribute.strategy
+    return config_from(source, overrides).distribute
+
+
+def _with_stall_s(job: Job, timeout_s: float) -> Job:
+    """With the default of several ranks: the launcher has to know it too, as a stopped rank can't end itself."""
+    from hasten.distribute.launch.watchdog import default_stall_s
+
+    if job.stall_s is not None or job.nproc * job.nnodes == 1:
+        return job
+    return replace(job, stall_s=default_stall_s(timeout_s))
 
 
 def _place(job: Job) -> list[str]:

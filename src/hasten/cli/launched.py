@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from hasten.cli.ranks import leave
+from hasten.distribute.launch.parent import end_with_launcher
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,6 +68,7 @@ def _short_of_memory(error: BaseException) -> bool:
 
 
 if __name__ == "__main__":
+    end_with_launcher()
     # Both streams in the one log that the launcher made, in the order in which things were said.
     os.dup2(1, 2)
     # It logs the exception that the launcher tells.

@@ -1,6 +1,6 @@
 """A host's launcher of a tiny job: `python host.py OUT NODE NODES MASTER STEPS [ARG...]`; ends with its exit code.
 
-On one host, MASTER is "-".
+On one host, MASTER is "-" and there are two ranks; of several hosts, each has one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ RANK = Path(__file__).parent / "rank.py"
 if __name__ == "__main__":
     out, node, nodes, master, *rest = sys.argv[1:]
     job = Job(
-        nproc=1,
+        nproc=2 if nodes == "1" else 1,
         out=Path(out),
         nnodes=int(nodes),
         node_rank=int(node),
         master=None if master == "-" else master,
+        stall_s=4.0 if "slow" in rest else None,
         join_s=20.0,
     )
     command = ["-m", "hasten.cli.launched", str(RANK), out, *rest]

@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 from hasten.distribute.launch.command import launch
 from hasten.distribute.launch.job import Job
+from hasten.distribute.launch.parent import is_alive
 
 RANK = Path(__file__).parent / "rank.py"
 STEPS = 24
@@ -47,6 +49,30 @@ def start(
         patch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "")  # put back as it was
         code = launch(job, command, again="AGAIN", resume="RESUME", say=told.append)
     return code, "\n".join(told)
+
+
+@contextmanager
+def training(out: Path) -> Iterator[subprocess.Popen[str]]:
+    """The launcher of two ranks that train, slowly, and have saved. They end with the block."""
+    command = [sys.executable, str(RANK.with_name("host.py")), str(out), "0", "1", "-", "100000", "slow"]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as launcher:
+        ranks: list[psutil.Process] = []
+        try:
+            wait_for(lambda: (out / "last.pt").exists() or launcher.poll() is not None)
+            ranks = psutil.Process(launcher.pid).children()
+            yield launcher
+        finally:
+            for process in (launcher, *ranks):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
@@ -117,19 +143,35 @@ def test_a_mistake_is_one_line_and_no_restart_mends_it(tmp_path: Path) -> None:
     ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGUSR1, 75, marks=pytest.mark.slow)]
 )
 def test_a_launcher_that_is_told_to_stop_has_the_run_saved(tmp_path: Path, number: int, code: int) -> None:
-    host = RANK.with_name("host.py")
-    command = [sys.executable, str(host), str(tmp_path), "0", "1", "-", "100000", "slow"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}) as one:
-        try:
-            while not (tmp_path / "last.pt").exists():
-                assert one.poll() is None
-                time.sleep(0.05)
-            one.send_signal(number)
-            assert one.communicate(timeout=60)[1] == ""
-        finally:
-            one.kill()
-    assert one.returncode == code
-    assert (tmp_path / "stopped-0").read_text() == str(torch.load(tmp_path / "last.pt")["step"])
+    with training(tmp_path) as launcher:
+        launcher.send_signal(number)
+        assert launcher.communicate(timeout=60)[1] == ""
+    assert launcher.returncode == code
+    stopped = {(tmp_path / f"stopped-{rank}").read_text() for rank in range(2)}
+    assert stopped == {str(torch.load(tmp_path / "last.pt")["step"])}
+
+
+@pytest.mark.timeout(90)
+def test_a_launcher_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
+    """Also one that is stopped, which can do nothing about it itself."""
+    with training(tmp_path) as launcher:
+        ranks = psutil.Process(launcher.pid).children()
+        assert len(ranks) == 2
+        ranks[1].suspend()
+        launcher.kill()
+        wait_for(lambda: not any(is_alive(rank) for rank in ranks))
+    assert torch.load(tmp_path / "last.pt")["step"] > 0
+    assert not list(tmp_path.glob("stopped-*"))
+
+
+@pytest.mark.timeout(90)
+def test_a_launcher_that_is_told_to_stop_continues_a_stopped_rank(tmp_path: Path) -> None:
+    with training(tmp_path) as launcher:
+        psutil.Process(launcher.pid).children()[1].suspend()
+        launcher.send_signal(signal.SIGTERM)
+        assert launcher.communicate(timeout=60)[1] == ""
+    assert launcher.returncode == 143
+    assert {path.name for path in tmp_path.glob("stopped-*")} == {"stopped-0", "stopped-1"}
 
 
 @pytest.mark.slow
@@ -144,6 +186,18 @@ def test_the_rank_that_hangs_is_the_one_that_is_named(tmp_path: Path) -> None:
     assert lines[1:3] == ["what it was doing:", "  Thread MainThread (most recent call last):"]
     assert "time.sleep(3600)" in told
     assert lines[-3].endswith(": waited for rank 1 after step 6") or lines[-3].endswith(": ended as rank 1 was gone")
+
+
+@pytest.mark.timeout(120)
+def test_the_rank_that_is_stopped_is_the_one_that_is_named(tmp_path: Path) -> None:
+    """It can't end itself, nor does it hear a SIGTERM."""
+    code, told = start(tmp_path, faults="stop@1:6", stall_s=3.0)
+    assert code == 124
+    lines = told.splitlines()
+    assert lines[0].startswith("error: rank 1 of 2 on ")
+    assert lines[0].endswith("failed first: it was stopped (SIGSTOP) and not continued")
+    assert lines[1].endswith(": ended as rank 1 was gone") or lines[1].endswith(": waited for rank 1 after step 6")
+    assert not psutil.Process().children()
 
 
 @pytest.mark.slow

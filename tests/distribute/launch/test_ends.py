@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -37,9 +39,11 @@ def failure(folder: Path, rank: int, code: int, *, at: int = 10, wrote: Record |
     return found
 
 
-def told(folder: Path, failures: dict[int, ProcessFailure]) -> list[End]:
+def told(
+    folder: Path, failures: dict[int, ProcessFailure], *, stopped: Mapping[int, float] = MappingProxyType({})
+) -> list[End]:
     logs = {rank: folder / f"rank-{rank}.log" for rank in failures}
-    return ends_of(failures, host="a", logs=logs, where=folder)
+    return ends_of(failures, host="a", logs=logs, where=folder, stopped=stopped)
 
 
 def test_a_rank_that_lost_another_is_not_the_first(tmp_path: Path) -> None:
@@ -82,6 +86,27 @@ def test_of_ranks_that_stand_still_the_one_behind() -> None:
     assert first_of([waits, end(1, "stalled", step=6, collectives=30)]).rank == 1
     assert first_of([waits, end(1, "ended", exit_code=-9)]).rank == 1
     assert first_of([waits, end(1, "gone")]).rank == 0
+
+
+@pytest.mark.parametrize("others", [{"code": STALLED}, {"code": 1, "wrote": record("gone", 10.1)}])
+def test_a_rank_that_was_stopped_is_why_the_others_ended(tmp_path: Path, others: dict[str, Any]) -> None:
+    failures = {0: failure(tmp_path, 0, **others), 1: failure(tmp_path, 1, -9)}
+    first = first_of(told(tmp_path, failures, stopped={1: 10.2}))
+    assert (first.rank, first.in_words) == (1, "was stopped (SIGSTOP) and not continued")
+    assert exit_code_of(first) == STALLED
+
+
+def test_an_error_before_a_stopped_rank_was_killed(tmp_path: Path) -> None:
+    failures = {0: failure(tmp_path, 0, 1, wrote=record("error", 10.1)), 1: failure(tmp_path, 1, -9)}
+    assert first_of(told(tmp_path, failures, stopped={1: 10.2})).rank == 0
+
+
+def test_a_rank_that_did_not_end_when_told_to(tmp_path: Path) -> None:
+    stall_file(tmp_path, 0).write_text(json.dumps(asdict(Stall(rank=0, pid=100, step=7, collectives=3))))
+    failures = {0: failure(tmp_path, 0, STALLED), 1: failure(tmp_path, 1, -9, at=41)}
+    first = first_of(told(tmp_path, failures))
+    assert (first.rank, first.in_words) == (1, "did not answer, nor end when it was told to")
+    assert exit_code_of(first) == STALLED
 
 
 def test_what_a_watchdog_left_is_that_of_the_process(tmp_path: Path) -> None:

@@ -12,8 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
+
+from hasten.distribute.launch.parent import is_alive
+from tests.distribute.launch.test_command import start, wait_for
 
 HOST = Path(__file__).parent / "host.py"
 PORT = 29611
@@ -93,8 +97,6 @@ def test_two_hosts_train_what_one_trains(hosts: tuple[str, str], tmp_path: Path)
     two, one = tmp_path / "two", tmp_path / "one"
     with started(hosts, two, "12") as launchers:
         assert ended(launchers, 120) == [(0, ""), (0, "")]
-    from tests.distribute.launch.test_command import start
-
     assert start(one, steps=12) == (0, "")
     found, wanted = (torch.load(out / "last.pt")["network"] for out in (two, one))
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
@@ -128,3 +130,32 @@ def test_a_failure_on_one_host_is_told_on_both(hosts: tuple[str, str], tmp_path:
         assert code == 1
         assert told.splitlines()[0].startswith("error: rank 1 of 2 on ")
         assert "RuntimeError: put in after step 3" in told
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_launcher_that_is_killed_ends_the_job_on_both_sides(
+    hosts: tuple[str, str], tmp_path: Path, node: int
+) -> None:
+    with started(hosts, tmp_path, "100000", "slow") as launchers:
+        wait_for(lambda: (tmp_path / "last.pt").exists())
+        ranks = [rank for launcher in launchers for rank in psutil.Process(launcher.pid).children()]
+        launchers[node].kill()
+        told = ended(launchers, 120)
+        assert len(ranks) == 2
+        assert not any(is_alive(rank) for rank in ranks)
+    code, text = told[1 - node]
+    assert code == 1
+    (error,) = (line for line in text.splitlines() if line.startswith("error: "))
+    assert error.startswith("error: lost ")
+    assert f"(node {node})" in error
+
+
+def test_a_rank_that_is_stopped_is_named_on_both_hosts(hosts: tuple[str, str], tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HASTEN_FAULT", "stop@1:3")
+        with started(hosts, tmp_path, "12", "slow") as launchers:
+            both = ended(launchers, 120)
+    for code, told in both:
+        assert code == 124
+        assert told.splitlines()[0].startswith("error: rank 1 of 2 on ")
+        assert told.splitlines()[0].endswith("failed first: it was stopped (SIGSTOP) and not continued")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+import psutil
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SubprocessContext
+from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
+from hasten.distribute.launch import parent
 from hasten.distribute.launch.ends import End, ends_of
 from hasten.distribute.launch.meet import Meeting
 from hasten.distribute.launch.record import Record, read_record
@@ -36,6 +42,8 @@ class Attempt:
     logs: dict[int, Path] = field(default_factory=dict)
     """By rank, of this host's only."""
     records: dict[int, Path] = field(default_factory=dict)
+    stopped: dict[int, float] = field(default_factory=dict)
+    """By rank, when it was killed because it was stopped (SIGSTOP); seconds since 1970."""
 
     def read(self) -> dict[int, Record]:
         """What the ranks had to say when they ended, of those that did."""
@@ -74,14 +82,20 @@ class RankLogs(LogsSpecs):
 class Agent(LocalElasticAgent):
     """Starts the ranks again after a failure, but not after a user's mistake or where the job was asked to stop."""
 
-    def __init__(self, spec: WorkerSpec, logs: RankLogs, failed: Callable[[RunResult, int], None]) -> None:
+    def __init__(
+        self, spec: WorkerSpec, logs: RankLogs, failed: Callable[[RunResult, int], None], *, stall_s: float | None
+    ) -> None:
         # With a role of no name, the lines of rank 0 are shown as they are.
         super().__init__(
             spec, logs, exit_barrier_timeout=60, log_line_prefix_template="${role_name}", shutdown_timeout=_GRACE_S
         )
-        self._logs, self._failed = logs, failed
+        self._logs, self._failed, self._stall_s = logs, failed, stall_s or math.inf
+        self._stopped_since: dict[int, float] = {}
+        """By rank."""
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if self._may_continue(worker_group):
+            return RunResult(state=WorkerState.HEALTHY)
         result: RunResult = super()._monitor_workers(worker_group)
         if result.is_failed():
             kinds = {record.kind for record in self._logs.attempt.read().values()}
@@ -89,6 +103,34 @@ class Agent(LocalElasticAgent):
                 self._remaining_restarts = 0
             self._failed(result, self._remaining_restarts)
         return result
+
+    def _may_continue(self, worker_group: WorkerGroup) -> bool:
+        """Whether a rank is stopped (SIGSTOP) and may yet be continued; once it may not, it is killed.
+
+        It can't end itself, and torch would wait 30 s for it after the SIGTERM.
+        """
+        handlers = {worker_group.workers[local].global_rank: it for local, it in self._handlers().items()}
+        now = time.monotonic()
+        stopped = [rank for rank, handler in handlers.items() if _is_stopped(handler.proc.pid)]
+        self._stopped_since = {rank: self._stopped_since.get(rank, now) for rank in stopped}
+        failed = any(handler.proc.poll() for handler in handlers.values())
+        if stopped and not failed and now - min(self._stopped_since.values()) < self._stall_s:
+            return True
+        for rank in stopped:
+            handlers[rank].close(death_sig=signal.SIGKILL)
+            handlers[rank].proc.wait()
+            self._logs.attempt.stopped[rank] = time.time()
+        return False
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        for handler in self._handlers().values():
+            # A rank that is stopped hears nothing before it goes on.
+            handler.proc.send_signal(signal.SIGCONT)
+        super()._shutdown(death_sig, timeout)
+
+    def _handlers(self) -> dict[int, SubprocessHandler]:
+        """Of the processes that were started, by local rank."""
+        return self._pcontext.subprocess_handlers if isinstance(self._pcontext, SubprocessContext) else {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +159,8 @@ def run_ranks(
 
     def failed(result: RunResult, left: int) -> None:
         host = meeting.hosts[job.node_rank]
-        ends[:] = ends_of(result.failures, host=host, logs=logs.attempt.logs, where=job.out / RANKS)
+        attempt = logs.attempt
+        ends[:] = ends_of(result.failures, host=host, logs=attempt.logs, where=job.out / RANKS, stopped=attempt.stopped)
         _write_ends(ends)
         if left > 0:
             again(ends, job.max_restarts - left + 1, job.max_restarts)
@@ -134,7 +177,7 @@ def run_ranks(
     lost: RuntimeError | None = None
     with quiet(folder):
         try:
-            if not Agent(spec, logs, failed).run().is_failed():
+            if not Agent(spec, logs, failed, stall_s=job.stall_s).run().is_failed():
                 ends.clear()
         except RuntimeError as error:
             lost = error
@@ -162,10 +205,18 @@ def quiet(folder: Path) -> Iterator[None]:
             logger.handlers, logger.propagate = handlers, propagate
 
 
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _environment(meeting: Meeting) -> dict[str, str]:
     job = meeting.job
     told = {
         LAUNCHED: meeting.name,
+        parent.VARIABLE: str(os.getpid()),
         # The log of a rank that is killed holds all that it said.
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",

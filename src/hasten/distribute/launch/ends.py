@@ -6,7 +6,7 @@ import json
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,8 +15,9 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from hasten.distribute.launch.record import read_record
 from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file, stall_file
 
-How = Literal["mistake", "error", "memory", "killed", "stalled", "silent", "gone", "ended"]
-"""`silent`: an exit code and no word; `gone`: it lost another rank; `ended`: by the launcher, as another had failed."""
+How = Literal["mistake", "error", "memory", "killed", "stalled", "stopped", "silent", "gone", "ended"]
+"""`stopped`: by a SIGSTOP, until the launcher killed it; `silent`: an exit code and no word; `gone`: it lost another
+rank; `ended`: by the launcher, as another had failed."""
 _CAUSE: dict[str, int] = {"mistake": 0, "gone": 2, "ended": 3}
 """Those of the lowest number failed first. All others are 1."""
 _PATIENCE_S = 20
@@ -51,6 +52,8 @@ class End:
                 return f"made no step after step {self.step}"
             case "stalled":
                 return "did not answer, nor end when it was told to"
+            case "stopped":
+                return "was stopped (SIGSTOP) and not continued"
             case "memory":
                 return "ran out of memory"
             case "killed":
@@ -78,13 +81,25 @@ def _why(number: int) -> str:
     return ""
 
 
-def ends_of(failures: Mapping[int, ProcessFailure], *, host: str, logs: Mapping[int, Path], where: Path) -> list[End]:
-    """How the ranks of this host ended. failures: in the order in which torch saw them; where: of the watchdogs."""
+def ends_of(
+    failures: Mapping[int, ProcessFailure],
+    *,
+    host: str,
+    logs: Mapping[int, Path],
+    where: Path,
+    stopped: Mapping[int, float],
+) -> list[End]:
+    """How the ranks of this host ended.
+
+    failures: in the order in which torch saw them; where: of the watchdogs; stopped: when the launcher killed a rank
+    that was stopped, in seconds since 1970.
+    """
     began = min((failure.timestamp for failure in failures.values()), default=0)
     ends = []
     for index, (rank, failure) in enumerate(failures.items()):
         late = failure.timestamp - began >= _PATIENCE_S
-        ends.append(_end_of(rank, failure, host=host, log=logs[rank], where=where, first=index == 0, late=late))
+        end = _end_of(rank, failure, host=host, log=logs[rank], where=where, first=index == 0, late=late)
+        ends.append(replace(end, how="stopped", time=stopped[rank]) if rank in stopped else end)
     return sorted(ends, key=lambda end: end.rank)
 
 
@@ -113,11 +128,12 @@ def _end_of(rank: int, failure: ProcessFailure, *, host: str, log: Path, where: 
 def first_of(ends: Sequence[End]) -> End:
     """The one that failed first: the others may have ended because of it."""
     by_cause = min(ends, key=lambda end: (_CAUSE.get(end.how, 1), end.time, end.rank))
-    if by_cause.how != "stalled":
+    if by_cause.how not in ("stalled", "stopped"):
         return by_cause
-    # All of them stood still, but one: the others waited for it. One that had to be killed didn't even say so.
-    still = [end for end in ends if end.how == "stalled" or end.exit_code == -signal.SIGKILL]
-    return min(still, key=lambda end: (end.step, end.collectives, end.rank))
+    # All of them stood still, but one: the others waited for it. One that had to be killed could not even say so.
+    still = [end for end in ends if end.how in ("stalled", "stopped")]
+    still += [replace(end, how="stalled") for end in ends if end.how == "ended" and end.exit_code == -signal.SIGKILL]
+    return min(still, key=lambda end: (end.how != "stopped", end.step, end.collectives, end.rank))
 
 
 def last_lines(log: Path) -> str:

@@ -16,7 +16,7 @@ import torch
 from hasten.distribute.world import World
 
 VARIABLE = "HASTEN_FAULT"
-Kind = Literal["kill", "hang", "oom", "sigterm", "error"]
+Kind = Literal["kill", "stop", "hang", "oom", "sigterm", "error"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _ROOM = 1 << 28
 """Bytes that a process may still take before an `oom` asks for more."""
@@ -83,6 +83,8 @@ def _befall(kind: Kind, step: int) -> None:
     match kind:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         case "sigterm":
             os.kill(os.getpid(), signal.SIGTERM)
         case "hang":

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hasten.distribute.launch import parent
 from hasten.distribute.launch.command import stop_code
 from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.record import FOLDER, Record, read_record
@@ -29,6 +30,7 @@ def launch(
     folder = job.out.absolute() / LOGS / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     folder.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {FOLDER: str(folder), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    environment[parent.VARIABLE] = str(os.getpid())
     if job.stall_s is not None:
         environment[VARIABLE] = str(job.stall_s)
     options = ["-np", str(job.nproc), "--gloo", "--output-filename", str(folder)]

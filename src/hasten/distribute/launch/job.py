@@ -25,7 +25,10 @@ class Job:
     rdzv_id: str = "hasten"
     """Tells this job from others that may meet at the same place."""
     stall_s: float | None = None
-    """Seconds without a step after which a process ends itself; None is half of distribute.timeout_s."""
+    """Seconds without a step after which a process ends itself, or is killed where it is stopped (SIGSTOP).
+
+    None: processes take half of distribute.timeout_s, and one that is stopped is killed when another has failed.
+    """
     join_s: float = 300.0
     """Seconds that the hosts wait for one another at the start."""
 

@@ -46,7 +46,7 @@ def report_of(failure: Failure, *, logs: Path, out: Path, again: str, resume: st
         title = {"stalled": "what it was doing", "killed": "last lines of its log", "silent": "last lines of its log"}
         lines.append(f"{title.get(first.how, 'its traceback')}:")
         lines += [f"  {line}" for line in first.traceback.rstrip().splitlines()]
-    lines += [_other(end, first) for end in failure.ends if end is not first]
+    lines += [_other(end, first) for end in failure.ends if end.rank != first.rank]
     lines.append(f"logs: {logs}")
     lines.append(_what_now(first, out=out, again=again, resume=resume))
     return "\n".join(lines)
@@ -57,7 +57,7 @@ def exit_code_of(first: End) -> int:
     match first.how:
         case "mistake":
             return 2
-        case "stalled":
+        case "stalled" | "stopped":
             return STALLED
         case "killed":
             return 128 - first.exit_code
@@ -68,7 +68,7 @@ def _other(end: End, first: End) -> str:
     name = f"rank {end.rank} on {end.host}"
     if end.how in ("gone", "ended"):
         return f"{name}: ended as rank {first.rank} was gone"
-    if end.how == "stalled" and first.how == "stalled":
+    if end.how == "stalled" and first.how in ("stalled", "stopped"):
         return f"{name}: waited for rank {first.rank} after step {end.step}"
     return f"{name}: {end.in_words} too" + (f" ({_one_line(end.message)})" if end.message else "")
 

@@ -167,15 +167,19 @@ def watchdog_of(
 ) -> Watchdog | None:
     """The watchdog that a rank of several runs under; one process alone has none unless it is asked for.
 
-    The launcher's --stall-seconds counts; else half of `timeout_s`, so that a rank which hangs is found before the
-    others' collectives give up. 0 is none.
+    The launcher's --stall-seconds counts; else `default_stall_s`. 0 is none.
     """
     told = (os.environ if environment is None else environment).get(VARIABLE, "")
     try:
-        stall_s = float(told) if told else (timeout_s / 2 if world.size > 1 else 0.0)
+        stall_s = float(told) if told else (default_stall_s(timeout_s) if world.size > 1 else 0.0)
     except ValueError:
         raise ValueError(f"{VARIABLE}={told}: must be a number of seconds") from None
     return Watchdog(rank=world.rank, stall_s=stall_s, where=where) if stall_s > 0 else None
+
+
+def default_stall_s(timeout_s: float) -> float:
+    """Half of the others' patience, so that a rank which hangs is found before their collectives give up."""
+    return timeout_s / 2
 
 
 def _collectives() -> int:

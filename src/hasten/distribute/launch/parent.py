@@ -1,0 +1,54 @@
+"""A rank ends when its launcher has gone: a launcher that is killed can't end its ranks itself."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+import psutil
+
+VARIABLE = "HASTEN_LAUNCHER_PID"
+_PR_SET_PDEATHSIG = 1
+_LOOK_EVERY_S = 1.0
+
+
+def end_with_launcher() -> None:
+    """Kill this process once the process that `VARIABLE` names has gone. Without the variable nothing happens.
+
+    SIGKILL, as after a SIGKILL of a run in one process: a rank whose peers are dying can't agree with them on a step
+    to save, and nothing that is written in place of something else is lost, since checkpoints appear by a rename.
+    """
+    pid = int(os.environ.get(VARIABLE, "0"))
+    if not pid:
+        return
+    if sys.platform == "linux" and os.getppid() == pid:
+        # By the system: at once, and also if this process is stopped or never gives the interpreter back.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Elsewhere, and where another process stands between this one and the launcher, a thread has to look.
+    try:
+        launcher = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        _end()
+    threading.Thread(target=_end_after, args=(launcher,), name="launcher", daemon=True).start()
+
+
+def _end_after(launcher: psutil.Process) -> None:
+    while is_alive(launcher):
+        time.sleep(_LOOK_EVERY_S)
+    _end()
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Also false for a process that has ended and whose parent has not asked for its exit code yet."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _end() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
