@@ -73,7 +73,9 @@ RUN_RULES: Rules = {
     "train.keep_checkpoints": _MACHINE,
     "train.validate_async": _MACHINE,
     "train.metric": Rule("training", "best.pt is compared by the new metric"),
-    "train.max_seconds": Rule("machine", "counts the seconds of the whole run, of earlier processes too"),
+    "train.max_seconds": Rule(
+        "training", "counts the whole run, earlier processes too; the rest of the schedule ends in it"
+    ),
     "train.target": _TRAINING,
     "train.clip_norm": _TRAINING,
     "train.accumulate": _TRAINING,
