@@ -74,7 +74,7 @@ RUN_RULES: Rules = {
     "train.validate_async": _MACHINE,
     "train.metric": Rule("training", "best.pt is compared by the new metric"),
     "train.max_seconds": Rule(
-        "training", "counts the whole run, earlier processes too; the rest of the schedule ends in it"
+        "training", "counts the whole run; the rest of the schedule ends in it"
     ),
     "train.target": _TRAINING,
     "train.clip_norm": _TRAINING,

@@ -131,7 +131,10 @@ class PacedSchedule:
         return self.schedule(self.position(index))
 
     def position(self, index: int) -> float:
-        """The step of the schedule that 0-based step `index` of the run takes; of earlier steps only the last is known."""
+        """The step of the schedule that 0-based step `index` of the run takes.
+
+        Of the steps before the last `finish_in` only the very last is known.
+        """
         if index < self._step:
             return self._before
         return self._position + (index - self._step) * self.pace
