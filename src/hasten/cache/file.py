@@ -131,6 +131,7 @@ def _open_entry(folder: Path, home: str) -> tuple[Arena, list[CaseEntry]]:
         num_channels=num_channels,
         num_classes=num_classes,
         home=home,
+        files=(folder / IMAGE, folder / LABEL),
     )
     return arena, entries
 

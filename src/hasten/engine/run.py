@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from hasten.cache.bus_error import bus_error_explained
 from hasten.config.load import dump_run
 from hasten.config.schema import RunConfig
 from hasten.distribute.agree import by_first, from_first, on_all
@@ -100,7 +101,8 @@ def _train(
             _take_back(out, itself=not existed)
         raise
     try:
-        with loop.observed if world.first else nullcontext():
+        mapped = bus_error_explained(parts.arena.files, _resume_command(out))
+        with mapped, loop.observed if world.first else nullcontext():
             outcome = loop.run()
             summary = _conclude(out, loop, clock, outcome, import_seconds=started)
     except OSError as error:
