@@ -46,9 +46,10 @@ def _train(arguments: list[str]) -> None:
     """Without the command line's guard, which would turn what the launcher wants to know into an exit code."""
     import typer
 
-    from hasten.cli.terminal import mistake_text
+    from hasten.cli.terminal import guard_messages, mistake_text
     from hasten.cli.train import train
 
+    guard_messages()
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(train)
     try:

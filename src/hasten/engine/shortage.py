@@ -46,11 +46,12 @@ def memory_mistakes(
     assert channels is not None
     total = _total_memory(device)
     has = f"{device} has {size_text(total)}"
+    voxels = f"use {total // (4 * num_channels + 1)} voxels at most, and fewer with what a step needs besides"
     sample = math.prod(patch) * (4 * num_channels + 1)
     batch = -(-batch_size // num_ranks)
     mistakes = []
     if sample > total:
-        mistakes.append(f"sample.patch: one patch of {list(patch)} takes {size_text(sample)}, but {has}")
+        mistakes.append(f"sample.patch: one patch of {list(patch)} takes {size_text(sample)}, but {has}; {voxels}")
     elif batch * sample > total:
         mistakes.append(
             f"sample.batch_size: {batch} patches of {list(patch)} take {size_text(batch * sample)}, but {has}: "
@@ -58,7 +59,7 @@ def memory_mistakes(
         )
     scores = 4 * math.prod(window) * (num_channels + num_outputs)
     if window != patch and scores > total:
-        mistakes.append(f"infer.patch: one window of {list(window)} takes {size_text(scores)}, but {has}")
+        mistakes.append(f"infer.patch: one window of {list(window)} takes {size_text(scores)}, but {has}; {voxels}")
     weights = sum(2 * 4 * 9 * fine * coarse for fine, coarse in itertools.pairwise(channels)) // num_ranks
     if weights > total:
         mistakes.append(
