@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 
 @contextmanager
 def replacing(path: Path, temporary: Path) -> Iterator[IO[bytes]]:
-    """An open `temporary` to fill: it becomes `path`, flushed to the disk, or is removed where the block fails."""
+    """An open `temporary` to fill: it becomes `path`, flushed to the disk, or is removed where the block fails.
+
+    An OSError names `path`.
+    """
     try:
-        with temporary.open("wb") as file:
+        with naming(path), temporary.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An error of the file system that names no file, as of a full disk, names `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
         raise
 
 
@@ -75,3 +93,11 @@ def pid_namespace() -> int:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return 0
+
+
+def printable(text: str) -> str:
+    """`text` with every character that steers a terminal or turns the reading direction written as JSON does.
+
+    Line breaks and tabs stay. File names may hold anything.
+    """
+    return "".join(each if each.isprintable() or each in "\n\t" else json.dumps(each)[1:-1] for each in text)

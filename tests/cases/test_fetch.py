@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -338,7 +339,6 @@ def test_other_file_systems(tmp_path: Path) -> None:
     for url in (
         "memory://fetch-test/a.nii",
         f"file://{tmp_path}/there/a.nii",
-        "simplecache::memory://fetch-test/a.nii",
     ):
         made = fetch(url, tmp_path / "copy", patience=Patience(chunk=100_000))
         assert (made.how, made.path.read_bytes()) == ("new", CONTENT)
@@ -382,3 +382,26 @@ def test_chunks_shrink_to_a_floor(largest: int, attempt: int) -> None:
     chunk = chunk_of(largest, attempt)
     assert 1 <= chunk <= largest
     assert chunk_of(largest, attempt + 1) <= chunk
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_a_server_that_drips(server: Served, tmp_path: Path, length: bool) -> None:
+    server.drip, server.length = True, length
+    with pytest.raises(Unreachable, match=r"after 2 attempts \(only \d+ bytes came in [\d.]+ s\)"):
+        get(server, tmp_path, Patience(stall_s=0.2, least_bytes=1000, waits_s=(0.001,)))
+
+
+def test_a_file_without_a_size_has_a_limit(server: Served, tmp_path: Path) -> None:
+    server.length = False
+    with pytest.raises(ValueError, match=r"a\.nii\.gz: has .* or more, and 100 B at most are taken"):
+        get(server, tmp_path, Patience(largest_unsized=100, chunk=64))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_disk_that_is_too_small_is_seen_before_the_download(
+    server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: SimpleNamespace(free=len(CONTENT) - 1))
+    with pytest.raises(ValueError, match=rf"a\.nii\.gz: needs .*, but {tmp_path}/.* has .* free; .*HASTEN_CACHE"):
+        get(server, tmp_path)
+    assert server.downloads() == []

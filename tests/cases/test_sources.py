@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -278,3 +279,20 @@ def test_mixed_dimensions(tmp_path: Path) -> None:
         volume(tmp_path / f"labels/{name}.nii.gz", value=1)
     with pytest.raises(ValueError, match=r"b.png: is a 2-D picture, but the first case, a.nii.gz, is 3-D"):
         load_case_set(tmp_path)
+
+
+def test_an_archive_as_a_source(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as file:
+        file.writestr("Set/dataset.json", "{}")
+    with pytest.raises(ValueError, match=r"set\.zip: is an archive; unpack it and name the folder"):
+        load_case_set(tmp_path / "set.zip")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("[" * 100000, "nested too deeply"), ("9" * 5000, "thousands of digits")]
+)
+def test_json_that_no_parser_takes(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "cases.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"cases\.json: .*{message}"):
+        load_case_set(path)

@@ -119,3 +119,14 @@ def test_too_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("", (), {"free": 100})())
     with pytest.raises(ValueError, match=r"needs 4\.88 KiB unpacked, but .* has 100 B free"):
         unpack(tar_of(tmp_path / "set.tar", FILES), tmp_path / "to" / "Set", top="Set")
+
+
+def test_an_encrypted_archive(tmp_path: Path) -> None:
+    archive = zip_of(tmp_path / "set.zip", FILES)
+    data = bytearray(archive.read_bytes())
+    for at in (data.find(b"PK\3\4") + 6, data.find(b"PK\1\2") + 8):
+        data[at] |= 1
+    archive.write_bytes(data)
+    with pytest.raises(ValueError, match=r"set\.zip: is encrypted; unpack it yourself"):
+        unpack(archive, tmp_path / "mine", top="Set")
+    assert left(tmp_path) == {"set.zip"}

@@ -333,6 +333,47 @@ def test_a_disk_that_is_full_while_caching(
     assert train(data, out).exit_code == 0
 
 
+@pytest.mark.parametrize("which", [image_of, label_of])
+def test_a_file_that_may_not_be_read(
+    tmp_path: Path, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch, which: Callable[[Path], Path]
+) -> None:
+    """Permission bits do not hold for a superuser, so the system's answer is made up."""
+    original = Path.open
+
+    def open_(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path == which(data):
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path, *args, **kwargs)
+
+    def start() -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", open_)
+            return train(data, out)
+
+    refused(start, tmp_path, str(which(data)), "Permission denied")
+    assert train(data, out).exit_code == 0
+
+
+def test_records_on_a_full_disk(tmp_path: Path, data: Path, tiny_disk: Path) -> None:
+    (tiny_disk / "fill").write_bytes(bytes(12 << 10))
+    refused(lambda: run("plan", data, "--out", tiny_disk / "plan.json"), data, f"{tiny_disk}/plan.json: No space left")
+    refused(lambda: run("phantom", "--out", tiny_disk / "more"), data, f"{tiny_disk}/more", "No space left")
+
+
+@pytest.mark.parametrize("words", ["plan", "train --out o", "export --out o.onnx", "watch", "profile", "tune --out o"])
+def test_a_name_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    verb, *others = words.split()
+    refused(lambda: run(verb, "x" * 5000, *others), tmp_path, "File name too long")
+
+
+def test_a_folder_of_records_that_cannot_be_written(tmp_path: Path, data: Path) -> None:
+    """A folder that a superuser can't write to either."""
+    folder = Path("/proc/self")
+    refused(lambda: run("plan", data, "--out", folder / "plan.json"), data, f"{folder}/plan.json")
+    refused(lambda: run("phantom", "--out", folder / "data"), data, f"{folder}/data")
+
+
 def flip_one_byte(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 0x10

@@ -222,9 +222,15 @@ def test_a_value_out_of_range_is_named_with_its_place(tmp_path: Path) -> None:
         ("a: !!python/name:os.system\n", r"run.yaml:1: not valid YAML: could not determine a constructor"),
         ("a: 1\n---\nb: 2\n", r"run.yaml:2: not valid YAML: but found another document"),
         ("train: {3: 4}\n", r"run.yaml:1: train: 3 is not a field's name"),
-        ("train: &a\n  x: *a\n", r"run.yaml:2: train.x: no such field"),
+        ("train: &a\n  x: *a\n", "more than 100000 values, aliases written out"),
+        ("x: " + "[" * 3000, "not valid YAML: it is nested too deeply"),
+        ("x: " + "9" * 5000, "not valid YAML: Exceeds the limit"),
+        ("#" * (1 << 20) + "\nx: 1", "not valid YAML: it has 10485.* characters"),
+        ("x: 2024-13-45", "not valid YAML: month must be"),
+        ("train: {steps: 1:30}", "run.yaml:1: train.steps: must be a valid integer .*'1:30'"),
+        ("train: {max_seconds: 1:30.5}", "run.yaml:1: train.max_seconds: must be a valid number .*'1:30.5'"),
         (
-            "data: {split: {by: list, validation: [007]}}",
+            "data: {split: {by: list, validation: [7]}}",
             r"run.yaml:1: data.split.validation\[0\]: must be text .* quotes",
         ),
     ],
@@ -232,6 +238,33 @@ def test_a_value_out_of_range_is_named_with_its_place(tmp_path: Path) -> None:
 def test_files_that_are_not_a_run(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_run(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("merge", ["*", "<<: "])
+def test_aliases_that_stand_for_a_billion_values(tmp_path: Path, merge: str) -> None:
+    rows = ["a0: &a0 {x: 1}"]
+    for number in range(9):
+        many = ", ".join([f"*a{number}"] * 10)
+        rows.append(f"a{number + 1}: &a{number + 1} " + (f"{{<<: [{many}]}}" if merge == "<<: " else f"[{many}]"))
+    with pytest.raises(ValueError, match="more than 100000 values, aliases written out"):
+        load_run(write(tmp_path, "\n".join(rows)))
+
+
+def test_what_yaml_means_by_a_number(tmp_path: Path) -> None:
+    text = "train: {steps: 010, learning_rate: 1.0e-3, target: .5}\ndata: {split: {by: list, validation: [007, 1:2]}}"
+    config = load_run(write(tmp_path, text), ["sample.batch_size=1_000", "train.seed=0x10", "train.weight_decay=1e-2"])
+    assert (config.train.steps, config.train.learning_rate, config.train.target) == (10, 0.001, 0.5)
+    assert config.data.split.validation == ("007", "1:2")
+    assert (config.sample.batch_size, config.train.seed, config.train.weight_decay) == (1000, 16, 0.01)
+
+
+def test_overrides_that_no_parser_takes() -> None:
+    for value, message in (("[" * 3000, "nested too deeply"), ("9" * 5000, "Exceeds"), ("9" * 400, "must be 1 to 10")):
+        with pytest.raises(ValueError, match=message) as refusal:
+            load_run(None, [f"train.steps={value}"])
+        assert len(str(refusal.value)) < 700
+    with pytest.raises(ValueError, match=r"cache.ram: must be a size such as 8GiB"):
+        load_run(None, [f"cache.ram={'9' * 400}GiB"])
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

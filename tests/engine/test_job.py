@@ -14,6 +14,7 @@ from hasten.config.plan import GIVEN
 from hasten.config.schema import RunConfig, TrainConfig
 from hasten.engine.infer import padded_size
 from hasten.engine.job import build_net, inference_of, pick_device, plan_run, plan_to_dict
+from hasten.engine.shortage import memory_mistakes
 from hasten.observe.rundir import write_json
 
 
@@ -316,3 +317,29 @@ def test_inference_follows_the_configuration() -> None:
     how = inference_of(config, spatial_dims=3, device=torch.device("cpu"))
     assert (how.patch, how.divisor, how.overlap) == ((16, 32, 32), (2, 2, 2), 0.25)
     assert (how.flip_axes, how.sums, how.sums_on_host) == ((1, 2), "fp16", True)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("sample.batch_size=1000000000", "sample.batch_size: 1000000000 patches of .* at most"),
+        ("sample.patch=[100000,100000,100000]", "sample.patch: one patch of .* takes 4.* TiB"),
+        ("infer.patch=[100000,100000,100000]", "infer.patch: one window of .* TiB, but cpu has"),
+        ("network.channels=[1000000,1000000]", "network.channels: .* have 65.* TiB of weights"),
+        ("network.num_res_units=1000000", "network.num_res_units: must be 0 to 1000"),
+    ],
+)
+def test_sizes_that_no_memory_holds(source: Path, override: str, message: str) -> None:
+    others = ["sample.patch=[16,16,16]", "sample.batch_size=2", "network.channels=[4,8]", "network.strides=[[2,2,2]]"]
+    kept = [text for text in others if text.partition("=")[0] != override.partition("=")[0]]
+    with pytest.raises(ValueError, match=message):
+        plan_run(config_of(source, *kept, override))
+
+
+def test_a_limit_of_memory_refuses_nothing_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_run(None, ["sample.patch=[10,10,10]", "infer.patch=[10,10,10]", "sample.batch_size=8",
+                             "network.channels=[2,2]"])  # fmt: skip
+    for total, ranks, refused in ((8 * 5000, 1, False), (8 * 5000 - 1, 1, True), (4 * 5000, 2, False)):
+        monkeypatch.setattr("hasten.engine.shortage._total_memory", lambda device, total=total: total)
+        found = memory_mistakes(config, num_channels=1, num_outputs=2, device=torch.device("cpu"), num_ranks=ranks)
+        assert bool(found) == refused

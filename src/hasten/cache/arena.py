@@ -6,6 +6,7 @@ The same layout serves three homes: a memory-mapped file, host memory, device me
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -68,6 +69,8 @@ class Arena:
     """Of each case and foreground class; () of cases that were copied from another arena."""
     pages: Pages | None = None
     """For reading ahead, where cases lie in the file only."""
+    files: tuple[Path, ...] = ()
+    """What `tables` are mapped from, if they are."""
     part: Part | None = None
     """What is in device memory besides, where the device holds some of the cases; `tables` hold all."""
 
@@ -100,4 +103,5 @@ class Arena:
 
     def to(self, device: torch.device | str, *, home: str, pin: bool = False) -> Arena:
         """The same arena in another home."""
-        return replace(self, tables=self.tables.to(torch.device(device), pin=pin), home=home, pages=None, part=None)
+        tables = self.tables.to(torch.device(device), pin=pin)
+        return replace(self, tables=tables, home=home, pages=None, files=(), part=None)

@@ -134,6 +134,7 @@ def _open_entry(folder: Path, home: str) -> tuple[Arena, list[CaseEntry]]:
         num_classes=num_classes,
         num_voxels=tuple(entry.num_voxels for entry in entries),
         home=home,
+        files=(folder / IMAGE, folder / LABEL),
     )
     return arena, entries
 

@@ -8,6 +8,8 @@ import hashlib
 import logging
 import os
 import re
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -18,6 +20,7 @@ from typing import BinaryIO, Literal
 from hasten.cases.place import Remote, local_name, server_of
 from hasten.cases.record import Record, complete_copy, write_record
 from hasten.cases.transport import Stat, Stopped, Stores, Trouble, chunk_of
+from hasten.config.size import size_text
 from hasten.config.url import shown
 from hasten.files import boot_id, same_file, sync_folder
 
@@ -26,14 +29,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patience:
-    """When a server counts as stalled or gone, and how much is read at once."""
+    """When a server counts as stalled or gone, and how much is taken from it."""
 
     stall_s: float = 60.0
     """Seconds without a byte that count as a failure."""
+    least_bytes: int = 64 << 10
+    """Bytes in `stall_s` seconds; fewer count as a failure."""
     waits_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
     """Pause after each failure; one more attempt than pauses is made."""
     chunk: int = 16 << 20
     """Bytes at most in one piece."""
+    largest: int | None = None
+    """Bytes of the largest file that is taken; None takes any."""
+    largest_unsized: int = 16 << 30
+    """The same where the server does not say how large a file is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +77,8 @@ def fetch(
     only its size. If the server can't be reached, a complete copy is taken with a warning. A copy whose hash is the
     `sha256` that is asked for is taken without asking the server.
 
-    Raises ValueError: no such file (Missing), no access, another hash than `sha256`, a full disk; a server that fails
+    Raises ValueError: no such file (Missing), no access, another hash than `sha256`, a file that is too large for the
+    disk or for `patience`; a server that fails
     more often than `patience` has it (Unreachable): a later call goes on where this one stopped.
     """
     patience = patience or Patience()
@@ -98,7 +108,7 @@ def _retried(remote: Remote, copy: Record | None, stores: Stores, patience: Pati
     url, attempts = shown(remote.url), len(patience.waits_s) + 1
     for attempt in range(attempts):
         try:
-            return _attempt(remote, copy, stores, chunk_of(patience.chunk, attempt))
+            return _attempt(remote, copy, stores, replace(patience, chunk=chunk_of(patience.chunk, attempt)))
         except Trouble as trouble:
             if trouble.kind == "missing":
                 raise Missing(f"{url}: is not there ({trouble}); correct the URL or what names it.") from None
@@ -126,12 +136,13 @@ def _retried(remote: Remote, copy: Record | None, stores: Stores, patience: Pati
     )
 
 
-def _attempt(remote: Remote, copy: Record | None, stores: Stores, chunk: int) -> Fetched:
+def _attempt(remote: Remote, copy: Record | None, stores: Stores, patience: Patience) -> Fetched:
     """Raises Trouble, Stopped, OSError of the local disk, ValueError for a wrong hash."""
     stat = stores.stat(remote.url)
     if copy is not None and copy.is_of(stat):
         _check_hash(remote, copy.sha256)
         return Fetched(path=remote.path, how="kept", size=copy.size)
+    _check_size(remote, stat.size or 0, stat, patience)
     remote.path.parent.mkdir(parents=True, exist_ok=True)
     resumable = bool(stat.validator) and stat.size is not None
     with _turn(remote.path, _version(stat), resumable, stores) as partial:
@@ -140,8 +151,9 @@ def _attempt(remote: Remote, copy: Record | None, stores: Stores, chunk: int) ->
         if there is not None and there.is_of(stat):
             _check_hash(remote, there.sha256)
             return Fetched(path=remote.path, how="kept", size=there.size)
+        _check_room(remote, (stat.size or 0) - partial.stat().st_size)
         with partial.open("r+b") as file:
-            sha256 = _transfer(remote, stat, stores, file, chunk, resumable)
+            sha256 = _transfer(remote, stat, stores, file, patience, resumable)
             size = file.tell()
             os.fsync(file.fileno())
         if stores.stat(remote.url) != stat:
@@ -159,7 +171,26 @@ def _attempt(remote: Remote, copy: Record | None, stores: Stores, chunk: int) ->
     return Fetched(path=remote.path, how="new", size=size)
 
 
-def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, chunk: int, resumable: bool) -> str:
+def _check_size(remote: Remote, size: int, stat: Stat, patience: Patience) -> None:
+    limits = (patience.largest, patience.largest_unsized if stat.size is None else None)
+    largest = min((limit for limit in limits if limit is not None), default=size)
+    if size > largest:
+        raise ValueError(
+            f"{shown(remote.url)}: has {size_text(size)} or more, and {size_text(largest)} at most are taken; check "
+            "the URL, or copy the file here by other means and name the copy."
+        )
+
+
+def _check_room(remote: Remote, size: int) -> None:
+    free = shutil.disk_usage(remote.path.parent).free
+    if size > free:
+        raise ValueError(
+            f"{remote.path}: needs {size_text(size)}, but {remote.path.parent} has {size_text(free)} free; free some "
+            "space or set cache.dir (or $HASTEN_CACHE) to a folder on a larger disk."
+        )
+
+
+def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patience: Patience, resumable: bool) -> str:
     """Fill `file` to the end, from what it holds on; its SHA-256. Leaves it at its end."""
     digest = hashlib.sha256()
     if not resumable:
@@ -172,7 +203,8 @@ def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, chunk:
         at, digest = 0, hashlib.sha256()
     if at:
         log.info("%s: goes on at byte %d", shown(remote.url), at)
-    pieces = stores.read(remote.url, at, stat, chunk) if at != stat.size else iter(())
+    pieces = stores.read(remote.url, at, stat, patience.chunk) if at != stat.size else iter(())
+    since, came = time.monotonic(), 0
     for start, data in pieces:
         if start != at:
             assert start == 0
@@ -184,6 +216,12 @@ def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, chunk:
         if stat.size is not None and at > stat.size:
             _empty(file)
             raise Trouble("passing", f"more than its {stat.size} bytes came")
+        _check_size(remote, at, stat, patience)
+        came += len(data)
+        if at != stat.size and (seconds := time.monotonic() - since) >= patience.stall_s:
+            if came < patience.least_bytes:
+                raise Trouble("passing", f"only {came} bytes came in {seconds:.3g} s")
+            since, came = time.monotonic(), 0
     file.flush()
     if stat.size is not None and at != stat.size:
         raise Trouble("passing", f"it ended after {at} of {stat.size} bytes")

@@ -44,7 +44,7 @@ class Entry:
 
 
 def load_json(path: Path) -> Any:
-    """Parse a JSON file. Raises ValueError with line and column."""
+    """Parse a JSON file. Raises ValueError, with line and column where it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:
@@ -53,6 +53,10 @@ def load_json(path: Path) -> Any:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read ({error}); check the path and that it is UTF-8 text.") from error
+    except RecursionError:
+        raise ValueError(f"{path}: is nested too deeply to be a list of cases; correct it.") from None
+    except ValueError:  # the only other one that Python's parser raises
+        raise ValueError(f"{path}: holds a number of thousands of digits; correct it.") from None
 
 
 def case_from_entry(entry: object, place: Place, where: str) -> Entry:

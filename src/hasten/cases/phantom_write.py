@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from hasten.cases.nifti import write_nifti
+from hasten.files import naming
 
 Make = Callable[[int], tuple[np.ndarray, np.ndarray]]
 """The image and label of a case by its index."""
@@ -40,7 +41,7 @@ def write_volumes(
         for folder, array in zip(folders, make(index), strict=True):
             write_nifti(out / folder / f"{names[index]}.nii.gz", array, affine)
 
-    _each(write, len(names), num_threads)
+    _each(write, len(names), num_threads, out)
     _write_json(out / "dataset.json", {
         "name": "Phantom",
         "description": title,
@@ -67,7 +68,7 @@ def write_pictures(
         for folder, array in zip(folders, make(index), strict=True):
             Image.fromarray(array).save(out / folder / f"{names[index]}.png", compress_level=1)
 
-    _each(write, len(names), num_threads)
+    _each(write, len(names), num_threads, out)
     _write_json(out / "labels.json", {str(value): name for value, name in labels.items()})
     return out
 
@@ -77,10 +78,11 @@ def numbered(stem: str, count: int) -> list[str]:
     return [f"{stem}_{index:03d}" for index in range(count)]
 
 
-def _each(write: Callable[[int], None], count: int, num_threads: int) -> None:
-    with ThreadPoolExecutor(num_threads) as pool:
+def _each(write: Callable[[int], None], count: int, num_threads: int, out: Path) -> None:
+    with naming(out), ThreadPoolExecutor(num_threads) as pool:
         list(pool.map(write, range(count)))
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    with naming(path):
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -24,7 +24,8 @@ _SIGNED_WITH = (
 )
 _AZURE = frozenset(["sv", "se", "sp", "sr", "sig", "st", "spr", "skoid", "sktid", "skt", "ske", "sks", "skv"])
 _TOKENS = frozenset(["token", "access_token"])
-_LOCAL = ("file", "local")
+_SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+"""What a source may be read by. Of fsspec's others some read this machine's files, unpack archives or log in."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,13 +51,12 @@ class Place:
     def find(self, name: str, where: str, sha256: str | None = None) -> Path | Remote:
         """What a name in the list means; `where` is its place in errors.
 
-        Raises ValueError for a name that leads out of a remote source, or a URL where copies have no place.
+        Raises ValueError for a name that leads out of a remote source, a URL that `checked_url` refuses, or one where
+        copies have no place.
         """
         if not self.url and not is_url(name):
             return self.folder / name
-        url = name
-        if self.url:
-            url = _checked(name, where, self.url) if is_url(name) else join(self.url, name, where)
+        url = checked_url(name if is_url(name) else join(self.url, name, where), where)
         if self.remote_dir is None:
             raise ValueError(f"{where}: {shown(name)} is remote; say where its copy goes (remote_dir=).")
         return Remote(url=url, path=self.remote_dir / local_name(url), sha256=sha256)
@@ -101,10 +101,6 @@ def local_name(url: str) -> Path:
     A query that is more than a signature becomes a folder of its own; logins are left out. Raises ValueError for a path
     that leads out of the copy.
     """
-    if "::" in url:
-        first = next((part for part in shown(url).split("::") if "://" in part), url)
-        inner = first.rstrip("/").rpartition("/")[2] or "file"
-        return Path("chained", _digest(shown(url)), _safe(inner, url))
     if not _is_http(url):
         scheme, _, path = url.partition("?")[0].partition("://")
         query = url.partition("?")[2]
@@ -126,11 +122,13 @@ def _is_http(url: str) -> bool:
     return url.lower().startswith(("http://", "https://"))
 
 
-def _checked(url: str, where: str, base: str) -> str:
-    """A remote list must not make this machine read its own files, unless it is one of them."""
-    schemes = {part.partition(":")[0].lower() for part in url.split("::")}
-    if base.partition(":")[0].lower() not in _LOCAL and ("::" in url or schemes & set(_LOCAL)):
-        raise ValueError(f"{where}: {shown(url)} can't be named by a remote list; name a file beside it or a full URL.")
+def checked_url(url: str, where: str) -> str:
+    """The same URL. Raises ValueError for any but plain http, S3, Google and Azure ones."""
+    if "::" in url or url.partition("://")[0].lower() not in _SCHEMES:
+        raise ValueError(
+            f"{where}: {shown(url)} is not read; name a file beside the list, or a URL that begins with "
+            f"{', '.join(_SCHEMES)} and holds no '::'."
+        )
     return url
 
 

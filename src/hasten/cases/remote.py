@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hasten.cases.fetch import Fetched, Missing, Patience, Unreachable, fetch
@@ -15,13 +15,15 @@ from hasten.cases.formats import ENDINGS, ending
 from hasten.cases.layouts import PAIR_FOLDERS
 from hasten.cases.listing import load_json
 from hasten.cases.nnunet import is_nnunet
-from hasten.cases.place import Place, Remote, join, local_name, parent, suffix
+from hasten.cases.place import Place, Remote, checked_url, join, local_name, parent, suffix
 from hasten.cases.record import read_json, record_path, write_json
 from hasten.cases.transport import Stores, Trouble
 from hasten.config.url import shown
 
 log = logging.getLogger(__name__)
 
+_LARGEST_LIST = 64 << 20
+"""Bytes of a list of cases, which is read into memory."""
 _THREADS = 8
 _SAY_EVERY_S = 10.0
 _LISTING = ".listing.fetched"
@@ -38,11 +40,12 @@ class Copying:
     patience: Patience
 
     def one(self, url: str) -> Path:
-        """The local copy of one file. Raises ValueError as `fetch`."""
-        return fetch(url, self.folder, patience=self.patience, stores=self.stores).path
+        """The local copy of a list. Raises ValueError as `fetch`."""
+        patience = replace(self.patience, largest=_LARGEST_LIST)
+        return fetch(url, self.folder, patience=patience, stores=self.stores).path
 
     def one_if_there(self, url: str) -> Path | None:
-        """The local copy of a file that need not be there; a copy of one that is gone is removed."""
+        """The local copy of a list that need not be there; a copy of one that is gone is removed."""
         try:
             return self.one(url)
         except Missing:
@@ -62,7 +65,7 @@ def mirror(url: str, into: Copying) -> tuple[Path, Place]:
 
     Of the files that a list names none is fetched yet; those of a folder without one are. Raises ValueError.
     """
-    url = url.rstrip("/") if "?" not in url else url
+    url = checked_url(url.rstrip("/") if "?" not in url else url, "the source")
     if suffix(url) not in (".json", ".csv"):
         return _mirror_folder(url, into)
     path = into.one(url)
@@ -225,7 +228,7 @@ def companions(files: Iterable[Remote]) -> list[Remote]:
         name = remote.path.name
         half = next((name.removesuffix(one) + other for one, other in _HALVES.items() if name.endswith(one)), None)
         beside = half or _data_file(remote.path)
-        if beside is not None and "::" not in remote.url:
+        if beside is not None:
             url = join(parent(remote.url), beside, shown(remote.url))
             found.append(Remote(url=url, path=remote.path.parent / beside))
     return found

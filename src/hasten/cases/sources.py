@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tarfile
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -87,7 +89,12 @@ def _read_listing(path: Path, place: Place) -> Listing:
             return read_json_list(path, place)
         case ".csv":
             return read_csv_list(path, place)
-    raise ValueError(f"{path}: is no source of cases; name a data set folder, its dataset.json, or a JSON or CSV list.")
+    archive = zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+    raise ValueError(
+        f"{path}: is an archive; unpack it and name the folder."
+        if archive
+        else f"{path}: is no source of cases; name a data set folder, its dataset.json, or a JSON or CSV list."
+    )
 
 
 def _check_cases(listing: Listing) -> None:

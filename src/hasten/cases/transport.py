@@ -71,8 +71,6 @@ class Stores:
             ) from None
         scheme = url.partition("://")[0].lower()
         try:
-            if "::" in url:
-                return url_to_fs(url)
             with self._lock:
                 if scheme not in self._open:
                     options = {"use_listings_cache": False, **_options(scheme, self)}

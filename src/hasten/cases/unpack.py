@@ -15,6 +15,8 @@ from hasten.cases.listing import first_few
 from hasten.config.size import size_text
 
 _ROOM = 1.05
+_ENCRYPTED = 0x1
+"""Flag of a member of a zip archive."""
 
 
 def unpack(archive: Path, target: Path, *, top: str) -> None:
@@ -65,6 +67,8 @@ def _unzip(archive: Path, into: Path) -> None:
     try:
         with zipfile.ZipFile(archive) as file:
             members = [member for member in file.infolist() if not _housekeeping(member.filename)]
+            if any(member.flag_bits & _ENCRYPTED for member in members):
+                raise ValueError(f"{archive}: is encrypted; unpack it yourself and name the folder.")
             _check_room(archive, into, sum(member.file_size for member in members))
             for member in members:
                 _check_name(archive, member.filename)
@@ -72,6 +76,8 @@ def _unzip(archive: Path, into: Path) -> None:
                 if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                     raise _unsafe(archive, member.filename, "it is neither a file nor a folder")
                 file.extract(member, into)
+    except NotImplementedError as error:
+        raise ValueError(f"{archive}: can't be unpacked ({error}); unpack it yourself and name the folder.") from None
     except (zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise _damaged(archive, error) from None
 

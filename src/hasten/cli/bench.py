@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hasten.cli.source import OVERRIDES_HELP, config_from
+from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
     from hasten.recipes.recipe import Recipe, TwinSettings
@@ -44,7 +45,7 @@ def guide(
     console.print(summary(results))
     if out is not None:
         for path in write(out, results, budget_s=seconds, environment=facts):
-            typer.echo(f"wrote      {path}")
+            echo(f"wrote      {path}")
 
 
 @app.command()
@@ -91,11 +92,11 @@ def ladder(
     check_installed(chosen)
     task = _task(source, wanted, kept, phantom=phantom or reduced, reduced=reduced)
     tries = [Attempt(rung=rung, target=task.target, cap=cap, seeds=seeds, device=device) for rung in chosen]
-    found = Ladder(task=task, rungs=chosen, results=climb(task, tries, kept, tell=typer.echo), level=task.target)
+    found = Ladder(task=task, rungs=chosen, results=climb(task, tries, kept, tell=echo), level=task.target)
     Console().print(terminal_table(found))
-    typer.echo(verdict(found))
+    echo(verdict(found))
     for path in write(out, found):
-        typer.echo(f"wrote      {path}")
+        echo(f"wrote      {path}")
 
 
 def _names(given: Sequence[str] | None) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from hasten.cli.terminal import echo
 from hasten.config.size import size_text
 
 app = typer.Typer(help="Look at, check and clear the prepared cases that Hasten keeps.", no_args_is_help=True)
@@ -34,12 +35,12 @@ def ls(folder: Folder = None) -> None:
 
     place = _folder(folder)
     entries = list_entries(place)
-    typer.echo(f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'} in {place}")
+    echo(f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'} in {place}")
     for entry in entries:
         days = max(0.0, time.time() - entry.used) / 86400
         kind = "files" if entry.kind in ("small", "remote") else "cases"
         what = f"{entry.num_cases} {kind} {entry.source}"
-        typer.echo(f"{size_text(entry.num_bytes):>9}  {days:5.1f} days  {entry.kind:10}  {entry.path.name}  {what}")
+        echo(f"{size_text(entry.num_bytes):>9}  {days:5.1f} days  {entry.kind:10}  {entry.path.name}  {what}")
 
 
 @app.command()
@@ -48,7 +49,7 @@ def du(folder: Folder = None) -> None:
     from hasten.cache.entries import list_entries
 
     place = _folder(folder)
-    typer.echo(f"{size_text(sum(entry.num_bytes for entry in list_entries(place)))}  {place}")
+    echo(f"{size_text(sum(entry.num_bytes for entry in list_entries(place)))}  {place}")
 
 
 @app.command()
@@ -58,12 +59,10 @@ def verify(folder: Folder = None) -> None:
 
     wrong = 0
     for entry, damage in verified(_folder(folder)):
-        typer.echo(f"{'damaged' if damage else 'sound':8} {entry.path.name}{f'  {damage}' if damage else ''}")
+        echo(f"{'damaged' if damage else 'sound':8} {entry.path.name}{f'  {damage}' if damage else ''}")
         wrong += bool(damage)
     if wrong:
-        typer.echo(
-            f"{wrong} damaged: the next run that wants one makes it again; `hasten cache prune --damaged` removes"
-        )
+        echo(f"{wrong} damaged: the next run that wants one makes it again; `hasten cache prune --damaged` removes")
         raise typer.Exit(1)
 
 
@@ -80,5 +79,5 @@ def prune(
     limit = None if max_gib is None else int(max_gib * 2**30)
     gone = pruned(_folder(folder), unused_days=unused_days, max_bytes=limit, damaged=damaged)
     for entry in gone:
-        typer.echo(f"removed  {size_text(entry.num_bytes):>9}  {entry.path.name}")
-    typer.echo(f"{size_text(sum(entry.num_bytes for entry in gone))} freed")
+        echo(f"removed  {size_text(entry.num_bytes):>9}  {entry.path.name}")
+    echo(f"{size_text(sum(entry.num_bytes for entry in gone))} freed")

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from hasten.cli.source import OVERRIDES_HELP, run_from
+from hasten.cli.terminal import echo
 from hasten.observe.rundir import RUN_YAML
 
 if TYPE_CHECKING:
@@ -151,21 +152,21 @@ def run_config(source: str, overrides: list[str]) -> RunConfig:
 
 
 def _echo(silent: bool) -> Callable[[str], None]:
-    return (lambda line: None) if silent else typer.echo
+    return (lambda line: None) if silent else echo
 
 
 def _progress(silent: bool) -> Callable[[str], None]:
     """What is being done goes to the errors' stream: the result may be piped on."""
-    return (lambda line: None) if silent else (lambda line: typer.secho(f"{line} ...", fg="bright_black", err=True))
+    return (lambda line: None) if silent else (lambda line: echo(f"{line} ...", fg="bright_black", err=True))
 
 
 def _tell(found: object, text: list[str], json: bool) -> None:
     if not json:
-        typer.echo("\n".join(text))
+        echo("\n".join(text))
         return
     from hasten.observe.rundir import json_text
 
-    typer.echo(json_text(found).rstrip("\n"))
+    echo(json_text(found).rstrip("\n"))
 
 
 def _write(out: Path, found: object, json: bool, page: Callable[[Path], Path]) -> None:
@@ -178,4 +179,4 @@ def _write(out: Path, found: object, json: bool, page: Callable[[Path], Path]) -
         raise ValueError(f"--out {out}: can't be written ({error.strerror or error}); name another folder") from None
     written = page(out / PAGE)
     if not json:
-        typer.echo(f"page       {written}")
+        echo(f"page       {written}")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hasten.cli.terminal import echo
+
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run, or its best.pt.")],
@@ -27,4 +29,4 @@ def export(
         checked = "the same weights, bit for bit"
     else:
         checked = f"differs from PyTorch by at most {done.difference:.1e} (scores up to {done.scale:.1e})"
-    typer.echo(f"{done.path}: {checked}")
+    echo(f"{done.path}: {checked}")

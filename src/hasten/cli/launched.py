@@ -47,18 +47,21 @@ def _train(arguments: list[str]) -> None:
     """Without the command line's guard, which would turn what the launcher wants to know into an exit code."""
     import typer
 
+    from hasten.cli.terminal import guard_messages, mistake_text
     from hasten.cli.train import train
 
+    guard_messages()
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(train)
     try:
         app(arguments, prog_name="hasten train", standalone_mode=False)
     except Exception as error:
         # Of click, which some versions of typer bring under a name of their own.
-        told = getattr(error, "format_message", None)
-        if told is None:
+        of_click = getattr(error, "format_message", None)
+        text = of_click() if of_click is not None else mistake_text(error) if isinstance(error, OSError) else None
+        if text is None:
             raise
-        raise ValueError(told()) from error
+        raise ValueError(text) from error
 
 
 def _short_of_memory(error: BaseException) -> bool:

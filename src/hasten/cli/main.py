@@ -23,6 +23,7 @@ from hasten.cli.recipe import app as recipe
 from hasten.cli.report import report
 from hasten.cli.scale import app as scale
 from hasten.cli.slurm import app as slurm
+from hasten.cli.terminal import echo, guard_messages, mistake_text
 from hasten.cli.train import train
 from hasten.cli.tune import tune
 from hasten.cli.watch import watch
@@ -34,15 +35,16 @@ class _Guarded(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except ValueError as error:
-            if os.environ.get("HASTEN_DEBUG") == "1":
-                raise
-            typer.secho(f"error: {told_by_rank(error)}", fg=typer.colors.RED, err=True)
-            raise typer.Exit(2) from None
         except KeyboardInterrupt as stop:
             if str(stop):
-                typer.echo(str(stop), err=True)
+                echo(str(stop), err=True)
             raise typer.Exit(getattr(stop, "exit_code", 130)) from None
+        except Exception as error:
+            text = mistake_text(error)
+            if text is None or os.environ.get("HASTEN_DEBUG") == "1":
+                raise
+            echo(f"error: {told_by_rank(error, text)}", fg=typer.colors.RED, err=True)
+            raise typer.Exit(2) from None
 
 
 app = typer.Typer(
@@ -65,7 +67,7 @@ app.add_typer(scale, name="scale")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"hasten {hasten.__version__}")
+        echo(f"hasten {hasten.__version__}")
         raise typer.Exit
 
 
@@ -80,6 +82,7 @@ def _main(
 
 def main() -> None:
     """What the command `hasten` and `python -m hasten` run."""
+    guard_messages()
     try:
         app(prog_name="hasten")
     except SystemExit as end:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hasten.cli.terminal import echo
+
 
 def phantom(
     out: Annotated[Path, typer.Option(help="Folder for the data set, new or empty.")],
@@ -32,5 +34,5 @@ def phantom(
     from hasten.cases.phantom import write_phantoms
 
     write_phantoms(out, num_cases=cases, shape=shape, spacing=spacing, seed=seed)
-    typer.echo(f"{cases} case{'' if cases == 1 else 's'} in {out}")
-    typer.echo(f"train      hasten train {out} --out FOLDER")
+    echo(f"{cases} case{'' if cases == 1 else 's'} in {out}")
+    echo(f"train      hasten train {out} --out FOLDER")

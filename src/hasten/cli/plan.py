@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.cli.terminal import echo
 
 
 def plan(
@@ -27,5 +28,5 @@ def plan(
     from hasten.observe.rundir import write_json
 
     write_json(out, make_plan(config))
-    typer.echo(f"plan       {out}")
-    typer.echo(f"train      hasten train {source} --plan {out} --out FOLDER")
+    echo(f"plan       {out}")
+    echo(f"train      hasten train {source} --plan {out} --out FOLDER")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hasten.cli.detection import is_of_slides, predict_slides
+from hasten.cli.terminal import echo
 
 
 def predict(
@@ -35,7 +36,7 @@ def predict(
     if is_of_slides(run):
         if regions or ending is not None:
             raise ValueError(f"{run}: is a run on slides, which have no label maps; leave out --regions and --ending")
-        typer.echo(predict_slides(run, inputs, out, overwrite=overwrite, device=device))
+        echo(predict_slides(run, inputs, out, overwrite=overwrite, device=device))
         return
 
     from hasten.engine.predict import predict as segment
@@ -43,8 +44,8 @@ def predict(
     tick = None if quiet else _show
     written = segment(run, inputs, out, overwrite=overwrite, regions=regions, ending=ending, device=device, tick=tick)
     beside = ", and the masks of its regions" if regions else ""
-    typer.echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")
+    echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")
 
 
 def _show(done: int, total: int, target: Path) -> None:
-    typer.echo(f"{done}/{total}  {target.name}", err=True)
+    echo(f"{done}/{total}  {target.name}", err=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hasten.cli.source import OVERRIDES_HELP, run_from
+from hasten.cli.terminal import echo
 
 
 def profile(
@@ -46,12 +47,12 @@ def profile(
 
     if NVTX:
         taken = take(config, steps=steps, cases=cases, with_profiler=False)
-        typer.echo(f"a step takes {1e3 * taken.plain_s:.1f} ms; its ranges were marked for Nsight, no table is written")
+        echo(f"a step takes {1e3 * taken.plain_s:.1f} ms; its ranges were marked for Nsight, no table is written")
         return
     empty_folder(out)
     taken = take(config, steps=steps, cases=cases)
     write(taken, out, reports=wanted[0], formats=wanted[1])
-    typer.echo("\n".join(_closing(out)))
+    echo("\n".join(_closing(out)))
 
 
 def _nsight(source: str, overrides: list[str], out: Path, steps: int, cases: int) -> None:
@@ -59,11 +60,11 @@ def _nsight(source: str, overrides: list[str], out: Path, steps: int, cases: int
 
     arguments = [source, *overrides, "--steps", str(steps), "--cases", str(cases)]
     command = nsight_command(arguments, out)
-    typer.echo(shown(command))
+    echo(shown(command))
     out.mkdir(parents=True, exist_ok=True)
     code = run_nsight(command)
     if code is None:
-        typer.echo("nsys is not on the PATH: install Nsight Systems and give the command above", err=True)
+        echo("nsys is not on the PATH: install Nsight Systems and give the command above", err=True)
     elif code:
         raise typer.Exit(code)
 

@@ -13,8 +13,8 @@ _GRACE_SECONDS = 10.0
 """Longer than a launcher takes to end the other ranks once one has told the error."""
 
 
-def told_by_rank(error: ValueError) -> str:
-    """The error's text, after a while on a rank that need not be the one to tell it.
+def told_by_rank(error: Exception, text: str) -> str:
+    """`text`, which describes the error, after a while on a rank that need not be the one to tell it.
 
     A mistake in the settings is found by all ranks alike: rank 0 tells it, and the launcher then ends the others. One
     that is found by another rank alone is told too, if later.
@@ -22,9 +22,9 @@ def told_by_rank(error: ValueError) -> str:
     world = detect_world()
     agree = sys.modules.get("hasten.distribute.agree")
     if world.first or (agree is not None and isinstance(error, agree.Agreed)):
-        return str(error)
+        return text
     time.sleep(_GRACE_SECONDS)
-    return f"{error} ({world})"
+    return f"{text} ({world})"
 
 
 def leave(code: str | int | None) -> None:

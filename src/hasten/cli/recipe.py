@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hasten.cli.terminal import echo
+
 app = typer.Typer(help="Published tasks with their settings: SOURCE of any other command.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe (`hasten recipe list`), or the YAML file of one.")]
@@ -17,7 +19,7 @@ def list_() -> None:
     """List the recipes."""
     from hasten.recipes.describe import table
 
-    typer.echo(table())
+    echo(table())
 
 
 @app.command()
@@ -26,7 +28,7 @@ def show(name: Name) -> None:
     from hasten.recipes.describe import described
     from hasten.recipes.load import load_recipe
 
-    typer.echo(described(load_recipe(name), name))
+    echo(described(load_recipe(name), name))
 
 
 @app.command()
@@ -49,9 +51,9 @@ def data(
             )
         wanted = recipe.data
     public = public_set(wanted)
-    typer.echo(f"fetching   {described(public)}")
-    typer.echo(f"cite       {public.citation}")
-    typer.echo(f"data       {download(public, to)}")
+    echo(f"fetching   {described(public)}")
+    echo(f"cite       {public.citation}")
+    echo(f"data       {download(public, to)}")
 
 
 @app.command()
@@ -72,5 +74,5 @@ def phantom(
     recipe = load_recipe(name)
     twin = twin_of(recipe, reduced=reduced, cases=cases)
     written = write_twin(recipe, twin, to, num_threads=threads or usable_cores())
-    typer.echo(f"{twin.cases} case{'' if twin.cases == 1 else 's'} in {to}")
-    typer.echo(f"train      hasten train {written} --out FOLDER")
+    echo(f"{twin.cases} case{'' if twin.cases == 1 else 's'} in {to}")
+    echo(f"train      hasten train {written} --out FOLDER")

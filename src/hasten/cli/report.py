@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hasten.cli.terminal import echo
+
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of training runs; several are compared.")],
@@ -15,4 +17,4 @@ def report(
     """Write one self-contained HTML page about one or more runs."""
     from hasten.report.page import write_report
 
-    typer.echo(f"report     {write_report(runs, out)}")
+    echo(f"report     {write_report(runs, out)}")

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from hasten.cli.scale_predict import predict
 from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
@@ -82,7 +83,7 @@ def run(
     from hasten.study.scale.tell import tell, write
 
     place = out if out is not None else Path(f"{Path(shown(source)).stem or 'run'}-scale")
-    entries = run_study(config, place, wanted, echo=lambda line: typer.echo(line, err=True))
+    entries = run_study(config, place, wanted, echo=lambda line: echo(line, err=True))
     failed = [entry for entry in entries if entry["status"] not in DONE]
     baseline = min(entry["world"] for entry in entries)
     goal = target if target is not None else config.train.target
@@ -92,8 +93,8 @@ def run(
         if not failed:
             raise
         raise ValueError(f"{place}: too few trainings succeeded; {failed[0]['folder']}: {failed[0]['why']}") from None
-    tell(found, typer.echo)
-    typer.echo(f"page       {write(found, place)}")
+    tell(found, echo)
+    echo(f"page       {write(found, place)}")
     if failed:
         raise typer.Exit(1)
 
@@ -116,9 +117,9 @@ def analyse(
     from hasten.study.scale.tell import tell, write
 
     found = analysed(folder, baseline=baseline, epoch=number, median=epoch == "median", drop=drop, target=target)
-    tell(found, typer.echo)
+    tell(found, echo)
     if out is not None:
-        typer.echo(f"page       {write(found, out)}")
+        echo(f"page       {write(found, out)}")
 
 
 app.command()(predict)

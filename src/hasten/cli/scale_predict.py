@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from hasten.cli.terminal import echo
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -80,10 +82,10 @@ def predict(
     told = predictions(found.fitted, counts, found.mode)
     Console().print(terminal_table(told, found))
     for line in (verdict(told, found), *found.fitted.notes):
-        typer.echo(line)
+        echo(line)
     if out is not None:
         for path in write(out, told, found):
-            typer.echo(f"wrote      {path}")
+            echo(f"wrote      {path}")
 
 
 def _counts(text: str) -> list[int]:
@@ -117,5 +119,5 @@ def _dealt(counts: Sequence[int], batch: int, *, given: bool) -> list[int]:
             "leave out --mode strong"
         )
     if len(fits) < len(counts):
-        typer.echo(f"left out   more than {batch} workers: the batch holds {batch} samples", err=True)
+        echo(f"left out   more than {batch} workers: the batch holds {batch} samples", err=True)
     return fits

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
     from hasten.distribute.slurm.follow import Standing
@@ -98,28 +99,26 @@ def submit(
         max_requeues=max_requeues,
     )
     if not is_url(config.data.source) and not Path(config.data.source).exists():
-        typer.secho(
-            f"warning: {config.data.source} is not seen from here; the nodes must see it", fg="yellow", err=True
-        )
+        echo(f"warning: {config.data.source} is not seen from here; the nodes must see it", fg="yellow", err=True)
     jobs = []
     for job in submitted(config, out, shapes, request, mode=sweep_mode, dry_run=dry_run):
         jobs.append(job)
-        typer.echo(_submitted(job))
-    typer.echo("\n".join(_next(out, shapes, jobs)))
+        echo(_submitted(job))
+    echo("\n".join(_next(out, shapes, jobs)))
 
 
 @app.command()
 def status(out: Submission) -> None:
     """Say how the jobs of a submission stand."""
     standing, told = _looked_at(out)
-    typer.echo(_table(standing))
+    echo(_table(standing))
     for note in told.notes:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
     for each in standing:
         if each.state == "not submitted":
-            typer.echo(f"{each.job.name}: hand it in by  sbatch {_script(out, each.job)}")
+            echo(f"{each.job.name}: hand it in by  sbatch {_script(out, each.job)}")
         elif each.fruitless:
-            typer.echo(f"{each.job.name}: its last {each.fruitless} start(s) saved no new step; look at its log")
+            echo(f"{each.job.name}: its last {each.fruitless} start(s) saved no new step; look at its log")
 
 
 @app.command()
@@ -131,19 +130,19 @@ def collect(out: Submission) -> None:
 
     standing, told = _looked_at(out)
     write_json(out / RUNS_JSON, collected(standing))
-    typer.echo(_table(standing))
+    echo(_table(standing))
     for note in told.notes:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
     done = [each for each in standing if each.is_done]
     active = [each.job.name for each in standing if not each.is_done and is_active(each.state)]
     lost = [each.job.name for each in standing if not each.is_done and not is_active(each.state)]
     if active:
-        typer.echo(f"still going: {', '.join(active)}; collect again when they are through")
+        echo(f"still going: {', '.join(active)}; collect again when they are through")
     if lost:
-        typer.echo(f"without a result: {', '.join(lost)}; their logs are in {out / 'slurm'}")
-    typer.echo(f"wrote      {out / RUNS_JSON} ({len(done)} of {len(standing)} runs are complete)")
+        echo(f"without a result: {', '.join(lost)}; their logs are in {out / 'slurm'}")
+    echo(f"wrote      {out / RUNS_JSON} ({len(done)} of {len(standing)} runs are complete)")
     if done:
-        typer.echo(f"analyse    hasten scale analyse {shlex.quote(str(out))}")
+        echo(f"analyse    hasten scale analyse {shlex.quote(str(out))}")
 
 
 def _looked_at(out: Path) -> tuple[list[Standing], Told]:

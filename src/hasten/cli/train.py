@@ -10,6 +10,7 @@ import typer
 
 from hasten.cli.detection import detection_config, resumed_detection, train_slides
 from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.cli.terminal import echo
 from hasten.distribute.world import detect_world
 from hasten.observe.clock import process_start, process_start_seconds
 from hasten.observe.progress import SHOWN
@@ -49,7 +50,7 @@ def train(
     if slides is not None:
         if plan is not None:
             raise ValueError(f"--plan {plan}: a run on slides has no plan; leave it out")
-        typer.echo("\n".join(train_slides(slides, out, world, resume=resume, quiet=quiet)))
+        echo("\n".join(train_slides(slides, out, world, resume=resume, quiet=quiet)))
         return
     config = _resumed(out, source, overrides or []) if resume else _new(source, overrides or [])
     if plan is not None and not plan.is_file():
@@ -77,7 +78,7 @@ def train(
         from hasten.observe.trackers import attach
 
         attach(config.observe.trackers, out, report)
-    typer.echo("\n".join(_closing(summary, out, report)))
+    echo("\n".join(_closing(summary, out, report)))
 
 
 def _slides(out: Path, source: str | None, overrides: list[str], *, resume: bool) -> DetectionConfig | None:
@@ -126,9 +127,7 @@ def _report(out: Path) -> Path | None:
 
         return write_report([out], out / REPORT_HTML)
     except Exception as error:
-        typer.secho(
-            f"warning: the run is complete, but its report could not be written: {error}", fg="yellow", err=True
-        )
+        echo(f"warning: the run is complete, but its report could not be written: {error}", fg="yellow", err=True)
         return None
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, run_from
+from hasten.cli.terminal import echo
 
 
 def tune(
@@ -35,8 +36,8 @@ def tune(
         seconds=seconds,
         fresh=fresh,
         larger_batch=larger_batch,
-        echo=None if quiet else lambda text: typer.echo(text, err=True),
+        echo=None if quiet else lambda text: echo(text, err=True),
     )
-    typer.echo("\n".join(found.lines()))
-    typer.echo(f"report     {found.out / 'tune.html'}")
-    typer.echo(f"train      hasten train {found.out / 'tuned.yaml'} --out FOLDER")
+    echo("\n".join(found.lines()))
+    echo(f"report     {found.out / 'tune.html'}")
+    echo(f"train      hasten train {found.out / 'tuned.yaml'} --out FOLDER")

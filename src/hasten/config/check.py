@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ from hasten.config.size import parse_size
 from hasten.config.url import is_url, shown
 
 _METRICS = {"dice": "a Dice", "iou": "an IoU"}
+_HIGHEST = 2**63 - 1
+"""Of whole numbers: what torch and numpy take."""
 
 
 def check_run(config: RunConfig) -> list[str]:
@@ -115,7 +118,7 @@ def _sample(sample: SampleConfig) -> Iterator[str]:
 
 def _network(network: NetworkConfig) -> Iterator[str]:
     yield from _at_least(1, network, "network", "channels")
-    yield from _at_least(0, network, "network", "num_res_units", "deep_supervision")
+    yield from _within(0, 1000, network, "network", "num_res_units", "deep_supervision")
     channels, strides = network.channels, network.strides
     if channels is not None and len(channels) < 2:
         yield _wrong("network.channels", "must have 2 levels or more", channels)
@@ -136,8 +139,8 @@ def _loss(loss: LossConfig) -> Iterator[str]:
 def _train(train: TrainConfig) -> Iterator[str]:
     yield from _at_least(0, train, "train", "seed", "weight_decay", "clip_norm", "lookahead", "poly_power")
     yield from _at_least(0, train, "train", "learning_rate_batch")
-    yield from _at_least(1, train, "train", "steps", "validate_every", "checkpoint_every", "keep_checkpoints")
-    yield from _at_least(1, train, "train", "accumulate")
+    yield from _within(1, 10**9, train, "train", "steps")
+    yield from _at_least(1, train, "train", "validate_every", "checkpoint_every", "keep_checkpoints", "accumulate")
     yield from _stages("train.milestones", train.milestones, last=math.inf)
     if train.activations != "all":
         try:
@@ -216,6 +219,8 @@ def _at_least(low: int, section: Any, at: str, *names: str) -> Iterator[str]:
         value = getattr(section, name)
         if value is not None and not all(low <= number < math.inf for number in _numbers(value)):
             yield _wrong(f"{at}.{name}", f"must be {low} or more", value)
+        elif value is not None and any(isinstance(each, int) and each > _HIGHEST for each in _numbers(value)):
+            yield _wrong(f"{at}.{name}", f"must be at most {_HIGHEST}", reprlib.repr(value))
 
 
 def _within(low: int, high: int, section: Any, at: str, *names: str) -> Iterator[str]:

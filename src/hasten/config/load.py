@@ -16,9 +16,10 @@ from typing import Any
 import yaml
 
 from hasten.config.check import check_run
-from hasten.config.places import Key, read_document
+from hasten.config.places import Key, read_document, yaml_problem
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
+from hasten.config.yaml_text import load_yaml
 
 _T = typing.TypeVar("_T")
 
@@ -73,7 +74,7 @@ def gather(root: type, path: Path | None, overrides: Sequence[str], tree: Mappin
     for text in overrides:
         problem = _apply_override(text, settings, origins, overridden)
         if problem:
-            mistakes.append(f"override '{text}': {problem}")
+            mistakes.append(f"override '{_short(text)}': {problem}")
     return Gathered(tree=settings, origins=origins, mistakes=mistakes, overridden=overridden)
 
 
@@ -170,9 +171,9 @@ def _apply_override(text: str, tree: dict[Any, Any], origins: dict[Key, str], fr
     if not equals or not all(names):
         return "must read section.field=value"
     try:
-        value = yaml.safe_load(value_text)
-    except yaml.YAMLError:
-        return "the value is not valid YAML; quote text that has special characters"
+        value = load_yaml(value_text)
+    except yaml.YAMLError as error:
+        return f"the value is not valid YAML ({yaml_problem(error)}); quote text that has special characters"
     node: Any = tree
     for depth, name in enumerate(names[:-1]):
         node = node.setdefault(name, {})
@@ -182,11 +183,15 @@ def _apply_override(text: str, tree: dict[Any, Any], origins: dict[Key, str], fr
     key = tuple(names)
     for old in [old for old in origins if old[: len(key)] == key]:
         del origins[old]
-    origins[key] = f"override '{text}'"
+    origins[key] = f"override '{_short(text)}'"
     from_override.add(key)
     if key in (("data",), ("cache",)):
         from_override.update({("data", "source"), ("cache", "dir")})
     return None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T, list[tuple[Key, str]]]:

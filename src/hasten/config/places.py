@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from hasten.config.yaml_text import parse_yaml
+
 Key = tuple[str | int, ...]
 
 
@@ -35,18 +37,16 @@ def read_document(path: Path) -> Document:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
     try:
-        loader = yaml.SafeLoader(text)
-        root = loader.get_single_node()
-        if root is None:
-            return Document({}, {}, ())
-        lines, mistakes = _walk(root)
-        tree = loader.construct_document(root)
+        root, tree = parse_yaml(text)
     except yaml.YAMLError as error:
-        raise ValueError(f"{path}{_mark(error)}: not valid YAML: {_problem(error)}") from None
+        raise ValueError(f"{path}{_mark(error)}: not valid YAML: {yaml_problem(error)}") from None
+    if root is None:
+        return Document({}, {}, ())
     if not isinstance(tree, dict):
         raise ValueError(
             f"{path}: must hold `section:` lines with `field: value` below them, not a {type(tree).__name__}"
         )
+    lines, mistakes = _walk(root)
     return Document(tree, lines, tuple(mistakes))
 
 
@@ -56,8 +56,6 @@ def _walk(root: yaml.Node) -> tuple[dict[Key, int], list[tuple[int, str]]]:
     todo: list[tuple[Key, yaml.Node]] = [((), root)]
     while todo:
         at, node = todo.pop()
-        if len(at) > 5:  # deeper than any field; ends the walk of an alias that holds itself
-            continue
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 line = key.start_mark.line + 1
@@ -79,6 +77,7 @@ def _mark(error: yaml.YAMLError) -> str:
     return f":{mark.line + 1}" if mark is not None else ""
 
 
-def _problem(error: yaml.YAMLError) -> str:
+def yaml_problem(error: yaml.YAMLError) -> str:
+    """What is wrong, in one line."""
     problem = getattr(error, "problem", None)
     return str(problem or error).splitlines()[0]

@@ -73,9 +73,7 @@ RUN_RULES: Rules = {
     "train.keep_checkpoints": _MACHINE,
     "train.validate_async": _MACHINE,
     "train.metric": Rule("training", "best.pt is compared by the new metric"),
-    "train.max_seconds": Rule(
-        "training", "counts the whole run; the rest of the schedule ends in it"
-    ),
+    "train.max_seconds": Rule("training", "counts the whole run; the rest of the schedule ends in it"),
     "train.target": _TRAINING,
     "train.clip_norm": _TRAINING,
     "train.accumulate": _TRAINING,

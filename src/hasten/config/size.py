@@ -14,7 +14,10 @@ def parse_size(text: str) -> int:
     units = {name.lower(): factor for name, factor in _UNITS.items()}
     if not found or found[2].lower() not in units:
         raise ValueError(f"{text!r} is no size; write a number with a unit, such as 8GiB or 500MB")
-    return int(float(found[1]) * units[found[2].lower()])
+    size = float(found[1]) * units[found[2].lower()]
+    if size >= 2**63:
+        raise ValueError(f"{text!r} is more than any machine has; write a size such as 8GiB or 500MB")
+    return int(size)
 
 
 def size_text(num_bytes: float) -> str:

@@ -10,7 +10,7 @@ _QUERY = re.compile(r"\?[^\s'\"<>)\]]*")
 
 
 def is_url(text: str) -> bool:
-    """Whether `text` names a remote source (`https://...`, `s3://...`, `simplecache::gs://...`) and no path."""
+    """Whether `text` names a remote source (`https://...`, `s3://...`, or one that is refused later) and no path."""
     return _SCHEME.match(text) is not None
 
 

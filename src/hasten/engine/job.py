@@ -28,6 +28,7 @@ from hasten.config.schema import RunConfig, Triple
 from hasten.distribute.world import World
 from hasten.engine.foreground import sampled_warnings
 from hasten.engine.infer import Inference
+from hasten.engine.shortage import memory_mistakes
 from hasten.nets.build import Loss, build_loss, build_network, divisor, network_mistake
 
 
@@ -104,6 +105,10 @@ def plan_run(config: RunConfig, plan: Path | None = None, *, world: World | None
     fingerprint = get_fingerprint(case_set, config.cache)
     full, decisions = make_plan(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or _check_network(full, case_set.spatial_dims))
+    _raise(memory_mistakes(
+        full, num_channels=len(case_set.channels), num_outputs=len(case_set.regions or case_set.labels), device=device,
+        num_ranks=world.size if world is not None else 1,
+    ))  # fmt: skip
     return Planned(
         config=full,
         decisions=decisions,
@@ -126,7 +131,7 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
     try:
         decisions = json.loads(path.read_text())["decisions"]
         values = {name: decision["value"] for name, decision in decisions.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path}: not a plan as `hasten plan` writes it ({error})") from error
     tree, defaults = to_dict(config), to_dict(RunConfig())
     for name, value in values.items():

@@ -97,7 +97,7 @@ def predict(
         try:
             volume = read_image(case)
             prepared = prepare_case(volume, None, id=case.id, spec=model.prepare)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             failures.append(str(error) if str(case.image[0].parent) in str(error) else f"{case.image[0]}: {error}")
             continue
         label, masks = _labelled(prepared, model, where=str(case.image[0]))

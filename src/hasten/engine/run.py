@@ -10,6 +10,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
+from hasten.cache.bus_error import bus_error_explained
 from hasten.config.load import dump_run, load_run
 from hasten.config.resume import RUN_RULES, Changes
 from hasten.config.schema import RunConfig
@@ -129,7 +130,8 @@ def _train(
             undo_start(out)
         raise
     try:
-        with loop.observed if world.first else nullcontext():
+        mapped = bus_error_explained(parts.arena.files, _resume_command(out))
+        with mapped, loop.observed if world.first else nullcontext():
             outcome = loop.run()
             summary = _conclude(out, loop, clock, outcome, import_seconds=imported)
     except OSError as error:

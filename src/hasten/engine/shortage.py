@@ -1,8 +1,15 @@
-"""Telling a lack of memory from any other error."""
+"""Telling a lack of memory from any other error, and settings that must lead to one."""
 
 from __future__ import annotations
 
+import itertools
+import math
+
+import psutil
 import torch
+
+from hasten.config.schema import RunConfig
+from hasten.config.size import size_text
 
 _TOLD = (
     "out of memory",
@@ -21,3 +28,47 @@ def out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _TOLD)
+
+
+def memory_mistakes(
+    config: RunConfig, *, num_channels: int, num_outputs: int, device: torch.device, num_ranks: int = 1
+) -> list[str]:
+    """Sizes in a full configuration that no step could hold in all the memory of `device`, with what would fit.
+
+    Lower bounds only: float32 images and uint8 labels of a batch, scores of a window, weights and gradients of the
+    convolutions between levels. What passes may still be too much.
+    """
+    patch, window, batch_size = config.sample.patch, config.infer.patch, config.sample.batch_size
+    channels = config.network.channels
+    assert patch is not None
+    assert window is not None
+    assert batch_size is not None
+    assert channels is not None
+    total = _total_memory(device)
+    has = f"{device} has {size_text(total)}"
+    voxels = f"use {total // (4 * num_channels + 1)} voxels at most, and fewer with what a step needs besides"
+    sample = math.prod(patch) * (4 * num_channels + 1)
+    batch = -(-batch_size // num_ranks)
+    mistakes = []
+    if sample > total:
+        mistakes.append(f"sample.patch: one patch of {list(patch)} takes {size_text(sample)}, but {has}; {voxels}")
+    elif batch * sample > total:
+        mistakes.append(
+            f"sample.batch_size: {batch} patches of {list(patch)} take {size_text(batch * sample)}, but {has}: "
+            f"{total // sample} of them at most, and fewer with what a step needs besides"
+        )
+    scores = 4 * math.prod(window) * (num_channels + num_outputs)
+    if window != patch and scores > total:
+        mistakes.append(f"infer.patch: one window of {list(window)} takes {size_text(scores)}, but {has}; {voxels}")
+    weights = sum(2 * 4 * 9 * fine * coarse for fine, coarse in itertools.pairwise(channels)) // num_ranks
+    if weights > total:
+        mistakes.append(
+            f"network.channels: {list(channels)} have {size_text(weights)} of weights and gradients or more, but {has}"
+        )
+    return mistakes
+
+
+def _total_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return psutil.virtual_memory().total + psutil.swap_memory().total

@@ -15,6 +15,7 @@ from hasten.config.places import Key
 from hasten.config.resume import RUN_RULES, Rule, Rules
 from hasten.config.schema import OptimizerName, Range
 from hasten.config.size import parse_size
+from hasten.config.yaml_text import load_yaml
 from hasten.engine.measure import Precision
 from hasten.engine.metrics.froc import RATES
 
@@ -207,8 +208,8 @@ def is_detection_run(run: str | Path) -> bool:
     """Whether a run directory is one of slides."""
     path = Path(run) / "run.yaml"
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
+        tree = load_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return False
     return isinstance(tree, dict) and tree.get("kind") == KIND
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from hasten.config.yaml_text import load_yaml
 from hasten.report.metrics import TrainRecord, ValidationRecord, read_metrics
 from hasten.report.monitor import Machine, read_monitor
 from hasten.report.values import integer, mapping, number, number_in, numbers
@@ -194,8 +195,8 @@ def _read_config(path: Path, notes: list[str]) -> tuple[str, dict[str, Any]]:
         return "", {}
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        return text, mapping(yaml.safe_load(text))
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return text, mapping(load_yaml(text))
+    except yaml.YAMLError:
         notes.append("run.yaml is not valid YAML; it is shown as it is.")
         return text, {}
 

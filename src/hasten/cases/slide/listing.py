@@ -110,7 +110,7 @@ def _of_list(path: Path) -> tuple[SlideCase, ...]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         rows: Any = list(csv.DictReader(text.splitlines())) if path.suffix.lower() == ".csv" else json.loads(text)
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
         raise ValueError(f"{path}: can't be read as a list of slides ({error})") from error
     if not isinstance(rows, list) or not rows:
         raise ValueError(f"{path}: names no slides; write one row for each, with slide, mask and split")

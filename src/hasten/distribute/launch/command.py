@@ -14,6 +14,7 @@ from hasten.distribute.launch.job import Job
 from hasten.distribute.launch.meet import Meeting, meet
 from hasten.distribute.launch.record import Record
 from hasten.distribute.launch.report import Failure, exit_code_of, report_of
+from hasten.files import printable
 from hasten.observe.rundir import LOGS
 
 _REPORT = "failure.txt"
@@ -81,4 +82,4 @@ def _lost_meeting(meeting: Meeting, error: RuntimeError) -> str:
 
 
 def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hasten.files import printable
 from hasten.observe.monitor.alerts import seconds, sentences
 from hasten.observe.monitor.sample import Gpu, Host, Sample
 from hasten.observe.monitor.watch import View
@@ -31,7 +32,7 @@ def frame(view: View) -> RenderableType:
     if view.ranks:
         parts += [_ranks(view.ranks), Text(_host(view.ranks[min(view.ranks)].host))]
     parts += [Text(f"! {text}", style="yellow") for text in sentences(view.alerts)]
-    parts += [Text(note, style="dim") for note in view.notes]
+    parts += [Text(printable(note), style="dim") for note in view.notes]
     return Group(*parts)
 
 
@@ -40,11 +41,12 @@ def _title(view: View) -> Text:
     if view.silent_s is not None:
         news = f"no news for {seconds(view.silent_s)}"
         words = news if view.state == "silent" else f"{words}, {news}"
-    title = Text.assemble((view.name, "bold"), "  ", (words, color))
+    title = Text.assemble((printable(view.name), "bold"), "  ", (words, color))
     if view.time_s is not None:
         title.append(f"  {seconds(view.time_s)}")
     if view.state == "silent":
-        title.append(f"\nkilled or stuck; if killed, go on with: hasten train --resume --out {quote(str(view.folder))}")
+        folder = printable(quote(str(view.folder)))
+        title.append(f"\nkilled or stuck; if killed, go on with: hasten train --resume --out {folder}")
     return title
 
 

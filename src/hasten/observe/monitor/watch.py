@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from hasten.config.yaml_text import load_yaml
 from hasten.observe.monitor.alerts import Alert, alerts_of_ranks
 from hasten.observe.monitor.recording import MONITOR_JSONL, Follower, Recording, merged, recordings
 from hasten.observe.monitor.sample import Sample
@@ -192,8 +193,8 @@ class Watch:
 
     def _config(self) -> dict[str, Any]:
         try:
-            return _mapping(yaml.safe_load((self.folder / RUN_YAML).read_text(encoding="utf-8")))
-        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            return _mapping(load_yaml((self.folder / RUN_YAML).read_text(encoding="utf-8")))
+        except (OSError, ValueError, yaml.YAMLError):
             return {}
 
 

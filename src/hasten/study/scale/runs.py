@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from hasten.config.yaml_text import load_yaml
 from hasten.observe.rundir import METRICS_JSONL, RUN_YAML, SUMMARY_JSON
 from hasten.report.metrics import TrainRecord
 from hasten.report.read import Run, read_run
@@ -91,7 +92,7 @@ def is_run(folder: Path) -> bool:
 def guessed(folder: Path) -> Listed:
     """A run's folder that no list names: what its own files tell of it. Raises ValueError where they can't be read."""
     world = mapping(_read(folder / SUMMARY_JSON, json.loads).get("world"))
-    settings = _read(folder / RUN_YAML, yaml.safe_load)
+    settings = _read(folder / RUN_YAML, load_yaml)
     size, strategy = integer(world.get("size")) or 1, str(world.get("strategy") or SINGLE)
     return Listed(
         world=size,
@@ -122,7 +123,7 @@ def read_own(folder: Path, entry: Listed) -> tuple[Log | None, list[str]]:
     if run.status not in DONE:
         return None, [f"{at}: {run.status.replace('_', ' ')}, so it is left out."]
     notes = [f"{at}: {note}" for note in run.notes if "resumed" in note]
-    settings = mapping(yaml.safe_load(run.config)) if run.config else {}
+    settings = mapping(load_yaml(run.config)) if run.config else {}
     train = mapping(settings.get("train"))
     cases, batch = run.cases.get("train"), integer(mapping(settings.get("sample")).get("batch_size"))
     epochs: dict[int, float] = {}

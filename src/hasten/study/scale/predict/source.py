@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-import yaml
-
+from hasten.config.yaml_text import load_yaml
 from hasten.observe.rundir import CHECKPOINTS, RANKS
 from hasten.report.read import Run, read_run
 from hasten.report.values import integer, mapping, number
@@ -159,7 +158,7 @@ def _from_run(
             f"{folder}: was trained by several processes, whose steps hold their communication; give the run of one "
             "process, or a folder with runs of several counts"
         )
-    settings = mapping(yaml.safe_load(run.config)) if run.config else {}
+    settings = mapping(load_yaml(run.config)) if run.config else {}
     batch = integer(mapping(settings.get("sample")).get("batch_size"))
     steps = _steps(run, batch)
     if batch is None or len(steps) < _FEWEST_LINES - 1:

@@ -1,0 +1,57 @@
+"""What the command line prints: no control characters of file names, and errors as one line."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sys
+import warnings
+from typing import Any
+
+import typer
+
+from hasten.files import printable
+
+_LONGEST_NAME = 300
+_REMEDIES = {
+    errno.EACCES: "give this user access, or name another path",
+    errno.EPERM: "give this user access, or name another path",
+    errno.EROFS: "name a folder that can be written to",
+    errno.ENOSPC: "free some space, or name a folder on a larger disk",
+    errno.EDQUOT: "free some space, or name a folder on a larger disk",
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.EIO: "check that disk",
+}
+
+
+def echo(text: str, *, err: bool = False, **style: Any) -> None:
+    """Print `text`, with colours as `typer.secho` takes them."""
+    typer.secho(printable(text), err=err, **style)
+
+
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def guard_messages() -> None:
+    """Have log lines and warnings, which go to standard error on their own, pass through `printable` too."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_Printable())
+    original = warnings.formatwarning
+    warnings.formatwarning = lambda *args, **kwargs: printable(original(*args, **kwargs))
+
+
+def mistake_text(error: BaseException) -> str | None:
+    """What a user reads of an error whose cause is outside the program; None for one that needs its traceback."""
+    if isinstance(error, ValueError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        name = str(error.filename)
+        short = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME // 2]}...{name[-20:]}"
+        return f"{short}: {error.strerror}; {_REMEDIES.get(error.errno or 0, 'check the path')}"
+    shortage = sys.modules.get("hasten.engine.shortage")
+    if isinstance(error, MemoryError) or (shortage is not None and shortage.out_of_memory(error)):
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return f"memory ran out ({reason}); use a smaller sample.patch, sample.batch_size, infer.patch or network"
+    return None

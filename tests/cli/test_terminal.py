@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hasten.cli.terminal import mistake_text
+from hasten.files import printable
+
+HOSTILE = "a\x1b[2J\x9b1m\u202eb\rc"
+
+
+def test_nothing_that_steers_a_terminal_is_printed() -> None:
+    assert printable(HOSTILE) == "a\\u001b[2J\\u009b1m\\u202eb\\rc"
+    assert printable("naïve 心臓.nii.gz\n\tsecond line") == "naïve 心臓.nii.gz\n\tsecond line"
+    assert printable("\udcff\U000e0041\x7f") == "\\udcff\\udb40\\udc41\\u007f"
+
+
+def test_a_hostile_file_name_in_errors_warnings_and_listings(tmp_path: Path) -> None:
+    (tmp_path / HOSTILE).mkdir()
+    (tmp_path / f"remote/https/{HOSTILE}").mkdir(parents=True)
+    said = (
+        "import logging, warnings, hasten.cli.terminal as t; t.guard_messages();"
+        f"logging.getLogger('hasten').warning('%s', {HOSTILE!r}); warnings.warn({HOSTILE!r})"
+    )
+    hasten = ["-m", "hasten"]
+    for words in (["-c", said], [*hasten, "plan", tmp_path / HOSTILE], [*hasten, "cache", "ls", "--dir", tmp_path]):
+        done = subprocess.run([sys.executable, *words], capture_output=True, check=False)
+        printed = (done.stdout + done.stderr).decode()
+        assert "a\\u001b[2J\\u009b1m\\u202eb\\rc" in printed
+        assert not set(printed) & set("\x1b\x9b\u202e\r"), printed
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.EACCES, "access"), (errno.ENOSPC, "free some space"), (errno.ENAMETOOLONG, "shorter")]
+)
+def test_what_the_file_system_refuses_is_one_line(number: int, remedy: str) -> None:
+    text = mistake_text(OSError(number, "refused", "/data/" + "x" * 5000))
+    assert text is not None
+    assert text.startswith("/data/xxx")
+    assert len(text) < 400
+    assert "refused; " in text
+    assert remedy in text
+
+
+def test_lack_of_memory_is_one_line() -> None:
+    import hasten.engine.shortage  # noqa: F401
+
+    for error in (MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory\nmore")):
+        text = mistake_text(error)
+        assert text is not None
+        assert "sample.patch" in text
+        assert "more" not in text
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), RuntimeError("a bug"), OSError("no file is named"), BrokenPipeError(32, "pipe")]
+)
+def test_a_bug_keeps_its_traceback(error: Exception) -> None:
+    assert mistake_text(error) is None
