@@ -31,10 +31,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Forks of a process that has threads would wait for locks that nobody gives back.
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"
-
 from benchmarks.harness import ROOT, Claim, file_name, record_of
 from benchmarks.trial.judge import FAILURES, VERDICTS
 from benchmarks.trial.run import Trial, run_trials
@@ -45,6 +41,8 @@ MOST_POOR = 0.01
 
 def main(argv: Sequence[str] | None = None) -> int:
     given = _arguments(argv)
+    # Before NumPy is imported: a fork of a process that has threads would wait for locks that nobody gives back.
+    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     trials = all_trials(given.only or PARTS, given.match)
     if given.list:
         print("\n".join(f"{trial.family}/{trial.name}" for trial in trials))

@@ -72,7 +72,13 @@ def _flip(data: bytes, at: float) -> bytes:
     return bytes(spoilt)
 
 
-_OUT = ("../../escaped.txt", "/tmp/hasten-escaped.txt", "..\\..\\escaped.txt", f"{TOP}/../../escaped.txt", "C:/escaped.txt")
+_OUT = (
+    "../../escaped.txt",
+    "/tmp/hasten-escaped.txt",
+    "..\\..\\escaped.txt",
+    f"{TOP}/../../escaped.txt",
+    "C:/escaped.txt",
+)
 BUILDS: dict[str, tuple[Build, Expect]] = {
     "zip/sound": (_zip, "accepted"),
     "tar/sound": (_tar, "accepted"),
@@ -90,17 +96,21 @@ BUILDS: dict[str, tuple[Build, Expect]] = {
     "random": (lambda files: bytes(range(256)) * 40, "refused"),
     "zip/no-members": (lambda files: _zip({}), "refused"),
     "tar/no-members": (lambda files: _tar({}), "refused"),
-    "zip/other-folder": (lambda files: _zip({name.replace(TOP, "other"): data for name, data in files.items()}), "refused"),
-    "zip/unknown-method": (lambda files: _zip(files, kind=zipfile.ZIP_STORED).replace(b"\0\0\0\0", b"\0\0\x63\0", 1), "either"),
+    "zip/other-folder": (lambda files: _zip({name.replace(TOP, "other"): data for name, data in files.items()}),
+        "refused"),
+    "zip/unknown-method": (lambda files: _zip(files, kind=zipfile.ZIP_STORED).replace(b"\0\0\0\0", b"\0\0\x63\0", 1),
+        "either"),
     "zip/link": (lambda files: _zip(files, [(_zip_link(f"{TOP}/link", 0o120777), b"/etc/passwd")]), "refused"),
     "zip/device": (lambda files: _zip(files, [(_zip_link(f"{TOP}/device", 0o060777), b"")]), "refused"),
     "tar/absolute-link": (lambda files: _tar(files, [_member(f"{TOP}/l", tarfile.SYMTYPE, "/etc/passwd")]), "refused"),
     "tar/link-out": (lambda files: _tar(files, [_member(f"{TOP}/l", tarfile.SYMTYPE, "../../../x")]), "refused"),
-    "tar/hard-link-out": (lambda files: _tar(files, [_member(f"{TOP}/l", tarfile.LNKTYPE, "../../../etc/passwd")]), "refused"),
+    "tar/hard-link-out": (lambda files: _tar(files, [_member(f"{TOP}/l", tarfile.LNKTYPE, "../../../etc/passwd")]),
+        "refused"),
     "tar/device": (lambda files: _tar(files, [_member(f"{TOP}/d", tarfile.CHRTYPE)]), "refused"),
     "tar/fifo": (lambda files: _tar(files, [_member(f"{TOP}/f", tarfile.FIFOTYPE)]), "refused"),
     "tar/link-then-through": (
-        lambda files: _tar(files, [_member(f"{TOP}/l", tarfile.SYMTYPE, "/tmp"), _member(f"{TOP}/l/hasten-escaped.txt", size=3)]),
+        lambda files: _tar(files, [_member(f"{TOP}/l", tarfile.SYMTYPE, "/tmp"), _member(f"{TOP}/l/hasten-escaped.txt",
+            size=3)]),
         "refused",
     ),
     "tar/huge-size": (lambda files: _tar(files, mode="w")[:-2048] + _member("x", size=10**13).tobuf(), "refused"),
@@ -164,6 +174,10 @@ def trials() -> Iterator[Trial]:
         kind = name.partition("/")[0]
         if kind in ("zip", "tar"):
             # Members beside the list are not read at all.
-            read = expect if name.rpartition("/")[2] in ("encrypted", "cut-at-half", "no-members", "other-folder") else "either"
+            read = (
+                expect
+                if name.rpartition("/")[2] in ("encrypted", "cut-at-half", "no-members", "other-folder")
+                else "either"
+            )
             yield Trial("archives", f"chained/{name}", partial(_chained, build, read, kind))
     yield Trial("archives", "download/other-checksum", partial(_downloaded, _zip, "refused", False))

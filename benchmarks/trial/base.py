@@ -1,4 +1,4 @@
-"""What trials copy from, made once: tiny data sets of 3-D and 2-D phantoms, and a finished run on each with its cache."""
+"""What trials copy from, made once: tiny data sets of phantoms, finished runs on them, their cache."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.trial.judge import Ended
 from benchmarks.trial.run import Box
 
 FAST = (
@@ -41,6 +42,7 @@ def warm_up() -> None:
     import hasten.report.page  # noqa: F401
 
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off for what runs behind it
     SimpleITK.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
 
 
@@ -54,23 +56,30 @@ def make_base(folder: Path) -> Path:
     (folder / "w").mkdir()
     box = Box(folder=folder / "w", base=folder)
     for data, run, settings in (("volumes", "run", TINY), ("pictures", "flat-run", TINY_2D)):
-        ended = box.hasten("train", str(folder / data), "--out", str(folder / run), *settings, seconds=300)
-        if ended.code:
-            raise RuntimeError(f"the run that trials copy failed: {ended.text}")
+        _done(box.hasten("train", str(folder / data), "--out", str(folder / run), *settings, seconds=300))
     shutil.copytree(folder / "w" / "cache", folder / "cache")
+    for run, settings in (("long-run", LONG), ("wide-run", WIDE)):
+        _done(box.hasten("train", str(folder / "volumes"), "--out", str(folder / run), *settings, seconds=300))
     _stopped_run(box)
     return folder
 
 
-LONG = (*TINY, "train.steps=300", "train.validate_every=20", "train.checkpoint_every=5")
+def _done(ended: Ended) -> None:
+    if ended.code:
+        raise RuntimeError(f"a run that trials copy failed: {ended.text}")
+
+
+LONG = (*TINY, "train.steps=160", "train.validate_every=40", "train.checkpoint_every=5")
 """Of a training of two to four seconds, long enough to be stopped in the middle."""
+WIDE = (*TINY, "train.steps=2", "prepare.spacing=[0.25,0.25,0.25]")
+"""Of one whose cache takes long enough to build to be hit."""
 
 
 def _stopped_run(box: Box) -> None:
     """`stopped-run`, which SIGINT ended before its last step."""
     out = box.base / "stopped-run"
     training = box.start(["train", str(box.base / "volumes"), "--out", str(out), "--quiet", *LONG])
-    wait_for_step(out, 30)
+    wait_for_step(out, 90)  # after two validations
     training.send(signal.SIGINT)
     ended = training.wait(60)
     if ended.code not in (0, 130) or not (out / "checkpoints" / "last.pt").is_file():

@@ -1,4 +1,4 @@
-"""Image files that are cut off, altered or no files at all, in every format that is read; to `train` and to `predict`."""
+"""Image files of every format that are cut off, altered or no files at all, given to `train` and to `predict`."""
 
 from __future__ import annotations
 
@@ -176,7 +176,9 @@ _HARMLESS = {
     ("png", "cut-before-end"), ("jpeg", "cut-before-end"), ("nifti-gz", "surplus"),
     ("tiff-stack", "cut-before-end"), ("tiff", "cut-before-end"), ("nifti-pair-header", "no-magic"),
 }  # fmt: skip
-_ALL_ZERO = {(form, name) for form in ("nifti-pair-voxels", "mhd-voxels", "nhdr-voxels") for name in ("zeros", "endless-device")} - {("nhdr-voxels", "zeros")}
+_ALL_ZERO = {
+    (form, name) for form in ("nifti-pair-voxels", "mhd-voxels", "nhdr-voxels") for name in ("zeros", "endless-device")
+} - {("nhdr-voxels", "zeros")}
 
 
 def _expected(form: Format, name: str, expect: Expect, verb: str) -> Expect:

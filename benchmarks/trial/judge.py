@@ -21,15 +21,17 @@ _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'File "([^"]*/hasten/[^"]+)", line (\d+), in (\S+)')
 _START = re.compile(r"^\s*(error|usage|warning)\b", re.IGNORECASE)
 _REMEDY = re.compile(
-    r"\b(must|needs?|should|did you mean|try|at most|at least|\d+ to \d+|is not (in the range|a valid|one of))\b|"
+    r"\b(must|needs?|should|did you mean|valid here|nearest|don't use|try|at most|at least|\d+ to \d+)\b|"
+    r"\bis not (in the range|a valid|one of)\b|"
     r"(?:[;:.,(]|\b(?:or|and|so|to))\s+[`'\"]?(add|allow|ask|check|choose|convert|copy|correct|cut|declare|delete|download|drop|exclude|"
-    r"export|fetch|free|give|hasten|install|keep|leave|look|lower|make|move|name|number|omit|only|pass|pip|put|raise|redo|"
+    r"export|fetch|free|give|hasten|install|keep|leave|look|lower|make|move|name|number|omit|only|pass|pip|put|quote|raise|redo|"
     r"remove|rename|repeat|replace|resample|restore|run|save|set|split|start|store|take|train|unset|unpack|use|wait|"
     r"write)\b",
     re.IGNORECASE,
 )
 """A rule that the input must meet, or a sentence that says what to do."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+_PROGRESS = re.compile(r"\d+/\d+  |step \d+/\d+")
 _BOX = re.compile(r"[\s│─╭╮╰╯]+")
 
 
@@ -41,6 +43,8 @@ class Ended:
     """Exit code, or minus the signal that it died of."""
     text: str
     """stdout, then stderr."""
+    err: str = ""
+    """stderr alone."""
     hang: bool = False
     """Whether it was still running at its time limit, and was killed."""
     damage: str = ""
@@ -82,9 +86,11 @@ def judge(ended: Ended, *, expect: Expect, names: Sequence[str]) -> Verdict:
             return say("handled")
         if expect == "refused":
             return say("silent", "exit code 0")
-        if not re.search(r"\bwarning\b", ended.text, re.IGNORECASE):
+        warnings = [line for line in ended.err.splitlines() if line.strip() and not _PROGRESS.match(line)]
+        if not warnings:
             return say("silent", "exit code 0 without a warning")
-        return say("poor" if fault else "handled", fault)
+        told = not names or any(name in line for name in names for line in warnings)
+        return say("handled") if told else say("poor", f"warns, but names none of: {', '.join(names)}")
     if expect == "accepted":
         return say("poor", "a sound input was refused")
     return say("poor" if fault else "handled", fault)

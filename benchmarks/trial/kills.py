@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from benchmarks.trial.base import CASES, LONG, copied, steps_of, train_args, wait_for_step
+from benchmarks.trial.base import CASES, LONG, WIDE, copied, steps_of, train_args, wait_for_step
 from benchmarks.trial.judge import Ended, Verdict, judge, message_lines
 from benchmarks.trial.run import Box, Process, Trial
 
-_STEPS = 300
+_STEPS = 160
 _MOST_S = 90.0
 
 
@@ -40,7 +40,7 @@ def _record_fault(run: Path) -> str:
     return ""
 
 
-def _same_weights(one: Path, other: Path) -> bool:
+def _same_state(one: Path, other: Path) -> bool:
     import torch
 
     from hasten.engine.checkpoint import read_checkpoint
@@ -52,15 +52,8 @@ def _same_weights(one: Path, other: Path) -> bool:
             for item in value.values():
                 yield from tensors(item)
 
-    pairs = [list(tensors(read_checkpoint(run / "checkpoints" / "last.pt")["model"])) for run in (one, other)]
+    pairs = [list(tensors(read_checkpoint(run / "checkpoints" / "last.pt"))) for run in (one, other)]
     return len(pairs[0]) == len(pairs[1]) and all(map(torch.equal, *pairs))
-
-
-def _undisturbed(box: Box) -> Path:
-    """The same run, not disturbed."""
-    ended = _start(box, "undisturbed").wait(_MOST_S)
-    assert ended.code == 0, ended.text
-    return box.folder / "undisturbed"
 
 
 def _killed(number: int, seed: int, times: int, box: Box) -> Verdict:
@@ -83,7 +76,7 @@ def _killed(number: int, seed: int, times: int, box: Box) -> Verdict:
     if ended.code or ended.hang:
         return judge(ended, expect="accepted", names=())
     fault = _record_fault(run)
-    if not fault and not _same_weights(run, _undisturbed(box)):
+    if not fault and not _same_state(run, box.base / "long-run"):
         fault = "other weights than the undisturbed run has"
     return _verdict("damage", fault, ended) if fault else _verdict("handled", "")
 
@@ -102,7 +95,7 @@ def _collision(first: Callable[[Box], Process], second: Callable[[Box], Process]
             return judge(each, expect="either", names=("out",))
     if all(each.code == 0 for each in ended):
         return _verdict("damage", "both trained in one folder, with exit code 0", ended[1])
-    if all(ended_.code for ended_ in ended):
+    if all(each.code for each in ended):
         return _verdict("damage", "neither of the two went through", ended[0])
     fault = _record_fault(box.folder / "out")
     loser = next(each for each in ended if each.code)
@@ -153,12 +146,8 @@ def _data_gone(box: Box) -> Verdict:
     return judge(process.wait(_MOST_S), expect="either", names=CASES)
 
 
-_WIDE = ("train.steps=2", "prepare.spacing=[0.2,0.2,0.2]")
-"""Settings with which a build of the cache takes long enough to be hit."""
-
-
 def _build(box: Box, out: str) -> Process:
-    return box.start(train_args(box.base / "volumes", *_WIDE)[:3] + [out, "--quiet", *train_args("x", *_WIDE)[5:]])
+    return box.start(["train", str(box.base / "volumes"), "--out", out, "--quiet", *WIDE])
 
 
 def _built_after(number: int, seed: int, box: Box) -> Verdict:
@@ -175,12 +164,7 @@ def _built_after(number: int, seed: int, box: Box) -> Verdict:
     after = _build(box, "after").wait(_MOST_S)
     if after.code or after.hang:
         return judge(after, expect="accepted", names=())
-    clean = box.start(
-        train_args(box.base / "volumes", *_WIDE)[:3] + ["clean", "--quiet", *train_args("x", *_WIDE)[5:]],
-        env={"HASTEN_CACHE": str(box.folder / "other-cache")},
-    ).wait(_MOST_S)
-    assert clean.code == 0, clean.text
-    same = steps_of(box.folder / "after") == steps_of(box.folder / "clean")
+    same = steps_of(box.folder / "after") == steps_of(box.base / "wide-run")
     return _verdict("handled", "") if same else _verdict("damage", "trained on a cache that is not whole", after)
 
 
@@ -191,13 +175,14 @@ def _built_together(count: int, box: Box) -> Verdict:
     if bad is not None:
         return judge(bad, expect="accepted", names=())
     runs = [steps_of(box.folder / f"out-{at}") for at in range(count)]
-    same = all(run == runs[0] for run in runs)
+    same = all(run == steps_of(box.base / "wide-run") for run in runs)
     return _verdict("handled", "") if same else _verdict("damage", "trainings on one cache differ")
 
 
 READERS = (
     ("watch", "out", "--once"), ("report", "out", "--out", "page.html"), ("export", "out", "--out", "w.safetensors"),
-    ("predict", "out", "BASE/volumes/imagesTr", "--out", "masks"), ("cache", "verify"), ("cache", "prune", "--max-gib", "0"),
+    ("predict", "out", "BASE/volumes/imagesTr", "--out", "masks"), ("cache", "verify"), ("cache", "prune", "--max-gib",
+        "0"),
 )  # fmt: skip
 
 
@@ -209,7 +194,9 @@ def trials() -> Iterator[Trial]:
     yield Trial("kills", "SIGHUP/once", partial(_killed, signal.SIGHUP, 3, 1))
     for seed in range(3):
         yield Trial("collisions", f"two-trainings/{seed}", partial(_collision, _start, _start, "at once"))
-        yield Trial("collisions", f"two-resumptions/{seed}", partial(_collision, _resume_stopped, _resume_stopped, "at once"))
+        yield Trial(
+            "collisions", f"two-resumptions/{seed}", partial(_collision, _resume_stopped, _resume_stopped, "at once")
+        )
     yield Trial("collisions", "training-beside-a-live-one", partial(_collision, _start, _start, "live"))
     yield Trial("collisions", "resumption-of-a-live-run", partial(_collision, _start, _resume, "live"))
     yield Trial("collisions", "resumption-of-a-live-resumption", partial(_collision, _resume_stopped, _resume, "live"))

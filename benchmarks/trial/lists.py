@@ -131,7 +131,9 @@ def _top(kind: str, key: str, value: Any, expect: Expect, box: Box) -> Command:
         del content[key]
     else:
         content[key] = value
-    path.write_text(json.dumps(content) if value != 10**4000 else json.dumps({**content, key: 0}).replace("0", _DIGITS, 1))
+    path.write_text(
+        json.dumps(content) if value != 10**4000 else json.dumps({**content, key: 0}).replace("0", _DIGITS, 1)
+    )
     return Command(args=plan_args(data), names=[key, "dataset.json"], expect=expect)
 
 
@@ -158,16 +160,20 @@ _C = CASES[1]
 FOLDERS: dict[str, tuple[Callable[[Path], object], Expect, tuple[str, ...]]] = {
     "no-label": (lambda d: (d / f"labelsTr/{_C}.nii.gz").unlink(), "refused", (_C,)),
     "no-image": (lambda d: (d / f"imagesTr/{_C}_0000.nii.gz").unlink(), "refused", (_C, "numTraining")),
-    "gap-in-channels": (partial(_move, name=f"imagesTr/{_C}_0000.nii.gz", to=f"imagesTr/{_C}_0001.nii.gz"), "refused", (_C,)),
+    "gap-in-channels": (partial(_move, name=f"imagesTr/{_C}_0000.nii.gz", to=f"imagesTr/{_C}_0001.nii.gz"), "refused",
+        (_C,)),
     "no-number": (partial(_move, name=f"imagesTr/{_C}_0000.nii.gz", to=f"imagesTr/{_C}.nii.gz"), "refused", (_C,)),
-    "extra-channel": (lambda d: shutil.copy(d / f"imagesTr/{_C}_0000.nii.gz", d / f"imagesTr/{_C}_0001.nii.gz"), "refused", (_C,)),
+    "extra-channel": (lambda d: shutil.copy(d / f"imagesTr/{_C}_0000.nii.gz", d / f"imagesTr/{_C}_0001.nii.gz"),
+        "refused", (_C,)),
     "no-labels-folder": (partial(_move, name="labelsTr", to="masks"), "refused", ("labelsTr",)),
     "no-images-folder": (partial(_move, name="imagesTr", to="images"), "refused", ("imagesTr",)),
-    "labels-is-a-file": (lambda d: (shutil.rmtree(d / "labelsTr"), (d / "labelsTr").write_text("")), "refused", ("labelsTr",)),
+    "labels-is-a-file": (lambda d: (shutil.rmtree(d / "labelsTr"), (d / "labelsTr").write_text("")), "refused",
+        ("labelsTr",)),
     "empty-images": (lambda d: [file.unlink() for file in (d / "imagesTr").iterdir()], "refused", ("imagesTr",)),
     "mac-files": (lambda d: (d / f"imagesTr/._{_C}_0000.nii.gz").write_text("x"), "accepted", ()),
     "thumbs-db": (lambda d: (d / "imagesTr/Thumbs.db").write_text("x"), "accepted", ()),
-    "other-ending": (lambda d: _move(d, f"imagesTr/{_C}_0000.nii.gz", f"imagesTr/{_C}_0000.NII.GZ"), "refused", (_C, "numTraining", ".NII")),
+    "other-ending": (lambda d: _move(d, f"imagesTr/{_C}_0000.nii.gz", f"imagesTr/{_C}_0000.NII.GZ"), "refused", (_C,
+        "numTraining", ".NII")),
 }  # fmt: skip
 
 
@@ -269,13 +275,15 @@ PAIRS: dict[str, tuple[Callable[[Path], object], Expect, tuple[str, ...]]] = {
     "same-stem": (lambda d: shutil.copy(d / f"images/{_B}.nii.gz", d / f"images/{_B}.mha"), "refused", (_B,)),
     "no-files": (lambda d: [file.unlink() for file in d.rglob("*.gz")], "refused", ("set",)),
     "nothing": (lambda d: (shutil.rmtree(d), d.mkdir()), "refused", ("set",)),
-    "one-case": (lambda d: [file.unlink() for file in d.rglob("*.gz") if _A not in file.name], "refused", ("set", "case")),
+    "one-case": (lambda d: [file.unlink() for file in d.rglob("*.gz") if _A not in file.name], "refused", ("set",
+        "case")),
     "two-cases": (lambda d: [f.unlink() for f in d.rglob("*.gz") if f.name[:11] not in (_A, _B)], "accepted", ()),
     "labels-json-empty": (lambda d: (d / "labels.json").write_text(""), "refused", ("labels.json",)),
     "labels-json-list": (lambda d: (d / "labels.json").write_text("[1]"), "refused", ("labels.json",)),
     "labels-json-deep": (lambda d: (d / "labels.json").write_text(DEEP), "refused", ("labels.json",)),
     "labels-json-folder": (lambda d: (d / "labels.json").mkdir(), "either", ("labels.json",)),
-    "label-folder-loop": (lambda d: (shutil.rmtree(d / "labels"), (d / "labels").symlink_to("labels")), "refused", ("labels", "set")),
+    "label-folder-loop": (lambda d: (shutil.rmtree(d / "labels"), (d / "labels").symlink_to("labels")), "refused",
+        ("labels", "set")),
     "Labels": (lambda d: (d / "labels").rename(d / "masks"), "refused", ("labels",)),
     "fifo-among-images": (lambda d: os.mkfifo(d / "images/extra.nii.gz"), "either", ("extra",)),
     "different-size": (lambda d: shutil.copy(d / f"labels/{_B}.nii.gz", d / f"images/{_B}.nii.gz"), "either", (_B,)),

@@ -46,7 +46,9 @@ def _reply(reply: Reply, at: str, expect: Expect, box: Box) -> Command:
     files["/set/dataset.json"] = dataset_json(cases)
     address = serve(files, {at: reply})
     names = [at.rpartition("/")[2], at, address]
-    return Command(args=plan_args(f"{address}/set/dataset.json"), names=names, expect=expect, before=impatient, seconds=45)
+    return Command(
+        args=plan_args(f"{address}/set/dataset.json"), names=names, expect=expect, before=impatient, seconds=45
+    )
 
 
 _ESCAPES = (
@@ -55,8 +57,10 @@ _ESCAPES = (
     "tar://a.nii.gz::file:///SECRET", "simplecache::file:///SECRET", "filecache::file:///SECRET",
     "blockcache::file:///SECRET", "dir:///SECRET", "dir://x::file:///SECRET", "reference:///SECRET",
     "github://org:repo@main/a.nii.gz", "ftp://127.0.0.1:1/a.nii.gz", "sftp://127.0.0.1:1/a.nii.gz",
-    "ssh://127.0.0.1/a.nii.gz", "smb://127.0.0.1/share/a.nii.gz", "memory://a.nii.gz", "data:application/gzip;base64,AAAA",
-    "jupyter://127.0.0.1:1/a.nii.gz", "git://SECRET:main@a.nii.gz", "hdfs://127.0.0.1:1/a.nii.gz", "webhdfs://127.0.0.1:1/a.nii.gz",
+    "ssh://127.0.0.1/a.nii.gz", "smb://127.0.0.1/share/a.nii.gz", "memory://a.nii.gz",
+        "data:application/gzip;base64,AAAA",
+    "jupyter://127.0.0.1:1/a.nii.gz", "git://SECRET:main@a.nii.gz", "hdfs://127.0.0.1:1/a.nii.gz",
+        "webhdfs://127.0.0.1:1/a.nii.gz",
     "libarchive://a::file:///SECRET", "s3://127.0.0.1/a.nii.gz", "FILE:///SECRET", "gopher://127.0.0.1:1/a.nii.gz",
     "javascript:alert(1)", "http://127.0.0.1:1/a.nii.gz", "http://127.0.0.1:99999/a.nii.gz", "http:///a.nii.gz",
     "http://[::1/a.nii.gz", "https://user:pass word@127.0.0.1:1/a.nii.gz", "a\0b.nii.gz", "~/SECRET", "$HOME/SECRET",
@@ -84,6 +88,8 @@ def _entry(name: str, key: str, box: Box) -> Command:
     files["/set/dataset.json"] = dataset_json(cases)
     address = serve(files)
     names = ["dataset.json", "training[1]", name, name[-40:], name.partition("::")[0], "127.0.0.1"]
+    if "://" in name:
+        names.append(name.partition("://")[0] + "://")  # what looks like a login is not shown
     sound = name.endswith(("#frag", "/"))
     return Command(
         args=plan_args(f"{address}/set/dataset.json"), names=names, expect="either" if sound else "refused",
@@ -92,11 +98,14 @@ def _entry(name: str, key: str, box: Box) -> Command:
 
 
 SOURCES = (
-    "http://127.0.0.1:1/dataset.json", "http://127.0.0.1:1/", "https://127.0.0.1:1/set", "ftp://127.0.0.1:1/dataset.json",
-    "sftp://127.0.0.1:1/dataset.json", "github://org:repo@main/dataset.json", "github://dataset.json", "gopher://x/dataset.json",
+    "http://127.0.0.1:1/dataset.json", "http://127.0.0.1:1/", "https://127.0.0.1:1/set",
+        "ftp://127.0.0.1:1/dataset.json",
+    "sftp://127.0.0.1:1/dataset.json", "github://org:repo@main/dataset.json", "github://dataset.json",
+        "gopher://x/dataset.json",
     "http:///dataset.json", "http://[/dataset.json", "http://127.0.0.1:99999/dataset.json", "://dataset.json",
     "http://user:secret@127.0.0.1:1/dataset.json", "http://127.0.0.1:1/dataset.json?token=secret", "zip://dataset.json",
-    "zip://dataset.json::nowhere.zip", "file:///nowhere/dataset.json", "file://", "s3://", "memory://nothing/dataset.json",
+    "zip://dataset.json::nowhere.zip", "file:///nowhere/dataset.json", "file://", "s3://",
+        "memory://nothing/dataset.json",
     "dir://nowhere/dataset.json", "simplecache::http://127.0.0.1:1/dataset.json", "hdfs://127.0.0.1:1/dataset.json",
     "http://127.0.0.1:1/dataset.txt", "http://127.0.0.1:1/run.yaml", "a::b::c://d", "reference://x/dataset.json",
 )  # fmt: skip
@@ -106,14 +115,21 @@ def _source(source: str, box: Box) -> Command:
     def told_secret(ended: Ended) -> str:
         return "a login or token is shown" if "secret" in ended.text else ""
 
-    names = [source, source.partition("?")[0], source.replace("user:secret@", ""), source.rpartition("/")[2] or source]
+    names = [
+        source,
+        source.partition("?")[0],
+        source.replace("user:secret@", ""),
+        source.rpartition("/")[2] or source.rstrip("/"),
+    ]
     args = plan_args(source)
     return Command(args=args, names=names, before=impatient, check=told_secret, seconds=45)
 
 
 def _list_of_web(kind: str, box: Box) -> Command:
     """A local list whose cases are on a server that is gone."""
-    cases = [{"image": f"http://127.0.0.1:1/{case}.nii.gz", "label": f"http://127.0.0.1:1/{case}-l.nii.gz"} for case in CASES]
+    cases = [
+        {"image": f"http://127.0.0.1:1/{case}.nii.gz", "label": f"http://127.0.0.1:1/{case}-l.nii.gz"} for case in CASES
+    ]
     if kind == "csv":
         rows = "".join(f"{case['image']},{case['label']}\n" for case in cases)
         (box.folder / "list.csv").write_text("image,label\n" + rows)
@@ -151,7 +167,7 @@ def _gone_after_copy(box: Box) -> Command:
         else:
             handler.answer(files[handler.path])
 
-    address = serve({}, {path: maybe for path in files})
+    address = serve({}, dict.fromkeys(files, maybe))
     box.start(plan_args(f"{address}/set/dataset.json")).wait()
     (box.folder / "plan.json").unlink()
     flag.write_text("")

@@ -1,4 +1,4 @@
-"""Runs trials: each in a fork of one process that has imported everything, which calls what the command `hasten` calls."""
+"""Runs trials: each in a fork of one process that has imported everything and calls what `hasten` calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +80,9 @@ class Process:
     def __init__(self, pid: int, log: Path) -> None:
         self.pid, self.log, self.started = pid, log, time.monotonic()
 
-    def text(self) -> str:
-        parts = [Path(f"{self.log}.{name}") for name in ("out", "err")]
-        return "".join(part.read_bytes().decode(errors="replace") for part in parts if part.exists())
+    def text(self, name: str) -> str:
+        path = Path(f"{self.log}.{name}")
+        return path.read_bytes().decode(errors="replace") if path.exists() else ""
 
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
@@ -93,7 +93,9 @@ class Process:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             took = time.monotonic() - self.started
             if pid:
-                return Ended(code=os.waitstatus_to_exitcode(status), text=self.text(), hang=hang, seconds=took)
+                err = self.text("err")
+                code = os.waitstatus_to_exitcode(status)
+                return Ended(code=code, text=self.text("out") + err, err=err, hang=hang, seconds=took)
             if took > seconds and not hang:
                 hang = True
                 os.kill(self.pid, signal.SIGKILL)
@@ -148,20 +150,26 @@ def run_trials(trials: Sequence[Trial], base: Path, work: Path, jobs: int, tell:
     records: dict[int, Any] = {}
     todo: Iterator[tuple[int, Trial]] = iter(enumerate(trials))
     started = time.monotonic()
-    while len(records) < len(trials):
-        while len(running) < jobs and (following := next(todo, None)) is not None:
-            at, trial = following
-            place = work / f"{at:04d}"
-            running[_fork_trial(trial, place, base)] = (at, place)
-        pid, _ = os.wait()
-        if pid not in running:
-            continue
-        at, place = running.pop(pid)
-        records[at] = _collected(trials[at], place)
-        _end_group(pid)
-        shutil.rmtree(place, ignore_errors=True)
-        if len(records) % 50 == 0:
-            tell(f"{len(records)}/{len(trials)} trials in {time.monotonic() - started:.0f} s")
+    try:
+        while len(records) < len(trials):
+            while len(running) < jobs and (following := next(todo, None)) is not None:
+                at, trial = following
+                place = work / f"{at:04d}"
+                running[_fork_trial(trial, place, base)] = (at, place)
+            pid, _ = os.wait()
+            if pid not in running:
+                continue
+            at, place = running.pop(pid)
+            record = records[at] = _collected(trials[at], place)
+            _end_group(pid)
+            shutil.rmtree(place, ignore_errors=True)
+            if record["verdict"] != "handled":
+                tell(f"{record['verdict']:9} {record['family']}/{record['name']}: {record['why']}")
+            if len(records) % 50 == 0:
+                tell(f"{len(records)}/{len(trials)} trials in {time.monotonic() - started:.0f} s")
+    finally:
+        for leader in running:
+            _end_group(leader)
     return [records[at] for at in range(len(trials))]
 
 
@@ -200,8 +208,7 @@ def _tried(trial: Trial, box: Box) -> Verdict:
     damage = changes(before, snapshot(box.folder, command.may_change))
     if not damage and command.check is not None:
         damage = command.check(ended)
-    ended = Ended(code=ended.code, text=ended.text, hang=ended.hang, damage=damage, seconds=ended.seconds)
-    return judge(ended, expect=command.expect, names=command.names)
+    return judge(replace(ended, damage=damage), expect=command.expect, names=command.names)
 
 
 def _collected(trial: Trial, place: Path) -> dict[str, Any]:

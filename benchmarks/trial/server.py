@@ -94,7 +94,9 @@ def raw(data: bytes) -> Reply:
 
 
 REPLIES: dict[str, Reply] = {
-    **{str(code): (lambda handler, code=code: handler.send_error(code)) for code in (401, 403, 404, 410, 429, 500, 503)},
+    **{
+        str(code): (lambda handler, code=code: handler.send_error(code)) for code in (401, 403, 404, 410, 429, 500, 503)
+    },
     "redirect-to-itself": lambda handler: handler.head(302, Location=handler.path, Content_Length="0"),
     "redirect-to-a-file": lambda handler: handler.head(302, Location="file:///etc/passwd", Content_Length="0"),
     "redirect-to-nowhere": lambda handler: handler.head(302, Location="http://127.0.0.1:1/x", Content_Length="0"),

@@ -18,8 +18,8 @@ _NUMBERS: Mapping[str, Expect] = {
     "1000000000000": "either",
 }  # fmt: skip
 _VALUES: dict[Any, Mapping[str, Expect]] = {
-    int: {**_NUMBERS, "1.5": "refused", "9" * 5000: "either"},
-    float: {**_NUMBERS, "1e-300": "either", "1:30:00": "refused"},
+    int: {**_NUMBERS, "1.5": "refused"},
+    float: {**_NUMBERS, "1e-300": "either"},
     bool: {"maybe": "refused", "2": "refused", "[]": "refused"},
     str: {"[1]": "refused", "true": "refused", "''": "either", '"\\e[31mred"': "either", '"a\\0b"': "refused"},
     tuple: {"abc": "refused", "[]": "refused", "[1]": "refused", "[1, 2, 3, 4, 5, 6]": "refused",
@@ -40,7 +40,6 @@ _EXCEPT: Mapping[tuple[str, str], Expect] = {
     ("data.spatial_dims", "100000000"): "refused",
     ("data.spatial_dims", "1000000000000"): "refused",
     ("data.spatial_dims", "[1]"): "refused",
-    ("data.split.validation", "[]"): "accepted",
     ("train.fp32_layers", "[]"): "accepted",
     ("train.fp32_layers", "[a, b, c]"): "either",
     ("observe.trackers", "[]"): "accepted",
@@ -109,11 +108,11 @@ TRAINED: dict[tuple[str, ...], Expect] = {
     ("sample.patch=[3,3,3]",): "either",
     ("network.channels=[100000000,100000000]",): "refused",
     ("network.channels=[1,1]",): "either",
-    ("network.channels=[2,2,2,2,2,2,2,2,2,2]",): "refused",
+    ("network.channels=[2,2,2,2,2,2,2,2,2,2]",): "either",
     ("network.strides=[[1000,1000,1000]]",): "refused",
     ("network.strides=[[1,1,1]]",): "accepted",
     ("network.num_res_units=100000000",): "refused",
-    ("network.deep_supervision=1000000", "network.name=dynunet"): "refused",
+    ("network.deep_supervision=1000000", "network.name=dynunet", "network.channels=[4,8,16]"): "refused",
     ("network.deep_supervision=1",): "refused",
     ("prepare.num_threads=100000000",): "either",
     ("prepare.spacing=[1e-6,1e-6,1e-6]",): "refused",
@@ -135,7 +134,7 @@ TRAINED: dict[tuple[str, ...], Expect] = {
     ("train.weight_decay=1e30",): "warned",
     ("train.clip_norm=1e-30",): "either",
     ("train.clip_norm=1e30",): "either",
-    ("train.accumulate=1000000",): "refused",
+    ("train.accumulate=1000000",): "warned",
     ("train.accumulate=3",): "either",
     ("train.lookahead=1000000000000",): "either",
     ("train.keep_checkpoints=1000000000000",): "either",
@@ -156,7 +155,7 @@ TRAINED: dict[tuple[str, ...], Expect] = {
     ("train.poly_power=1e300", "train.schedule=poly"): "either",
     ("train.warmup_fraction=0.999999",): "either",
     ("train.milestones=[[0.5,1e30]]", "train.schedule=step"): "either",
-    ("train.capture=true",): "refused",
+    ("train.capture=true",): "warned",
     ("infer.batch_size=100000000",): "either",
     ("infer.patch=[100000,100000,100000]",): "either",
     ("infer.overlap=0.99999",): "either",
@@ -174,7 +173,7 @@ TRAINED: dict[tuple[str, ...], Expect] = {
     ("distribute.parts=2",): "accepted",
     ("data.spatial_dims=2", "sample.patch=[1,32,32]"): "accepted",
     ("sample.patch=[8,32,32]", "data.spatial_dims=2"): "refused",
-    ("data.split.fraction=0.999999",): "refused",
+    ("data.split.fraction=0.999999",): "either",
     ("data.split.fraction=1e-9",): "either",
     ("data.split.num_folds=1000", "data.split.by=fold"): "refused",
     ("data.split.validation=[nobody]", "data.split.by=list"): "refused",
@@ -190,7 +189,6 @@ TRAINED: dict[tuple[str, ...], Expect] = {
     ("sample.noise_std=[1e30,1e30]", "sample.noise_prob=1"): "either",
     ("sample.brightness_range=[1e38,1e38]", "sample.brightness_prob=1"): "either",
     ("sample.stages=[[0.5,0.0001]]",): "either",
-    ("sample.fit_batch=true", "train.steps=2"): "either",
 }
 
 _BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
@@ -213,7 +211,8 @@ YAML: dict[str, tuple[str, Expect]] = {
     "python-name": ("train: {steps: !!python/name:os.system }\n", "refused"),
     "python-module": ("train: !!python/module:antigravity\n", "refused"),
     "binary-tag": ("train: {device: !!binary aGVsbG8=}\n", "refused"),
-    "set-tag": ("train: {fp32_layers: !!set {a, b}}\n", "refused"), "two-documents": ("train: {steps: 4}\n---\na: 1\n", "refused"),
+    "set-tag": ("train: {fp32_layers: !!set {a, b}}\n", "either"), "two-documents": ("train: {steps: 4}\n---\na: 1\n",
+        "refused"),
     "merge": ("x: &x {steps: 4}\ntrain: {<<: *x}\n", "refused"), "merge-list": ("train: {<<: [1, 2]}\n", "refused"),
     "complex-key": ("? [a, b]\n: 5\n", "refused"), "null-key": ("null: 5\n", "refused"),
     "number-key": ("train: {5: 4}\n", "refused"), "deep": ("train: " + "[" * 5000 + "]" * 5000, "refused"),
@@ -221,7 +220,8 @@ YAML: dict[str, tuple[str, Expect]] = {
     "nul-byte": ("train: {steps: 4}\0\n", "refused"), "escape-codes": ('"\\e[31mtrain": 5\n', "refused"),
     "bidi": ("train: {device: '\u202ecpu'}\n", "refused"), "bom": ("\ufefftrain: {seed: 4}\n", "accepted"),
     "5000-digits": ("train: {steps: " + "9" * 5000 + "}\n", "either"),
-    "long-line": ("train: {device: '" + "x" * 500_000 + "'}\n", "refused"), "percent": ("%YAML 9.9\n---\ntrain: {seed: 1}\n", "either"),
+    "long-line": ("train: {device: '" + "x" * 500_000 + "'}\n", "refused"),
+    "percent": ("%YAML 9.9\n---\ntrain: {seed: 1}\n", "either"),
     "flow-colon": ("train: {steps:4}\n", "refused"), "windows-lines": ("train:\r\n  seed: 4\r\n", "accepted"),
     "json": ('{"train": {"seed": 4}}', "accepted"), "sound": ("train: {seed: 4}\n", "accepted"),
 }  # fmt: skip
@@ -237,23 +237,30 @@ def _yaml(text: str | bytes, expect: Expect, named: bool, box: Box) -> Command:
     args = plan_args("culprit.yaml", *([f"data.source={box.base / 'volumes'}"] if named else []))
     owned = box.folder / "owned"
     return Command(
-        args=args, names=["culprit.yaml"], expect=expect, check=lambda _: "code in the YAML ran" if owned.exists() else ""
+        args=args,
+        names=["culprit.yaml"],
+        expect=expect,
+        check=lambda _: "code in the YAML ran" if owned.exists() else "",
     )
 
 
 OVERRIDES: dict[str, Expect] = {
     "train.steps": "refused", "=5": "refused", "train=5": "refused", "train.steps.more=5": "refused",
     "train.steps=": "refused", "train..steps=5": "refused", ".train.steps=5": "refused", "train.steps = 5": "either",
-    "TRAIN.STEPS=5": "refused", "steps=5": "refused", "train.steps=[": "refused", "train.steps=5 train.seed=4": "refused",
-    "--train.steps=5": "refused", "train.steps==5": "refused", "train.steps:5": "refused", "": "refused", " ": "refused",
+    "TRAIN.STEPS=5": "refused", "steps=5": "refused", "train.steps=[": "refused",
+    "train.steps=5 train.seed=4": "refused",
+    "--train.steps=5": "refused", "train.steps==5": "refused", "train.steps:5": "refused", "": "refused",
+    " ": "refused",
     "train={steps: 5}": "either", "train.__class__=5": "refused", "__init__.x=5": "refused", "0.1=5": "refused",
     "train.\x1b[31m=5": "refused", "data.source=/nowhere": "refused", "train.seed=4": "accepted",
+        "train.steps=" + "9" * 5000: "refused",
+    "train.max_seconds=1:30:00": "refused",
 }  # fmt: skip
 
 
 def _override(text: str, expect: Expect, box: Box) -> Command:
     args = plan_args(box.base / "volumes", text)
-    names = [text.strip() or "override", text.partition("=")[0].strip(" -.") or "override", repr(text), "train"]
+    names = [text.strip()[:100] or "override", text.partition("=")[0].strip(" -.") or "override", repr(text), "train"]
     return Command(args=args, names=names, expect=expect)
 
 
@@ -270,7 +277,7 @@ def trials() -> Iterator[Trial]:
     for settings, expect in TRAINED.items():
         yield Trial("trained", " ".join(settings), partial(_train, settings, expect))
     for text, expect in OVERRIDES.items():
-        yield Trial("settings", f"override/{text!r}", partial(_override, text, expect))
+        yield Trial("settings", f"override/{text[:40]!r}", partial(_override, text, expect))
     for name, (text, expect) in YAML.items():
         yield Trial("yaml", name, partial(_yaml, text, expect, name != "empty"))
     for name, data in _RAW_YAML.items():

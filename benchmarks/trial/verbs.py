@@ -94,7 +94,9 @@ def _output(verb: str, kind: str, make: Make | None, box: Box) -> Command:
     args = _arguments(box, verb, OUT=name)
     # A page or a label map may be put beside other files.
     expect: Expect = "refused"
-    if (verb == "report" and kind == "file") or (verb in ("predict", "doctor", "scale analyse") and kind == "folder-in-use"):
+    if (verb == "report" and kind == "file") or (
+        verb in ("predict", "doctor", "scale analyse") and kind == "folder-in-use"
+    ):
         expect = "either"
     # A report is there to be made again.
     change = ("out", "cache", f"culprit{ending}") if verb == "report" and kind == "file" else ("out", "cache")
@@ -238,7 +240,13 @@ RANGES: dict[str, tuple[str, ...]] = {
     "scale analyse SOURCE --baseline 0": ("--baseline",),
     "scale analyse SOURCE --drop nan": ("--drop", "drop"),
 }
-_ACCEPTED = {"report RUN RUN", "predict RUN IMAGE --out out --ending .png", "cache prune --max-gib inf", "recipe", "scale"}
+_ACCEPTED = {
+    "report RUN RUN",
+    "predict RUN IMAGE --out out --ending .png",
+    "cache prune --max-gib inf",
+    "recipe",
+    "scale",
+}
 
 
 def trials() -> Iterator[Trial]:

@@ -1,4 +1,4 @@
-"""Sound files whose values or geometry make no sense: NaN, constant images, spacings of 0, headers that contradict them."""
+"""Readable files whose values or geometry make no sense: NaN, constant images, spacings of 0, wrong headers."""
 
 from __future__ import annotations
 
