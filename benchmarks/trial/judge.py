@@ -22,7 +22,8 @@ _FRAME = re.compile(r'File "([^"]*/hasten/[^"]+)", line (\d+), in (\S+)')
 _START = re.compile(r"^\s*(error|usage|warning)\b", re.IGNORECASE)
 _REMEDY = re.compile(
     r"\b(must|needs?|should|did you mean|valid here|nearest|don't use|try|at most|at least|\d+ to \d+)\b|"
-    r"\bis not (in the range|a valid|one of)\b|"
+    r"\bis not (in the range|a valid|one of)\b|\bis no whole number\b|"
+    r"\b(requires|only choice is|known are|there are)\b|\bKnown:|"
     r"(?:[;:.,(]|\b(?:or|and|so|to))\s+[`'\"]?(add|allow|ask|check|choose|convert|copy|correct|cut|declare|delete|download|drop|exclude|"
     r"export|fetch|free|give|hasten|install|keep|leave|look|lower|make|move|name|number|omit|only|pass|pip|put|quote|raise|redo|"
     r"remove|rename|repeat|replace|resample|restore|run|save|set|split|start|store|take|train|unset|unpack|use|wait|"

@@ -23,14 +23,14 @@ VERBS: dict[str, str] = {
     "tune": "tune SOURCE --out OUT --seconds 1",
     "doctor": "doctor SOURCE --out OUT --steps 2 --seconds 1",
     "phantom": "phantom --out OUT --cases 1 --shape 8 16 16",
-    "recipe phantom": "recipe phantom spleen --reduced --cases 1 --to OUT",
+    "recipe phantom": "recipe phantom spleen --reduced --cases 6 --to OUT",
     "recipe data": "recipe data spleen --to OUT",
-    "bench ladder": "bench ladder SOURCE --out OUT --rungs nonsense",
-    "slurm submit": "slurm submit SOURCE --out OUT --dry-run",
+    "bench ladder": "bench ladder SOURCE --out OUT --seeds 1 --cap 1",
+    "slurm submit": "slurm submit SOURCE --out OUT --tasks-per-node 1 --dry-run",
     "slurm status": "slurm status RUN",
     "slurm collect": "slurm collect RUN",
     "scale run": "scale run SOURCE --worlds 1 --out OUT",
-    "scale analyse": "scale analyse RUN --out OUT",
+    "scale analyse": "scale analyse RUN",
     "scale predict": "scale predict RUN",
     "cache ls": "cache ls --dir RUN",
     "cache verify": "cache verify --dir RUN",
@@ -76,8 +76,9 @@ def _input(verb: str, name: str, make: Make | None, box: Box) -> Command:
     if make is not None:
         make(box.folder / "culprit")
     args = _arguments(box, verb, **{name: "culprit"})
-    # Of an empty folder a cache may be made, and an empty cache is listed.
-    expect: Expect = "either" if verb.startswith("cache") else "refused"
+    # An empty cache is listed, and a run may be watched from before it writes anything.
+    sound = verb.startswith("cache") or (verb, name, make) == ("watch", "RUN", Path.mkdir)
+    expect: Expect = "either" if sound else "refused"
     return Command(args=args, names=["culprit"], expect=expect)
 
 
@@ -92,14 +93,16 @@ def _output(verb: str, kind: str, make: Make | None, box: Box) -> Command:
     if verb == "export" and kind == "proc":
         ending = ""
     args = _arguments(box, verb, OUT=name)
-    # A page or a label map may be put beside other files.
     expect: Expect = "refused"
-    if (verb == "report" and kind == "file") or (
-        verb in ("predict", "doctor", "scale analyse") and kind == "folder-in-use"
-    ):
+    change = ["out", "cache"]
+    if verb in ("predict", "doctor") and kind == "folder-in-use":
+        expect = "either"  # which puts its files beside others
+    if ending and kind in ("dangling-link", "link-loop"):
         expect = "either"
-    # A report is there to be made again.
-    change = ("out", "cache", f"culprit{ending}") if verb == "report" and kind == "file" else ("out", "cache")
+        change.append(f"culprit{ending}")  # a link that leads nowhere may be replaced
+    if verb == "report" and kind == "file":
+        expect = "either"
+        change.append(f"culprit{ending}")  # a page is there to be made again
     return Command(args=args, names=["culprit"], expect=expect, may_change=change)
 
 
@@ -219,12 +222,12 @@ RANGES: dict[str, tuple[str, ...]] = {
     "bench ladder SOURCE --out out --seeds 0": ("--seeds",),
     "bench ladder SOURCE --out out --target 2": ("--target",),
     "bench ladder SOURCE --out out --phantom": ("--phantom",),
-    "slurm submit SOURCE --out out --dry-run --nodes 0": ("nodes",),
-    "slurm submit SOURCE --out out --dry-run --time nonsense": ("--time", "nonsense"),
-    "slurm submit SOURCE --out out --dry-run --sweep nonsense": ("sweep",),
-    "slurm submit SOURCE --out out --dry-run --sweep gpus=0": ("sweep", "gpus"),
-    "slurm submit SOURCE --out out --dry-run --signal-before -5": ("signal-before",),
-    "slurm submit SOURCE --out out --dry-run --max-requeues -1": ("max-requeues",),
+    "slurm submit SOURCE --out out --dry-run --tasks-per-node 1 --nodes 0": ("nodes",),
+    "slurm submit SOURCE --out out --dry-run --tasks-per-node 1 --time nonsense": ("--time", "nonsense"),
+    "slurm submit SOURCE --out out --dry-run --gpus-per-node 2 --sweep nonsense": ("sweep",),
+    "slurm submit SOURCE --out out --dry-run --gpus-per-node 2 --sweep gpus=0": ("sweep", "gpus"),
+    "slurm submit SOURCE --out out --dry-run --tasks-per-node 1 --signal-before -5": ("signal-before",),
+    "slurm submit SOURCE --out out --dry-run --tasks-per-node 1 --max-requeues -1": ("max-requeues",),
     "slurm submit SOURCE --out out --dry-run --gpus-per-node -1": ("gpus-per-node", "gpus_per_node"),
     "slurm status nowhere": ("nowhere",),
     "scale": ("scale",),
@@ -241,6 +244,9 @@ RANGES: dict[str, tuple[str, ...]] = {
     "scale analyse SOURCE --drop nan": ("--drop", "drop"),
 }
 _ACCEPTED = {
+    "predict RUN IMAGE IMAGE --out out",
+    "export RUN --out nowhere/out.onnx",
+    "report RUN --out nowhere/out.html",
     "report RUN RUN",
     "predict RUN IMAGE --out out --ending .png",
     "cache prune --max-gib inf",
@@ -257,7 +263,8 @@ def trials() -> Iterator[Trial]:
                     yield Trial("verbs", f"{verb}/{name}/{kind}", partial(_input, verb, name, make))
         if "OUT" in words:
             for kind, make in OUTPUTS.items():
-                if not (verb == "report" and kind == "folder-in-use"):
+                # A page may lie among other files, and a folder of data sets hold others.
+                if not (verb in ("report", "recipe data") and kind == "folder-in-use"):
                     yield Trial("verbs", f"{verb}/out/{kind}", partial(_output, verb, kind, make))
         yield Trial("verbs", f"{verb}/no-arguments", partial(_bare, verb))
         yield Trial("verbs", f"{verb}/unknown-option", partial(_unknown, verb))
