@@ -1,0 +1,145 @@
+"""What trials copy from, made once: tiny data sets of phantoms, finished runs on them, their cache."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.trial.judge import Ended
+from benchmarks.trial.run import Box
+
+FAST = (
+    "train.steps=4", "network.channels=[4,8]", "sample.batch_size=2", "train.precision=fp32",
+    "train.channels_last=false", "train.compile=false", "sample.compile=false", "train.validate_every=2",
+    "observe.monitor_every=0", "observe.trackers=[]", "train.device=cpu",
+)  # fmt: skip
+"""Settings of a training that takes about a second: nothing is measured or compiled."""
+TINY = (*FAST, "sample.patch=[8,16,16]")
+TINY_2D = (*FAST, "sample.patch=[1,32,32]")
+CASES = tuple(f"phantom_{number:03d}" for number in range(4))
+"""Of `volumes` (3-D: images .nii.gz of 8x16x16, class spleen) and of `pictures` (2-D: .png of 32x32)."""
+
+
+def warm_up() -> None:
+    """Import in this process what the trials' forks need, and start no thread."""
+    import fsspec.implementations.zip  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401
+    import monai.networks.nets  # noqa: F401
+    import nibabel  # noqa: F401
+    import onnxruntime  # noqa: F401
+    import SimpleITK
+    import torch
+
+    import hasten.cli.main
+    import hasten.engine.export
+    import hasten.engine.predict
+    import hasten.engine.run
+    import hasten.report.page  # noqa: F401
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off for what runs behind it
+    SimpleITK.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
+
+
+def make_base(folder: Path) -> Path:
+    """Write the base into an empty folder; its path. Raises RuntimeError if Hasten can't even do that."""
+    from hasten.cases.phantom import write_phantoms
+
+    folder.mkdir(parents=True)
+    write_phantoms(folder / "volumes", num_cases=4, shape=(8, 16, 16), spacing=(1.0, 1.0, 1.0), num_threads=1)
+    write_phantoms(folder / "pictures", num_cases=4, shape=(1, 32, 32), num_threads=1, spatial_dims=2)
+    (folder / "w").mkdir()
+    box = Box(folder=folder / "w", base=folder)
+    for data, run, settings in (("volumes", "run", TINY), ("pictures", "flat-run", TINY_2D)):
+        _done(box.hasten("train", str(folder / data), "--out", str(folder / run), *settings, seconds=300))
+    shutil.copytree(folder / "w" / "cache", folder / "cache")
+    for run, settings in (("long-run", LONG), ("wide-run", WIDE)):
+        _done(box.hasten("train", str(folder / "volumes"), "--out", str(folder / run), *settings, seconds=300))
+    _stopped_run(box)
+    return folder
+
+
+def _done(ended: Ended) -> None:
+    if ended.code:
+        raise RuntimeError(f"a run that trials copy failed: {ended.text}")
+
+
+LONG = (*TINY, "train.steps=160", "train.validate_every=40", "train.checkpoint_every=5")
+"""Of a training of two to four seconds, long enough to be stopped in the middle."""
+WIDE = (*TINY, "train.steps=2", "prepare.spacing=[0.25,0.25,0.25]")
+"""Of one whose cache takes long enough to build to be hit."""
+
+
+def _stopped_run(box: Box) -> None:
+    """`stopped-run`, which SIGINT ended before its last step."""
+    out = box.base / "stopped-run"
+    training = box.start(["train", str(box.base / "volumes"), "--out", str(out), "--quiet", *LONG])
+    wait_for_step(out, 90)  # after two validations
+    training.send(signal.SIGINT)
+    ended = training.wait(60)
+    if ended.code not in (0, 130) or not (out / "checkpoints" / "last.pt").is_file():
+        raise RuntimeError(f"the run to be stopped: {ended}")
+
+
+def steps_of(run: Path) -> list[tuple[int, float]]:
+    """(step, loss) of the train lines of a run's metrics, in the order of the file."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    found = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and "loss" in record:
+            found.append((int(record["step"]), float(record["loss"])))
+    return found
+
+
+def wait_for_step(run: Path, step: int, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not any(at >= step for at, _ in steps_of(run)):
+        time.sleep(0.01)
+
+
+def copied(box: Box, name: str, to: str = "") -> Path:
+    """A copy of something of the base in the trial's folder."""
+    target = box.folder / (to or name)
+    shutil.copytree(box.base / name, target)
+    return target
+
+
+def image_of(data: Path, case: str) -> Path:
+    return next(path for path in sorted(data.glob("images*/*")) if path.name.startswith(case))
+
+
+def label_of(data: Path, case: str) -> Path:
+    return next(path for path in sorted(data.glob("labels*/*")) if path.name.startswith(case))
+
+
+def entries(data: Path) -> list[dict[str, str]]:
+    """The cases of a data set of the base, as in a JSON list with absolute names."""
+    return [{"id": case, "image": str(image_of(data, case)), "label": str(label_of(data, case))} for case in CASES]
+
+
+def write_list(box: Box, cases: Any, name: str = "list.json", labels: Any = None) -> str:
+    """A JSON list of cases in the trial's folder; its path."""
+    declared = {"0": "background", "1": "spleen"} if labels is None else labels
+    (box.folder / name).write_text(json.dumps({"labels": declared, "cases": cases}))
+    return str(box.folder / name)
+
+
+def train_args(source: str | Path, *more: str, settings: Sequence[str] = TINY) -> list[str]:
+    return ["train", str(source), "--out", "out", "--quiet", *settings, *more]
+
+
+def plan_args(source: str | Path, *more: str) -> list[str]:
+    return ["plan", str(source), "--out", "plan.json", *more]
+
+
+Maker = Callable[[Box], Path]
