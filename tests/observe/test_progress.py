@@ -56,6 +56,21 @@ def test_a_terminal_is_redrawn_in_place_and_keeps_validations() -> None:
     assert text.endswith("end\n")
 
 
+def test_the_time_left_is_that_of_the_expected_end_or_the_limit() -> None:
+    stream, clock = io.StringIO(), Hand()
+    progress = Progress(stream, clock=clock)
+    progress.start(1500)
+    progress.update(1)
+    clock.now += 10
+    progress.expect(101, 1000.0)
+    progress.update(11, score=0.5)
+    assert "step 11/101" in stream.getvalue().splitlines()[-1]
+    assert "at most 1 min 30 s left" in stream.getvalue().splitlines()[-1]
+    progress.expect(101, 20.0)
+    progress.update(11, score=0.5)
+    assert "at most 20 s left" in stream.getvalue().splitlines()[-1]
+
+
 def test_nothing_is_drawn_between_redraws_or_outside_a_run() -> None:
     stream, clock = io.StringIO(), Hand()
     progress = Progress(stream, clock=clock)

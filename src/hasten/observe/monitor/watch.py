@@ -115,7 +115,7 @@ class Watch:
             score=scored[-1][0] if scored else None,
             best=None if best is None else best[0],
             best_step=None if best is None else _integer(best[1].get("step")),
-            left_s=self._left(steps, total) if state == "running" else None,
+            left_s=self._left(steps, total, _number(train.get("max_seconds"))) if state == "running" else None,
             ranks=samples,
             alerts=tuple(self._alerts(is_live=state == "running")),
             notes=tuple(self._notes()),
@@ -177,13 +177,14 @@ class Watch:
         times = [sample.time for sample in samples.values()] + [seconds for _, seconds in self._lines[-1:]]
         return max(times, default=None)
 
-    def _left(self, steps: int | None, total: int | None) -> float | None:
-        """By the pace of the last half of the lines, validations and all."""
+    def _left(self, steps: int | None, total: int | None, limit_s: float | None) -> float | None:
+        """By the pace of the last half of the lines, validations and all, but no longer than until the time limit."""
         lines = self._lines[len(self._lines) // 2 - 1 :] if len(self._lines) > 2 else self._lines
         if steps is None or total is None or len(lines) < 2 or steps >= total:
             return None
         (first, began), (last, now) = lines[0], lines[-1]
-        return (total - steps) * (now - began) / (last - first)
+        left = (total - steps) * (now - began) / (last - first)
+        return left if limit_s is None else max(0.0, min(left, limit_s - now))
 
     def _summary(self) -> dict[str, Any]:
         try:
