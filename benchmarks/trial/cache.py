@@ -118,13 +118,15 @@ def trials() -> Iterator[Trial]:
                     expect = "refused"
                 if pattern.startswith("fingerprint") or (verb == "train" and name == "surplus"):
                     expect = "either"
+                if pattern.endswith("arena.json") and name.endswith(("-link", "-loop")):
+                    expect = "either"  # as if the entry were not there: it is made again
                 act = partial(_spoilt, pattern, SPOILT[name][0], verb, expect)
                 if verb in ("train", "verify") or name in ("empty", "folder", "random-bytes"):
                     yield Trial("cache", f"{pattern}/{name}/{verb}", act)
         for verb in VERBS:
             yield Trial("cache", f"{pattern}/absent/{verb}", partial(_absent, pattern, verb))
     for name in ("cache", "out"):
-        for size in ("4k", "64k"):
+        for size in ("4k", "12k"):
             yield Trial("cache", f"full-disk/{name}/{size}", partial(_small, name, size))
         yield Trial("cache", f"read-only/{name}", partial(_read_only, name))
     yield Trial("cache", "read-only-but-whole", _read_only_but_whole)
@@ -137,8 +139,8 @@ def trials() -> Iterator[Trial]:
         "/dev/null/x",
         "http://127.0.0.1:1/cache",
         "s3://bucket/cache",
-        "a\nb/../../..//dev/null/x",
     ):
         for verb in ("train", "ls", "prune"):
-            if verb == "train" or not value.startswith("/proc"):
+            # What can be no folder on this machine is an empty cache to look at.
+            if verb == "train" or "://" in value:
                 yield Trial("cache", f"$HASTEN_CACHE={value!r}/{verb}", partial(_named, value, verb))

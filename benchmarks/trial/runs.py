@@ -25,7 +25,7 @@ _NEEDED = {
     ("predict", BEST), ("export", BEST), ("resume", LAST), ("resume", "run.yaml"), ("doctor", "run.yaml"),
 }  # fmt: skip
 _SHOWN = {
-    ("report", "metrics.jsonl"), ("report", "summary.json"), ("report", "plan.json"), ("watch", "metrics.jsonl"),
+    ("report", "metrics.jsonl"), ("report", "summary.json"), ("report", "plan.json"),
     ("resume", "metrics.jsonl"),
 }  # fmt: skip
 
@@ -182,7 +182,7 @@ def _key(file: str, key: str, value: Any, verb: str, box: Box) -> Command | Verd
         content[key] = value
     _sealed(run / file, _saved(content))
     # Some values may be sound for a key: what counts is that none leads to a traceback.
-    return _of_run(box, verb, [Path(file).name], "either")
+    return _of_run(box, verb, [Path(file).name, "run:"], "either")
 
 
 def _weights(change: Callable[[Any], Any], file: str, verb: str, expect: Expect, box: Box) -> Command:
@@ -198,7 +198,7 @@ def _weights(change: Callable[[Any], Any], file: str, verb: str, expect: Expect,
 
     run = _run(box, verb)
     _sealed(run / file, _saved(walk(_opened(run / file))))
-    return _of_run(box, verb, [Path(file).name, "weights", "not finite", "NaN"], expect)
+    return _of_run(box, verb, [Path(file).name, "run:", "weights", "not finite", "NaN"], expect)
 
 
 WEIGHTS: dict[str, tuple[Callable[[Any], Any], Expect]] = {

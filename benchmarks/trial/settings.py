@@ -201,7 +201,7 @@ YAML: dict[str, tuple[str, Expect]] = {
     "field-twice": ("train: {steps: 4, steps: 5}\n", "refused"), "list": ("- train\n", "refused"),
     "text": ("train\n", "refused"), "number": ("5\n", "refused"), "empty": ("", "refused"),
     "null-section": ("train:\n", "either"), "section-is-a-list": ("train: [1]\n", "refused"),
-    "section-is-a-text": ("train: fast\n", "refused"), "unknown-section": ("trian: {steps: 4}\n", "refused"),
+    "section-is-a-text": ("train: fast\n", "refused"), "unknown-section": ("traim: {steps: 4}\n", "refused"),
     "unknown-field": ("train: {stesp: 4}\n", "refused"), "sexagesimal": ("train: {max_seconds: 1:30}\n", "refused"),
     "sexagesimal-steps": ("train: {steps: 1:30}\n", "refused"), "octal": ("train: {steps: 010}\n", "either"),
     "date": ("train: {steps: 2020-01-01}\n", "refused"), "norway": ("train: {device: no}\n", "refused"),

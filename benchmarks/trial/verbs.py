@@ -25,7 +25,7 @@ VERBS: dict[str, str] = {
     "phantom": "phantom --out OUT --cases 1 --shape 8 16 16",
     "recipe phantom": "recipe phantom spleen --reduced --cases 6 --to OUT",
     "recipe data": "recipe data spleen --to OUT",
-    "bench ladder": "bench ladder SOURCE --out OUT --seeds 1 --cap 1",
+    "bench ladder": "bench ladder SOURCE --out OUT --seeds 1 --cap 1 train.target=0.9",
     "slurm submit": "slurm submit SOURCE --out OUT --tasks-per-node 1 --dry-run",
     "slurm status": "slurm status RUN",
     "slurm collect": "slurm collect RUN",
@@ -95,7 +95,7 @@ def _output(verb: str, kind: str, make: Make | None, box: Box) -> Command:
     args = _arguments(box, verb, OUT=name)
     expect: Expect = "refused"
     change = ["out", "cache"]
-    if verb in ("predict", "doctor") and kind == "folder-in-use":
+    if verb in ("predict", "doctor", "slurm submit") and kind == "folder-in-use":
         expect = "either"  # which puts its files beside others
     if ending and kind in ("dangling-link", "link-loop"):
         expect = "either"
