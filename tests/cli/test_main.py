@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,8 +38,17 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     made = Calls()
 
     def train(
-        config: RunConfig, out: Path, *, plan: Path | None, resume: bool, progress: Progress | None
+        config: RunConfig,
+        out: Path,
+        *,
+        plan: Path | None,
+        resume: bool,
+        progress: Progress | None,
+        started: float,
+        reserve_s: float,
     ) -> dict[str, Any]:
+        assert started < time.perf_counter()
+        assert reserve_s > 0
         made.append(("train", config, out, plan, resume, progress))
         if made.failure is not None:
             raise made.failure
