@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from hasten.pathology.config import DetectionConfig
 
 
-_REPORT_SHARE = 1.0
-"""Writing the report and ending the process take about as long as the imports at the start."""
+_REPORT_SHARE = 1.5
+"""Time to write the report and end the process, at most, in that of the imports at the start."""
 
 
 def train(

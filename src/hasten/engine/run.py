@@ -150,7 +150,8 @@ def _conclude(out: Path, loop: Loop, clock: Clock, outcome: Outcome, *, import_s
     """The summary on every rank, of what rank 0 writes."""
     summary: dict[str, Any] | None = None
     if loop.world.first:
-        write_examples(out, loop.parts, outcome, loop.plain)
+        if loop.limit.allows_examples():
+            write_examples(out, loop.parts, outcome, loop.plain)
         summary = write_summary(out, loop.parts, clock, outcome, import_seconds=import_seconds)
         loop.observed.end(summary)
     return from_first(loop.world, summary)

@@ -134,8 +134,12 @@ class TimeLimit:
         self._validating_s += seconds
 
     def expired(self) -> bool:
-        """Whether only the closing work still fits: a validation under way is given up."""
-        return self.left_s <= self.closing_s
+        """Whether only what must follow still fits: a validation under way is given up."""
+        return self.left_s <= _CLOSING_S + self.reserve_s
+
+    def allows_examples(self) -> bool:
+        """Whether the inference for the report's examples fits, after the last validation."""
+        return self.left_s > self.closing_s
 
 
 def limit_of(parts: Parts, time_s: Callable[[], float], reserve_s: float) -> TimeLimit:

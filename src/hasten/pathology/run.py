@@ -67,7 +67,7 @@ def _train(
         slides, parts = _prepare(config, clock)
         # Only a time limit asks how long the heat maps will take.
         cells = heat_map_cells(slides[1], config) if config.train.max_seconds is not None else 0
-        fit = Fit(parts, out, clock, progress, cells=cells, reserve_s=imported)
+        fit = Fit(parts, out, clock, progress, cells=cells, reserve_s=1.5 * imported)
         if resume:
             fit.resume()
         if resume and parts.paced.done(fit.first):
