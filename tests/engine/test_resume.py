@@ -236,6 +236,22 @@ def refuse(*_: Any, **__: Any) -> Any:
     raise AssertionError("this is not done on resuming")
 
 
+def test_a_run_that_lost_its_checkpoint_is_not_begun_again(
+    make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "run"
+    stopped(make(), out, 6, "interrupt")
+    (out / "checkpoints/last.pt").unlink()
+    best = (out / "checkpoints/best.pt").read_bytes()
+    with pytest.raises(ValueError, match=r"last.pt: missing, though the run in .* had ended; restore it from a copy"):
+        resumed(out)
+    assert (out / "checkpoints/best.pt").read_bytes() == best
+    # As a kill before the first checkpoint leaves it.
+    (out / SUMMARY_JSON).unlink()
+    resumed(out)
+    assert "was stopped before its first checkpoint, and starts again at its first step" in caplog.text
+
+
 OPEN = ("train.precision=null", "train.channels_last=null", "train.compile=null", "sample.compile=null")
 
 

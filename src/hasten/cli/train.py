@@ -107,6 +107,8 @@ def _resumed(out: Path, source: str | None, overrides: list[str]) -> RunConfig:
     if not settings.is_file():
         raise ValueError(f"{out}: holds no run to resume ({RUN_YAML} is missing); leave out --resume to start one")
     config = load_run(settings, overrides)
+    if not config.data.source:
+        raise ValueError(f"{settings}: names no data set, so it is not as the run wrote it; restore it from a copy")
     if source is not None:
         # A recipe may need to be told where its data are.
         told = [] if Path(source).exists() else [each for each in overrides if each.startswith("data.")]

@@ -19,7 +19,7 @@ from hasten.distribute.build import build_strategy
 from hasten.distribute.group import joined
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import detect_world
-from hasten.engine.checkpoints import Checkpoints
+from hasten.engine.checkpoints import Checkpoints, Found
 from hasten.engine.job import pick_device, plan_run, plan_to_dict
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
@@ -136,8 +136,8 @@ def _train(
             summary = _conclude(out, loop, clock, outcome, import_seconds=imported)
     except OSError as error:
         raise ValueError(
-            f"{out}: the run was stopped, as it could not be written to ({error.strerror or error}); "
-            f"make room there and go on with: {_resume_command(out)}"
+            f"{error.filename or out}: the run was stopped, as this could not be written to "
+            f"({error.strerror or error}); make room there and go on with: {_resume_command(out)}"
         ) from error
     if outcome.status == "interrupted":
         assert loop.asked is not None
@@ -165,7 +165,7 @@ def _make_loop(
     world = strategy.world
     # Measuring drew from torch's generator, or found its results in the cache and did not: dropout must not notice.
     seed_rank(seed, world)
-    found = by_first(world, lambda: Checkpoints(out / CHECKPOINTS).newest() if resume else None)
+    found = by_first(world, lambda: _newest(out) if resume else None)
     if found is None:
         return Loop(parts, out, clock, progress, first=0, elapsed=0.0, reserve_s=reserve_s)
     state = found.content
@@ -187,6 +187,20 @@ def _make_loop(
         return loop
 
     return on_all(world, restored)
+
+
+def _newest(out: Path) -> Found | None:
+    """The checkpoint to resume from; None where the run was stopped before it wrote one, which is said."""
+    kept = Checkpoints(out / CHECKPOINTS)
+    found = kept.newest()
+    if found is None and (out / SUMMARY_JSON).exists():
+        raise ValueError(
+            f"{kept.path}: missing, though the run in {out} had ended; restore it from a copy, or train into another "
+            "--out"
+        )
+    if found is None:
+        log.warning("%s: was stopped before its first checkpoint, and starts again at its first step", out)
+    return found
 
 
 def _resume_command(out: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from hasten.report.read import Run, read_run
 from hasten.report.template import render, write_page
 from hasten.report.view import Key, view_of
 
+log = logging.getLogger(__name__)
+
 
 def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     """Write one self-contained HTML page about the run directories `runs` and return its path.
@@ -29,6 +32,9 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
         raise ValueError("write_report: `runs` is empty; give at least one run directory")
     out = Path(out)
     loaded = _distinct([read_run(Path(folder)) for folder in runs])
+    for run in loaded:
+        for note in run.notes:
+            log.warning("%s: %s", run.folder, note)
     comparison = compare(loaded) if len(loaded) > 1 else None
     views = [view_of(run, f"run-{index}") for index, run in enumerate(loaded, start=1)]
     html = render(
