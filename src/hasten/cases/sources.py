@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tarfile
 import zipfile
 from collections import Counter
@@ -19,6 +20,8 @@ from hasten.cases.place import Place
 from hasten.cases.remote import companions, copying, fetch_all, mirror
 from hasten.cases.types import Case, CaseSet
 from hasten.config.url import is_url, shown
+
+log = logging.getLogger(__name__)
 
 
 def load_case_set(
@@ -113,6 +116,20 @@ def _check_cases(listing: Listing) -> None:
                 f"{listing.source}: {len(missing)} {kind} files do not exist: {first_few(missing)}; "
                 "restore them or remove their cases from the source."
             )
+        shared = [
+            p for p, count in Counter(p for case in listing.cases for p in {*_files(case, kind)}).items() if count > 1
+        ]
+        if shared:
+            log.warning(
+                "%s: %d %s files are named for more than one case: %s; check whether each case has its own",
+                listing.source, len(shared), kind, first_few(shared),
+            )  # fmt: skip
+    same = [case.label for case in listing.cases if case.label in case.image]
+    if same:
+        raise ValueError(
+            f"{listing.source}: {len(same)} cases name one file as image and as label: {first_few(same)}; "
+            "correct the list."
+        )
 
 
 def _files(case: Case, kind: str) -> tuple[Path, ...]:
