@@ -110,5 +110,5 @@ def test_a_device_is_not_read(tmp_path: Path, name: str, second: str) -> None:
         (tmp_path / name).write_text("data file: a.raw")
     (tmp_path / (second or name)).symlink_to("/dev/null")
     for read in (read_file, read_file_header):
-        with pytest.raises(ValueError, match=rf"{name}: .*{second or name} is a device or a pipe"):
+        with pytest.raises(ValueError, match=rf"{name}: (.*{second} )?is a device or a pipe"):
             read(tmp_path / name)

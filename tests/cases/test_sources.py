@@ -299,6 +299,13 @@ def test_json_that_no_parser_takes(tmp_path: Path, text: str, message: str) -> N
         load_case_set(path)
 
 
+@pytest.mark.parametrize("name", ["list.json", "list.csv", "list"])
+def test_a_device_as_a_source(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("/dev/null")
+    with pytest.raises(ValueError, match=rf"{name}: is a device or a pipe"):
+        load_case_set(tmp_path / name)
+
+
 def test_a_file_of_several_cases_is_pointed_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cases = [{"image": f"files/{name}.nii.gz", "label": "files/seg.nii.gz"} for name in ("a", "b")]
     load_case_set(write_list(tmp_path, cases))

@@ -97,10 +97,10 @@ def kind_of(path: Path) -> Kind:
     """Which reader a path asks for. Raises ValueError for a name of no known kind, and for a device or a pipe."""
     if path.is_dir():
         return "series"
-    _check_regular(path, path)
+    check_regular(path, path)
     second = second_file(path)
     if second is not None:
-        _check_regular(path.parent / second, path)
+        check_regular(path.parent / second, path)
     known = ending(path)
     if not known:
         raise ValueError(f"{path}: is of no known kind ({', '.join(ENDINGS)}); convert it to .nii.gz or .png.")
@@ -117,6 +117,8 @@ def second_file(path: Path) -> str | None:
     return next(halves, None) or data_file(path)
 
 
-def _check_regular(file: Path, image: Path) -> None:
+def check_regular(file: Path, image: Path) -> None:
+    """Raise ValueError, naming `image`, for a device or a pipe. A folder passes, and so does what is not there."""
     if file.exists() and not file.is_file() and not file.is_dir():
-        raise ValueError(f"{image}: {file} is a device or a pipe, which may never end; name a regular file.")
+        which = "" if file == image else f"{file} "
+        raise ValueError(f"{image}: {which}is a device or a pipe, which may never end; name a regular file.")

@@ -210,7 +210,7 @@ def _parse_header(data: bytes, path: Path) -> Any:
 
 def _check_spacing(header: Any, path: Path) -> None:
     """Raise ValueError for a spacing of 0 that counts, which nibabel takes for 1."""
-    for axis in range(1, 4):
+    for axis in range(1, min(3, int(header["dim"][0])) + 1):
         if header["sform_code"] == 0 and header["dim"][axis] > 1 and header["pixdim"][axis] == 0:
             raise ValueError(f"{path}: its spacing pixdim[{axis}] is 0; set it to that in mm, or set a valid sform.")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from hasten.cases.decathlon import read_decathlon
 from hasten.cases.dicom import is_series
 from hasten.cases.fetch import Patience
-from hasten.cases.formats import is_picture, read_file_header
+from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.labels import find_labels
 from hasten.cases.listing import Listing, first_few
 from hasten.cases.lists import read_csv_list, read_json_list
@@ -87,6 +87,7 @@ def _read_listing(path: Path, place: Place) -> Listing:
         return read_decathlon(listed, place) if listed.is_file() else read_pairs(path)
     if not path.exists():
         raise ValueError(f"{path}: does not exist; name a data set folder, its dataset.json, or a JSON or CSV list.")
+    check_regular(path, path)
     match path.suffix.lower():
         case ".json":
             return read_json_list(path, place)
