@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -15,11 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import hasten.cache.build as build
 from hasten.cache.build import get_arena
+from hasten.cases.nifti import read_nifti, write_nifti
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig
 from hasten.prepare.types import Prepared
@@ -151,6 +154,25 @@ def test_what_is_wrong_with_a_case_is_said(small: CaseSet, cache: CacheConfig) -
         with pytest.raises(ValueError, match=message):
             get_arena(replace(small, cases=cases), SPEC, cache)
         assert left_in(cache) == []
+
+
+def test_cases_of_one_value_are_pointed_out(
+    small: CaseSet, cache: CacheConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = small.cases[1].image[1]
+    volume = read_nifti(path)
+    write_nifti(path, np.full_like(volume.array[0], 7), volume.affine)
+    get_arena(small, SPEC, cache)
+    (record,) = (each for each in caplog.records if "channel of one value" in each.getMessage())
+    assert re.search(r": 1 cases have .*case1_0\.nii;", record.getMessage())
+
+
+def test_a_value_that_cannot_be_scaled_is_named_with_its_file(small: CaseSet, cache: CacheConfig) -> None:
+    path = small.cases[0].image[0]
+    volume = read_nifti(path)
+    write_nifti(path, volume.array[0] * np.float32(1e30), volume.affine)
+    with pytest.raises(ValueError, match=r"case0_0\.nii: case case0: the values"):
+        get_arena(small, SPEC, cache)
 
 
 def test_a_case_that_the_system_refuses_is_not_taken_for_the_cache(

@@ -95,3 +95,20 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     for read in (read_file, read_file_header):
         with pytest.raises(ValueError, match=name):
             read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "second"),
+    [("a.nii", ""), ("a.png", ""), ("a.tif", ""), ("a.mha", ""), ("a.img", "a.hdr"), ("a.hdr", "a.img"),
+     ("a.mhd", "a.raw"), ("a.nhdr", "a.raw")],
+)  # fmt: skip
+def test_a_device_is_not_read(tmp_path: Path, name: str, second: str) -> None:
+    """Reading a pipe may wait for ever, and reading /dev/zero never ends."""
+    if name == "a.mhd":
+        (tmp_path / name).write_text("ElementDataFile = a.raw")
+    elif name == "a.nhdr":
+        (tmp_path / name).write_text("data file: a.raw")
+    (tmp_path / (second or name)).symlink_to("/dev/null")
+    for read in (read_file, read_file_header):
+        with pytest.raises(ValueError, match=rf"{name}: (.*{second} )?is a device or a pipe"):
+            read(tmp_path / name)

@@ -166,3 +166,35 @@ def test_without_simpleitk_the_extra_is_named(tmp_path: Path, monkeypatch: pytes
         for read in (read_file, read_file_header):
             with pytest.raises(ValueError, match=r"pip install 'hasten\[itk\]'"):
                 read(path)
+
+
+def mhd(folder: Path, **fields: str) -> Path:
+    """A .mhd of 4 x 5 x 6 voxels with other fields."""
+    path = folder / "case.mhd"
+    sitk.WriteImage(image_of(voxels()), str(path))
+    lines = [line.partition(" = ") for line in path.read_text().splitlines()]
+    path.write_text("".join(f"{name} = {fields.get(name, value)}\n" for name, _, value in lines))
+    return path
+
+
+@pytest.mark.parametrize("dims", ["-1", "0", "99", "x"])
+def test_numbers_of_axes_that_end_the_process_are_refused(tmp_path: Path, dims: str) -> None:
+    with pytest.raises(ValueError, match=rf"case\.mhd: its header says NDims = {dims}; correct it"):
+        read_file_header(mhd(tmp_path, NDims=dims))
+
+
+@pytest.mark.parametrize(("dims", "sizes"), [("3", "6 5 0"), ("1", "6")])
+def test_sizes_that_are_no_volume_are_refused(tmp_path: Path, dims: str, sizes: str) -> None:
+    with pytest.raises(ValueError, match=rf"case\.mhd: has {dims} axes .*; save"):
+        read_file_header(mhd(tmp_path, NDims=dims, DimSize=sizes, TransformMatrix="1", Offset="0"))
+
+
+def test_a_list_needs_a_file_for_each_slice(tmp_path: Path) -> None:
+    names = [f"{number}.raw" for number in range(4)]
+    for page, name in zip(voxels(), names, strict=True):
+        page.tofile(tmp_path / name)
+    path = mhd(tmp_path, ElementDataFile="\n".join(["LIST", *names]))
+    assert np.array_equal(read_file(path).array[0], voxels())
+    path = mhd(tmp_path, ElementDataFile="\n".join(["LIST", *names[:3]]))
+    with pytest.raises(ValueError, match=r"case\.mhd: .* LIST names 3 files, but it has 4 slices; name a file"):
+        read_file(path)

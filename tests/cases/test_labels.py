@@ -41,6 +41,12 @@ def test_parse(raw: object, expected: dict[int, str]) -> None:
         ({"background": 0, "a": 1.5}, "no integer value"),
         ({"background": 0, "a": 1, "ignore": 2}, "ignore"),
         ({str(v): f"c{v}" for v in range(256)}, "256 classes"),
+        ({"0": "background", "1": ""}, "label 1 is named ''"),
+        ({"0": "background", "1": None}, "label 1 is named None"),
+        ({"0": "background", "1": [1]}, r"label 1 is named \[1\]"),
+        ({"0": "background", "9" * 5000: "a"}, r"label value 9{18}\.\.\. is too large"),
+        ({"0": "background", "²": "a"}, "no integer value"),
+        ({"0": "background", "--1": "a"}, "no integer value"),
     ],
 )
 def test_parse_refuses(raw: object, what: str) -> None:

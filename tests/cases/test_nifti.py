@@ -163,6 +163,9 @@ BAD = {
     "offset.nii": (_header(vox_offset=16), "impossible NIfTI header"),
     "flat.nii": (_header(sform_code=1), "affine"),
     "quaternion.nii": (_header(qform_code=1, quatern_b=3), "orientation"),
+    "one_axis.nii": (_header(dim=[1, 64, 1, 1, 1, 1, 1, 1]), r"dimensions \(64,\)"),
+    "spacing.nii": (_header(pixdim=[1, 1, 1, 0, 1, 1, 1, 1]), r"spacing pixdim\[3\] is 0; set it"),
+    "slope.nii": (_header(scl_slope=np.inf), "scaling"),
     "inter.nii": (_header(scl_slope=1, scl_inter=np.inf), "scaling"),
     "no_offset.nii": (_header(vox_offset=np.nan), "vox_offset nan"),
     "far.nii": (_header(vox_offset=np.inf), "vox_offset inf"),
@@ -345,6 +348,11 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         write_label_nifti(path, np.zeros((2, 2, 2), np.uint8), np.eye(4))
     assert [p.name for p in tmp_path.iterdir()] == ["a.nii.gz"]
     assert path.read_bytes() == before
+
+
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
+    path = tmp_path / f"{'a' * 248}.nii.gz"
+    assert write_label_nifti(path, np.zeros((2, 2, 2), np.uint8), np.eye(4)).is_file()
 
 
 def test_write_refuses_other_names(tmp_path: Path) -> None:

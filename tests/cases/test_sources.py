@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -296,3 +297,25 @@ def test_json_that_no_parser_takes(tmp_path: Path, text: str, message: str) -> N
     path.write_text(text)
     with pytest.raises(ValueError, match=rf"cases\.json: .*{message}"):
         load_case_set(path)
+
+
+@pytest.mark.parametrize("name", ["list.json", "list.csv", "list"])
+def test_a_device_as_a_source(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("/dev/null")
+    with pytest.raises(ValueError, match=rf"{name}: is a device or a pipe"):
+        load_case_set(tmp_path / name)
+
+
+def test_a_file_of_several_cases_is_pointed_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cases = [{"image": f"files/{name}.nii.gz", "label": "files/seg.nii.gz"} for name in ("a", "b")]
+    load_case_set(write_list(tmp_path, cases))
+    (record,) = caplog.records
+    assert re.search(
+        r"list\.json: 1 label files are named for more than one case: .*seg\.nii\.gz;", record.getMessage()
+    )
+
+
+def test_a_file_that_is_image_and_label_is_refused(tmp_path: Path) -> None:
+    cases = [{"image": "files/seg.nii.gz", "label": "files/seg.nii.gz"}]
+    with pytest.raises(ValueError, match=r"list\.json: 1 cases name one file as image and as label: .*seg\.nii\.gz"):
+        load_case_set(write_list(tmp_path, cases))

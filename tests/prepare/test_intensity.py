@@ -119,3 +119,10 @@ def test_none_keeps_the_values() -> None:
 def test_window_that_is_no_range(window: tuple[float, float] | None) -> None:
     with pytest.raises(ValueError, match=r"prepare\.window"):
         check_intensity(PrepareConfig(intensity="window", window=window))
+
+
+@pytest.mark.parametrize("values", [(3e38, 3e38), (-3e38, 3e38), (2.0**62, 2.0**62)])
+def test_values_that_are_all_too_large_are_refused(values: tuple[float, float]) -> None:
+    volume = np.resize(np.array(values, np.float32), (4, 20, 20))
+    with pytest.raises(ValueError, match=r"the values of channel 2, .*, are too large.*; divide them"):
+        check_outliers(volume, 2)

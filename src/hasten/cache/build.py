@@ -30,6 +30,7 @@ from hasten.cache.journal import JOURNAL, note, recover
 from hasten.cache.key import arena_key, cache_dir, digest, entry_name
 from hasten.cache.publish import discard, explained
 from hasten.cache.turns import building
+from hasten.cases.listing import first_few
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.observe.env import usable_cores
@@ -132,6 +133,7 @@ def _fill(
     if entries:
         log.info("%s: goes on after %d of %d cases", folder, len(entries), len(case_set.cases))
     points_crc = checksum(np.fromfile(folder / POINTS, np.uint8))
+    constant: list[Path] = []
     with (
         (folder / IMAGE).open("ab") as image,
         (folder / LABEL).open("ab") as label,
@@ -139,7 +141,9 @@ def _fill(
         (folder / JOURNAL).open("ab") as journal,
         closing(_prepared(case_set, prepare, max_points, numbers, first=len(entries))) as works,
     ):
-        for work in works:
+        for case, work in zip(case_set.cases[len(entries) :], works, strict=True):
+            if any(map(_is_constant, work.image)):
+                constant.append(case.image[0])
             for stream, array in ((image, work.image), (label, work.label), (points, work.points)):
                 stream.write(array.data)
                 stream.flush()
@@ -150,6 +154,11 @@ def _fill(
                 tick(len(entries), len(case_set.cases))
         for stream in (image, label, points):
             _sync(stream)
+    if constant:
+        log.warning(
+            "%s: %d cases have a channel of one value, once prepared, from which nothing is learned: %s; check these "
+            "files and prepare.intensity", case_set.source, len(constant), first_few(constant),
+        )  # fmt: skip
     body = {
         "name": case_set.name,
         "source": str(case_set.source),
@@ -162,6 +171,11 @@ def _fill(
         "cases": [dataclasses.asdict(entry) for entry in entries],
     }
     write_checked(folder / INDEX, body)
+
+
+def _is_constant(channel: np.ndarray) -> bool:
+    flat = channel.reshape(-1)
+    return all(bool((part == flat[0]).all()) for part in (flat[::997], flat))  # nearly always the first part tells
 
 
 def _sync(stream: IO[bytes]) -> None:

@@ -8,13 +8,14 @@ from typing import Literal
 import numpy as np
 
 from hasten.cases.dicom import is_series, read_series, read_series_header
-from hasten.cases.itk import ITK_ENDINGS, read_itk, read_itk_header
+from hasten.cases.itk import ITK_ENDINGS, data_file, read_itk, read_itk_header
 from hasten.cases.nifti import NIFTI_ENDINGS, read_nifti, read_nifti_header
 from hasten.cases.picture import PICTURE_ENDINGS, read_picture, read_picture_header
 from hasten.cases.tiff import is_stack, read_stack, read_stack_header
 from hasten.cases.types import Volume
 
 Kind = Literal["nifti", "itk", "series", "stack", "picture"]
+_HALVES = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
 ENDINGS = (*NIFTI_ENDINGS, *ITK_ENDINGS, *PICTURE_ENDINGS)
 
 
@@ -93,9 +94,13 @@ def read_file_header(path: Path) -> tuple[tuple[int, int, int], int, np.ndarray]
 
 
 def kind_of(path: Path) -> Kind:
-    """Which reader a path asks for. Raises ValueError for a name of no known kind."""
+    """Which reader a path asks for. Raises ValueError for a name of no known kind, and for a device or a pipe."""
     if path.is_dir():
         return "series"
+    check_regular(path, path)
+    second = second_file(path)
+    if second is not None:
+        check_regular(path.parent / second, path)
     known = ending(path)
     if not known:
         raise ValueError(f"{path}: is of no known kind ({', '.join(ENDINGS)}); convert it to .nii.gz or .png.")
@@ -104,3 +109,16 @@ def kind_of(path: Path) -> Kind:
     if known in ITK_ENDINGS:
         return "itk"
     return "stack" if is_stack(path) else "picture"
+
+
+def second_file(path: Path) -> str | None:
+    """The name of the file that an image needs beside its own: of a .hdr/.img pair, .mhd or .nhdr. None for others."""
+    halves = (path.name.removesuffix(one) + other for one, other in _HALVES.items() if path.name.endswith(one))
+    return next(halves, None) or data_file(path)
+
+
+def check_regular(file: Path, image: Path) -> None:
+    """Raise ValueError, naming `image`, for a device or a pipe. A folder passes, and so does what is not there."""
+    if file.exists() and not file.is_file() and not file.is_dir():
+        which = "" if file == image else f"{file} "
+        raise ValueError(f"{image}: {which}is a device or a pipe, which may never end; name a regular file.")

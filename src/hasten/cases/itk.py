@@ -11,6 +11,10 @@ import numpy as np
 from hasten.cases.types import Volume
 
 ITK_ENDINGS = (".nrrd", ".nhdr", ".mha", ".mhd")
+_DATA_KEYS = {".mhd": "elementdatafile", ".mha": "elementdatafile", ".nhdr": "data file"}
+_HEADER_BYTES = 1 << 16
+_MOST_DIMS = 10
+"""Of a MetaImage file; more, or none, and SimpleITK ends the process."""
 TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 """ITK and DICOM count mm to the left and back; NIfTI, and Hasten, to the right and front."""
 Shape = tuple[int, int, int]
@@ -43,6 +47,12 @@ def read_itk_header(path: str | Path) -> tuple[Shape, int, np.ndarray]:
     return (depth, height, width), reader.GetNumberOfComponents(), physical_affine(reader, path)
 
 
+def data_file(path: Path) -> str | None:
+    """The file that a .mhd or .nhdr names for its voxels; None for a list of files, and for other formats."""
+    value = _fields(path).get(_DATA_KEYS.get(path.suffix.lower(), ""), "")
+    return value if value and value.split()[0].lower() not in ("local", "internal", "list") else None
+
+
 def import_itk(path: str | Path) -> None:
     """Raise ValueError naming the file if SimpleITK is not there."""
     try:
@@ -67,13 +77,44 @@ def open_itk(path: Path) -> Any:
 
     if not path.exists():
         raise ValueError(f"{path}: does not exist; check the path.")
+    fields = _fields(path)
+    dims = fields.get("ndims", "3")
+    if dims not in map(str, range(1, _MOST_DIMS + 1)):
+        raise ValueError(
+            f"{path}: its header says NDims = {dims[:20]}; correct it to 2 or 3, or export the file again."
+        )
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
-    if reader.GetDimension() > 3:
-        sizes = " x ".join(map(str, reader.GetSize()))
-        raise ValueError(f"{path}: has {reader.GetDimension()} axes ({sizes}); save each volume as a file of its own.")
+    sizes = reader.GetSize()
+    if not 2 <= len(sizes) <= 3 or min(sizes) < 1:
+        shown = " x ".join(map(str, sizes))
+        raise ValueError(f"{path}: has {len(sizes)} axes ({shown}); save each volume as a file of two or three axes.")
+    if fields.get("elementdatafile", "").lower().startswith("list"):
+        _check_slices(path, sizes[-1])
     return reader
+
+
+def _fields(path: Path) -> dict[str, str]:
+    """The fields of the text header of a .mhd, .mha or .nhdr, by their names in lower case; empty for other files."""
+    if path.suffix.lower() not in _DATA_KEYS or not path.is_file():
+        return {}
+    with path.open("rb") as file:
+        text = file.read(_HEADER_BYTES).decode("latin-1")
+    sign = ":" if path.suffix.lower() == ".nhdr" else "="
+    parts = (line.partition(sign) for line in text.splitlines())
+    return {name.strip().lower(): value.strip() for name, _, value in parts}
+
+
+def _check_slices(path: Path, count: int) -> None:
+    """Raise ValueError where a list names fewer slices than there are, whose voxels SimpleITK would leave random."""
+    lines = path.read_text("latin-1").splitlines()
+    start = next(at for at, line in enumerate(lines) if line.strip().lower().startswith("elementdatafile"))
+    named = sum(bool(line.strip()) for line in lines[start + 1 :])
+    if named < count:
+        raise ValueError(
+            f"{path}: its ElementDataFile = LIST names {named} files, but it has {count} slices; name a file for each."
+        )
 
 
 def channels_first(image: Any, path: Path) -> np.ndarray:

@@ -16,6 +16,8 @@ MAX_CLASSES = 255
 """Class indices are stored as uint8, and one value marks what is not declared."""
 _MAX_FOUND = 32
 _MAX_TABLE = 1 << 20
+_MAX_DIGITS = 18
+"""Of a label value, so that int64 holds it."""
 
 
 def parse_labels(raw: object, where: str) -> dict[int, str]:
@@ -46,8 +48,15 @@ def parse_labels(raw: object, where: str) -> dict[int, str]:
 
 
 def _value_and_name(key: str, entry: object, where: str) -> tuple[int, str]:
-    if key.strip().lstrip("-").isdigit():
-        return int(key), str(entry)
+    digits = key.strip()
+    if digits.removeprefix("-").isdecimal():
+        if len(digits) > _MAX_DIGITS:
+            raise ValueError(f"{where}: the label value {digits[:_MAX_DIGITS]}... is too large; number from 0.")
+        if not isinstance(entry, str | int) or not str(entry).strip():
+            raise ValueError(
+                f'{where}: label {digits} is named {entry!r}; write a name, as in {{"{digits}": "spleen"}}.'
+            )
+        return int(digits), str(entry)
     if isinstance(entry, list):
         raise ValueError(f'{where}: label "{key}" is a region {entry}; declare one value per class instead of regions.')
     if isinstance(entry, bool) or not isinstance(entry, int):

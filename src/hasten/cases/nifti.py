@@ -201,10 +201,18 @@ def _parse_header(data: bytes, path: Path) -> Any:
     try:
         header = kind(data[:size], check=False)
         _data_offset(header, path)  # nibabel's check trips over an infinite one
+        _check_spacing(header, path)
         header.check_fix()
         return header
     except HeaderDataError as error:
         raise ValueError(f"{path}: has an impossible NIfTI header ({error}); export the file again.") from error
+
+
+def _check_spacing(header: Any, path: Path) -> None:
+    """Raise ValueError for a spacing of 0 that counts, which nibabel takes for 1."""
+    for axis in range(1, min(3, int(header["dim"][0])) + 1):
+        if header["sform_code"] == 0 and header["dim"][axis] > 1 and header["pixdim"][axis] == 0:
+            raise ValueError(f"{path}: its spacing pixdim[{axis}] is 0; set it to that in mm, or set a valid sform.")
 
 
 def _data_offset(header: Any, path: Path) -> int:
@@ -217,7 +225,7 @@ def _data_offset(header: Any, path: Path) -> int:
 
 def _describe(header: Any, path: Path, affine: np.ndarray | None = None) -> tuple[Shape, int, np.ndarray]:
     shape = tuple(int(n) for n in header.get_data_shape())
-    if not shape or min(shape) < 1:
+    if len(shape) < 2 or min(shape) < 1:
         raise ValueError(f"{path}: has an impossible NIfTI header (dimensions {shape}); export the file again.")
     x, y, z = (*shape, 1, 1)[:3]
     extra = [n for n in shape[3:] if n > 1]
@@ -243,6 +251,10 @@ def _checked_dtype(header: Any, path: Path) -> np.dtype:
 
 
 def _slope_inter(header: Any, path: Path) -> tuple[float, float]:
+    if math.isinf(header["scl_slope"]):  # which nibabel takes for 1
+        raise ValueError(
+            f"{path}: has an infinite intensity scaling (scl_slope); set it to 1, or export the file again."
+        )
     try:
         slope, inter = header.get_slope_inter()
     except HeaderDataError as error:
@@ -283,7 +295,7 @@ def _voxel_file(pair: Any) -> Path:
 
 def _write_atomically(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")  # the name may be as long as a file system allows
     try:
         temporary.write_bytes(data)
         temporary.replace(path)

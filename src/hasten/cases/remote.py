@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hasten.cases.fetch import Fetched, Missing, Patience, Unreachable, fetch
-from hasten.cases.formats import ENDINGS, ending
+from hasten.cases.formats import ENDINGS, ending, second_file
 from hasten.cases.layouts import PAIR_FOLDERS
 from hasten.cases.listing import load_json
 from hasten.cases.nnunet import is_nnunet
@@ -27,8 +27,6 @@ _LARGEST_LIST = 64 << 20
 _THREADS = 8
 _SAY_EVERY_S = 10.0
 _LISTING = ".listing.fetched"
-_HALVES = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
-_DATA_KEYS = {".mhd": ("elementdatafile", "="), ".nhdr": ("data file", ":")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,21 +223,8 @@ def companions(files: Iterable[Remote]) -> list[Remote]:
     """Files that fetched ones can't be read without: the other half of a .hdr/.img pair, the voxels of a .mhd."""
     found = []
     for remote in files:
-        name = remote.path.name
-        half = next((name.removesuffix(one) + other for one, other in _HALVES.items() if name.endswith(one)), None)
-        beside = half or _data_file(remote.path)
+        beside = second_file(remote.path)
         if beside is not None:
             url = join(parent(remote.url), beside, shown(remote.url))
             found.append(Remote(url=url, path=remote.path.parent / beside))
     return found
-
-
-def _data_file(header: Path) -> str | None:
-    key, sign = _DATA_KEYS.get(header.suffix.lower(), ("", ""))
-    if not key:
-        return None
-    for line in header.read_bytes()[: 1 << 16].decode("latin-1").splitlines():
-        name, _, value = (part.strip() for part in line.partition(sign))
-        if name.lower() == key and value and value.split()[0].lower() not in ("local", "internal", "list"):
-            return value
-    return None

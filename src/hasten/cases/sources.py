@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tarfile
 import zipfile
 from collections import Counter
@@ -10,7 +11,7 @@ from pathlib import Path
 from hasten.cases.decathlon import read_decathlon
 from hasten.cases.dicom import is_series
 from hasten.cases.fetch import Patience
-from hasten.cases.formats import is_picture, read_file_header
+from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.labels import find_labels
 from hasten.cases.listing import Listing, first_few
 from hasten.cases.lists import read_csv_list, read_json_list
@@ -19,6 +20,8 @@ from hasten.cases.place import Place
 from hasten.cases.remote import companions, copying, fetch_all, mirror
 from hasten.cases.types import Case, CaseSet
 from hasten.config.url import is_url, shown
+
+log = logging.getLogger(__name__)
 
 
 def load_case_set(
@@ -84,6 +87,7 @@ def _read_listing(path: Path, place: Place) -> Listing:
         return read_decathlon(listed, place) if listed.is_file() else read_pairs(path)
     if not path.exists():
         raise ValueError(f"{path}: does not exist; name a data set folder, its dataset.json, or a JSON or CSV list.")
+    check_regular(path, path)
     match path.suffix.lower():
         case ".json":
             return read_json_list(path, place)
@@ -113,6 +117,20 @@ def _check_cases(listing: Listing) -> None:
                 f"{listing.source}: {len(missing)} {kind} files do not exist: {first_few(missing)}; "
                 "restore them or remove their cases from the source."
             )
+        shared = [
+            p for p, count in Counter(p for case in listing.cases for p in {*_files(case, kind)}).items() if count > 1
+        ]
+        if shared:
+            log.warning(
+                "%s: %d %s files are named for more than one case: %s; check whether each case has its own",
+                listing.source, len(shared), kind, first_few(shared),
+            )  # fmt: skip
+    same = [case.label for case in listing.cases if case.label in case.image]
+    if same:
+        raise ValueError(
+            f"{listing.source}: {len(same)} cases name one file as image and as label: {first_few(same)}; "
+            "correct the list."
+        )
 
 
 def _files(case: Case, kind: str) -> tuple[Path, ...]:

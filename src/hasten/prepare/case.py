@@ -18,10 +18,13 @@ from hasten.prepare.types import Geometry, Prepared
 
 
 def load_prepared(case: Case, labels: dict[int, str], spec: PrepareConfig, *, device: str = "cpu") -> Prepared:
-    """Read a case's files and prepare them. `labels`: label value to class name. Raises what reading them raises."""
+    """Read a case's files and prepare them. `labels`: label value to class name. Raises ValueError naming a file."""
     image = read_image(case)
     label = None if case.label is None else read_label(case, labels, image)
-    return prepare_case(image, label, id=case.id, spec=spec, device=device)
+    try:
+        return prepare_case(image, label, id=case.id, spec=spec, device=device)
+    except ValueError as error:
+        raise ValueError(f"{case.image[0]}: {error}") from error
 
 
 def prepare_case(

@@ -33,7 +33,7 @@ def check_intensity(spec: PrepareConfig) -> None:
 
 
 def check_outliers(volume: np.ndarray, channel: int) -> None:
-    """Raise ValueError for a voxel that z-scoring would give nearly all of the deviation, and all others none.
+    """Raise ValueError for a voxel that z-scoring would give nearly all of the deviation, and for values too large.
 
     volume: (D, H, W) of any real dtype, finite. A heavy tail passes, as do 8 and 16 bits, which can't hold more.
     """
@@ -41,11 +41,17 @@ def check_outliers(volume: np.ndarray, channel: int) -> None:
         return
     flat = volume.reshape(-1)
     some = flat if flat.size <= _SAMPLE else flat[np.random.default_rng(0).integers(0, flat.size, _SAMPLE)]
+    some = some.astype(np.float64)  # in which sums and squares of float32 don't overflow
     centre = float(np.median(some))
-    near = np.sort(np.abs(some - np.float64(centre)))[:-_LEFT_OUT]
+    near = np.sort(np.abs(some - centre))[:-_LEFT_OUT]
     usual = float(np.sqrt(np.mean(near**2))) if near.size else 0.0
-    far = max(float(flat.max()) - centre, centre - float(flat.min()))
-    if far < _LARGEST and (far <= _FAR * usual or usual == 0):
+    low, high = float(flat.min()), float(flat.max())
+    if max(high - centre, centre - low) <= _FAR * usual or usual == 0:
+        if max(high, -low) >= _LARGEST:
+            raise ValueError(
+                f"the values of channel {channel}, {low:g} to {high:g}, are too large for prepare.intensity=zscore; "
+                "divide them in the file, or set prepare.intensity=window and prepare.window"
+            )
         return
     place = np.unravel_index(int(np.abs(volume - np.float64(centre)).argmax()), volume.shape)
     raise ValueError(
