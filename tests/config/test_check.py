@@ -46,6 +46,7 @@ def test_the_defaults_are_in_range() -> None:
         "network.channels=[8]",
         "network.channels=[8, 0]",
         "network.strides=[[1, 0, 1]]",
+        "network.strides=[]",
         "network.dropout=1",
         "network.num_res_units=-1",
         "train.seed=-1",

@@ -84,6 +84,8 @@ def _read_listing(path: Path, place: Place) -> Listing:
         return read_decathlon(listed, place) if listed.is_file() else read_pairs(path)
     if not path.exists():
         raise ValueError(f"{path}: does not exist; name a data set folder, its dataset.json, or a JSON or CSV list.")
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError(f"{path}: is neither a file nor a folder; name a data set folder, or a JSON or CSV list.")
     match path.suffix.lower():
         case ".json":
             return read_json_list(path, place)

@@ -122,7 +122,9 @@ def _network(network: NetworkConfig) -> Iterator[str]:
     channels, strides = network.channels, network.strides
     if channels is not None and len(channels) < 2:
         yield _wrong("network.channels", "must have 2 levels or more", channels)
-    if strides is not None and any(step < 1 for stride in strides for step in stride):
+    if strides == ():
+        yield _wrong("network.strides", "must have [D, H, W] for each level but the first", [])
+    elif strides is not None and any(step < 1 for stride in strides for step in stride):
         yield _wrong("network.strides", "must be 1 or more along each axis", strides)
     if channels is not None and strides is not None and len(strides) != len(channels) - 1:
         yield _wrong("network.strides", f"must be one fewer than the {len(channels)} channels", strides)
