@@ -190,7 +190,7 @@ SPLITS: dict[str, tuple[Any, Expect]] = {
     "no-validation": ([{"train": list(CASES), "val": []}], "refused"),
     "no-training": ([{"train": [], "val": list(CASES)}], "refused"),
     "left-out": ([{"train": [_A, _B], "val": [_D]}], "warned"),
-    "twice": ([{"train": [_A, _A, _B], "val": [_D, CASES[3]]}], "warned"),
+    "twice": ([{"train": [_A, _A, _B], "val": [_D, CASES[3]]}], "accepted"),
     "no-folds": ([], "refused"),
     "no-list": ({"train": [_A], "val": [_B]}, "refused"),
     "fold-is-a-list": ([[_A], [_B]], "refused"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -162,6 +163,8 @@ def test_csv_list(tmp_path: Path) -> None:
         ("image,label\nfiles/a.nii.gz,\n", 'line 2: "label" must name'),
         ("image,label\n,files/seg.nii.gz\n", 'line 2: "image" must name'),
         ("image,label\n", "lists 0 cases"),
+        ("image,image,label\na,b,c\n", "has several columns 'image'; rename or remove"),
+        (f"image,label\na,{'b' * 200_000}\n", "is not valid CSV near line 2 .*; correct it there"),
     ],
 )
 def test_bad_csv(tmp_path: Path, text: str, what: str) -> None:
@@ -186,7 +189,11 @@ GOOD = {"image": "files/a.nii.gz", "label": "files/seg.nii.gz"}
         ([{"image": "files/a.nii.gz"}], r'cases\[0\]: "label" must name'),
         ([{"image": 3, "label": "x"}], r'cases\[0\]: "image" must name'),
         ([{"image": [], "label": "x"}], r'cases\[0\]: "image" must name'),
-        ([{**GOOD, "id": "../x"}], "holds a slash"),
+        *(
+            ([{**GOOD, "id": wrong}], r"cases\[0\]: the id .* can't be a file name, which ids become; rename it")
+            for wrong in ("../x", "a\\b", "..", " ", "a\0b", "a" * 201, "\u00e4" * 101, [1], {"a": 1}, 1.5)
+        ),
+        ([{**GOOD, "image": "a" * 256 + ".png"}], r"cases\[0\]: 'aaa.* is too long for a file name; use a shorter"),
         ([GOOD, GOOD], "1 case ids occur more than once: a; "),
         (
             [{**GOOD, "image": f"n{i}.nii.gz"} for i in range(5)],
@@ -210,6 +217,8 @@ def test_bad_json_list(tmp_path: Path, content: Any, what: str) -> None:
         ({"training": []}, "lists 0 cases"),
         ({"labels": None}, 'has no "labels"'),
         ({"modality": {"x": "CT"}}, '"modality" must map channel numbers'),
+        ({"modality": [[1]]}, '"modality" must map channel numbers'),
+        ({"modality": {"9" * 5000: "CT"}}, '"modality" must map channel numbers'),
         ({"modality": {"0": "T1", "1": "T2"}}, "has 1 channels, but .* names 2: T1, T2"),
     ],
 )
@@ -229,6 +238,13 @@ def test_bad_json_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "dataset.json").write_text("[]")
     with pytest.raises(ValueError, match=r"dataset.json: must be a JSON object"):
         load_case_set(tmp_path)
+
+
+def test_a_pipe_is_no_source(tmp_path: Path) -> None:
+    for name in ("pipe", "pipe.json"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(ValueError, match=f"{name}: is a device or a pipe, which may never end; name a regular file"):
+            load_case_set(tmp_path / name)
 
 
 def test_bad_folder(tmp_path: Path) -> None:

@@ -103,6 +103,16 @@ def test_a_cut_off_archive(tmp_path: Path, ending: str) -> None:
     assert left(tmp_path / "to") == set()
 
 
+def test_a_flipped_byte_in_a_compressed_archive(tmp_path: Path) -> None:
+    archive = tar_of(tmp_path / "set.tar.gz", FILES, "w:gz")
+    data = bytearray(archive.read_bytes())
+    data[-8] ^= 1  # of the checksum
+    archive.write_bytes(data)
+    with pytest.raises(ValueError, match="is damaged or cut off"):
+        unpack(archive, tmp_path / "to" / "Set", top="Set")
+    assert left(tmp_path / "to") == set()
+
+
 def test_something_that_is_no_archive(tmp_path: Path) -> None:
     (tmp_path / "page.tar").write_bytes(b"<html>not found</html>" * 100)
     with pytest.raises(ValueError, match=r"page\.tar: is damaged"):

@@ -166,7 +166,7 @@ def test_one_error_lists_every_mistake_with_its_line(tmp_path: Path) -> None:
         """\
 train:
   stps: 3
-  learning_rate: fast
+  learning_rate: 0.1
   seed: yes
   steps: 5
   steps: 6
@@ -182,25 +182,49 @@ loss: 3
 """,
     )
     with pytest.raises(ValueError) as raised:
-        load_run(path, ["train.ema=old", "train.ema", "loss.batch=1"])
+        load_run(path, ["train.ema", "loss.batch=1"])
     lines = str(raised.value).splitlines()
-    assert lines[0] == f"{path}: 12 mistakes"
+    assert lines[0] == f"{path}: 10 mistakes"
     assert sorted(line.strip() for line in lines[1:]) == sorted(
         [
             f"{path}:2: train.stps: no such field (given 3); did you mean train.steps?",
-            f"{path}:3: train.learning_rate: must be a valid number (given 'fast')",
             f"{path}:4: train.seed: must be a number (given True)",
             f"{path}:6: train.steps: given twice (first in line 5); keep one",
-            f"{path}:8: sample.patch: too few values (given [1, 2])",
+            f"{path}:8: sample.patch: must have 3 values (given [1, 2])",
             f"{path}:12: sample.flip_prob[2]: must be a valid number (given 'often')",
             f"{path}:13: network.name: must be 'unet', 'segresnet' or 'dynunet' (given 'unett'); did you mean unet?",
             f"{path}:14: steps: no such field (given 7); did you mean train.steps?",
             f"{path}:15: loss: is a section and needs `field: value` lines below it (given 3)",
-            "override 'train.ema=old': train.ema: must be a valid number (given 'old')",
             "override 'train.ema': must read section.field=value",
             "override 'loss.batch=1': loss is 3, not a section",
         ]
     )
+
+
+def test_of_many_mistakes_the_first_are_listed(tmp_path: Path) -> None:
+    path = write(tmp_path, "\n".join(f"x{number}: 1" for number in range(30)))
+    with pytest.raises(ValueError, match="30 mistakes") as raised:
+        load_run(path)
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 12
+    assert "x9: no such field" in lines[-2]
+    assert lines[-1].strip() == "and 20 more"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("sample.patch=[]", "sample.patch: must have 3 values (given [])"),
+        ("prepare.window=[1]", "prepare.window: must have 2 values (given [1])"),
+        ("sample.stages=[[0.5]]", "sample.stages[0]: must have 2 values (given [0.5])"),
+        ("network.strides=[[2, 2]]", "network.strides[0]: must have 3 values (given [2, 2])"),
+        ("train.steps=", "has no value; write null for none, or '' for an empty text"),
+    ],
+)
+def test_values_that_are_missing(override: str, message: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        load_run(None, [override])
+    assert str(raised.value) == f"override '{override}': {message}"
 
 
 def test_a_value_out_of_range_is_named_with_its_place(tmp_path: Path) -> None:
@@ -223,6 +247,8 @@ def test_a_value_out_of_range_is_named_with_its_place(tmp_path: Path) -> None:
         ("a: 1\n---\nb: 2\n", r"run.yaml:2: not valid YAML: but found another document"),
         ("train: {3: 4}\n", r"run.yaml:1: train: 3 is not a field's name"),
         ("train: &a\n  x: *a\n", "more than 100000 values, aliases written out"),
+        ("null: 5", "run.yaml: the top level: 'None' is not a field's name; remove it"),
+        ('cache: {dir: "a\\0b"}', "run.yaml:1: not valid YAML: a text holds the character NUL; correct it"),
         ("x: " + "[" * 3000, "not valid YAML: it is nested too deeply"),
         ("x: " + "9" * 5000, "not valid YAML: Exceeds the limit"),
         ("#" * (1 << 20) + "\nx: 1", "not valid YAML: it has 10485.* characters"),
@@ -273,7 +299,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a folder"):
         load_run(tmp_path)
     (tmp_path / "run.yaml").write_bytes(b"a: \xff\xfe")
-    with pytest.raises(ValueError, match="not a text file in UTF-8"):
+    with pytest.raises(ValueError, match=r"not a text file in UTF-8 .*; save it as UTF-8"):
         load_run(tmp_path / "run.yaml")
 
 

@@ -242,13 +242,14 @@ def test_a_run_that_lost_its_checkpoint_is_not_begun_again(
     out = tmp_path / "run"
     stopped(make(), out, 6, "interrupt")
     (out / "checkpoints/last.pt").unlink()
+    (out / SUMMARY_JSON).write_text("{}")
     best = (out / "checkpoints/best.pt").read_bytes()
     with pytest.raises(ValueError, match=r"last.pt: missing, though the run in .* had ended; restore it from a copy"):
-        resumed(out)
+        train(resumed(out), out, resume=True)
     assert (out / "checkpoints/best.pt").read_bytes() == best
     # As a kill before the first checkpoint leaves it.
     (out / SUMMARY_JSON).unlink()
-    resumed(out)
+    train(resumed(out), out, resume=True)
     assert "was stopped before its first checkpoint, and starts again at its first step" in caplog.text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from hasten.cases.place import Place, Remote
 from hasten.cases.types import Case
 from hasten.config.url import shown
 
+_LONGEST_ID = 200
+"""Bytes: of the 255 that a file name may have, the endings of predictions and temporary files need some."""
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -75,11 +78,19 @@ def case_from_entry(entry: object, place: Place, where: str) -> Entry:
     hashes = _hashes(entry.get("sha256"), len(names), where)
     found = [place.find(name, where, sha256) for name, sha256 in zip([*names, label], hashes, strict=True)]
     *paths, label_path = [each.path if isinstance(each, Remote) else each for each in found]
-    case_id = str(stem(paths[0]) if entry.get("id") in (None, "") else entry["id"])
-    if "/" in case_id or "\\" in case_id:
-        raise ValueError(f'{where}: the id "{case_id}" holds a slash, but ids become file names; rename it.')
-    case = Case(id=case_id, image=tuple(paths), label=label_path)
+    case_id = stem(paths[0]) if entry.get("id") in (None, "") else entry["id"]
+    if not isinstance(case_id, str | int) or not _file_name(str(case_id)):
+        raise ValueError(
+            f"{where}: the id {reprlib.repr(case_id)} can't be a file name, which ids become; "
+            f"rename it: text without slashes, of {_LONGEST_ID} bytes at most."
+        )
+    case = Case(id=str(case_id), image=tuple(paths), label=label_path)
     return Entry(case=case, remote=tuple(each for each in found if isinstance(each, Remote)))
+
+
+def _file_name(text: str) -> bool:
+    size = len(text.encode(errors="replace"))
+    return not set("/\\\0") & set(text) and text.strip() not in ("", ".", "..") and size <= _LONGEST_ID
 
 
 def _hashes(given: object, num_images: int, where: str) -> list[str | None]:

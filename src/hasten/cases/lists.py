@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from hasten.cases.decathlon import read_decathlon
 from hasten.cases.labels import parse_labels
@@ -46,6 +49,9 @@ def read_csv_list(path: Path, place: Place) -> Listing:
         raise ValueError(f"{path}: cannot be read ({error}); check the path and that it is UTF-8 text.") from error
     reader = csv.reader(text.splitlines())
     columns = [name.strip().lower() for name in next(reader, [])]
+    repeated = [name for name, count in Counter(columns).items() if name and count > 1]
+    if repeated:
+        raise ValueError(f"{path}: has several columns {repeated[0]!r}; rename or remove all but one.")
     for column in ("image", "label"):
         if column not in columns:
             raise ValueError(
@@ -53,12 +59,15 @@ def read_csv_list(path: Path, place: Place) -> Listing:
                 "name the columns image,label[,id] in the first line."
             )
     entries = []
-    for fields in reader:
+    for fields in _rows(reader, path):
         if not any(field.strip() for field in fields):
             continue
         where = f"{path}: line {reader.line_num}"
         if len(fields) != len(columns):
-            raise ValueError(f"{where}: has {len(fields)} fields, but the first line names {len(columns)} columns.")
+            raise ValueError(
+                f"{where}: has {len(fields)} fields, but the first line names {len(columns)} columns; "
+                "correct the line, with quotes around each field that holds a comma."
+            )
         row = dict(zip(columns, (field.strip() for field in fields), strict=True))
         names = [name.strip() for name in row["image"].split(";")]
         hashes = [each.strip() for each in row.get("image_sha256", "").split(";")]
@@ -66,3 +75,10 @@ def read_csv_list(path: Path, place: Place) -> Listing:
         entry = {"id": row.get("id"), "image": names, "label": row["label"], "sha256": sha256}
         entries.append(case_from_entry(entry, place, where))
     return Listing(name=path.stem, source=path, labels=declared_labels(place.folder), **join_entries(entries))
+
+
+def _rows(reader: Any, path: Path) -> Iterator[list[str]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise ValueError(f"{path}: is not valid CSV near line {reader.line_num} ({error}); correct it there.") from None

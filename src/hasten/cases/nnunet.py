@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from hasten.cases.listing import Listing, case_from_entry, first_few, join_entri
 from hasten.cases.place import Place
 from hasten.cases.types import Case
 
+_MOST_DIGITS = 10
+"""Of a channel's number, and one more."""
 _NAME = re.compile(r"(.+)_(\d{4})")
 
 
@@ -66,11 +69,13 @@ def channel_names(content: dict[str, Any], path: Path) -> tuple[str, ...] | None
         return None
     if isinstance(raw, str):
         return (raw,)
-    if isinstance(raw, list):
-        return tuple(str(name) for name in raw)
-    if isinstance(raw, dict) and all(index.isdigit() for index in raw):
+    if isinstance(raw, list) and all(isinstance(name, str) for name in raw):
+        return tuple(raw)
+    if isinstance(raw, dict) and all(index.isdecimal() and len(index) < _MOST_DIGITS for index in raw):
         return tuple(str(raw[index]) for index in sorted(raw, key=int))
-    raise ValueError(f'{path}: "{key}" must map channel numbers to names, as in {{"0": "CT"}}, not {raw!r}.')
+    raise ValueError(
+        f'{path}: "{key}" must map channel numbers to names, as in {{"0": "CT"}}, not {reprlib.repr(raw)}.'
+    )
 
 
 def labels_and_regions(

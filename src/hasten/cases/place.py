@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -11,6 +12,8 @@ from hasten.config.url import is_url, shown
 
 _LONGEST = 180
 """Bytes of a file name in the local copy; the names of partial files and records are made longer."""
+_LONGEST_HERE = 255
+"""Bytes of a file name on any file system."""
 _SIGNATURES = frozenset(["x-amz-signature", "x-goog-signature", "signature", "sig"])
 _SIGNED_WITH = (
     "x-amz-",
@@ -55,6 +58,8 @@ class Place:
         copies have no place.
         """
         if not self.url and not is_url(name):
+            if any(len(part.encode(errors="replace")) > _LONGEST_HERE for part in Path(name).parts):
+                raise ValueError(f"{where}: {reprlib.repr(name)} is too long for a file name; use a shorter one.")
             return self.folder / name
         url = checked_url(name if is_url(name) else join(self.url, name, where), where)
         if self.remote_dir is None:
@@ -129,6 +134,10 @@ def checked_url(url: str, where: str) -> str:
             f"{where}: {shown(url)} is not read; name a file beside the list, or a URL that begins with "
             f"{', '.join(_SCHEMES)} and holds no '::'."
         )
+    try:
+        urlsplit(url)
+    except ValueError as error:
+        raise ValueError(f"{where}: {shown(url)} is not a valid URL ({error}); correct it.") from None
     return url
 
 

@@ -63,7 +63,7 @@ def _listed(ids: set[str], config: SplitConfig, case_set: CaseSet) -> set[str]:
         near = {name for wrong in unknown for name in difflib.get_close_matches(wrong, ids, n=2)}
         raise ValueError(
             f"data.split.validation: {case_set.source} has no case {first_few(unknown)}; "
-            f"the nearest ids are {first_few(sorted(near or ids))}."
+            f"the nearest ids are {first_few(sorted(near or ids))}; name some that it has."
         )
     if wanted == ids:
         raise ValueError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import lzma
 import shutil
 import stat
 import tarfile
@@ -36,7 +38,10 @@ def unpack(archive: Path, target: Path, *, top: str) -> None:
         found = fresh / top
         if not found.is_dir():
             names = first_few(sorted(path.name for path in fresh.iterdir())) or "nothing"
-            raise ValueError(f"{archive}: holds no folder {top}, but {names}; it is another archive than was expected.")
+            raise ValueError(
+                f"{archive}: holds no folder {top}, but {names}, so it is not the archive that was expected; "
+                "remove it and fetch the right one."
+            )
         if target.is_dir():
             target.rmdir()
         found.rename(target)
@@ -52,6 +57,8 @@ def _untar(archive: Path, into: Path) -> None:
     try:
         with tarfile.open(archive) as file:
             members = [member for member in file.getmembers() if not _housekeeping(member.name)]
+            while file.fileobj.read(1 << 20):  # to the checksum at the compressed end
+                pass
             _check_room(archive, into, sum(member.size for member in members))
             for member in members:
                 _check_name(archive, member.name)
@@ -59,7 +66,7 @@ def _untar(archive: Path, into: Path) -> None:
                     file.extract(member, into, filter="data")
                 except tarfile.FilterError as error:
                     raise _unsafe(archive, member.name, str(error)) from None
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise _damaged(archive, error) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Annotated
@@ -76,7 +77,7 @@ def prune(
     """Remove entries: builds that were stopped, and what the options name."""
     from hasten.cache.entries import prune as pruned
 
-    limit = None if max_gib is None else int(max_gib * 2**30)
+    limit = None if max_gib is None or max_gib == math.inf else int(max_gib * 2**30)
     gone = pruned(_folder(folder), unused_days=unused_days, max_bytes=limit, damaged=damaged)
     for entry in gone:
         echo(f"removed  {size_text(entry.num_bytes):>9}  {entry.path.name}")

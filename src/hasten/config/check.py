@@ -31,6 +31,15 @@ _HIGHEST = 2**63 - 1
 """Of whole numbers: what torch and numpy take."""
 
 
+_DAY = 86_400
+_COARSEST = 10_000
+"""Millimetres of a voxel."""
+_SMALLEST = 0.01
+"""Of a zoom factor: a patch is cut from a region that is larger by its inverse, along each axis."""
+_STRONGEST = 1_000_000
+"""Of a factor, an exponent or noise: what is larger leaves float16 and float32 at once."""
+
+
 def check_run(config: RunConfig) -> list[str]:
     """Every mistake as "dotted.path: what is wrong (given ...)"; empty if there is none. None (undecided) passes."""
     return [
@@ -78,8 +87,9 @@ def _prepare(prepare: PrepareConfig) -> Iterator[str]:
             "prepare.orientation", "must be three axis codes, one of R/L, A/P and S/I each (as RAS), or null", code
         )
     spacing = prepare.spacing
-    if spacing is not None and spacing != (0, 0, 0) and not all(0 < mm < math.inf for mm in spacing):
-        yield _wrong("prepare.spacing", "must be three positive numbers of mm (D, H, W), or [0, 0, 0]", spacing)
+    if spacing is not None and spacing != (0, 0, 0) and not all(0 < mm <= _COARSEST for mm in spacing):
+        rule = f"must be three numbers of mm (D, H, W), above 0 and at most {_COARSEST}, or [0, 0, 0]"
+        yield _wrong("prepare.spacing", rule, spacing)
     if prepare.window is not None and not -math.inf < prepare.window[0] < prepare.window[1] < math.inf:
         yield _wrong("prepare.window", "must be [low, high] with low < high", prepare.window)
     yield from _at_least(1, prepare, "prepare", "num_threads")
@@ -108,10 +118,12 @@ def _sample(sample: SampleConfig) -> Iterator[str]:
     ]
     yield from _within(0, 1, sample, "sample", *probabilities)
     yield from _within(0, 180, sample, "sample", "rotate_deg")
-    yield from _at_least(0, sample, "sample", "shear")
+    yield from _within(0, 10, sample, "sample", "shear")
     yield from _stages("sample.stages", sample.stages, last=1.0)
     for name in ("scale_range", "gamma_range"):
         yield from _ordered(sample, name, above_zero=True)
+    if 0 < sample.scale_range[0] < _SMALLEST:
+        yield _wrong("sample.scale_range", f"must be {_SMALLEST} or more", sample.scale_range)
     for name in ("brightness_range", "contrast_range", "noise_std"):
         yield from _ordered(sample, name, above_zero=False)
 
@@ -122,7 +134,9 @@ def _network(network: NetworkConfig) -> Iterator[str]:
     channels, strides = network.channels, network.strides
     if channels is not None and len(channels) < 2:
         yield _wrong("network.channels", "must have 2 levels or more", channels)
-    if strides is not None and any(step < 1 for stride in strides for step in stride):
+    if strides == ():
+        yield _wrong("network.strides", "must have [D, H, W] for each level but the first", [])
+    elif strides is not None and any(step < 1 for stride in strides for step in stride):
         yield _wrong("network.strides", "must be 1 or more along each axis", strides)
     if channels is not None and strides is not None and len(strides) != len(channels) - 1:
         yield _wrong("network.strides", f"must be one fewer than the {len(channels)} channels", strides)
@@ -131,7 +145,8 @@ def _network(network: NetworkConfig) -> Iterator[str]:
 
 
 def _loss(loss: LossConfig) -> Iterator[str]:
-    yield from _at_least(0, loss, "loss", "gamma", "alpha", "beta")
+    yield from _within(0, 100, loss, "loss", "gamma")
+    yield from _at_least(0, loss, "loss", "alpha", "beta")
     if loss.alpha + loss.beta == 0:
         yield "loss.alpha, loss.beta: one of them must be above 0"
 
@@ -163,8 +178,8 @@ def _train(train: TrainConfig) -> Iterator[str]:
 
 def _observe(observe: ObserveConfig) -> Iterator[str]:
     every = observe.monitor_every
-    if every != 0 and not 0.05 <= every < math.inf:
-        yield _wrong("observe.monitor_every", "must be 0 (off) or at least 0.05 seconds", every)
+    if every != 0 and not 0.05 <= every <= _DAY:
+        yield _wrong("observe.monitor_every", f"must be 0 (off) or 0.05 to {_DAY} seconds", every)
     if len(set(observe.trackers)) < len(observe.trackers):
         yield _wrong("observe.trackers", "must name each tracker once", ", ".join(observe.trackers))
     if not observe.project.strip():
@@ -234,9 +249,9 @@ def _ordered(sample: SampleConfig, name: str, *, above_zero: bool) -> Iterator[s
     """A range to draw from; low = high is a constant, which is allowed."""
     low, high = getattr(sample, name)
     floor = low > 0 if above_zero else low >= 0
-    if not (floor and low <= high < math.inf):
+    if not (floor and low <= high <= _STRONGEST):
         sign = "0 < low" if above_zero else "0 <= low"
-        yield _wrong(f"sample.{name}", f"must be [low, high] with {sign} <= high", (low, high))
+        yield _wrong(f"sample.{name}", f"must be [low, high] with {sign} <= high <= {_STRONGEST}", (low, high))
 
 
 def _numbers(value: Any) -> Sequence[float]:

@@ -8,7 +8,7 @@ import difflib
 import re
 import reprlib
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from hasten.config.url import is_url
 from hasten.config.yaml_text import load_yaml
 
 _T = typing.TypeVar("_T")
+_MOST_TOLD = 10
+"""Mistakes in one error."""
 
 
 def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -94,7 +96,9 @@ def refuse(mistakes: Sequence[str], found: list[tuple[Key, str]], origins: dict[
         raise ValueError(told[0])
     if told:
         name = str(path) if path is not None else "the run's settings"
-        raise ValueError(f"{name}: {len(told)} mistakes\n" + "\n".join(f"  {mistake}" for mistake in told))
+        rest = [f"and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
+        lines = "\n".join(f"  {mistake}" for mistake in [*told[:_MOST_TOLD], *rest])
+        raise ValueError(f"{name}: {len(told)} mistakes\n{lines}")
 
 
 def from_dict(tree: dict[str, Any], where: str) -> RunConfig:
@@ -170,6 +174,8 @@ def _apply_override(text: str, tree: dict[Any, Any], origins: dict[Key, str], fr
     names = dotted.strip().split(".")
     if not equals or not all(names):
         return "must read section.field=value"
+    if not value_text.strip():
+        return "has no value; write null for none, or '' for an empty text"
     try:
         value = load_yaml(value_text)
     except yaml.YAMLError as error:
@@ -207,12 +213,14 @@ def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T
     try:
         return adapter.validate_python(tree, extra="forbid"), mistakes
     except ValidationError as errors:
-        names = {(*under, *at, name) for at, types in _sections(cls) for name in types}
+        kinds = {(*under, *at, name): kind for at, types in _sections(cls) for name, kind in types.items()}
         sound = copy.deepcopy(tree)
         for error in errors.errors(include_url=False):
             at = error["loc"]
             key = (*under, *at[:-1], str(at[-1])) if error["type"] == "invalid_key" else (*under, *at)
-            mistakes.append((key, _explain(error, (*under, *at), names)))
+            message = _explain(error, (*under, *at), kinds)
+            if message not in dict(mistakes).values():  # pydantic names each value that a list lacks
+                mistakes.append((key, message))
             _remove(sound, at)
         return adapter.validate_python(sound, extra="forbid"), mistakes
 
@@ -224,7 +232,8 @@ def _remove(tree: dict[Any, Any], at: Key) -> None:
             tree.pop(name, None)
             return
         tree = tree[name]
-    tree.pop(at[-1], None)
+    for name in [name for name in tree if str(name) == str(at[-1])]:  # pydantic names the key null by its text
+        del tree[name]
 
 
 def _hangs_on(message: str, mistakes: list[tuple[Key, str]]) -> bool:
@@ -245,17 +254,18 @@ def _booleans(cls: type, tree: dict[Any, Any], under: Key) -> Iterator[tuple[Key
                 yield (*at, name), f"{_dotted((*under, *at, name))}: must be a number (given {value})"
 
 
-def _explain(error: Any, at: Key, names: set[Key]) -> str:
+def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
     """A pydantic error in the words of the file: path, rule, what was given, what may have been meant."""
     dotted = _dotted(at)
     given = reprlib.repr(error["input"])
     match error["type"]:
         case "unexpected_keyword_argument":
-            return f"{dotted}: no such field (given {given}){_nearest(at, names)}"
+            return f"{dotted}: no such field (given {given}){_nearest(at, kinds)}"
         case "invalid_key":
-            return f"{_dotted(at[:-1]) or 'the top level'}: {at[-1]!r} is not a field's name"
+            return f"{_dotted(at[:-1]) or 'the top level'}: {at[-1]!r} is not a field's name; remove it"
         case "missing":
-            return f"{_dotted(at[:-1])}: too few values (given {given})"
+            field = kinds.get(tuple(name for name in at if isinstance(name, str)))
+            return f"{_dotted(at[:-1])}: must have {_length(field)} values (given {given})"
         case "too_long":
             return f"{dotted}: must have {error['ctx']['max_length']} values (given {given})"
         case "dataclass_type":
@@ -271,7 +281,15 @@ def _explain(error: Any, at: Key, names: set[Key]) -> str:
     return f"{dotted}: must be {rule} (given {given})"
 
 
-def _nearest(at: Key, names: set[Key]) -> str:
+def _length(kind: Any) -> int:
+    """Values of the tuple of fixed length that a field is, or holds; 0 if there is none."""
+    parts = typing.get_args(kind)
+    if typing.get_origin(kind) is tuple and Ellipsis not in parts:
+        return len(parts)
+    return max(map(_length, parts), default=0)
+
+
+def _nearest(at: Key, names: Iterable[Key]) -> str:
     """Names that were probably meant: the like-named of the same section, else the same name in another one."""
     siblings = sorted(str(key[-1]) for key in names if key[:-1] == at[:-1])
     near = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]

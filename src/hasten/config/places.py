@@ -33,13 +33,18 @@ def read_document(path: Path) -> Document:
     except IsADirectoryError:
         raise ValueError(f"{path}: is a folder, a YAML file is needed") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from None
+        raise ValueError(
+            f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
+        ) from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
     try:
         root, tree = parse_yaml(text)
     except yaml.YAMLError as error:
-        raise ValueError(f"{path}{_mark(error)}: not valid YAML: {yaml_problem(error)}") from None
+        raise ValueError(
+            f"{path}{_mark(error)}: not valid YAML: {yaml_problem(error)}; "
+            "correct it near there, with spaces as indents and text that has special characters in quotes"
+        ) from None
     if root is None:
         return Document({}, {}, ())
     if not isinstance(tree, dict):

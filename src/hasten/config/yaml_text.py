@@ -14,12 +14,18 @@ _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that leaves 1:30 (90 in YAML 1.1) and 010 (8 there) as text."""
+    """SafeLoader that leaves 1:30 (90 in YAML 1.1) and 010 (8 there) as text, and refuses the character NUL in one."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         letter: [(tag, pattern) for tag, pattern in rules if tag not in (_INT, _FLOAT)]
         for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        value = super().construct_scalar(node)
+        if isinstance(value, str) and "\0" in value:
+            raise yaml.constructor.ConstructorError(None, None, "a text holds the character NUL", node.start_mark)
+        return value
 
 
 _Loader.add_implicit_resolver(

@@ -50,7 +50,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise ValueError(
-            f"{path}: no such checkpoint; the run was stopped before it wrote one, or this is not a run directory"
+            f"{path}: no such checkpoint; the run was stopped before it wrote one, or this is not a run directory; "
+            "name a directory that `hasten train --out` wrote, or a .pt file in its checkpoints/"
         )
     try:
         with path.open("rb") as file:

@@ -250,7 +250,9 @@ class Loop:
         saved = self.kept.path.exists()
         return ValueError(
             f"{what} at step {step}: lower train.learning_rate (now {self.train.learning_rate}) or set "
-            "train.precision=fp32" + (f"; {self.out / CHECKPOINTS} holds the last good state" if saved else "")
+            "train.precision=fp32, or look for a value that is far off among train.weight_decay, train.milestones, "
+            "sample.brightness_range, sample.noise_std and prepare.window"
+            + (f"; {self.out / CHECKPOINTS} holds the last good state" if saved else "")
         )
 
     def _require_sound(self, step: int) -> None:

@@ -214,7 +214,7 @@ def _complete(out: Path, config: RunConfig) -> dict[str, Any] | None:
         status, target = summary["status"], summary["target"]["value"]
         # A run that its time limit paced passed through the whole schedule in fewer steps.
         position = summary.get("position", summary["steps"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     through = status in ("finished", "time_up") and position >= (config.train.steps or 0)
     return summary if through or (status == "target_reached" and target == config.train.target) else None
@@ -225,7 +225,7 @@ def _keep_reasons(out: Path, parts: Parts) -> None:
     try:
         before = json.loads((out / PLAN_JSON).read_text())["engaged"]
         kept = {name: Engaged(**engaged) for name, engaged in before.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
     for name, now in parts.engaged.items():
         if name in kept and kept[name].on == now.on and now.why.startswith("set in the configuration"):

@@ -63,7 +63,8 @@ def memory_mistakes(
     weights = sum(2 * 4 * 9 * fine * coarse for fine, coarse in itertools.pairwise(channels)) // num_ranks
     if weights > total:
         mistakes.append(
-            f"network.channels: {list(channels)} have {size_text(weights)} of weights and gradients or more, but {has}"
+            f"network.channels: {list(channels)} have {size_text(weights)} of weights and gradients or more, but "
+            f"{has}; use fewer"
         )
     return mistakes
 

@@ -120,12 +120,19 @@ def read_jsonl(path: Path) -> list[Any]:
         if not line.strip():
             continue
         try:
-            records.append(json.loads(line))
-        except ValueError:
+            records.append(_record(line))
+        except (ValueError, RecursionError):
             if number == len(lines):
                 break
             raise ValueError(f"{path}:{number}: not a line of JSON; mend or delete that line") from None
     return records
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        raise ValueError("not an object")
+    return record
 
 
 def _end_with_newline(path: Path) -> None:
