@@ -243,7 +243,7 @@ def test_bad_json_in_a_folder(tmp_path: Path) -> None:
 def test_a_pipe_is_no_source(tmp_path: Path) -> None:
     for name in ("pipe", "pipe.json"):
         os.mkfifo(tmp_path / name)
-        with pytest.raises(ValueError, match=f"{name}: is a device or a pipe, which may never end; name a regular file"):
+        with pytest.raises(ValueError, match=f"{name}: is a device or a pipe, .* name a regular file"):
             load_case_set(tmp_path / name)
 
 
