@@ -157,3 +157,11 @@ def test_names_of_entries_are_file_names(name: str) -> None:
 
 def keys(case_set: CaseSet) -> tuple[str, str]:
     return arena_key(case_set, PrepareConfig(), 9), fingerprint_key(case_set)
+
+
+def test_a_url_is_no_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"cache.dir=s3://bucket/cache: .* name a folder of this machine"):
+        cache_dir(CacheConfig(dir="s3://bucket/cache"))
+    monkeypatch.setenv("HASTEN_CACHE", "https://host/cache")
+    with pytest.raises(ValueError, match=r"\$HASTEN_CACHE=https://host/cache: "):
+        cache_dir(CacheConfig())

@@ -13,7 +13,7 @@ from hasten.config.load import load_run
 from hasten.config.plan import GIVEN
 from hasten.config.schema import RunConfig, TrainConfig
 from hasten.engine.infer import padded_size
-from hasten.engine.job import build_net, inference_of, pick_device, plan_run, plan_to_dict
+from hasten.engine.job import _left_out, build_net, inference_of, pick_device, plan_run, plan_to_dict
 from hasten.engine.shortage import memory_mistakes
 from hasten.observe.rundir import write_json
 
@@ -325,6 +325,7 @@ def test_inference_follows_the_configuration() -> None:
         ("sample.batch_size=1000000000", "sample.batch_size: 1000000000 patches of .* at most"),
         ("sample.patch=[100000,100000,100000]", "sample.patch: one patch of .* takes 4.* TiB"),
         ("infer.patch=[100000,100000,100000]", "infer.patch: one window of .* TiB, but cpu has"),
+        ("prepare.spacing=[0.001,0.001,0.001]", "prepare.spacing: with voxels of .* mm the largest case takes"),
         ("network.channels=[1000000,1000000]", "network.channels: .* have 65.* TiB of weights"),
         ("network.num_res_units=1000000", "network.num_res_units: must be 0 to 1000"),
     ],
@@ -336,10 +337,18 @@ def test_sizes_that_no_memory_holds(source: Path, override: str, message: str) -
         plan_run(config_of(source, *kept, override))
 
 
-def test_a_limit_of_memory_refuses_nothing_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_of_memory_refuses_nothing_below_it(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = dataclasses.replace(plan_run(config_of(source)).fingerprint, shapes=((1, 1, 1),), spacings=((1.0,) * 3,))
     config = load_run(None, ["sample.patch=[10,10,10]", "infer.patch=[10,10,10]", "sample.batch_size=8",
                              "network.channels=[2,2]"])  # fmt: skip
     for total, ranks, refused in ((8 * 5000, 1, False), (8 * 5000 - 1, 1, True), (4 * 5000, 2, False)):
         monkeypatch.setattr("hasten.engine.shortage._total_memory", lambda device, total=total: total)
-        found = memory_mistakes(config, num_channels=1, num_outputs=2, device=torch.device("cpu"), num_ranks=ranks)
+        found = memory_mistakes(config, small, num_outputs=2, device=torch.device("cpu"), num_ranks=ranks)
         assert bool(found) == refused
+
+
+def test_cases_that_a_split_leaves_out_are_told(source: Path) -> None:
+    planned = plan_run(config_of(source))
+    assert not any("neither part" in each for each in planned.warnings)
+    (warning,) = _left_out(planned.case_set, planned.train[1:], planned.validation)
+    assert warning == f"data.split: 1 of 5 cases are in neither part ({planned.train[0].id})"

@@ -269,3 +269,15 @@ def test_what_is_no_place_for_a_run_is_refused_and_nothing_is_made(tmp_path: Pat
         with pytest.raises(ValueError, match=told), run_lock(out, resume=resume):
             raise AssertionError
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_that_takes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> tuple[int, str]:
+        raise FileNotFoundError(2, "No such file or directory", str(path))  # as in /proc
+
+    monkeypatch.setattr(lock, "_create", refuse)
+    with (
+        pytest.raises(ValueError, match=r"cannot be written to .*; choose another --out"),
+        run_lock(tmp_path, resume=False),
+    ):
+        pass

@@ -12,6 +12,7 @@ import hasten
 from hasten.cases.tiff import spacing_file
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
+from hasten.config.url import is_url, shown
 
 FORMAT = 4
 """Raised when the layout of an entry, or what goes into a voxel or a fingerprint, changes: older ones are not found."""
@@ -20,11 +21,15 @@ _PAIRED = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".im
 
 
 def cache_dir(config: CacheConfig) -> Path:
-    """Folder of the persistent cache: `cache.dir`, else $HASTEN_CACHE, else hasten/ in $XDG_CACHE_HOME or ~/.cache."""
-    if config.dir:
-        return Path(config.dir).expanduser()
-    if os.environ.get("HASTEN_CACHE"):
-        return Path(os.environ["HASTEN_CACHE"]).expanduser()
+    """Folder of the persistent cache: `cache.dir`, else $HASTEN_CACHE, else hasten/ in $XDG_CACHE_HOME or ~/.cache.
+
+    Raises ValueError for a URL.
+    """
+    for name, folder in (("cache.dir", config.dir), ("$HASTEN_CACHE", os.environ.get("HASTEN_CACHE"))):
+        if folder and is_url(folder):
+            raise ValueError(f"{name}={shown(folder)}: the cache is mapped into memory; name a folder of this machine")
+        if folder:
+            return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hasten"
 
 

@@ -49,7 +49,7 @@ def check_run(config: RunConfig) -> list[str]:
         *_sample(config.sample),
         *_network(config.network),
         *_loss(config.loss),
-        *_train(config.train),
+        *_train(config.train, config.sample.batch_size),
         *_infer(config.infer),
         *_observe(config.observe),
         *_distribute(config.distribute),
@@ -151,11 +151,13 @@ def _loss(loss: LossConfig) -> Iterator[str]:
         yield "loss.alpha, loss.beta: one of them must be above 0"
 
 
-def _train(train: TrainConfig) -> Iterator[str]:
+def _train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
     yield from _at_least(0, train, "train", "seed", "weight_decay", "clip_norm", "lookahead", "poly_power")
     yield from _at_least(0, train, "train", "learning_rate_batch")
     yield from _within(1, 10**9, train, "train", "steps")
     yield from _at_least(1, train, "train", "validate_every", "checkpoint_every", "keep_checkpoints", "accumulate")
+    if batch_size is not None and train.accumulate > batch_size >= 1:
+        yield _wrong("train.accumulate", f"must be at most sample.batch_size, {batch_size}", train.accumulate)
     yield from _stages("train.milestones", train.milestones, last=math.inf)
     if train.activations != "all":
         try:

@@ -7,6 +7,7 @@ import difflib
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import nn
 
 from hasten.cache.fingerprint import get_fingerprint
 from hasten.cache.key import cache_dir
+from hasten.cases.listing import first_few
 from hasten.cases.regions import Region, regions_of, with_regions
 from hasten.cases.sources import load_case_set
 from hasten.cases.split import split_cases
@@ -106,7 +108,7 @@ def plan_run(config: RunConfig, plan: Path | None = None, *, world: World | None
     full, decisions = make_plan(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or _check_network(full, case_set.spatial_dims))
     _raise(memory_mistakes(
-        full, num_channels=len(case_set.channels), num_outputs=len(case_set.regions or case_set.labels), device=device,
+        full, fingerprint, num_outputs=len(case_set.regions or case_set.labels), device=device,
         num_ranks=world.size if world is not None else 1,
     ))  # fmt: skip
     return Planned(
@@ -117,8 +119,17 @@ def plan_run(config: RunConfig, plan: Path | None = None, *, world: World | None
         train=train,
         validation=validation,
         device=device,
-        warnings=sampled_warnings(fingerprint),
+        warnings=(*_left_out(case_set, train, validation), *sampled_warnings(fingerprint)),
     )
+
+
+def _left_out(case_set: CaseSet, train: Sequence[Case], validation: Sequence[Case]) -> tuple[str, ...]:
+    """A warning where a split leaves cases out."""
+    used = {case.id for case in (*train, *validation)}
+    left = [case.id for case in case_set.cases if case.id not in used]
+    if not left:
+        return ()
+    return (f"data.split: {len(left)} of {len(case_set.cases)} cases are in neither part ({first_few(left)})",)
 
 
 def _raise(mistakes: list[str]) -> None:

@@ -8,6 +8,7 @@ import math
 import psutil
 import torch
 
+from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import RunConfig
 from hasten.config.size import size_text
 
@@ -31,9 +32,11 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def memory_mistakes(
-    config: RunConfig, *, num_channels: int, num_outputs: int, device: torch.device, num_ranks: int = 1
+    config: RunConfig, fingerprint: Fingerprint, *, num_outputs: int, device: torch.device, num_ranks: int = 1
 ) -> list[str]:
     """Sizes in a full configuration that no step could hold in all the memory of `device`, with what would fit.
+
+    And spacings at which a case does not fit into host memory while it is prepared.
 
     Lower bounds only: float32 images and uint8 labels of a batch, scores of a window, weights and gradients of the
     convolutions between levels. What passes may still be too much.
@@ -44,7 +47,7 @@ def memory_mistakes(
     assert window is not None
     assert batch_size is not None
     assert channels is not None
-    total = _total_memory(device)
+    num_channels, total = len(fingerprint.channels), _total_memory(device)
     has = f"{device} has {size_text(total)}"
     voxels = f"use {total // (4 * num_channels + 1)} voxels at most, and fewer with what a step needs besides"
     sample = math.prod(patch) * (4 * num_channels + 1)
@@ -60,6 +63,12 @@ def memory_mistakes(
     scores = 4 * math.prod(window) * (num_channels + num_outputs)
     if window != patch and scores > total:
         mistakes.append(f"infer.patch: one window of {list(window)} takes {size_text(scores)}, but {has}; {voxels}")
+    host, case = _total_memory(torch.device("cpu")), int(4 * num_channels * _largest_case(config, fingerprint))
+    if case > host:
+        mistakes.append(
+            f"prepare.spacing: with voxels of {list(config.prepare.spacing or ())} mm the largest case takes "
+            f"{size_text(case)}, but the host has {size_text(host)}; use coarser voxels"
+        )
     weights = sum(2 * 4 * 9 * fine * coarse for fine, coarse in itertools.pairwise(channels)) // num_ranks
     if weights > total:
         mistakes.append(
@@ -67,6 +76,16 @@ def memory_mistakes(
             f"{has}; use fewer"
         )
     return mistakes
+
+
+def _largest_case(config: RunConfig, fingerprint: Fingerprint) -> float:
+    """Voxels of the largest prepared case, or a part of them where its surroundings may be cropped before."""
+    spacing = config.prepare.spacing or (0.0, 0.0, 0.0)
+    voxels = max(
+        math.prod(size * at / (wanted or at) for size, at, wanted in zip(shape, spacings, spacing, strict=True))
+        for shape, spacings in zip(fingerprint.shapes, fingerprint.spacings, strict=True)
+    )
+    return voxels * (0.1 if config.prepare.crop_foreground else 1.0)
 
 
 def _total_memory(device: torch.device) -> int:

@@ -37,6 +37,8 @@ _BEAT_S = 15.0
 """Seconds between renewals."""
 _STALE_S = 180.0
 """Far above a beat: a file server may show a time that is a minute old."""
+_TRIES = 1000
+"""To create a lock file, of one process among many."""
 _HALF_WRITTEN_S = 1.0
 """How long a lock file may be without content, as its owner has only just created it."""
 
@@ -91,7 +93,7 @@ def run_lock(out: Path, *, resume: bool, patient: bool = False) -> Iterator[None
 
 def _claim(out: Path, deadline: float) -> tuple[int, str]:
     """The open lock file, now this process's, and its token. Raises ValueError for an owner that is alive."""
-    lock, waits = out / LOCK, False
+    lock, waits, tries = out / LOCK, False, 0
     while True:
         out.mkdir(parents=True, exist_ok=True)
         path, owner = _owner(lock)
@@ -108,7 +110,11 @@ def _claim(out: Path, deadline: float) -> tuple[int, str]:
             mine = lock if owner is None else lock.with_name(f"{LOCK}.{owner.token}")
             handle, token = _create(mine)
         except (FileExistsError, FileNotFoundError):
-            continue  # another process was faster, or removed the empty folder
+            # Another process was faster, or removed the empty folder; but /proc, say, never takes a file.
+            tries += 1
+            if tries > _TRIES:
+                raise
+            continue
         if owner is not None:
             _, last = _owner(lock)
             if last is None or last.token != token:
