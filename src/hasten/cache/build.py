@@ -157,7 +157,7 @@ def _fill(
     if constant:
         log.warning(
             "%s: %d cases have a channel of one value, once prepared, from which nothing is learned: %s; check these "
-            "files and prepare.intensity", case_set.source, len(constant), first_few(constant),
+            "files, prepare.intensity and prepare.window", case_set.source, len(constant), first_few(constant),
         )  # fmt: skip
     body = {
         "name": case_set.name,
