@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from hasten.cases.phantom import write_phantoms
 from hasten.cli.slurm import app
 from hasten.distribute.slurm.jobs import script_path
 from tests.distribute.slurm.fakes import calls, fake, only_fakes
@@ -23,7 +24,8 @@ def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def run_yaml(tmp_path: Path) -> Path:
     path = tmp_path / "run.yaml"
-    path.write_text(f"data: {{source: {tmp_path}}}\nsample: {{batch_size: 8}}\n")
+    source = write_phantoms(tmp_path / "set", num_cases=2, shape=(16, 24, 24))
+    path.write_text(f"data: {{source: {source}}}\nsample: {{batch_size: 8}}\n")
     return path
 
 
@@ -88,6 +90,8 @@ def test_a_dry_run_says_what_to_do_next(bin_: Path, run_yaml: Path, tmp_path: Pa
         (("--gpus-per-node", "4", "train.stepz=3"), "did you mean train.steps"),
         (("--gpus-per-node", "3"), "can't be dealt among 3"),
         (("--gpus-per-node", "4", "--time", ""), "--time ''"),
+        (("--gpus-per-node", "4", "--time", "nonsense"), "--time 'nonsense': no time limit of SLURM's"),
+        (("--gpus-per-node", "4", "data.source=."), "no known layout"),
         (("--gpus-per-node", "4", "--sbatch-arg", "x"), "--sbatch-arg 'x'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -79,7 +80,10 @@ def submit(
     full = shape_of(nodes=nodes, gpus_per_node=gpus_per_node, tasks_per_node=tasks_per_node)
     shapes = [full] if sweep is None else sweep_of(sweep, full, most_nodes=nodes)
     config = config_from(source, overrides or [])
+    if time is not None and not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", time):
+        raise ValueError(f"--time {time!r}: no time limit of SLURM's; give minutes, HH:MM:SS or D-HH:MM:SS")
 
+    from hasten.cases.sources import load_case_set
     from hasten.config.url import is_url
     from hasten.distribute.slurm.script import Request
     from hasten.distribute.slurm.submit import submit as submitted
@@ -100,6 +104,8 @@ def submit(
     )
     if not is_url(config.data.source) and not Path(config.data.source).exists():
         echo(f"warning: {config.data.source} is not seen from here; the nodes must see it", fg="yellow", err=True)
+    elif not is_url(config.data.source):
+        load_case_set(config.data.source, config.data.spatial_dims)  # a mistake is told now, not by a queued job
     jobs = []
     for job in submitted(config, out, shapes, request, mode=sweep_mode, dry_run=dry_run):
         jobs.append(job)
