@@ -104,13 +104,19 @@ def test_a_machine_that_slows_down_half_way() -> None:
 
 
 def test_validations_take_a_fifth_at_most_or_a_half_where_a_target_waits_for_them() -> None:
-    run = Simulated(seconds=600.0, step_s=[0.2], validation_s=10.0)
+    run = Simulated(seconds=300.0, step_s=[0.2], validation_s=10.0)
     run.run()
-    assert (run.validations - 1) * 10.0 <= 0.2 * 600
-    waiting = Simulated(seconds=600.0, step_s=[0.2], validation_s=10.0, has_target=True)
+    assert (run.validations - 1) * 10.0 <= 0.2 * 300
+    waiting = Simulated(seconds=300.0, step_s=[0.2], validation_s=10.0, has_target=True)
     waiting.run()
     assert waiting.validations > run.validations
-    assert waiting.now <= 606
+    assert waiting.now <= 303
+
+
+def test_validations_that_fit_beside_the_whole_schedule_are_all_made() -> None:
+    run = Simulated(seconds=650.0, step_s=[0.2], validation_s=10.0)
+    run.run()
+    assert (run.steps, run.validations) == (STEPS, STEPS // EVERY)
 
 
 def test_no_time_to_train_is_an_error_that_says_where_it_went() -> None:

@@ -56,6 +56,8 @@ class TimeLimit:
     def __post_init__(self) -> None:
         self.over = False
         """Whether no further step fits."""
+        self._all_fits = True
+        """Whether the rest of the schedule and its validations fit as they are."""
         self._step_s = 0.0
         self._validating_s = 0.0
         self._share = _TARGET_SHARE if self.has_target else _VALIDATION_SHARE
@@ -110,7 +112,9 @@ class TimeLimit:
         self._step_s += max(0.25, 1 / self._looks) * (measured - self._step_s)
         self._mark = (step, trained_s)
         left = self.left_s - self.closing_s - self.validation_s
-        left -= min(self._validations_left(step) * self.validation_s, self._share * max(0.0, left))
+        validations = self._validations_left(step) * self.validation_s
+        self._all_fits = left - validations >= self._step_s * (self.paced.steps - self.paced.position(step))
+        left -= validations if self._all_fits else min(validations, self._share * max(0.0, left))
         after = min(int(_LOOK_S / self._step_s), 2 * (step - first))
         return math.floor(left / self._step_s), step + max(1, after)
 
@@ -120,12 +124,15 @@ class TimeLimit:
         return math.ceil(self.paced.steps / every) - 1 - int(self.paced.position(step) // every)
 
     def allows_validation(self, trained_s: float) -> bool:
-        """Whether a validation before the last one fits: beside the last one, and as a share of the time so far."""
+        """Whether a validation before the last one fits: beside the last one, and as a share of the time so far.
+
+        The share does not matter where there is time for the whole schedule with all its validations.
+        """
         if self.seconds is None:
             return True
         fits = self.left_s - self.closing_s > 2 * self.validation_s
         spent = self._validating_s + self.validation_s
-        fits &= spent <= self._share * (spent + trained_s)
+        fits &= self._all_fits or spent <= self._share * (spent + trained_s)
         return from_first(self.world, fits)
 
     def validated(self, seconds: float) -> None:

@@ -191,13 +191,14 @@ def test_the_rank_that_hangs_is_the_one_that_is_named(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 def test_the_rank_that_is_stopped_is_the_one_that_is_named(tmp_path: Path) -> None:
     """It can't end itself, nor does it hear a SIGTERM."""
+    before = set(psutil.Process().children())  # of other tests, such as a tracker's server
     code, told = start(tmp_path, faults="stop@1:6", stall_s=3.0)
     assert code == 124
     lines = told.splitlines()
     assert lines[0].startswith("error: rank 1 of 2 on ")
     assert lines[0].endswith("failed first: it was stopped (SIGSTOP) and not continued")
     assert lines[1].endswith(": ended as rank 1 was gone") or lines[1].endswith(": waited for rank 1 after step 6")
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= before
 
 
 @pytest.mark.slow
