@@ -13,7 +13,7 @@ from hasten.config.load import load_run
 from hasten.config.plan import GIVEN
 from hasten.config.schema import RunConfig, TrainConfig
 from hasten.engine.infer import padded_size
-from hasten.engine.job import _left_out, build_net, inference_of, pick_device, plan_run, plan_to_dict
+from hasten.engine.job import build_net, inference_of, left_out, pick_device, plan_run, plan_to_dict
 from hasten.engine.shortage import memory_mistakes
 from hasten.observe.rundir import write_json
 
@@ -349,6 +349,6 @@ def test_a_limit_of_memory_refuses_nothing_below_it(source: Path, monkeypatch: p
 
 def test_cases_that_a_split_leaves_out_are_told(source: Path) -> None:
     planned = plan_run(config_of(source))
-    assert not any("neither part" in each for each in planned.warnings)
-    (warning,) = _left_out(planned.case_set, planned.train[1:], planned.validation)
-    assert warning == f"data.split: 1 of 5 cases are in neither part ({planned.train[0].id})"
+    assert not any("leaves out" in each for each in planned.warnings)
+    (warning,) = left_out(planned.case_set, planned.train[1:], planned.validation)
+    assert f"data.split leaves out 1 of 5 cases ({planned.train[0].id}); add them to" in warning

@@ -119,17 +119,18 @@ def plan_run(config: RunConfig, plan: Path | None = None, *, world: World | None
         train=train,
         validation=validation,
         device=device,
-        warnings=(*_left_out(case_set, train, validation), *sampled_warnings(fingerprint)),
+        warnings=(*left_out(case_set, train, validation), *sampled_warnings(fingerprint)),
     )
 
 
-def _left_out(case_set: CaseSet, train: Sequence[Case], validation: Sequence[Case]) -> tuple[str, ...]:
+def left_out(case_set: CaseSet, train: Sequence[Case], validation: Sequence[Case]) -> tuple[str, ...]:
     """A warning where a split leaves cases out."""
     used = {case.id for case in (*train, *validation)}
     left = [case.id for case in case_set.cases if case.id not in used]
     if not left:
         return ()
-    return (f"data.split: {len(left)} of {len(case_set.cases)} cases are in neither part ({first_few(left)})",)
+    where = f"{case_set.source}: data.split leaves out {len(left)} of {len(case_set.cases)} cases ({first_few(left)})"
+    return (f"{where}; add them to a part of splits_final.json, or use another data.split.by",)
 
 
 def _raise(mistakes: list[str]) -> None:

@@ -19,7 +19,7 @@ from hasten.distribute.parts import CaseParts, part_table
 from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.allocator import keep_freed_memory
 from hasten.engine.foreground import check_labelled, training_range
-from hasten.engine.job import Planned, build_net, plan_run, with_train
+from hasten.engine.job import Planned, build_net, left_out, plan_run, with_train
 from hasten.engine.measure import Engaged
 from hasten.engine.parts import Parts, build_parts
 from hasten.engine.ranks import rank_mistakes, share_of
@@ -99,9 +99,10 @@ def arena_of(planned: Planned, *, send: bool = False, tick: Tick | None = None) 
 
 def _labelled(planned: Planned, arena: Arena) -> Planned:
     """The same with what the prepared label maps tell. Raises ValueError where nothing is labelled."""
+    parts = planned.case_set, planned.train, planned.validation
     return replace(
         planned,
-        warnings=check_labelled(planned.case_set, arena, planned.train, planned.validation),
+        warnings=(*left_out(*parts), *check_labelled(planned.case_set, arena, planned.train, planned.validation)),
         foreground=training_range(arena, planned.train, planned.case_set.spatial_dims),
     )
 
