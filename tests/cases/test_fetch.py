@@ -182,7 +182,7 @@ def test_a_damaged_copy_is_fetched_anew(server: Served, tmp_path: Path, caplog: 
     assert f"{path}: has {len(CONTENT) - 1} bytes, not {len(CONTENT)}" in caplog.text
     times = path.stat()
     with path.open("r+b") as file:
-        file.write(b"x" + CONTENT[1:3])
+        file.write(bytes([CONTENT[0] ^ 1]) + CONTENT[1:3])
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert get(server, tmp_path).how == "kept"  # the size and the time are right: only the hash can tell
     assert get(server, tmp_path, verify=True).how == "new"
