@@ -173,7 +173,10 @@ class Loop:
         path = self.out / METRICS_JSONL
         kept: list[dict[str, Any]] | None = None
         if self.world.first:
-            kept = [record for record in read_jsonl(path) if record.get("step", 0) <= self.first]
+            try:
+                kept = [record for record in read_jsonl(path) if record.get("step", 0) <= self.first]
+            except TypeError:
+                raise ValueError(f"{path}: has a step that is no number; mend or delete that line") from None
             write_jsonl(path, kept)
         for record in from_first(self.world, kept):
             value = record.get(self.train.metric)

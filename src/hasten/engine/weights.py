@@ -96,6 +96,9 @@ def describe_mismatch(here: Mapping[str, Any], saved: Mapping[str, Any]) -> str 
         for name in here
         if name in saved and _shape(here[name]) != _shape(saved[name])
     }
+    odd = [name for name in here if isinstance(saved.get(name), Tensor) and _is_odd(here[name], saved[name])]
+    if odd:
+        return f"{_counted(odd)} of complex numbers or without any: {_few(odd)}; likely a file that was altered"
     if not (missing or unexpected or shapes):
         return None
     parts = []
@@ -108,6 +111,10 @@ def describe_mismatch(here: Mapping[str, Any], saved: Mapping[str, Any]) -> str 
         parts.append(f"{_counted(listed)} of another shape: {_few(listed)}")
     causes = _causes(here, saved, missing, unexpected, shapes)
     return "; ".join([*parts, f"likely {' and '.join(causes)}"])
+
+
+def _is_odd(here: Tensor, saved: Tensor) -> bool:
+    return saved.is_meta or saved.is_complex() != here.is_complex()
 
 
 def _causes(
