@@ -185,7 +185,5 @@ def test_a_weight_that_does_not_load_is_an_error_with_the_files_name() -> None:
 def test_weights_that_are_no_real_numbers_are_refused(change: Any) -> None:
     network = torch.nn.Linear(2, 3)
     state = {name: change(value) for name, value in network.state_dict().items()}
-    with pytest.raises(
-        ValueError, match=r"best.pt: of another network \(2 .* or without any: weight"
-    ):
+    with pytest.raises(ValueError, match=r"best.pt: of another network \(2 .* or without any: weight"):
         load_weights(network, state, where="best.pt")
