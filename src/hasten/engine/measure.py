@@ -227,7 +227,8 @@ def faster_compiled(
     if not agrees(traces["compiled"], traces["eager"]):
         found, wanted = ("loss {:.4g} and gradient norm {:.4g}".format(*traces[name]) for name in ("compiled", "eager"))
         return network, Engaged(False, f"compiled it gives {found}, eager {wanted}")
-    certain = gain.low > 1 + _LEAST and not _doubtful(comparison, probe.device)
+    enough = len(comparison.seconds["compiled"]) >= _ROUNDS[0]
+    certain = enough and gain.low > 1 + _LEAST and not _doubtful(comparison, probe.device)
     if not always and not certain:
         return network, Engaged(False, f"not certainly faster: {figures}")
     return _compiled(network, blocks=blocks), Engaged(True, figures)
