@@ -95,11 +95,11 @@ def measured(config: RunConfig, scratch: Path) -> dict[str, float]:
 def scores(config: RunConfig, weights: Path) -> dict[str, float]:
     import torch
 
+    from hasten.engine.cases import arena_of
     from hasten.engine.infer import infer_labels
     from hasten.engine.job import plan_run
     from hasten.engine.metric import counts_of, dice_of
     from hasten.engine.predict import load_model
-    from hasten.engine.together import arena_of
 
     planned = plan_run(config)
     arena = arena_of(planned)

@@ -17,7 +17,7 @@ from monai.networks.nets import UNet
 import hasten
 from hasten.cache.build import get_arena
 from hasten.engine.job import plan_run
-from hasten.engine.settle import settle_program
+from hasten.engine.sampling import settle_program
 from hasten.engine.update import Update
 from hasten.feed.feed import Feed
 from hasten.optim.average import average_of
@@ -42,8 +42,9 @@ def main(source: str, steps: int = 100, how: str = "hasten", *settings: str) -> 
     update = Update(weights=network, optimizer=optimizer, scaler=scaler, clip_norm=12.0, average=average_of(network))
 
     losses = []
-    # image: (B, C, D, H, W) float32, label: (B, 1, D, H, W) uint8 class index, both on the device.
-    for step, (image, label) in enumerate(Feed(program, device=device, first=0, last=steps)):
+    # A batch holds image (B, C, D, H, W) float32 and label (B, 1, D, H, W) uint8 class index, both on the device.
+    for step, batch in enumerate(Feed(program, last=steps)):
+        image, label = batch["image"], batch["label"]
         with torch.autocast(device.type, dtype=dtype):
             scores = network(image)
         loss = compute_loss(scores.float(), label)

@@ -22,7 +22,7 @@ from hasten.distribute.group import joined
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import detect_world
 from hasten.engine.job import plan_run
-from hasten.engine.settle import settle_program
+from hasten.engine.sampling import settle_program
 from hasten.engine.update import Update
 from hasten.feed.feed import Feed
 from hasten.nets.over_ranks import counts_over_ranks
@@ -62,8 +62,9 @@ def main(source: str, steps: int = 100, *settings: str) -> list[list[float]]:
         torch.manual_seed(0)
         segmenter = Player(inputs, classes, 1, build_strategy(shared, world), device)
         critic = Player(inputs + classes, 1, 2, build_strategy(shared, world), device)
-        # This process's share: image (B, C, D, H, W) float32, label (B, 1, D, H, W) uint8 class index.
-        for step, (image, label) in enumerate(Feed(program, device=device, first=0, last=steps)):
+        # This process's share of a batch: image (B, C, D, H, W) float32, label (B, 1, D, H, W) uint8 class index.
+        for step, batch in enumerate(Feed(program, last=steps)):
+            image, label = batch["image"], batch["label"]
             target, yes = label[:, 0].long(), image.new_ones(len(image))
             # The segmenter's turn: gradients go through the critic and leave none in it, nor does it exchange any.
             critic.update.weights.requires_grad_(False)

@@ -19,7 +19,7 @@ from hasten.cache.build import get_arena
 from hasten.engine.infer import infer_labels
 from hasten.engine.job import inference_of, plan_run
 from hasten.engine.metric import dice_of, overlap_counts
-from hasten.engine.settle import settle_program
+from hasten.engine.sampling import settle_program
 from hasten.feed.feed import Feed
 
 
@@ -45,8 +45,9 @@ def main(source: str, steps: int = 100, *settings: str) -> float:
 
     network = my_network(arena.num_channels, arena.num_classes).to(device)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    # image: (B, C, D, H, W) float32, label: (B, 1, D, H, W) uint8 class index, both on the device.
-    for step, (image, label) in enumerate(Feed(program, device=device, first=0, last=steps), start=1):
+    # A batch holds image (B, C, D, H, W) float32 and label (B, 1, D, H, W) uint8 class index, both on the device.
+    for step, batch in enumerate(Feed(program, last=steps), start=1):
+        image, label = batch["image"], batch["label"]
         loss = cross_entropy(network(image), label[:, 0].long())
         optimizer.zero_grad()
         loss.backward()

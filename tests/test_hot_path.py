@@ -23,8 +23,6 @@ FILES = sorted(
 
 ALLOWED: set[tuple[str, str]] = {
     # The CPU's own renderer: what it reads lies in host memory, and reading it is how it skips what was not drawn.
-    ("sample/host.py", "render_on_host"),
-    ("sample/host.py", "_augment"),
     ("augment/host.py", "_applied"),
     ("augment/host.py", "_Reader._group"),
     ("augment/host.py", "_Reader._between"),
@@ -42,8 +40,10 @@ ALLOWED: set[tuple[str, str]] = {
     ("augment/store.py", "common_size"),
     ("augment/store.py", "_volume"),
     # Only where cases lie on the disk, and the host draws and makes their samples: the tensors are its own.
-    ("sample/ahead.py", "read_ahead"),
-    ("sample/mixed.py", "MixedProgram.host_batches"),
+    ("augment/read_ahead.py", "read_ahead"),
+    # Only where transforms run on whole cases, or whole samples are handed over: the host draws and reads its own.
+    ("augment/program.py", "Segment._prepared"),
+    ("augment/program.py", "_whole"),
 }
 """(file below src/hasten, qualified function): work that is done once, outside the step. Say why beside each."""
 

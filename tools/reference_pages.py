@@ -151,7 +151,7 @@ def _type(kind: Any) -> str:
         return f"[{', '.join(_type(one) for one in inner)}]"
     if origin is dict:
         return f"{_type(inner[0])} to {_type(inner[1])}"
-    plain = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
+    plain = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`", Any: "value"}
     return plain.get(kind, getattr(kind, "__name__", str(kind)))
 
 

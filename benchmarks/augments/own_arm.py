@@ -1,4 +1,4 @@
-"""Hasten's arm of `benchmarks.augment`: the ready chains, bound to the same cases in memory."""
+"""Hasten's arm of `benchmarks.augment`: the preset chains, bound to the same cases in memory."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from benchmarks.augments.patches import Brats, Case, Nnunet, Spleen, Tiles
 from hasten.augment.colour import ColorJitter
 from hasten.augment.crop import SpatialCrop
 from hasten.augment.grid import Flip
-from hasten.augment.program import ChainProgram, make_chain_program
-from hasten.augment.ready import brats_chain, nnunet_chain, pathology_chain, spleen_chain
-from hasten.augment.store import Store, store_of_items
+from hasten.augment.make_program import Cases, make_program
+from hasten.augment.presets import brats_chain, nnunet_chain, pathology_chain, spleen_chain
+from hasten.augment.program import Program
+from hasten.augment.store import store_of_items
+from hasten.cache.arena import Store
 
 
-def nnunet(cases: Sequence[Case], work: Nnunet, *, compile: bool, cache: Path | None = None) -> ChainProgram:
+def nnunet(cases: Sequence[Case], work: Nnunet, *, compile: bool, cache: Path | None = None) -> Program:
     crop = SpatialCrop(size=work.patch)
     chain = nnunet_chain(work.patch, crop=crop, rotate_deg=work.rotate_deg)
-    return make_chain_program(chain, stored(cases), batch_size=work.batch, compile=compile, cache_dir=cache)
+    return make_program(chain, Cases(store=stored(cases)), batch_size=work.batch, compile=compile, cache_dir=cache)
 
 
-def spleen(cases: Sequence[Case], work: Spleen, *, compile: bool, cache: Path | None = None) -> ChainProgram:
+def spleen(cases: Sequence[Case], work: Spleen, *, compile: bool, cache: Path | None = None) -> Program:
     chain = spleen_chain(work.patch, num_samples=work.samples)
     size = work.cases * work.samples
-    return make_chain_program(chain, stored(cases), batch_size=size, compile=compile, cache_dir=cache)
+    return make_program(chain, Cases(store=stored(cases)), batch_size=size, compile=compile, cache_dir=cache)
 
 
-def brats(cases: Sequence[Case], work: Brats, *, compile: bool, cache: Path | None = None) -> ChainProgram:
+def brats(cases: Sequence[Case], work: Brats, *, compile: bool, cache: Path | None = None) -> Program:
     chain = brats_chain(work.patch)
-    return make_chain_program(chain, stored(cases), batch_size=work.batch, compile=compile, cache_dir=cache)
+    return make_program(chain, Cases(store=stored(cases)), batch_size=work.batch, compile=compile, cache_dir=cache)
 
 
-def tiles(images: Sequence[torch.Tensor], work: Tiles, *, compile: bool, cache: Path | None = None) -> ChainProgram:
+def tiles(images: Sequence[torch.Tensor], work: Tiles, *, compile: bool, cache: Path | None = None) -> Program:
     jitter = ColorJitter(
         keys=("image",), brightness=work.brightness, contrast=work.contrast, saturation=work.saturation, hue=work.hue
     )
@@ -45,7 +47,7 @@ def tiles(images: Sequence[torch.Tensor], work: Tiles, *, compile: bool, cache: 
     chain = replace(pathology_chain(), ops=(jitter, *flips, *others))
     rows = [(f"tile {number}", {"image": image.numpy()}) for number, image in enumerate(images)]
     store = store_of_items(rows, ["image"])
-    return make_chain_program(chain, store, batch_size=work.batch, compile=compile, cache_dir=cache)
+    return make_program(chain, Cases(store=store), batch_size=work.batch, compile=compile, cache_dir=cache)
 
 
 def stored(cases: Sequence[Case]) -> Store:
@@ -57,6 +59,6 @@ def stored(cases: Sequence[Case]) -> Store:
     return store_of_items(rows, ["image", "label"])
 
 
-def stream(program: ChainProgram) -> Iterator[dict[str, torch.Tensor]]:
+def stream(program: Program) -> Iterator[dict[str, torch.Tensor]]:
     """Batches without end."""
     return program.batches(0, 10**9)

@@ -92,31 +92,25 @@ def run(data: Path, cache: Path, share: float, limit: int, steps: int) -> dict[s
         place = control_group()
         assert place is not None
         (place / "cgroup.procs").write_text(str(os.getpid()))
-    import torch
 
     from benchmarks.feed import make_step
-    from benchmarks.ours.feed import sample_config
+    from benchmarks.ours.feed import default_program, sample_config
     from benchmarks.tasks import prepare_config
     from hasten.cache.build import get_arena
-    from hasten.cache.homes import at_home
     from hasten.cases.sources import load_case_set
     from hasten.config.schema import CacheConfig
     from hasten.feed.feed import Feed
-    from hasten.sample.program import BatchSpec, make_program
 
-    cpu = torch.device("cpu")
     cases, spec = load_case_set(data), prepare_config("ct", SPACING)
     size = get_arena(cases, spec, CacheConfig(dir=str(cache), home="file")).num_bytes
-    (folder,) = (cache / "arena").iterdir()
-    arena = at_home(folder, CacheConfig(dir=str(cache), ram=f"{int(share * size)}B"), cpu)
-    shape = BatchSpec(sample=sample_config(PATCH, BATCH), num_channels=1, spatial_dims=3)
-    program = make_program(shape, arena.tables, tuple(range(len(cases.cases))), 0, compile=False, pages=arena.pages)
+    arena = get_arena(cases, spec, CacheConfig(dir=str(cache), ram=f"{int(share * size)}B"))
+    program = default_program(arena, sample_config(PATCH, BATCH))
     step = make_step(argparse.Namespace(device="cpu"), 2)
 
     def timed(first: int, count: int, work: Any) -> float:
         begin = time.perf_counter()
-        for batch in Feed(program, device=cpu, first=first, last=first + count):
-            work(batch)
+        for batch in Feed(program, first=first, last=first + count):
+            work((batch["image"], batch["label"]))
         return BATCH * count / (time.perf_counter() - begin)
 
     timed(0, 2, step)

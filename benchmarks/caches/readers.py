@@ -65,8 +65,9 @@ def read(data: Path, cache: Path) -> None:
 
     before = taken()
     arena = own_arena(data, cache, home="file")
-    arena.tables.image.view(arena.tables.label.dtype).sum()
-    arena.tables.label.sum()
+    label = arena.store.values["label"]
+    arena.store.values["image"].view(label.dtype).sum()
+    label.sum()
     voxels = sum(math.prod(shape) for shape in arena.shapes)
     print(json.dumps({"before": before, "bytes": arena.num_bytes, "voxels": voxels}), flush=True)
     sys.stdin.readline()  # stay, so that all readers are measured together

@@ -46,16 +46,14 @@ def measure(data: Path, folder: Path, rounds: int, quick: bool) -> Outcome:
 
 
 def arena(data: Path, cache: Path) -> Callable[[], object]:
+    from benchmarks.ours.feed import default_program
     from hasten.config.schema import SampleConfig
-    from hasten.sample.program import BatchSpec, make_program
 
     off = {f"{name}_prob": 0.0 for name in ("affine", "brightness", "contrast", "gamma", "noise")}
     sample = SampleConfig(patch=(32, 80, 80), batch_size=4, flip_prob=(0.0, 0.0, 0.0), **off)
 
     def once() -> object:
-        found = own_arena(data, cache, home="file")
-        spec = BatchSpec(sample=sample, num_channels=found.num_channels, spatial_dims=3, spacing=SPACING)
-        return make_program(spec, found.tables, tuple(range(len(found.ids))), 0, compile=False, pages=found.pages)(0)
+        return default_program(own_arena(data, cache, home="file"), sample, spacing=SPACING)(0)
 
     return once
 
@@ -96,8 +94,6 @@ WORKERS: dict[str, Callable[[Path, Path], Callable[[], object]]] = {
 def main() -> None:
     worker, data, cache = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     # Everything that the arms import, so that none of it is counted.
-    import hasten.cache.build
-    import hasten.sample.program  # noqa: F401
 
     if worker != "arena":
         import monai.data

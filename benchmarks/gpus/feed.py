@@ -27,9 +27,10 @@ from benchmarks.gpus.sheet import Sheet
 from benchmarks.gpus.timing import turns
 from benchmarks.harness import Claim, median_ratio
 from hasten.augment.crop import SpatialCrop
-from hasten.augment.program import ChainProgram, make_chain_program
-from hasten.augment.ready import nnunet_chain
-from hasten.feed.chained import ChainFeed
+from hasten.augment.make_program import Cases, make_program
+from hasten.augment.presets import nnunet_chain
+from hasten.augment.program import Program
+from hasten.feed.feed import Feed
 
 GOAL = 1.03
 WORKS = {"mlperf": Nnunet(side=128, batch=2), "spleen": Nnunet(side=96, batch=16)}
@@ -62,17 +63,18 @@ def compiled(sheet: Sheet, name: str, work: Nnunet, cases: list[Case]) -> None:
         figures(sheet, name, work, cases, program)
 
 
-def figures(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], program: ChainProgram) -> None:
+def figures(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], program: Program) -> None:
     kind = "compiled" if program.compiled else "eager"
     sheet.attempt(f"{name}: overhead, {kind}", 4, lambda: overhead(sheet, name, work, kind, program))
     sheet.attempt(f"{name}: batches, {kind}", 4, lambda: batches(sheet, name, work, cases, kind, program))
     sheet.attempt(f"{name}: waits, {kind}", 2, lambda: count_waits(sheet, name, work, cases, kind, program))
 
 
-def own_program(cases: list[Case], work: Nnunet, device: torch.device, *, compile: bool) -> ChainProgram:
+def own_program(cases: list[Case], work: Nnunet, device: torch.device, *, compile: bool) -> Program:
     """Over the cases in memory of the device."""
     chain = nnunet_chain(work.patch, crop=SpatialCrop(size=work.patch), rotate_deg=work.rotate_deg)
-    return make_chain_program(chain, stored(cases), batch_size=work.batch, device=device, compile=compile)
+    store = stored(cases).to(device)
+    return make_program(chain, Cases(store=store), batch_size=work.batch, device=device, compile=compile)
 
 
 def their_batches(cases: list[Case], work: Nnunet, device: torch.device) -> Iterator[Any]:
@@ -80,7 +82,7 @@ def their_batches(cases: list[Case], work: Nnunet, device: torch.device) -> Iter
     return monai_arm.nnunet(there, work, loader="inline")
 
 
-def batches(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], kind: str, program: ChainProgram) -> None:
+def batches(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], kind: str, program: Program) -> None:
     """Milliseconds a batch, the arms in turns."""
     theirs, made = their_batches(cases, work, sheet.device), program.batches(0, ENDLESS)
     ours = f"hasten {kind}"
@@ -92,7 +94,7 @@ def batches(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], kind: str,
     sheet.keep({f"{name}/batch, monai beside {ours}_ms": times["monai"], f"{name}/batch, {ours}_ms": times[ours]})
 
 
-def count_waits(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], kind: str, program: ChainProgram) -> None:
+def count_waits(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], kind: str, program: Program) -> None:
     """How often the host waits for the card within a batch."""
     if not sheet.cuda:
         sheet.skip(f"{name}: waits", "only a CUDA device says when it is waited for")
@@ -115,13 +117,13 @@ def waits_of(call: Callable[[], object]) -> int:
     return sum("synchronizing" in str(warning.message) for warning in caught)
 
 
-def overhead(sheet: Sheet, name: str, work: Nnunet, kind: str, program: ChainProgram) -> None:
+def overhead(sheet: Sheet, name: str, work: Nnunet, kind: str, program: Program) -> None:
     """Steps on fresh batches over steps on a fixed one."""
     net = net_named(name, quick=sheet.quick)
     rung = next(rung for rung in RUNGS if rung.name == "hasten")
     step, (image, label) = make_step(rung, net, work.batch, sheet.device)
     number = itertools.count()
-    feed = iter(ChainFeed(program, device=sheet.device, last=ENDLESS))
+    feed = iter(Feed(program, last=ENDLESS))
     times = turns(
         {"floor": lambda: step(image, label, next(number)), "fed": lambda: step(*pair(next(feed)), next(number))},
         sheet.device, rounds=2 if sheet.quick else 7, repeats=1 if sheet.quick else 8, warmup=2,

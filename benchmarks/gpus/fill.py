@@ -75,5 +75,5 @@ def arena(sheet: Sheet, data: Path, cache: CacheConfig) -> None:
     times = interleave({name: partial(seconds_of, call, device) for name, call in arms.items()}, rounds)
     sheet.keep({f"arena to the device from {name}_GB/s": [size / value / 1e9 for value in values]
                 for name, values in times.items()})  # fmt: skip
-    same = torch.equal(pageable.tables.image.cpu(), ram.tables.image.cpu())
+    same = torch.equal(pageable.store.values["image"].cpu(), ram.store.values["image"].cpu())
     sheet.claim(Claim.at_most("arena: voxels that differ on the device", float(not same), 0))

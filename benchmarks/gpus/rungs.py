@@ -12,6 +12,7 @@ from monai.losses import DiceCELoss
 from torch import Tensor, nn
 
 from benchmarks.gpus.nets import Net, batch_of, build
+from hasten.augment.program import Segment
 from hasten.config.schema import LossConfig, TrainConfig
 from hasten.engine.capture import WARM_UP, CapturedStep
 from hasten.engine.precision import autocast, scaler_for, tensor_cores
@@ -21,7 +22,6 @@ from hasten.nets.build import build_loss
 from hasten.nets.surgery.operate import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
-from hasten.sample.program import BatchProgram
 
 RATE = 1e-5
 
@@ -132,7 +132,7 @@ def _own(rung: Rung, network: nn.Module, device: torch.device, *, backend: str =
 
 def _captured(step: TrainStep, image: Tensor, label: Tensor, told: str) -> Ready:
     """The step as one CUDA graph, captured and checked as a run's is."""
-    captured = CapturedStep(step=step, program=cast(BatchProgram, _Fixed(image, label)), always=True)
+    captured = CapturedStep(step=step, segment=cast(Segment, _Fixed(image, label)), always=True)
     for index in range(WARM_UP + 2):
         captured(index)
     if not captured.engaged:
@@ -142,18 +142,17 @@ def _captured(step: TrainStep, image: Tensor, label: Tensor, told: str) -> Ready
 
 
 class _Fixed:
-    """What a captured step asks of a batch program, for a batch that is always the same."""
+    """What a captured step asks of a segment, for a batch that is always the same."""
 
     def __init__(self, image: Tensor, label: Tensor) -> None:
-        self.batch, self.tables = (image, label), None
-        self.seed = torch.zeros((), dtype=torch.int64, device=image.device)
-        self.spec = SimpleNamespace(sample=SimpleNamespace(batch_size=image.shape[0]))
+        self.batch, self.batch_size = {"image": image, "label": label}, image.shape[0]
+        self.store = SimpleNamespace(device=image.device)
 
-    def __call__(self, index: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, index: int) -> dict[str, Tensor]:
         return self.batch
 
     def drawn(self, sample: Tensor) -> Tensor:
         return sample
 
-    def render(self, *_: object) -> tuple[Tensor, Tensor]:
+    def rendered(self, draws: object) -> dict[str, Tensor]:
         return self.batch

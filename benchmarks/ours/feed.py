@@ -12,6 +12,10 @@ from benchmarks.peers.feeds import AFFINE_PROB, BRIGHTNESS, GAMMA, NOISE, ROTATE
 from benchmarks.tasks import prepare_config
 
 if TYPE_CHECKING:
+    import torch
+
+    from hasten.augment.program import Program
+    from hasten.cache.arena import Arena
     from hasten.config.schema import SampleConfig
 
 
@@ -36,7 +40,6 @@ def hasten_feed(
     from hasten.config.schema import CacheConfig
     from hasten.engine.job import pick_device
     from hasten.feed.feed import Feed as HastenFeed
-    from hasten.sample.program import BatchSpec, make_program
 
     where = pick_device(device)
     cases = load_case_set(data)
@@ -46,8 +49,7 @@ def hasten_feed(
         home = "device" if where.type == "cuda" else "ram"
         config = CacheConfig(dir=cache, home=home)
         arena = get_arena(cases, prepare_config("mr", None), config, device=str(where))
-    spec = BatchSpec(sample=sample_config(patch, batch_size), num_channels=arena.num_channels, spatial_dims=3)
-    program = make_program(spec, arena.tables, arena.index(tuple(ids)), seed, compile=compile)
+    program = default_program(arena, sample_config(patch, batch_size), seed=seed, device=where, compile=compile)
     if compile and not program.compiled:
         raise RuntimeError(f"the batch program is not compiled: {program.why}")
     done = 0
@@ -55,9 +57,29 @@ def hasten_feed(
     def feed(steps: int) -> Iterator[Batch]:
         nonlocal done
         first, done = done, done + steps
-        yield from HastenFeed(program, device=where, first=first, last=done)
+        for batch in HastenFeed(program, first=first, last=done):
+            yield batch["image"], batch["label"]
 
     return feed
+
+
+def default_program(
+    arena: Arena,
+    sample: SampleConfig,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    compile: bool = False,
+    spacing: tuple[float, float, float] = (1.0, 1.0, 1.0),
+) -> Program:
+    """The default augmentation of all cases of a 3-D arena."""
+    from hasten.augment.make_program import cases_of_arena, make_program
+    from hasten.augment.presets import default_chain
+
+    assert sample.patch is not None
+    chain = default_chain(sample, patch=sample.patch, spatial_dims=3, spacing=spacing)
+    cases = cases_of_arena(arena, 3)
+    return make_program(chain, cases, batch_size=sample.batch_size, seed=seed, device=device, compile=compile)
 
 
 def sample_config(patch: tuple[int, int, int], batch_size: int) -> SampleConfig:

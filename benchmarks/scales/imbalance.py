@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -61,10 +60,7 @@ def _worst(found: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def sizes_of(data: Path) -> list[float]:
     """Voxels of each case of a source."""
-    from hasten.cache.fingerprint import get_fingerprint
     from hasten.cases.sources import load_case_set
-    from hasten.config.schema import CacheConfig
+    from hasten.prepare.fingerprint import take_fingerprint
 
-    with TemporaryDirectory() as folder:
-        fingerprint = get_fingerprint(load_case_set(data), CacheConfig(dir=folder))
-    return [float(prod(shape)) for shape in fingerprint.shapes]
+    return [float(prod(shape)) for shape in take_fingerprint(load_case_set(data)).shapes]

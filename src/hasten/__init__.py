@@ -28,7 +28,7 @@ _HOME = {
     "compile_transforms": "hasten.augment.compile",
     "export_weights": "hasten.engine.export",
     "load_run": "hasten.config.load",
-    "make_plan": "hasten.engine.run",
+    "make_plan": "hasten.engine.job",
     "predict": "hasten.engine.predict",
     "restore_state": "hasten.engine.state",
     "spawn_ddp": "hasten.distribute.spawn",

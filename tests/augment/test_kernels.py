@@ -19,7 +19,8 @@ from hasten.augment.grid import Flip
 from hasten.augment.intensity import Clip, Normalize, ScaleIntensity, ShiftIntensity
 from hasten.augment.kernels import host_kernels
 from hasten.augment.noise import GaussianNoise
-from hasten.augment.program import ChainProgram, make_chain_program
+from hasten.augment.program import Segment
+from tests.augment.stores import bind_store
 from tests.augment.test_program import ALL, chain, store
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
@@ -30,14 +31,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kernels")
 
 
-def made(own: Chain, folder: Path, batch_size: int) -> ChainProgram:
-    return make_chain_program(own, store(3), batch_size=batch_size, compile=True, cache_dir=folder)
+def made(own: Chain, folder: Path, batch_size: int) -> Segment:
+    return bind_store(own, store(3), batch_size=batch_size, compile=True, cache_dir=folder)
 
 
 @needs_compiler
 def test_one_kernel_compiled_once_gives_the_eager_numbers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = chain(3, Flip(prob=0.5), GaussianNoise(prob=0.7))
-    eager, compiled = make_chain_program(own, store(3), batch_size=4), made(own, folder, batch_size=4)
+    eager, compiled = bind_store(own, store(3), batch_size=4), made(own, folder, batch_size=4)
     assert compiled.compiled, compiled.why
     assert "1 of 1 kernels built" in compiled.why
     for step in range(3):
@@ -59,8 +60,8 @@ def test_one_kernel_compiled_once_gives_the_eager_numbers(folder: Path, monkeypa
 @pytest.mark.parametrize("dims", [2, 3])
 def test_all_kernels_give_the_eager_numbers(folder: Path, dims: int) -> None:
     own = chain(dims, *ALL, Gamma(prob=0.5), Gamma(prob=0.5, p_invert_image=1.0, p_retain_stats=0.0))
-    eager = make_chain_program(own, store(dims), batch_size=6)
-    compiled = make_chain_program(own, store(dims), batch_size=6, compile=True, cache_dir=folder)
+    eager = bind_store(own, store(dims), batch_size=6)
+    compiled = bind_store(own, store(dims), batch_size=6, compile=True, cache_dir=folder)
     assert compiled.compiled, compiled.why
     assert len(compiled.kernels.read) == 2
     for step in range(4):
@@ -76,7 +77,7 @@ def test_what_every_sample_goes_through_is_one_kernel(folder: Path) -> None:
         ShiftIntensity(prob=1.0, offsets=(-1, 1)), Clip(a_min=-2.0), Flip(prob=0.5), Clip(a_max=2.0),
     )  # fmt: skip
     own = chain(3, *ops)
-    eager, compiled = make_chain_program(own, store(3), batch_size=4), made(own, folder, batch_size=4)
+    eager, compiled = bind_store(own, store(3), batch_size=4), made(own, folder, batch_size=4)
     assert {place: count for place, (count, _) in compiled.kernels.fused.items()} == {1: 4}
     assert set(compiled.kernels.apply) == {0}
     for step in range(2):
@@ -88,7 +89,7 @@ def test_what_every_sample_goes_through_is_one_kernel(folder: Path) -> None:
 def test_kernels_serve_what_follows_a_stage_that_runs_sample_by_sample(folder: Path) -> None:
     kept = PerSample(transforms=(lambda item: {**item, "image": item["image"] * 2},))
     own = chain(3, kept, ScaleIntensity(prob=1.0, factors=(0.5, 0.5)), ShiftIntensity(prob=1.0, offsets=(1, 1)))
-    eager, compiled = make_chain_program(own, store(3), batch_size=4), made(own, folder, batch_size=4)
+    eager, compiled = bind_store(own, store(3), batch_size=4), made(own, folder, batch_size=4)
     assert list(compiled.kernels.fused) == [1]
     for program in (compiled, replace(compiled, spans=True)):
         assert torch.allclose(program(1)["image"], eager(1)["image"], rtol=1e-5, atol=1e-5)
@@ -136,7 +137,7 @@ def test_without_a_compiler_it_runs_uncompiled_and_says_so(
     monkeypatch.setenv("CXX", str(tmp_path / "none"))
     monkeypatch.setenv("PATH", str(tmp_path))
     own = chain(3, GaussianNoise(prob=1))
-    eager = make_chain_program(own, store(3), batch_size=4)
+    eager = bind_store(own, store(3), batch_size=4)
     with caplog.at_level(logging.WARNING):
         found = made(own, tmp_path, batch_size=4)
     assert not found.compiled
@@ -152,6 +153,6 @@ def test_a_damaged_library_does_not_stop_it(folder: Path, tmp_path: Path, caplog
     shutil.copytree(folder / "kernels", tmp_path / "kernels")
     for path in (tmp_path / "kernels").glob("*.pt2"):
         path.write_bytes(path.read_bytes()[:1000])
-    found = host_kernels(make_chain_program(own, store(3), batch_size=4).stages, store(3), tmp_path)
+    found = host_kernels(bind_store(own, store(3), batch_size=4).stages, store(3), tmp_path)
     assert not found.compiled
     assert "uncompiled" in caplog.text

@@ -20,9 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from hasten.augment.chain import Batch, BatchOp, Chain
 from hasten.augment.mix import CutMix, MixUp
 from hasten.augment.op import Drawn
-from hasten.augment.program import make_chain_program
 from hasten.augment.store import store_of_items
 from hasten.sample.random import sample_key
+from tests.augment.stores import bind_store
 
 SIZES = [(9, 14), (7, 10, 6)]
 OPS: list[Any] = [MixUp(keys=("image", "label"), label_keys=("label",), num_classes=4), CutMix()]
@@ -215,8 +215,8 @@ def test_a_chain_mixes_within_its_batches() -> None:
         for number in range(4)
     ]
     chain = Chain(crop=None, ops=(CutMix(prob=0.7),), keys=("image", "label"), label_keys=("label",))
-    own = make_chain_program(chain, store_of_items(items, ["image", "label"]), batch_size=4)
-    plain = make_chain_program(replace(chain, ops=()), store_of_items(items, ["image", "label"]), batch_size=4)
+    own = bind_store(chain, store_of_items(items, ["image", "label"]), batch_size=4)
+    plain = bind_store(replace(chain, ops=()), store_of_items(items, ["image", "label"]), batch_size=4)
     mixed = 0
     for step, batch in enumerate(own.batches(0, 20)):
         assert torch.equal(batch["image"].long(), batch["label"].long())

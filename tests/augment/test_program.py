@@ -19,12 +19,13 @@ from hasten.augment.elastic import Elastic
 from hasten.augment.grid import AxisFlip, AxisSwap, Flip, Mirror, Resize, Rotate90
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.op import op_key, used
-from hasten.augment.program import ChainProgram, make_chain_program
-from hasten.augment.read import Cases
+from hasten.augment.program import Segment
 from hasten.augment.render import render
-from hasten.augment.store import Store, store_of_items
+from hasten.augment.store import store_of_items
+from hasten.cache.arena import Store
 from hasten.sample.random import sample_key
 from tests.augment.examples import EXAMPLES
+from tests.augment.stores import bind_store
 from tests.augment.test_value_ops import NUM_CHANNELS
 
 SIZES = {2: [(1, 20, 26), (1, 31, 18), (1, 17, 17)], 3: [(12, 20, 16), (9, 14, 22), (15, 13, 13)]}
@@ -79,18 +80,12 @@ CHAINS: dict[str, list[Any]] = {
 
 def program(
     dims: int, name: str, *, seed: int = 0, batch_size: int = 5, dtype: Any = np.float16, crop: Any = None
-) -> ChainProgram:
-    return make_chain_program(
-        chain(dims, *CHAINS[name], crop=crop), store(dims, dtype), batch_size=batch_size, seed=seed
-    )
+) -> Segment:
+    return bind_store(chain(dims, *CHAINS[name], crop=crop), store(dims, dtype), batch_size=batch_size, seed=seed)
 
 
-def on_device(own: ChainProgram, draws: Draws) -> Batch:
-    cases = {
-        key: Cases(own.store.values[key], own.store.shape, own.store.offset, own.store.channels[key])
-        for key in own.chain.keys
-    }
-    return render(own.stages, cases, draws, own.store.spatial_dims)
+def on_device(own: Segment, draws: Draws) -> Batch:
+    return render(own.stages, own.stored(), draws, own.store.spatial_dims, {})
 
 
 def equal(one: Batch, other: Batch) -> bool:
@@ -141,8 +136,8 @@ def test_probability_0_is_the_crop_alone_bit_for_bit(dims: int) -> None:
     never = [replace(op, prob=0.0) for op in ALL]
     bare, quiet = chain(dims), chain(dims, *never)
     for crop in (None, SpatialCrop(size=PATCH[dims])):  # type: ignore[arg-type]
-        one = make_chain_program(replace(bare, crop=crop or bare.crop), store(dims), batch_size=5)
-        other = make_chain_program(replace(quiet, crop=crop or bare.crop), store(dims), batch_size=5)
+        one = bind_store(replace(bare, crop=crop or bare.crop), store(dims), batch_size=5)
+        other = bind_store(replace(quiet, crop=crop or bare.crop), store(dims), batch_size=5)
         assert equal(one(3), other(3))
         draws = next(iter(other.draws(3, 4)))
         assert equal(on_device(other, draws), one(3))
@@ -164,8 +159,8 @@ def test_a_crop_is_what_lies_in_the_case(dims: int) -> None:
 
 
 def test_adding_an_operation_at_the_end_changes_no_other() -> None:
-    one = make_chain_program(chain(3, ALL[0], ALL[3]), store(3), batch_size=8)
-    other = make_chain_program(chain(3, ALL[0], ALL[3], Flip(prob=1, spatial_axis=(2,))), store(3), batch_size=8)
+    one = bind_store(chain(3, ALL[0], ALL[3]), store(3), batch_size=8)
+    other = bind_store(chain(3, ALL[0], ALL[3], Flip(prob=1, spatial_axis=(2,))), store(3), batch_size=8)
     assert torch.equal(one(0)["image"].flip(-1), other(0)["image"])
 
 
@@ -180,7 +175,7 @@ def test_samples_of_one_case_follow_each_other(repeats: int) -> None:
 
 def centres(crop: Any) -> tuple[Tensor, Draws]:
     """The labels of 3000 crops of one voxel."""
-    own = make_chain_program(chain(3, crop=crop), store(3), batch_size=3000)
+    own = bind_store(chain(3, crop=crop), store(3), batch_size=3000)
     draws = next(iter(own.draws(0, 1)))
     return own.rendered(draws)["label"].view(-1), draws
 
@@ -202,7 +197,7 @@ def test_weighted_crops_follow_the_map() -> None:
     data = store(3)
     weight = data.values["weight"]
     weight[:] = torch.where(torch.rand(weight.shape, generator=torch.Generator().manual_seed(0)) < 0.05, 1.0, 0.0)
-    own = make_chain_program(
+    own = bind_store(
         Chain(crop=WeightedCrop(size=(1, 1, 1), weight_key="weight"), ops=(), keys=("image", "label", "weight")),
         data,
         batch_size=200,
@@ -228,7 +223,7 @@ def test_a_centre_crop_is_monais() -> None:
 
     data = store(3)
     for size in ((7, 10, 12), (8, 9, 13)):
-        own = make_chain_program(chain(3, crop=CentreCrop(size=size)), data, batch_size=6)
+        own = bind_store(chain(3, crop=CentreCrop(size=size)), data, batch_size=6)
         draws = next(iter(own.draws(0, 1)))
         batch = own.rendered(draws)
         for row in range(6):
@@ -236,7 +231,7 @@ def test_a_centre_crop_is_monais() -> None:
                 batch["image"][row], torch.as_tensor(CenterSpatialCrop(size)(image_of(data, int(draws.case[row]))))
             )
     size = (13, 16, 18)
-    own = make_chain_program(chain(3, crop=CentreCrop(size=size, pad=True)), data, batch_size=6)
+    own = bind_store(chain(3, crop=CentreCrop(size=size, pad=True)), data, batch_size=6)
     draws = next(iter(own.draws(0, 1)))
     for row in range(6):
         wanted = torch.as_tensor(ResizeWithPadOrCrop(size)(image_of(data, int(draws.case[row]))))
@@ -251,7 +246,7 @@ def image_of(data: Store, case: int) -> Tensor:
 
 def test_cases_smaller_than_the_patch_lie_in_zeros() -> None:
     crop = CropByPosNegLabel(size=(16, 24, 24), pad=True)
-    own = make_chain_program(chain(3, *ALL[:1], crop=crop), store(3), batch_size=6)
+    own = bind_store(chain(3, *ALL[:1], crop=crop), store(3), batch_size=6)
     batch = own(0)
     assert batch["image"].shape == (6, 2, 16, 24, 24)
     assert torch.isfinite(batch["image"]).all()
@@ -268,7 +263,7 @@ def test_cases_smaller_than_the_patch_lie_in_zeros() -> None:
 )
 def test_what_does_not_fit_is_refused_when_it_is_built(ops: list[Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        make_chain_program(chain(3, *ops), store(3), batch_size=2)
+        bind_store(chain(3, *ops), store(3), batch_size=2)
 
 
 def test_labels_are_never_read_between_voxels() -> None:
@@ -278,20 +273,20 @@ def test_labels_are_never_read_between_voxels() -> None:
 
 def test_a_patch_larger_than_the_cases_is_refused() -> None:
     with pytest.raises(ValueError, match=r"CropByPosNegLabel: the patch \(50, 50, 50\) does not fit: every case is"):
-        make_chain_program(chain(3, crop=CropByPosNegLabel(size=(50, 50, 50))), store(3), batch_size=2)
+        bind_store(chain(3, crop=CropByPosNegLabel(size=(50, 50, 50))), store(3), batch_size=2)
     with pytest.raises(ValueError, match="2 of 6 cases are smaller, such as item 1"):
-        make_chain_program(chain(3, crop=SpatialCrop(size=(10, 13, 13))), store(3), batch_size=2)
+        bind_store(chain(3, crop=SpatialCrop(size=(10, 13, 13))), store(3), batch_size=2)
 
 
 def test_a_crop_key_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match='CropByPosNegLabel: label_key or w_key="seg" is not among'):
-        make_chain_program(chain(3, crop=CropByPosNegLabel(size=PATCH[3], label_key="seg")), store(3), batch_size=2)
+        bind_store(chain(3, crop=CropByPosNegLabel(size=PATCH[3], label_key="seg")), store(3), batch_size=2)
 
 
 def test_without_a_crop_items_must_be_alike() -> None:
     bare = Chain(crop=None, ops=(), keys=("image", "label"))
     with pytest.raises(ValueError, match=r"item 0 has .* add a crop"):
-        make_chain_program(bare, store(3), batch_size=2)
+        bind_store(bare, store(3), batch_size=2)
 
 
 def test_neighbouring_maps_share_one_interpolation() -> None:
@@ -331,8 +326,8 @@ def test_samples_that_an_operation_leaves_out_are_untouched_bit_for_bit(op: Any)
     half = replace(op, prob=0.5)
     data = store(3, np.float32, channels)
     crop = SpatialCrop(size=(8, 8, 8))
-    bare = make_chain_program(chain(3, crop=crop), data, batch_size=12)
-    own = make_chain_program(chain(3, half, crop=crop), data, batch_size=12)
+    bare = bind_store(chain(3, crop=crop), data, batch_size=12)
+    own = bind_store(chain(3, half, crop=crop), data, batch_size=12)
     draws = next(iter(own.draws(0, 1)))
     left_out = ~used(op_key(draws.key, 0), 0.5)
     assert 0 < int(left_out.sum()) < 12

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hasten.augment.chain import Chain
+from hasten.augment.make_program import augment_batch, segment_of_batch
 from hasten.augment.reshape import AlignedZoom, Cut, Recentre, Reorder, quarter_turns
-from hasten.augment.source import bare_program, through
 from hasten.config.schema import Triple
 from hasten.sample.random import sample_key
 
@@ -30,7 +30,7 @@ def keys(count: int, seed: int = 0) -> Tensor:
 
 def passed(op: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     chain = Chain(crop=None, ops=(op,), keys=tuple(batch), label_keys=("label",))
-    return through(bare_program(chain, batch, 0, "cpu"), batch, 0)
+    return augment_batch(segment_of_batch(chain, batch, 0, "cpu"), batch, 0)
 
 
 def batch(shape: tuple[int, ...], count: int = 4) -> dict[str, Tensor]:

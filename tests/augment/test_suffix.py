@@ -25,7 +25,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hasten.augment.chain import Batch, Chain, Fixed
-from hasten.augment.program import make_chain_program
 from hasten.augment.store import store_of_items
 from hasten.augment.suffix import (
     as_discrete,
@@ -38,6 +37,7 @@ from hasten.augment.suffix import (
     select,
     to_channels,
 )
+from tests.augment.stores import bind_store
 
 SIZES = [(9, 14), (7, 10, 6)]
 each_size = pytest.mark.parametrize("size", SIZES, ids=str)
@@ -215,7 +215,7 @@ def test_ends_a_chain() -> None:
     items = [(str(row), {name: batch[name][row] for name in ("image", "label")}) for row in range(3)]
     ops = (convert_to_brats_classes("label"), cast("label", "float32"), delete("image"))
     chain = Chain(crop=None, ops=ops, keys=("image", "label"), label_keys=("label",))
-    found = make_chain_program(chain, store_of_items(items, ["image", "label"]), batch_size=3)(0)
+    found = bind_store(chain, store_of_items(items, ["image", "label"]), batch_size=3)(0)
     assert list(found) == ["label"]
     assert found["label"].dtype == torch.float32
     wanted = convert_to_brats_classes("label").apply(batch)["label"].float()

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hasten.cache.build import get_arena
-from hasten.cache.entries import list_entries, prune, verify
+from hasten.cache.entries import Entry, list_entries, prune, verify
 from hasten.cache.turns import building
 from hasten.cases.types import CaseSet
 from hasten.cli.main import app
@@ -20,30 +20,38 @@ from tests.cache.sets import SPEC
 
 @pytest.fixture
 def three(small: CaseSet, cache: CacheConfig) -> Path:
-    """Entries of 1, 2 and 3 cases, used 3, 2 and 1 days ago."""
+    """Sets of 1, 2 and 3 cases, used 3, 2 and 1 days ago. Each lacked a case, so that there are three shards."""
     folder = Path(str(cache.dir))
     for count in (1, 2, 3):
         get_arena(replace(small, name=f"set{count}", cases=small.cases[:count]), SPEC, cache)
-    for path in (folder / "arena").iterdir():
+    for path in (*(folder / "arena").iterdir(), *(folder / "sets").iterdir()):
         used = time.time() - 86400 * (4 - int(path.name[3]))
-        for file in path.iterdir():
+        for file in path.iterdir() if path.is_dir() else [path]:
             os.utime(file, (used, used))
     return folder
 
 
-def names(folder: Path) -> list[str]:
-    return [entry.path.name[:4] for entry in list_entries(folder)]
+def names(folder: Path, kind: str) -> list[str]:
+    return [entry.path.name[:4] for entry in list_entries(folder) if entry.kind == kind]
 
 
-def test_entries_are_listed_by_their_last_use(three: Path) -> None:
-    assert names(three) == ["set3", "set2", "set1"]
-    assert [entry.num_cases for entry in list_entries(three)] == [3, 2, 1]
+def found(folder: Path, name: str, kind: str) -> Entry:
+    (entry,) = (each for each in list_entries(folder) if each.kind == kind and each.path.name.startswith(name))
+    return entry
+
+
+def test_entries_are_listed_by_their_last_use_and_shards_once(three: Path) -> None:
+    assert names(three, "set") == names(three, "arena") == ["set3", "set2", "set1"]
+    assert [entry.num_cases for entry in list_entries(three) if entry.kind == "set"] == [3, 2, 1]
+    assert [entry.num_cases for entry in list_entries(three) if entry.kind == "arena"] == [1, 1, 1]
+    assert len(found(three, "set3", "set").shards) == 3
     assert all(entry.source and entry.num_bytes > 0 for entry in list_entries(three))
 
 
-def test_opening_is_a_use(three: Path, small: CaseSet, cache: CacheConfig) -> None:
-    get_arena(replace(small, name="set1", cases=small.cases[:1]), SPEC, cache)
-    assert names(three) == ["set1", "set3", "set2"]
+def test_opening_is_a_use_of_all_that_a_set_needs(three: Path, small: CaseSet, cache: CacheConfig) -> None:
+    get_arena(replace(small, name="set2", cases=small.cases[:2]), SPEC, cache)
+    assert names(three, "set") == ["set2", "set3", "set1"]
+    assert set(names(three, "arena")[:2]) == {"set1", "set2"}
 
 
 def test_a_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
@@ -51,21 +59,58 @@ def test_a_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert prune(tmp_path / "none", max_bytes=0) == []
 
 
-def test_prune_by_time_size_and_damage(three: Path) -> None:
-    assert prune(three) == []
-    assert [entry.num_cases for entry in prune(three, unused_days=2.5)] == [1]
-    newest = list_entries(three)[0]
-    damaged = list_entries(three)[1].path / "label.bin"
-    data = bytearray(damaged.read_bytes())
+def harm(path: Path) -> None:
+    data = bytearray(path.read_bytes())
     data[0] ^= 1
-    damaged.write_bytes(data)
-    wrong = {entry.path.name[:4]: told for entry, told in verify(three)}
-    assert wrong["set3"] == ""
-    assert "case case0 does not match" in wrong["set2"]
-    assert [entry.num_cases for entry in prune(three, damaged=True)] == [2]
-    assert prune(three, max_bytes=newest.num_bytes) == []
-    assert [entry.num_cases for entry in prune(three, max_bytes=newest.num_bytes - 1)] == [3]
+    path.write_bytes(data)
+
+
+def test_no_shard_goes_that_a_kept_set_names(three: Path) -> None:
+    assert prune(three) == []
+    assert [entry.kind for entry in prune(three, unused_days=2.5)] == ["set"]
+    assert (names(three, "set"), names(three, "arena")) == (["set3", "set2"], ["set3", "set2", "set1"])
+    size = sum(entry.num_bytes for entry in list_entries(three))
+    assert prune(three, max_bytes=size) == []
+    assert [entry.path.name[:4] for entry in prune(three, max_bytes=size - 1)] == ["set2"]
+    assert sorted(entry.kind for entry in prune(three, max_bytes=0)) == ["arena"] * 3 + ["set"]
     assert list_entries(three) == []
+
+
+def test_shards_that_no_set_names_are_reclaimed(three: Path) -> None:
+    found(three, "set3", "set").path.unlink()
+    assert [(entry.kind, entry.path.name[:4]) for entry in prune(three)] == [("arena", "set3")]
+    for name in ("set1", "set2"):
+        found(three, name, "set").path.unlink()
+    assert len(prune(three)) == 2
+
+
+def test_shards_are_kept_beside_a_build_or_a_list_that_cannot_be_read(three: Path) -> None:
+    listed = found(three, "set3", "set").path
+    with suppress(KeyboardInterrupt), building(three / "arena" / "new", listed.is_dir) as partial:
+        content = listed.read_bytes()
+        listed.unlink()
+        assert partial is not None
+        assert prune(three) == []
+        listed.write_bytes(content)
+        raise KeyboardInterrupt
+    harm(listed)
+    assert [entry.kind for entry in prune(three)] == ["unfinished"]
+    assert {entry.path for entry, wrong in verify(three) if wrong} == {listed}
+
+
+def test_damage_is_found_and_removed(three: Path, small: CaseSet, cache: CacheConfig) -> None:
+    shard = found(three, "set2", "arena").path
+    harm(shard / "label.bin")
+    wrong = {entry.path: told for entry, told in verify(three)}
+    assert [path for path, told in wrong.items() if told] == [shard]
+    assert "case case1 does not match" in wrong[shard]
+    assert [entry.path for entry in prune(three, damaged=True)] == [shard]
+    lists = {entry.path.name[:4]: told for entry, told in verify(three) if told}
+    assert sorted(lists) == ["set2", "set3"]
+    assert all(f"names cases of {shard.name}, which are gone" in told for told in lists.values())
+    ticks: list[int] = []
+    get_arena(replace(small, name="set3", cases=small.cases[:3]), SPEC, cache, tick=lambda done, _: ticks.append(done))
+    assert ticks == [3]
 
 
 def test_a_build_in_progress_is_left_alone_and_a_stopped_one_removed(three: Path) -> None:
@@ -77,31 +122,31 @@ def test_a_build_in_progress_is_left_alone_and_a_stopped_one_removed(three: Path
         raise KeyboardInterrupt
     assert "unfinished" in [entry.kind for entry in list_entries(three)]
     assert [entry.kind for entry in prune(three)] == ["unfinished"]
-    assert len(list_entries(three)) == 3
+    assert len(list_entries(three)) == 6
 
 
 def test_the_command_line(three: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
-        found = CliRunner().invoke(app, ["cache", *arguments, "--dir", str(three)])
-        return found.exit_code, found.output
+        result = CliRunner().invoke(app, ["cache", *arguments, "--dir", str(three)])
+        return result.exit_code, result.output
 
     code, listed = run("ls")
     assert code == 0
-    assert listed.startswith("3 entries")
+    assert listed.startswith("6 entries")
     assert "2 cases" in listed
     assert run("du")[1].split()[1] in ("B", "KiB")
     assert run("verify")[0] == 0
-    (list_entries(three)[0].path / "image.bin").write_bytes(b"")
+    (found(three, "set3", "arena").path / "image.bin").write_bytes(b"")
     code, checked = run("verify")
     assert code == 1
     assert "damaged  set3" in checked
     code, gone = run("prune", "--damaged")
     assert code == 0
     assert "set3" in gone
-    assert run("prune", "--max-gib", "0")[1].count("removed") == 2
-    found = CliRunner().invoke(app, ["cache", "ls", "--dir", str(three / "nowhere")])
-    assert found.exit_code == 2
-    assert "is no folder" in found.output
+    assert run("prune", "--max-gib", "0")[1].count("removed") == 5
+    result = CliRunner().invoke(app, ["cache", "ls", "--dir", str(three / "nowhere")])
+    assert result.exit_code == 2
+    assert "is no folder" in result.output
 
 
 def test_copies_of_remote_files_are_listed_and_pruned_by_server(tmp_path: Path) -> None:
@@ -109,7 +154,7 @@ def test_copies_of_remote_files_are_listed_and_pruned_by_server(tmp_path: Path) 
         (tmp_path / "remote" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "remote" / name).write_bytes(bytes(100))
     os.utime(tmp_path / "remote/https/host/b.nii", (1e9, 1e9))
-    found = {entry.source: entry for entry in list_entries(tmp_path)}
-    assert {source: entry.num_bytes for source, entry in found.items()} == {"s3://bucket": 200, "https://host": 100}
+    servers = {entry.source: entry for entry in list_entries(tmp_path)}
+    assert {source: entry.num_bytes for source, entry in servers.items()} == {"s3://bucket": 200, "https://host": 100}
     assert [entry.source for entry in prune(tmp_path, unused_days=30)] == ["https://host"]
     assert [entry.source for entry in list_entries(tmp_path)] == ["s3://bucket"]

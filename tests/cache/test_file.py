@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import tempfile
@@ -17,12 +16,15 @@ from hypothesis import strategies as st
 
 import hasten.cache.build as build
 import hasten.cache.file as file
-from hasten.cache.build import build_arena, get_arena
-from hasten.cache.checked import DamagedEntry
-from hasten.cache.file import open_arena, verify_entry
+from hasten.cache.arena import Arena
+from hasten.cache.build import get_arena
+from hasten.cache.checked import DamagedEntry, read_checked, write_checked
+from hasten.cache.file import Selection, all_of, open_arena, read_shard, verify_entry
+from hasten.cache.key import FORMAT
+from hasten.cache.libc import Span, map_files
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig
-from tests.cache.sets import SPEC, assert_holds, write_case_set
+from tests.cache.sets import SPEC, assert_holds, shard_of, write_case_set
 
 FILES = ["image.bin", "label.bin", "points.bin", "arena.json"]
 
@@ -39,19 +41,14 @@ def flip(path: Path, place: int = -1, mask: int = 1) -> None:
     path.write_bytes(data)
 
 
-def same_content(one: Path, other: Path) -> bool:
-    """Whether two JSON files say the same: 1e-3 for 1E-3, or other white space."""
-    try:
-        return bool(json.loads(one.read_bytes()) == json.loads(other.read_bytes()))
-    except ValueError:
-        return False
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
-    build_arena(write_case_set(folder / "set", [(2, 3, 4), (3, 3, 3)]), SPEC, folder / "entry", max_points=5)
-    return folder / "entry"
+    return shard_of(write_case_set(folder / "set", [(2, 3, 4), (3, 3, 3)]), folder / "cache")
+
+
+def opened(folder: Path, home: str) -> Arena:
+    return open_arena(all_of(read_shard(folder)), home=home)
 
 
 @given(name=st.sampled_from(FILES), place=st.integers(0), mask=st.integers(1, 255))
@@ -60,11 +57,8 @@ def test_no_changed_byte_goes_unnoticed(whole: Path, name: str, place: int, mask
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(shutil.copytree(whole, Path(scratch) / "entry"))
         flip(copy / name, place % (copy / name).stat().st_size, mask)
-        if name == "arena.json" and same_content(copy / name, whole / name):
-            assert verify_entry(copy) == 2
-        else:
-            with pytest.raises(DamagedEntry, match=name):
-                verify_entry(copy)
+        with pytest.raises(DamagedEntry, match=name):
+            verify_entry(copy)
 
 
 @given(name=st.sampled_from(FILES), size=st.integers(0))
@@ -73,18 +67,35 @@ def test_no_truncation_goes_unnoticed_in_any_home(whole: Path, name: str, size: 
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(shutil.copytree(whole, Path(scratch) / "entry"))
         data = (copy / name).read_bytes()
-        # Without its final newline arena.json still says the same.
-        (copy / name).write_bytes(data[: size % (len(data) - (name == "arena.json"))])
-        for opened in (lambda: open_arena(copy, home="file"), lambda: open_arena(copy, home="ram")):
+        (copy / name).write_bytes(data[: size % len(data)])
+        for home in ("file", "ram"):
             with pytest.raises(DamagedEntry, match=name):
-                opened()
+                opened(copy, home)
 
 
 def test_a_whole_entry_verifies_and_a_missing_one_says_so(whole: Path, tmp_path: Path) -> None:
     assert verify_entry(whole) == 2
-    for opened in (verify_entry, lambda folder: open_arena(folder, home="file")):
+    for look in (verify_entry, read_shard):
         with pytest.raises(FileNotFoundError):
-            opened(tmp_path / "none")
+            look(tmp_path / "none")
+
+
+@pytest.mark.parametrize("number", [None, FORMAT - 1, FORMAT + 1])
+def test_an_entry_of_another_format_is_damaged_and_not_misread(whole: Path, tmp_path: Path, number: int | None) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "entry"))
+    index = read_checked(copy / "arena.json")
+    write_checked(copy / "arena.json", {**index, "format": number})
+    with pytest.raises(DamagedEntry, match="another version"):
+        verify_entry(copy)
+
+
+def test_equal_geometries_are_written_once(tmp_path: Path) -> None:
+    shapes = [(2, 3, 4), (3, 3, 3), (2, 3, 4)]
+    case_set = write_case_set(tmp_path / "set", shapes)
+    shard = shard_of(case_set, tmp_path / "cache")
+    index = read_checked(shard / "arena.json")
+    assert [len(index["geometries"]), index["geometry"]] == [2, [0, 1, 0]]
+    assert [each.source_shape for each in opened(shard, "file").geometry] == shapes
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -104,9 +115,7 @@ def test_damage_is_repaired_with_a_warning(
     with caplog.at_level(logging.WARNING):
         second = get_arena(small, SPEC, cache)
     assert_holds(second, small, SPEC, cache.max_points)
-    assert [record.levelname for record in caplog.records] == (
-        ["WARNING"] if (name, harm) != ("arena.json", "remove") else []  # without its index it is no entry
-    )
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert all(str(path) in record.getMessage() for record in caplog.records)
     assert verify_entry(entry_in(cache)) == 4
 
@@ -123,11 +132,11 @@ def test_the_file_home_leaves_blocks_to_verify(small: CaseSet, cache: CacheConfi
 def test_a_disk_that_never_reads_back_right_is_named(
     small: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(folder: Path, *_: object, **__: object) -> None:
-        raise DamagedEntry(str(folder))
+    def damaged(cases: Selection, *_: object, **__: object) -> None:
+        raise DamagedEntry("is not right", cases.shards[0].folder / "image.bin")
 
     monkeypatch.setattr(build, "at_home", damaged)
-    with pytest.raises(ValueError, match=r"small_set.*cache\.dir"):
+    with pytest.raises(ValueError, match=r"arena: does not read back.*cache\.dir"):
         get_arena(small, SPEC, cache)
     assert not list((Path(str(cache.dir)) / "arena").iterdir())
 
@@ -140,7 +149,7 @@ def test_an_entry_larger_than_memory_is_mapped(tmp_path: Path) -> None:
             stream.truncate(size)
     except OSError:
         pytest.skip("this file system has no files of that size")
-    mapped = file._open(path, torch.float16, size // 2)
+    mapped = torch.frombuffer(map_files([Span(path, 0, size)], size), dtype=torch.float16)
     assert mapped.shape == (size // 2,)
     assert mapped[-1] == 0
 

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import dataclasses
 import random
 from pathlib import Path
 
 import pytest
 
-from hasten.cache.build import build_arena
 from hasten.cache.file import IMAGE, LABEL, POINTS, CaseEntry, checksum
 from hasten.cache.journal import JOURNAL, note, recover
 from hasten.cases.types import CaseSet
+from tests.cache.sets import shard_of
 
 IDS = ["a", "b", "c"]
 
@@ -81,7 +80,4 @@ def test_cases_of_another_list_are_not_taken(tmp_path: Path) -> None:
 
 
 def test_a_finished_entry_holds_no_journal(small: CaseSet, tmp_path: Path) -> None:
-    from tests.cache.sets import SPEC
-
-    build_arena(small, dataclasses.replace(SPEC), tmp_path / "arena" / "entry", max_points=3)
-    assert not (tmp_path / "arena" / "entry" / JOURNAL).exists()
+    assert not (shard_of(small, tmp_path) / JOURNAL).exists()

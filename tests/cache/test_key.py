@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hasten.cache.key import arena_key, cache_dir, entry_name, fingerprint_key
-from hasten.cases.types import CaseSet
+from hasten.cache.key import Files, cache_dir, entry_name, files_of, fingerprint_key, settings_key
+from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
-from tests.cache.sets import SPEC, write_case_set
+from tests.cache.sets import SPEC, listing_of, write_case_set
 
 NUMBER = st.sampled_from([0.0, 0.1, 1.0, 2.5])
 SPECS = st.builds(
@@ -37,8 +37,8 @@ def test_parameters(one: PrepareConfig, other: PrepareConfig, points: int, other
     with tempfile.TemporaryDirectory() as folder:
         case_set = write_case_set(Path(folder), [(1, 2, 2)])
         same = (one, points) == (other, other_points)
-        assert (arena_key(case_set, one, points) == arena_key(case_set, other, other_points)) == same
-        assert arena_key(case_set, one, points) == arena_key(case_set, replace(one), points)
+        assert (key_of(case_set, one, points) == key_of(case_set, other, other_points)) == same
+        assert key_of(case_set, one, points) == key_of(case_set, replace(one), points)
 
 
 @given(spec=SPECS, threads=st.none() | st.integers(1, 64))
@@ -46,13 +46,13 @@ def test_parameters(one: PrepareConfig, other: PrepareConfig, points: int, other
 def test_threads_do_not_count(spec: PrepareConfig, threads: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         case_set = write_case_set(Path(folder), [(1, 2, 2)])
-        assert arena_key(case_set, spec, 9) == arena_key(case_set, replace(spec, num_threads=threads), 9)
+        assert key_of(case_set, spec) == key_of(case_set, replace(spec, num_threads=threads))
 
 
 def test_a_whole_number_is_the_same_spacing_however_it_is_written(small: CaseSet) -> None:
     whole: Any = [1, 2, 3]
     numpy: Any = tuple(np.float64(value) for value in whole)
-    keys = {arena_key(small, PrepareConfig(spacing=spacing), 9) for spacing in ((1.0, 2.0, 3.0), whole, numpy)}
+    keys = {key_of(small, PrepareConfig(spacing=spacing)) for spacing in ((1.0, 2.0, 3.0), whole, numpy)}
     assert len(keys) == 1
 
 
@@ -99,7 +99,7 @@ def test_a_changed_set(small: CaseSet, change: str) -> None:
 
 
 def test_what_only_the_fingerprint_shows(small: CaseSet) -> None:
-    for other in (replace(small, modality="CT"), replace(small, name="other"), replace(small, spatial_dims=2)):
+    for other in (replace(small, modality="CT"), replace(small, name="other")):
         assert keys(other)[0] == keys(small)[0]
         assert keys(other)[1] != keys(small)[1]
 
@@ -111,12 +111,12 @@ def test_the_order_of_the_labels_does_not_count(small: CaseSet) -> None:
 def test_content_tells_where_times_do_not(small: CaseSet) -> None:
     path = small.cases[1].image[0]
     status, data = path.stat(), bytearray(path.read_bytes())
-    before, exact = arena_key(small, SPEC, 10), arena_key(small, SPEC, 10, hash_content=True)
+    before, exact = key_of(small, SPEC), key_of(small, SPEC, content=True)
     data[-1] ^= 1
     path.write_bytes(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert arena_key(small, SPEC, 10) == before
-    assert arena_key(small, SPEC, 10, hash_content=True) != exact
+    assert key_of(small, SPEC) == before
+    assert key_of(small, SPEC, content=True) != exact
 
 
 def test_both_halves_of_a_pair_count(small: CaseSet, tmp_path: Path) -> None:
@@ -127,6 +127,40 @@ def test_both_halves_of_a_pair_count(small: CaseSet, tmp_path: Path) -> None:
         before = keys(one)[0]
         (tmp_path / other).write_text(named)
         assert keys(one)[0] != before
+
+
+def test_a_link_counts_as_the_file_that_it_leads_to(small: CaseSet, tmp_path: Path) -> None:
+    link = tmp_path / "link.nii"
+    link.symlink_to(small.cases[0].image[0])
+    linked = (replace(small.cases[0], image=(link, *small.cases[0].image[1:])), *small.cases[1:])
+    assert identity(linked) == identity(small.cases)
+    link.unlink()
+    link.symlink_to(small.cases[1].image[0])
+    assert identity(linked) != identity(small.cases)
+
+
+def test_a_folder_by_another_name_counts_as_itself(small: CaseSet, tmp_path: Path) -> None:
+    (tmp_path / "other").symlink_to(small.source)
+
+    def there(path: Path | None) -> Path:
+        assert path is not None
+        return tmp_path / "other" / path.name
+
+    cases = tuple(replace(c, image=tuple(map(there, c.image)), label=there(c.label)) for c in small.cases)
+    assert identity(cases) == identity(small.cases)
+
+
+def test_a_cases_key_does_not_depend_on_its_company(small: CaseSet) -> None:
+    whole = files_of(small.cases, CacheConfig()).identities
+    assert len(set(whole)) == 4
+    assert files_of(small.cases[::-1][1:], CacheConfig()).identities == whole[2::-1]
+
+
+def test_what_is_known_of_files_serves_just_their_cases(small: CaseSet) -> None:
+    known = Files(small.cases, ("known",))
+    assert files_of(tuple(small.cases), CacheConfig(), known) is known
+    assert files_of(small.cases[:-1], CacheConfig(), known) == files_of(small.cases[:-1], CacheConfig())
+    assert identity(small.cases, content=True) != identity(small.cases)
 
 
 def test_a_file_that_is_gone_is_named(small: CaseSet) -> None:
@@ -155,8 +189,17 @@ def test_names_of_entries_are_file_names(name: str) -> None:
     assert not set(entry) & set("/\\.\0 ")
 
 
+def identity(cases: tuple[Case, ...], *, content: bool = False) -> str:
+    return files_of(cases, CacheConfig(hash_content=content)).identity
+
+
 def keys(case_set: CaseSet) -> tuple[str, str]:
-    return arena_key(case_set, PrepareConfig(), 9), fingerprint_key(case_set)
+    listing = listing_of(case_set)
+    return key_of(case_set, PrepareConfig()), fingerprint_key(listing, identity(listing.cases))
+
+
+def key_of(case_set: CaseSet, prepare: PrepareConfig, points: int = 9, *, content: bool = False) -> str:
+    return f"{settings_key(case_set, prepare, points)} {identity(case_set.cases, content=content)}"
 
 
 def test_a_url_is_no_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:

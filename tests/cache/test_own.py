@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from hasten.cache.arena import Arena
-from hasten.cache.own import own_cases, point_starts, room_for, rows_of, values_of
+from hasten.cache.own import own_cases, point_slices, room_for, rows_of, values_of
 from hasten.prepare.types import Geometry
-from tests.sample.arenas import random_tables
+from tests.augment.stores import random_store
 
 SHAPES = [(9, 8, 7), (6, 8, 10), (8, 8, 8), (7, 9, 8), (8, 6, 9)]
 PLACE = Geometry(
@@ -21,21 +21,21 @@ PLACE = Geometry(
 
 def arena_of(num_channels: int = 2, num_classes: int = 3) -> Arena:
     """Five cases a to e; c has no foreground."""
-    tables = random_tables(SHAPES, num_channels=num_channels, num_classes=num_classes, dtype="float16")
+    store = random_store(SHAPES, num_channels=num_channels, num_classes=num_classes, dtype="float16")
     return Arena(
-        tables=tables, ids=tuple("abcde"), shapes=tuple(SHAPES), offsets=tuple(tables.offset.tolist()),
-        geometry=tuple(replace(PLACE, shape=shape) for shape in SHAPES), num_channels=num_channels,
-        num_classes=num_classes, home="file",
+        store=replace(store, ids=tuple("abcde")), shapes=tuple(SHAPES), offsets=tuple(store.offset.tolist()),
+        geometry=tuple(replace(PLACE, shape=shape) for shape in SHAPES), num_classes=num_classes, home="file",
     )  # fmt: skip
 
 
 def content(arena: Arena, name: str) -> tuple[list, ...]:
     """All that the arena holds of a case."""
     (case,) = arena.index((name,))
-    tables = arena.tables
-    starts, counts = tables.point_start[case].tolist(), tables.point_count[case].tolist()
-    points = [tables.points[first : first + count].tolist() for first, count in zip(starts, counts, strict=True)]
-    return arena.image(case).tolist(), arena.label(case).tolist(), points, tables.shape[case].tolist(), [
+    sets = arena.store.sets
+    assert sets is not None
+    starts, counts = sets.first[case].tolist(), sets.num[case].tolist()
+    points = [sets.points[first : first + count].tolist() for first, count in zip(starts, counts, strict=True)]
+    return arena.image(case).tolist(), arena.label(case).tolist(), points, arena.store.shape[case].tolist(), [
         arena.geometry[case]
     ]  # fmt: skip
 
@@ -50,19 +50,20 @@ def test_own_cases_are_what_they_were(names: str, num_channels: int) -> None:
     for name in names:
         assert content(found, name) == content(whole, name)
     assert found.case_bytes == tuple(whole.case_bytes[case] for case in whole.index(tuple(names)))
-    whole.tables.image.zero_()
-    assert found.tables.image.any()
+    whole.store.values["image"].zero_()
+    assert found.store.values["image"].any()
 
 
 def test_rows_tell_how_much_room_a_case_takes() -> None:
     whole = arena_of()
-    rows = rows_of(whole)
+    sets, rows = whole.store.sets, rows_of(whole)
+    assert sets is not None
     assert [row.id for row in rows] == list("abcde")
-    assert sum(row.num_bytes(2, 2) for row in rows) == whole.num_bytes + 4 * len(whole.tables.points)
+    assert sum(row.num_bytes(2, 2) for row in rows) == whole.num_bytes + 4 * len(sets.points)
+    assert point_slices(rows)[-1].stop == len(sets.points)
     empty = room_for(rows[1:3], whole, "meta")
-    assert empty.tables.image.shape == (2 * (6 * 8 * 10 + 512),)
-    assert point_starts(rows)[-1] == len(whole.tables.points)
-    image, label, points = values_of(whole, 2, point_starts(rows))
+    assert empty.store.values["image"].shape == (2 * (6 * 8 * 10 + 512),)
+    image, label, points = values_of(whole, 2, point_slices(rows)[2])
     assert (len(image), len(label), len(points)) == (1024, 512, 0)
-    assert room_for((), whole, "cpu").tables.shape.shape == (0, 3)
-    assert torch.equal(own_cases(whole, (0,), "cpu").tables.offset, torch.tensor([0]))
+    assert room_for((), whole, "cpu").store.shape.shape == (0, 3)
+    assert torch.equal(own_cases(whole, (0,), "cpu").store.offset, torch.tensor([0]))

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 
 import hasten.cache.pages as pages
@@ -16,29 +14,26 @@ OFFSETS = [0, 60]
 corner = st.tuples(*[st.integers(-3, 8)] * 3)
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("files")
-    (folder / "image.bin").write_bytes(bytes(180 * CHANNELS * 2))
-    (folder / "label.bin").write_bytes(bytes(180))
-    return folder / "image.bin", folder / "label.bin"
+def pages_of(*cases: int) -> Pages:
+    values = {"image": torch.zeros(180 * CHANNELS, dtype=torch.float16), "label": torch.zeros(180, dtype=torch.uint8)}
+    return Pages(values, {"image": CHANNELS, "label": 1}, cases, shapes=SHAPES, offsets=OFFSETS)
 
 
 @given(case=st.integers(0, 1), low=corner, size=st.tuples(*[st.integers(0, 7)] * 3))
 def test_every_voxel_of_the_box_is_asked_for_and_few_more(
-    files: tuple[Path, Path], case: int, low: tuple[int, int, int], size: tuple[int, int, int]
+    case: int, low: tuple[int, int, int], size: tuple[int, int, int]
 ) -> None:
     asked = {"image": np.zeros(180 * CHANNELS * 2, bool), "label": np.zeros(180, bool)}
-    held = Pages(*files, [0, 1], shapes=SHAPES, offsets=OFFSETS, voxel_bytes=2, num_channels=CHANNELS)
-    names = dict(zip(held.handles, asked, strict=True))
+    held = pages_of(0, 1)
 
-    def advise(handle: int, start: int, count: int) -> None:
-        assert start >= 0
+    def advise(address: int, count: int) -> None:
         assert count > 0
-        asked[names[handle]][start : start + count] = True
+        starts = {name: address - flat.data_ptr() for name, flat in held.values.items()}
+        (name,) = (name for name, start in starts.items() if 0 <= start <= len(asked[name]) - count)
+        asked[name][starts[name] : starts[name] + count] = True
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "_advise", advise)
+        patch.setattr(pages, "read_ahead", advise)
         held.want(case, low, [at + side for at, side in zip(low, size, strict=True)])
     wanted = np.zeros(SHAPES[case], bool)
     box = tuple(slice(max(0, at), max(0, at + side)) for at, side in zip(low, size, strict=True))
@@ -54,16 +49,6 @@ def test_every_voxel_of_the_box_is_asked_for_and_few_more(
         assert not asked["image"].any()
 
 
-def test_cases_in_memory_are_not_asked_for(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_advise", lambda *_: pytest.fail("asked"))
-    held = Pages(*files, [1], shapes=SHAPES, offsets=OFFSETS, voxel_bytes=2, num_channels=CHANNELS)
-    held.want(0, (0, 0, 0), (3, 4, 5))
-
-
-def test_its_files_are_closed_with_it(files: tuple[Path, Path]) -> None:
-    held = Pages(*files, [0], shapes=SHAPES, offsets=OFFSETS, voxel_bytes=2, num_channels=CHANNELS)
-    held.want(0, (0, 0, 0), (3, 4, 5))
-    handle = held.handles[0]
-    del held
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(handle)
+def test_cases_in_memory_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "read_ahead", lambda *_: pytest.fail("asked"))
+    pages_of(1).want(0, (0, 0, 0), (3, 4, 5))

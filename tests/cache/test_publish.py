@@ -42,16 +42,16 @@ def tick(done, total):
 arena = get_arena(
     load_case_set(folder / "set"), SPEC, CacheConfig(dir=str(folder / "cache"), home="ram"), tick=tick
 )
-print(arena.tables.image.float().sum().item(), arena.tables.points.tolist())
+print(arena.store.values["image"].float().sum().item(), arena.store.sets.points.tolist())
 """
 """Fills an entry, and waits after two cases until the file of the other name is there."""
 
 
 @contextmanager
-def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def process(*arguments: str, program: str = FILL) -> Iterator[subprocess.Popen[str]]:
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", FILL, *arguments]
+    command = [sys.executable, "-c", program, *arguments]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:

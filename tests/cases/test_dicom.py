@@ -213,16 +213,17 @@ def test_reading_leaves_the_locale_alone(tmp_path: Path) -> None:
 
 
 def test_a_changed_slice_is_another_data_set(tmp_path: Path) -> None:
-    from hasten.cache.key import files_identity
+    from hasten.cache.key import files_of
+    from hasten.config.schema import CacheConfig
 
     write_series(tmp_path / "images" / "one", voxels())
     (tmp_path / "labels").mkdir()
     sitk.WriteImage(image_of(np.ones((4, 5, 6), np.uint8)), str(tmp_path / "labels" / "one.nrrd"))
     cases = load_case_set(tmp_path).cases
-    before = files_identity(cases)
+    before = files_of(cases, CacheConfig())
     file = next((tmp_path / "images" / "one").iterdir())
     file.write_bytes(file.read_bytes() + b"\0\0")
-    assert files_identity(cases) != before
+    assert files_of(cases, CacheConfig()) != before
 
 
 def test_lossy_compression_is_for_images_and_not_for_labels(tmp_path: Path) -> None:

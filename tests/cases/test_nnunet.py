@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hasten.cache.key import files_identity
+from hasten.cache.key import files_of
 from hasten.cases.nnunet import read_nnunet
 from hasten.cases.place import Place
 from hasten.cases.read import read_image, read_label
 from hasten.cases.sources import load_case_set
+from hasten.config.schema import CacheConfig
 
 BRATS = {"background": 0, "whole tumour": [1, 2, 3], "tumour core": [2, 3], "enhancing": 3}
 
@@ -115,9 +116,9 @@ def test_a_stack_of_tiff_pages_with_its_spacing_beside(tmp_path: Path) -> None:
     image = read_image(found.cases[0])
     assert (image.array.shape, image.spacing) == ((1, 4, 8, 9), (3.0, 0.5, 0.25))
     assert read_label(found.cases[0], found.labels, image).shape == (4, 8, 9)
-    before = files_identity(found.cases)
+    before = files_of(found.cases, CacheConfig())
     (tmp_path / "imagesTr/cell.json").write_text('{"spacing": [3, 1, 1], "longer": true}')
-    assert files_identity(found.cases) != before
+    assert files_of(found.cases, CacheConfig()) != before
     (tmp_path / "imagesTr/cell.json").write_text('{"made by": "a microscope"}')
     assert read_image(found.cases[0]).spacing == (1.0, 1.0, 1.0)
     for wrong in ('{"spacing": [3, 0, 1]}', '{"spacing": 3}', '{"spac'):

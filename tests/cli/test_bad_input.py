@@ -22,7 +22,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import hasten.cache.build
-import hasten.engine.together
+import hasten.engine.cases
 from hasten.cases.phantom import write_phantoms
 from hasten.cli.main import app
 from hasten.observe.lock import run_lock
@@ -428,7 +428,7 @@ def test_ctrl_c_before_training_leaves_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(hasten.engine.together, "get_arena", stop)
+        patch.setattr(hasten.engine.cases, "get_arena", stop)
         result = train(data, out)
     assert result.exit_code == 130
     assert not out.exists()

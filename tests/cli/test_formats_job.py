@@ -74,9 +74,11 @@ def test_from_plan_to_label_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     fingerprint = json.loads(plan.read_text())["fingerprint"]
     assert fingerprint["spatial_dims"] == 3
     assert fingerprint["num_cases"] == 4
-    assert sorted(map(sorted, fingerprint["shapes"])) == [sorted(SHAPE)] * 4
-    for own, path in zip(fingerprint["spacings"], images, strict=True):
-        assert sorted(own) == pytest.approx(sorted(read_file(path).spacing))
+    assert sum(each["cases"] for each in fingerprint["shapes"]) == 4
+    assert all(sorted(each["value"]) == sorted(SHAPE) for each in fingerprint["shapes"])
+    known = [sorted(each["value"]) for each in fingerprint["spacings"]]
+    for path in images:
+        assert any(sorted(read_file(path).spacing) == pytest.approx(own) for own in known)
 
     run("train", data, "--plan", plan, *SETTINGS, "--out", out)
     assert json.loads((out / "summary.json").read_text())["steps"] == 4

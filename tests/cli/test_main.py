@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -71,7 +72,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     def write_phantoms(out: Path, **settings: Any) -> None:
         made.append(("phantom", out, settings))
 
-    monkeypatch.setitem(sys.modules, "hasten.engine.run", SimpleNamespace(train=train, make_plan=make_plan))
+    monkeypatch.setitem(sys.modules, "hasten.engine.run", SimpleNamespace(train=train))
+    monkeypatch.setitem(sys.modules, "hasten.engine.job", SimpleNamespace(make_plan=make_plan))
     monkeypatch.setitem(sys.modules, "hasten.engine.predict", SimpleNamespace(predict=predict))
     monkeypatch.setitem(sys.modules, "hasten.report.page", SimpleNamespace(write_report=write_report))
     monkeypatch.setitem(sys.modules, "hasten.cases.phantom", SimpleNamespace(write_phantoms=write_phantoms))
@@ -242,6 +244,17 @@ def test_an_interruption_ends_with_130(calls: Calls, data: Path, tmp_path: Path)
     assert result.exit_code == 130
     assert "Traceback" not in result.output
     assert [call[0] for call in calls] == ["train"]
+
+
+def test_a_plan_prints_what_is_done_to_a_patch(
+    calls: Calls, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"name": "RandFlipd", "how": "fused", "why": "one reading", "ops": ("Flip(prob=0.5)",)}
+    decided = SimpleNamespace(make_plan=lambda config: {"augmentation": [row]})
+    monkeypatch.setitem(sys.modules, "hasten.engine.job", decided)
+    told = run("plan", data, "--out", tmp_path / "p.json").stdout
+    assert "1  RandFlipd  fused  one reading\n     = Flip(prob=0.5)\n" in told
+    assert json.loads((tmp_path / "p.json").read_text())["augmentation"][0]["name"] == "RandFlipd"
 
 
 def test_the_other_verbs_pass_on_what_they_are_given(calls: Calls, data: Path, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 from hasten.cases.phantom import write_phantoms
 from hasten.cli.recipe import app
 from hasten.cli.source import config_from
+from hasten.recipes import load
 from hasten.recipes.load import recipe_names
+from hasten.recipes.recipe import Recipe
 
 
 def run(*arguments: str) -> str:
@@ -105,6 +107,14 @@ def test_absent_data_end_a_command_before_it_starts(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("HASTEN_DATA", str(tmp_path))
     shell = typer.Typer()
     shell.command()(train)
+    parsed, parse = [], load.load_recipe
+
+    def counted(name: str | Path) -> Recipe:
+        parsed.append(name)
+        return parse(name)
+
+    monkeypatch.setattr(load, "load_recipe", counted)
     with pytest.raises(ValueError, match=r"Task09_Spleen: is not there.*1\.5 GiB.*CC-BY-SA 4\.0"):
         CliRunner().invoke(shell, ["spleen", "--out", str(tmp_path / "run")], catch_exceptions=False)
     assert not (tmp_path / "run").exists()
+    assert parsed == ["spleen"]

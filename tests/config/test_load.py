@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hasten.config.load import dump_run, load_run, to_dict
 from hasten.config.schema import (
+    AugmentConfig,
     CacheConfig,
     DataConfig,
     InferConfig,
@@ -68,6 +69,12 @@ RUNS = st.builds(
         gamma_range=ranges(0.1),
         affine_prob=SHARE,
         compile=st.none() | st.booleans(),
+    ),
+    augment=st.builds(
+        AugmentConfig,
+        override=st.dictionaries(
+            st.sampled_from(["Gamma.prob", "Blur.blur_sigma"]), SHARE | st.lists(SHARE), max_size=2
+        ),
     ),
     network=st.builds(
         NetworkConfig,
@@ -145,6 +152,16 @@ def test_ranges_are_checked_beside_mistakes_of_type(tmp_path: Path) -> None:
         f"{path}:3: sample.patch[2]: must be a valid integer (given 'x')",
         "override 'train.ema=2': train.ema: must lie in 0 <= ema < 1 (given 2.0)",
     ]
+
+
+def test_a_relative_chain_file_is_taken_from_the_yaml_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    path = write(folder, "augment: {chain: 'chains.py:mine'}")
+    monkeypatch.chdir(tmp_path)
+    assert load_run(path).augment.chain == f"{folder / 'chains.py'}:mine"
+    assert load_run(path, ["augment.chain=here.py:other"]).augment.chain == f"{tmp_path / 'here.py'}:other"
+    assert load_run(path, ["augment.chain=my.chains:other"]).augment.chain == "my.chains:other"
 
 
 def test_relative_source_is_taken_from_the_yaml_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

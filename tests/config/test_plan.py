@@ -12,7 +12,8 @@ from hasten.config.check import check_run
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import dump_run, load_run
 from hasten.config.plan import CPU, GIVEN, GPU, Budget, Decision, make_plan
-from hasten.config.schema import NetworkConfig, PrepareConfig, RunConfig, SampleConfig, TrainConfig
+from hasten.config.schema import AugmentConfig, NetworkConfig, PrepareConfig, RunConfig, SampleConfig, TrainConfig
+from hasten.config.settled import PlannedRun, planned_run
 
 Shape = tuple[int, int, int]
 Spacing = tuple[float, float, float]
@@ -63,7 +64,7 @@ MULTI = fingerprint((155, 240, 240), channels=("FLAIR", "T1w", "t1gd", "T2w"), m
 
 def plan(
     data: Fingerprint, config: RunConfig | None = None, *, cuda: bool = False
-) -> tuple[RunConfig, dict[str, Decision]]:
+) -> tuple[PlannedRun, dict[str, Decision]]:
     return make_plan(data, config or RunConfig(), num_train=len(data.shapes), cuda=cuda)
 
 
@@ -103,7 +104,7 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
     ]
     assert set(left) <= {
         *("data.spatial_dims", "data.regions", "data.region_values", "prepare.num_threads", "cache.dir"),
-        *("sample.compile", "train.precision"),
+        *("sample.compile", "augment.digest", "train.precision"),
         *("train.channels_last", "train.compile", "train.capture", "train.target", "train.max_seconds"),
     }
     if data.spatial_dims == 2:
@@ -161,7 +162,7 @@ def _check_strides(config: RunConfig, levels: int, data: Fingerprint) -> None:
 def test_known_kinds_of_data(data: Fingerprint, cuda: bool) -> None:
     config, decisions = plan(data, cuda=cuda)
     check_consistent(data, config, decisions, GPU if cuda else CPU)
-    assert load_run_back(config) == config
+    assert planned_run(load_run_back(config)) == config
 
 
 def load_run_back(config: RunConfig) -> RunConfig:
@@ -182,6 +183,14 @@ def test_small_cases_are_held_whole_and_not_resampled() -> None:
     assert config.prepare.spacing == (0, 0, 0)
     assert config.prepare.intensity == "zscore"
     assert config.sample.flip_prob == (0, 0, 0)
+
+
+def test_other_chains_have_their_own_flips() -> None:
+    microscopy = dataclasses.replace(HIPPOCAMPUS, spatial_dims=2)
+    assert plan(microscopy)[0].sample.flip_prob == (0, 0.5, 0.5)
+    config, decisions = plan(microscopy, RunConfig(augment=AugmentConfig(preset="nnunet")))
+    assert decisions["sample.flip_prob"].reason == "not used: augment.preset=nnunet has its own flips"
+    assert planned_run(load_run_back(config)) == config
 
 
 def test_ct_is_windowed_cropped_resampled_and_not_mirrored() -> None:

@@ -220,11 +220,11 @@ class Trainee:
 
 
 def batch(index: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Image (B, 1, 1, 16, 16) and label of a 0-based step; contrasts differ much, and so do losses."""
+    """Image (B, 1, 16, 16) and label of a 0-based step; contrasts differ much, and so do losses."""
     generator = torch.Generator().manual_seed(100 + index)
-    image = torch.randn(BATCH, 1, 1, 16, 16, generator=generator, dtype=torch.float64)
+    image = torch.randn(BATCH, 1, 16, 16, generator=generator, dtype=torch.float64)
     label = (image > 0.3).long() + (image > 1.0)
-    scale = torch.linspace(0.1, 3.0, BATCH, dtype=torch.float64).view(-1, 1, 1, 1, 1)
+    scale = torch.linspace(0.1, 3.0, BATCH, dtype=torch.float64).view(-1, 1, 1, 1)
     label[: BATCH // 2] = label[: BATCH // 2].flip(-1)
     return (image * scale).to(dtype), label.to(torch.uint8)
 

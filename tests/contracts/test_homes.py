@@ -15,7 +15,7 @@ from hasten.cases.phantom import write_phantoms
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig
-from tests.cache.sets import SPEC, assert_holds, assert_same
+from tests.cache.sets import SPEC, assert_holds, assert_same, tensors_of
 
 GIB = 2**30
 
@@ -46,9 +46,10 @@ def test_every_home_holds_the_cases(phantoms: CaseSet, cache: CacheConfig, home:
 def test_every_home_is_the_same_to_what_reads_it(phantoms: CaseSet, cache: CacheConfig, home: str) -> None:
     arena, reference = at(home, phantoms, cache), at("ram", phantoms, cache)
     assert_same(arena, reference)
-    index = torch.tensor([0, 5, arena.tables.image.numel() - 1])
-    assert torch.equal(arena.tables.image[index], reference.tables.image[index])
-    assert all(getattr(arena.tables, name).is_contiguous() for name in ("image", "label", "points"))
+    image = arena.store.values["image"]
+    index = torch.tensor([0, 5, image.numel() - 1])
+    assert torch.equal(image[index], reference.store.values["image"][index])
+    assert all(tensor.is_contiguous() for tensor in tensors_of(arena))
 
 
 def test_on_a_cpu_the_device_home_is_memory(phantoms: CaseSet, cache: CacheConfig) -> None:
@@ -143,10 +144,10 @@ def test_the_device_home_is_checked_and_explains_a_lack_of_room(
 def test_device_memory(phantoms: CaseSet, cache: CacheConfig, home: str) -> None:
     arena = at(home, phantoms, cache, "cuda")
     assert arena.home == "device"
-    assert {getattr(arena.tables, name).device.type for name in ("image", "label", "points", "offset")} == {"cuda"}
+    assert {tensor.device.type for tensor in tensors_of(arena)} == {"cuda"}
     reference = at("ram", phantoms, cache)
     assert_same(arena, reference)
     assert_same(arena.to("cpu", home="ram"), reference)
     pinned = reference.to("cpu", home="ram", pin=True)
-    assert pinned.tables.image.is_pinned()
+    assert pinned.store.values["image"].is_pinned()
     assert_same(pinned.to("cuda", home="device"), reference)

@@ -130,7 +130,7 @@ def test_it_learns_a_batch_by_heart(name: str, loss: str, dims: int) -> None:
         device=CPU,
     )
     image, label = batch_of(classes=2)
-    image, label = (image, label) if dims == 3 else (image[:, :, :1], label[:, :, :1])
+    image, label = (image, label) if dims == 3 else (image[:, :, 0], label[:, :, 0])
     losses = [step(image, label, index).item() for index in range(25)]
     assert all(map(math.isfinite, losses))
     assert losses[-1] < 0.75 * losses[0]

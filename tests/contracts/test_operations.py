@@ -1,113 +1,190 @@
-"""What every random operation of the batch program owes its caller, whatever it does to a voxel."""
+"""What every operation owes its caller, whatever it does to a voxel."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from hasten.cache.arena import Tables
-from hasten.sample.program import BatchProgram
-from tests.sample.arenas import RENDERS, Shape, program_of, random_tables
+import hasten.augment
+from hasten.augment.affine import PhysicalAffine
+from hasten.augment.chain import Batch, BatchOp, Chain
+from hasten.augment.crop import (
+    CentreCrop,
+    CropByLabelClasses,
+    CropByPosNegLabel,
+    CropOp,
+    ForegroundCrop,
+    SpatialCrop,
+    WeightedCrop,
+)
+from hasten.augment.draw import Draws
+from hasten.augment.grid import AxisSwap, Resize
+from hasten.augment.mix import CutMix, MixUp
+from hasten.augment.op import op_key, used
+from hasten.augment.program import Segment
+from hasten.augment.reshape import AlignedZoom, Cut, Recentre, Reorder
+from hasten.cache.arena import Store
+from tests.augment.examples import EXAMPLES
+from tests.augment.stores import RENDERERS, Shape, bind_store, random_store
+from tests.augment.test_program import MAPS
+from tests.augment.test_value_ops import NUM_CHANNELS
 
-OPERATIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "crop": ("foreground_prob", {}),
-    "flip": ("flip_prob", {}),
-    "affine": (
-        "affine_prob",
-        {"rotate_deg": (30.0, 30.0, 30.0), "scale_range": (0.7, 1.4), "shear": 0.2},
-    ),
-    "brightness": ("brightness_prob", {"brightness_range": (0.5, 0.9)}),
-    "contrast": ("contrast_prob", {"contrast_range": (0.5, 0.9)}),
-    "gamma": ("gamma_prob", {"gamma_range": (1.5, 2.0)}),
-    "noise": ("noise_prob", {"noise_std": (0.1, 0.3)}),
-}
-"""Its probability, and strengths that cannot be drawn as "no change"."""
-COUNT = 24
-
-pytestmark = [
-    pytest.mark.parametrize("name", OPERATIONS),
-    pytest.mark.parametrize("num_dims", [2, 3]),
-    pytest.mark.parametrize("renders", RENDERS),
-]
-
-
-def arena(num_dims: int) -> Tables:
-    """Cases larger than the patch, smaller than it, and one without foreground."""
-    shapes: list[Shape] = [(9, 11, 8), (4, 12, 5), (10, 10, 10)]
-    return random_tables([(1, *shape[1:]) for shape in shapes] if num_dims == 2 else shapes, num_channels=2)
-
-
-def make(
-    name: str, num_dims: int, renders: str, prob: float | None, *, batch_size: int = COUNT, tables: Tables | None = None
-) -> BatchProgram:
-    """With `prob` None the operation is left as a program without any has it."""
-    field, options = OPERATIONS[name]
-    if prob is not None:
-        options = {**options, field: (prob,) * 3 if name == "flip" else prob}
-    patch = (1, 6, 5) if num_dims == 2 else (4, 6, 5)
-    return program_of(
-        tables or arena(num_dims), patch, batch_size=batch_size, renders=renders, **({} if prob is None else options)
-    )
+COUNT = 8
+SHAPES: list[Shape] = [(9, 11, 8), (4, 12, 5), (10, 10, 10)]
+"""Larger than the patch, smaller than it, and one without foreground."""
+PATCH: dict[int, Shape] = {2: (1, 6, 6), 3: (6, 6, 6)}
+SMALL: dict[int, Shape] = {2: (1, 4, 4), 3: (4, 4, 4)}
 
 
-def changed(program: BatchProgram, plain: BatchProgram, step: int = 0) -> torch.Tensor:
-    """(B,) whether image or label of a sample differs."""
-    found, expected = program(step), plain(step)
-    pairs = zip(found, expected, strict=True)
-    return torch.stack([(a != b).flatten(1).any(1) for a, b in pairs]).any(0)
+def drawn_by_prob(dims: int) -> list[Any]:
+    """Those that happen or not."""
+    strong = PhysicalAffine(prob=1, rotate_deg=(40.0, 30.0, 30.0), zoom=(0.7, 1.4), shear=0.2, spacing=(3.0, 1.0, 0.8))
+    mixing = [MixUp(keys=("image",)), CutMix(alpha=0.5)]
+    maps = [replace(op, spatial_axes=tuple(range(dims))) if isinstance(op, AxisSwap) else op for op in MAPS]
+    return [*EXAMPLES, *maps, strong, AlignedZoom(prob=1, min_zoom=(0.6,), max_zoom=(0.8,)), *mixing]
 
 
-def test_probability_0_is_bit_identical_to_off(name: str, num_dims: int, renders: str) -> None:
-    for step in range(3):
-        assert not changed(make(name, num_dims, renders, 0.0), make(name, num_dims, renders, None), step).any()
+def fixed(dims: int) -> list[Any]:
+    """Those that are done to every sample alike, or change its size."""
+    return [
+        Cut(size=SMALL[dims]), Cut(size=SMALL[dims], random=True), Recentre(size=SMALL[dims]),
+        Reorder(order=(0, 2, 1), backward=(1,)), Resize(spatial_size=(8, 5, 7)[3 - dims :]),
+    ]  # fmt: skip
 
 
-def test_probability_1_changes_samples(name: str, num_dims: int, renders: str) -> None:
-    """So that the other tests of this file look at something."""
-    assert changed(make(name, num_dims, renders, 1.0), make(name, num_dims, renders, None)).sum() >= COUNT // 2
+def crops(dims: int) -> list[Any]:
+    size: Any = PATCH[dims]
+    return [
+        ForegroundCrop(size=size), CropByPosNegLabel(size=size, pad=True), SpatialCrop(size=size, pad=True),
+        CropByLabelClasses(size=size, num_classes=3, pad=True), CentreCrop(size=size, pad=True),
+        WeightedCrop(size=size, weight_key="image", pad=True),
+    ]  # fmt: skip
 
 
-def test_samples_that_do_not_draw_it_are_bit_identical_to_off(name: str, num_dims: int, renders: str) -> None:
-    """At one half some samples change and some do not; none changes that does not change at probability 1."""
-    half, always, off = (make(name, num_dims, renders, prob) for prob in (0.5, 1.0, None))
-    for step in range(2):
-        sometimes = changed(half, off, step)
-        assert 0.15 * COUNT < sometimes.sum() < 0.95 * COUNT
-        assert (sometimes <= changed(always, off, step)).all()
+def each(make: Any) -> pytest.MarkDecorator:
+    """Every one of these, in 2-D and 3-D."""
+    pairs = [pytest.param(op, dims, id=f"{dims}-D {op!r}"[:90]) for dims in (2, 3) for op in make(dims)]
+    return pytest.mark.parametrize(("op", "dims"), pairs)
 
 
-def test_a_batch_is_its_samples_one_at_a_time(name: str, num_dims: int, renders: str) -> None:
-    image, label = make(name, num_dims, renders, 0.5)(2)
-    single = make(name, num_dims, renders, 0.5, batch_size=1)
-    for number in range(COUNT):
-        one_image, one_label = single(2 * COUNT + number)
-        assert (image[number] - one_image[0]).abs().max() <= 1e-6
-        assert torch.equal(label[number], one_label[0])
+each_drawn_by_prob = each(drawn_by_prob)
+each_operation = each(lambda dims: [*drawn_by_prob(dims), *fixed(dims), *crops(dims)])
+each_renderer = pytest.mark.parametrize("renderer", RENDERERS)
 
 
-def test_the_same_seed_and_step_give_the_same_bits(name: str, num_dims: int, renders: str) -> None:
-    first, again = make(name, num_dims, renders, 0.5), make(name, num_dims, renders, 0.5)
+@cache
+def store(dims: int, channels: int) -> Store:
+    shapes: Sequence[Shape] = [(1, *shape[1:]) for shape in SHAPES] if dims == 2 else SHAPES
+    return random_store(shapes, num_channels=channels)
+
+
+def chain_of(op: Any, dims: int) -> Chain:
+    """The operation alone, after a crop; None is the crop alone."""
+    ops = () if op is None or isinstance(op, CropOp) else (op,)
+    crop = op if isinstance(op, CropOp) else ForegroundCrop(size=PATCH[dims])
+    return Chain(crop=crop, ops=ops, keys=("image", "label"), label_keys=("label",))
+
+
+@cache
+def segment(op: Any, dims: int, channels: int, batch_size: int = COUNT) -> Segment:
+    return bind_store(chain_of(op, dims), store(dims, channels), batch_size=batch_size)
+
+
+@cache
+def drawn(op: Any, dims: int, channels: int, step: int, batch_size: int = COUNT) -> Draws:
+    return next(iter(segment(op, dims, channels, batch_size).draws(step, step + 1)))
+
+
+def channels_of(op: Any) -> int:
+    return NUM_CHANNELS.get(type(op).__name__, 2)
+
+
+def batch_of(renderer: str, op: Any, dims: int, *, like: Any = None, step: int = 0, batch_size: int = COUNT) -> Batch:
+    """like: the operation whose number of channels the cases have."""
+    given = (op, dims, channels_of(like or op))
+    return RENDERERS[renderer](segment(*given, batch_size), drawn(*given, step, batch_size))
+
+
+def equal(one: Batch, other: Batch) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def rows(use: Tensor, value: Tensor) -> Tensor:
+    return use.view(-1, *[1] * (value.ndim - 1))
+
+
+@each_renderer
+@each_drawn_by_prob
+def test_who_draws_it_is_changed_and_nobody_else_in_any_bit(op: Any, dims: int, renderer: str) -> None:
+    never, sometimes, always = (batch_of(renderer, replace(op, prob=prob), dims) for prob in (0.0, 0.5, 1.0))
+    off = batch_of(renderer, None, dims, like=op)
+    assert equal(never, off)
+    change = torch.stack([(always[key] != off[key]).flatten(1).any(1) for key in off]).any(0)
+    assert change.sum() >= COUNT // 2
+    use = used(op_key(drawn(replace(op, prob=0.5), dims, channels_of(op), 0).key, 0), 0.5)
+    assert 0 < use.sum() < COUNT
+    assert equal(sometimes, {key: torch.where(rows(use, off[key]), always[key], off[key]) for key in off})
+
+
+@each_renderer
+@each_operation
+def test_a_batch_is_its_samples_one_at_a_time(op: Any, dims: int, renderer: str) -> None:
+    if isinstance(op, BatchOp):
+        pytest.skip("it mixes the samples of a batch")
+    batch = batch_of(renderer, op, dims, step=2)
+    for row in range(COUNT):
+        alone = batch_of(renderer, op, dims, step=2 * COUNT + row, batch_size=1)
+        assert (batch["image"][row] - alone["image"][0]).abs().max() <= 1e-6
+        assert torch.equal(batch["label"][row], alone["label"][0])
+
+
+@each_operation
+def test_seed_and_step_give_its_bits_and_no_others(op: Any, dims: int) -> None:
+    own = segment(op, dims, channels_of(op))
+    again = bind_store(own.chain, store(dims, channels_of(op)), batch_size=COUNT)
     again(0)
-    assert not changed(again, first, step=3).any()
-    reseeded = replace(again, seed=torch.tensor(1))
-    assert changed(reseeded, first, step=3).any()
+    assert equal(again(3), own(3))
+    other = replace(again, seed=torch.tensor(1))(3)
+    assert not equal(other, again(3)) or isinstance(op, CentreCrop)
 
 
-def test_labels_keep_their_set(name: str, num_dims: int, renders: str) -> None:
-    tables = arena(num_dims)
-    tables.label.mul_(100)
-    _, label = make(name, num_dims, renders, 1.0, tables=tables)(0)
+@each_renderer
+@each_operation
+def test_labels_keep_their_set(op: Any, dims: int, renderer: str) -> None:
+    given = (op, dims, channels_of(op))
+    own = segment(*given)
+    held = {**own.store.values, "label": own.store.values["label"] * 100}
+    label = RENDERERS[renderer](replace(own, store=replace(own.store, values=held)), drawn(*given, 0))["label"]
     assert label.dtype == torch.uint8
     assert set(label.unique().tolist()) == {0, 100, 200}
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, -3.0, 1e4])
-def test_constant_images_stay_finite(name: str, num_dims: int, renders: str, value: float) -> None:
-    tables = arena(num_dims)
-    tables.image.fill_(value)
-    image, _ = make(name, num_dims, renders, 1.0, tables=tables)(0)
-    assert image.isfinite().all()
-    assert image.abs().max() <= abs(value) * 1.0001 + (1.5 if name == "noise" else 0)
+@each_renderer
+@each_operation
+def test_constant_images_stay_finite(op: Any, dims: int, renderer: str) -> None:
+    given = (op, dims, channels_of(op))
+    own = segment(*given)
+    for value in (0.0, 1.0, -3.0, 1e4):
+        held = {**own.store.values, "image": torch.full_like(own.store.values["image"], value)}
+        image = RENDERERS[renderer](replace(own, store=replace(own.store, values=held)), drawn(*given, 0))["image"]
+        assert image.isfinite().all()
+
+
+def test_no_operation_is_left_out() -> None:
+    names = [each.name for each in pkgutil.iter_modules(hasten.augment.__path__, "hasten.augment.")]
+    found = {
+        one for name in names for _, one in inspect.getmembers(importlib.import_module(name), inspect.isclass)
+        if one.__module__.startswith("hasten.augment.") and not getattr(one, "_is_protocol", False)
+    }  # fmt: skip
+    methods = ({"draw", "apply"}, {"draw", "map"}, {"draw_batch", "apply_batch"}, {"start", "size"})
+    wanted = {one for one in found if any(names <= set(dir(one)) for names in methods)}
+    assert wanted == {type(op) for op in (*drawn_by_prob(3), *fixed(3), *crops(3))}

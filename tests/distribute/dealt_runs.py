@@ -7,20 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from hasten.cache.arena import Arena
+from hasten.augment.chain import Batch
+from hasten.augment.make_program import cases_of_arena, make_segment
+from hasten.augment.presets import default_chain
+from hasten.augment.program import Program, Segment
 from hasten.cases.types import CaseSet
 from hasten.config.schema import CacheConfig, SampleConfig
 from hasten.distribute.exchange import SentHome
 from hasten.distribute.parts import CaseParts, Deal, FileHome, Home
-from hasten.feed.staged import StagedProgram, feed_of, make_staged, stage_plan
-from hasten.sample.dealt import Dealt
-from hasten.sample.program import BatchProgram, make_program
+from hasten.feed.feed import Feed
+from hasten.sample.schedule import PatchStage, Rounds, one_stage, stage_plan
 from hasten.sample.share import WHOLE, Share
-from hasten.sample.types import BatchSpec
+from tests.augment.stores import OFF
 from tests.cache.sets import SPEC, write_case_set
-from tests.sample.arenas import OFF
 
 SIZES = [(6, 9, 8), (12, 10, 9), (5, 5, 5), (9, 9, 9), (14, 8, 7), (6, 6, 6), (8, 12, 10), (7, 7, 9), (16, 12, 12)]
 TRAINED = tuple(f"case{number}" for number in (0, 1, 2, 4, 5, 6, 7, 8))
@@ -31,6 +30,7 @@ SAMPLE = SampleConfig(
     **{**OFF, "foreground_prob": 0.5, "affine_prob": 0.5, "noise_prob": 0.5, "flip_prob": (0.5, 0.5, 0.5)},
 )  # fmt: skip
 STAGES = ((0.5, 0.5),)
+WHOLE_RUN = one_stage(PATCH, BATCH)
 
 
 def case_set(folder: Path) -> CaseSet:
@@ -42,21 +42,28 @@ def deal(every: int) -> Deal:
     return Deal(costs={name: voxels[name] for name in TRAINED}, parts=4, seed=3, every=every)
 
 
+def segment_of(parts: CaseParts, round: int, stage: PatchStage = WHOLE_RUN[0]) -> Segment:
+    """The default augmentation of the cases of a rank in a round."""
+    arena = parts.arena(round)
+    return make_segment(
+        default_chain(SAMPLE, patch=stage.patch, spatial_dims=3), cases_of_arena(arena, 3), batch_size=stage.batch_size,
+        seed=5, train_cases=parts.dealt(round), share=parts.share,
+    )  # fmt: skip
+
+
+def program_of(parts: CaseParts, *, first: int = 0, staged: bool = False) -> Program:
+    """What a run makes its batches with. staged: with patches that grow."""
+    plan = stage_plan(STAGES, STEPS, PATCH, (2, 2, 2), BATCH, True) if staged else WHOLE_RUN
+    rounds = Rounds(stages=plan, samples=parts.deal.round_samples)
+    return Program(lambda round, stage: segment_of(parts, round, stage), rounds, first=first)
+
+
 def run(
     home: Home, every: int, share: Share = WHOLE, *, first: int = 0, last: int = STEPS, staged: bool = False
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+) -> Iterator[Batch]:
     """The batches of a rank."""
-    plan = stage_plan(STAGES if staged else (), STEPS, PATCH, (2, 2, 2), BATCH, True)
-    spec = BatchSpec(sample=SAMPLE, num_channels=2, spatial_dims=3)
-
-    def make(arena: Arena, dealt: Dealt) -> BatchProgram | StagedProgram:
-        def one(own: BatchSpec) -> BatchProgram:
-            return make_program(own, arena.tables, dealt, 5, compile=False, pages=arena.pages, share=share)
-
-        return make_staged(spec, plan, one) if staged else one(spec)
-
-    program = CaseParts(deal(every), share, home).program(make, plan, first=first)
-    yield from feed_of(program, device=torch.device("cpu"), first=first, last=last)
+    program = program_of(CaseParts(deal(every), share, home), first=first, staged=staged)
+    yield from Feed(program, first=first, last=last)
 
 
 def file_home(cases: CaseSet, cache: CacheConfig, every: int, share: Share = WHOLE, **options: Any) -> FileHome:
@@ -67,12 +74,13 @@ def sent_home(cases: CaseSet, cache: CacheConfig, every: int, share: Share, **op
     return SentHome(deal(every), share, cases, SPEC, cache, "cpu", **options)
 
 
-def digests(batch: tuple[torch.Tensor, ...], pieces: int = 1) -> list[list[str]]:
+def digests(batch: Batch, pieces: int = 1) -> list[list[str]]:
     """Of each piece of a batch, one hash for each sample: image and label."""
+    values = (batch["image"], batch["label"])
     return [
         [
             hashlib.sha256(image.numpy().tobytes() + label.numpy().tobytes()).hexdigest()[:16]
             for image, label in zip(*part, strict=True)
         ]
-        for part in zip(*(value.chunk(pieces) for value in batch), strict=True)
+        for part in zip(*(value.chunk(pieces) for value in values), strict=True)
     ]

@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 
 from hasten.cache.arena import Arena
-from hasten.cache.own import point_starts, rows_of, values_of
+from hasten.cache.own import point_slices, rows_of, values_of
 from hasten.config.schema import CacheConfig, DistributeConfig
 from hasten.distribute.exchange import exchange, told_rows
 from hasten.distribute.group import joined
@@ -24,10 +24,10 @@ from tests.distribute.ranks import tell
 
 def held(arena: Arena) -> dict[str, str]:
     """A hash of all bytes of each case."""
-    starts = point_starts(rows_of(arena))
     found = {}
+    points = point_slices(rows_of(arena))
     for case, name in enumerate(arena.ids):
-        bits = b"".join(value.numpy().tobytes() for value in values_of(arena, case, starts))
+        bits = b"".join(value.numpy().tobytes() for value in values_of(arena, case, points[case]))
         found[name] = hashlib.sha256(bits + repr(arena.geometry[case]).encode()).hexdigest()
     return found
 

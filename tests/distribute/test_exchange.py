@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.cache.build import get_arena
-from hasten.cache.fingerprint import get_fingerprint
 from hasten.config.schema import CacheConfig, DistributeConfig, RunConfig, TrainConfig
 from hasten.distribute.exchange import Move, case_parts, moves, stored_cases, waves
 from hasten.distribute.parts import own_ids
+from hasten.prepare.fingerprint import take_fingerprint
 from hasten.sample.share import Share
 from tests.cache.sets import SPEC
 from tests.cache.test_own import arena_of, content
@@ -130,7 +130,7 @@ def test_a_rank_begins_with_the_round_it_is_resumed_in(tmp_path: Path) -> None:
     assert arena.ids == own_ids(deal(2), 3, Share(1, 2))
     assert arena.home == "ram"
     (entry,) = (tmp_path / "cache" / "arena").iterdir()
-    assert (entry / "label.bin").stat().st_size == arena.tables.label.numel()
+    assert (entry / "label.bin").stat().st_size == arena.store.values["label"].numel()
     assert home.arena(3) is arena
 
 
@@ -141,7 +141,7 @@ def test_the_parts_of_a_run_follow_from_its_settings(send: bool, tmp_path: Path)
         prepare=SPEC, cache=cache, sample=SAMPLE, distribute=DistributeConfig(parts=4, exchange_every=2),
         train=TrainConfig(seed=3),
     )  # fmt: skip
-    known = get_fingerprint(cases, cache)
+    known = take_fingerprint(cases)
     given = (cases, TRAINED, known, Share(1, 2), torch.device("cpu"))
     parts = case_parts(config, *given, send=send)
     assert parts.deal == deal(2)

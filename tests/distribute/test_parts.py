@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,13 +17,9 @@ from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import CacheConfig
 from hasten.distribute.balance import balanced, loads_of
 from hasten.distribute.parts import CaseParts, Deal, FileHome, own_ids, part_table, parts_mistake, prepared_voxels
-from hasten.feed.rounds import RoundedProgram
-from hasten.feed.staged import Stage
-from hasten.sample.program import BatchProgram, make_program
 from hasten.sample.share import WHOLE, Share
-from hasten.sample.types import BatchSpec
 from tests.cache.sets import SPEC
-from tests.distribute.dealt_runs import BATCH, SAMPLE, STEPS, TRAINED, case_set, deal, file_home, run
+from tests.distribute.dealt_runs import STEPS, TRAINED, case_set, deal, file_home, program_of, run, segment_of
 from tests.sample.test_share import joined, same
 
 
@@ -100,10 +95,7 @@ def test_pieces_are_dealt_as_batches_are(folder: Path, cases: Any) -> None:
 
     def batches(share: Share) -> Any:
         home = FileHome(two, share, cases, SPEC, cache(folder), "cpu")
-        parts = CaseParts(two, share, home)
-        spec = BatchSpec(sample=SAMPLE, num_channels=2, spatial_dims=3)
-        arena, dealt = parts.arena(0), parts.dealt(0)
-        return make_program(spec, arena.tables, dealt, 5, compile=False, share=share).batches(0, 6)
+        return segment_of(CaseParts(two, share, home), 0).batches(0, 6)
 
     wanted = batches(Share(pieces=2))
     for batch, *own in zip(wanted, *[batches(Share(rank, 2, 2)) for rank in range(2)], strict=True):
@@ -113,12 +105,10 @@ def test_pieces_are_dealt_as_batches_are(folder: Path, cases: Any) -> None:
 def test_every_case_is_seen_as_often_in_a_round(folder: Path, cases: Any) -> None:
     """8 cases, 4 parts of 2, 4 samples a step: a round of 3 epochs is 6 steps."""
     parts = CaseParts(deal(3), WHOLE, file_home(cases, cache(folder), 3))
-    spec = BatchSpec(sample=SAMPLE, num_channels=2, spatial_dims=3)
     for number in range(3):
-        arena, dealt = parts.arena(number), parts.dealt(number)
-        program = make_program(spec, arena.tables, dealt, 5, compile=False)
-        drawn = [case for each in program.draws(6 * number, 6 * number + 6) for case in each.case.tolist()]
-        assert Counter(drawn) == dict.fromkeys(arena.index(TRAINED), 3)
+        segment = segment_of(parts, number)
+        drawn = [case for each in segment.draws(6 * number, 6 * number + 6) for case in each.case.tolist()]
+        assert Counter(drawn) == dict.fromkeys(parts.arena(number).index(TRAINED), 3)
 
 
 @pytest.mark.parametrize("home", ["file", "ram", "device", "auto"])
@@ -140,7 +130,7 @@ def test_a_rank_keeps_its_own_cases_in_memory(
         there = FileHome(deal(0), share, cases, SPEC, cache(folder, home=home), "meta").arena(0)
         assert there.ids == own
         assert there.num_bytes == sum(sizes)
-        assert there.tables.image.device.type == "meta"
+        assert there.store.values["image"].device.type == "meta"
 
 
 def test_what_has_no_room_on_the_device_stays_in_memory(
@@ -166,19 +156,17 @@ def test_ranks_of_one_host_share_its_free_memory(folder: Path, cases: Any, monke
 
 
 def test_cases_are_dealt_anew_only_where_that_is_set(folder: Path, cases: Any) -> None:
-    made: list[int] = []
-
-    def make(arena: Any, dealt: Any) -> BatchProgram:
-        made.append(dealt.round)
-        spec = BatchSpec(sample=SAMPLE, num_channels=2, spatial_dims=3)
-        return make_program(spec, arena.tables, dealt, 5, compile=False)
-
-    stage = Stage(first=0, last=STEPS, patch=(4, 4, 4), batch_size=BATCH, ahead=0)
-    never = CaseParts(deal(0), WHOLE, file_home(cases, cache(folder), 0)).program(make, [stage])
-    assert isinstance(never, BatchProgram)
-    now_and_then = CaseParts(deal(2), WHOLE, file_home(cases, cache(folder), 2)).program(make, [stage], first=9)
-    assert isinstance(now_and_then, RoundedProgram)
-    assert made == [0, 2]
+    never = program_of(CaseParts(deal(0), WHOLE, file_home(cases, cache(folder), 0)))
+    assert never.segment is not None
+    parts = CaseParts(deal(2), WHOLE, file_home(cases, cache(folder), 2))
+    opened: list[int] = []
+    real = parts.dealt
+    parts.dealt = lambda round: opened.append(round) or real(round)  # type: ignore[assignment, method-assign, func-returns-value]
+    now_and_then = program_of(parts, first=9)
+    assert now_and_then.segment is None
+    assert opened == [2]
+    assert len(list(now_and_then.batches(9, STEPS))) == STEPS - 9
+    assert opened == [2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -227,9 +215,5 @@ def test_batches_hold_only_a_ranks_own_cases(folder: Path, cases: Any) -> None:
     dealt, arena = parts.dealt(0), parts.arena(0)
     assert [bool(part) for part in dealt.parts] == [False, False, True, True]
     assert {arena.ids[case] for part in dealt.parts for case in part} == set(own_ids(deal(0), 0, share))
-    assert torch.equal(
-        make_program(
-            BatchSpec(sample=SAMPLE, num_channels=2, spatial_dims=3), arena.tables, dealt, 5, compile=False, share=share
-        ).train_cases.sort()[0],
-        torch.tensor(sorted(case for part in dealt.parts for case in part)),
-    )
+    drawn = {case for each in segment_of(parts, 0).draws(0, 6) for case in each.case.tolist()}
+    assert drawn == {case for part in dealt.parts for case in part}

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from hasten.augment.make_program import program_of
+from hasten.augment.program import Program, Segment
 from hasten.config.schema import LossConfig
 from hasten.engine import capture
 from hasten.engine.capture import CapturedStep, why_not
 from hasten.engine.step import TrainStep
 from hasten.engine.update import Update
 from hasten.nets.build import build_loss
+from hasten.observe.compare import Compared, Comparison
 from hasten.optim.average import average_of
-from hasten.sample.program import BatchProgram
+from tests.augment.stores import random_store, segment_of
 from tests.engine.test_step import matrices, network_of, weights_of
-from tests.sample.arenas import program_of, random_tables
 
 STEPS = 9
 
@@ -54,9 +57,13 @@ class Aside:
         return graph, graph.result
 
 
-def program() -> BatchProgram:
-    tables = random_tables([(12, 12, 12), (16, 12, 14)], dtype="float16")
-    return program_of(tables, (8, 8, 8), batch_size=2, seed=3, foreground_prob=0.5, affine_prob=0.5)
+def segment() -> Segment:
+    store = random_store([(12, 12, 12), (16, 12, 14)], dtype="float16")
+    return segment_of(store, (8, 8, 8), batch_size=2, seed=3, foreground_prob=0.5, affine_prob=0.5)
+
+
+def program() -> Program:
+    return program_of(segment())
 
 
 def step_of(network: nn.Module) -> TrainStep:
@@ -73,12 +80,12 @@ def step_of(network: nn.Module) -> TrainStep:
 
 def plain() -> tuple[list[Tensor], list[Tensor]]:
     step, batches = step_of(network_of(3)), program()
-    losses = [step(*batches(index), index) for index in range(STEPS)]
+    losses = [step(*batches(index).values(), index) for index in range(STEPS)]
     return losses, [*weights_of(step.update.weights), *weights_of(step.update.average)]
 
 
 def captured(**given: Any) -> tuple[CapturedStep, list[Tensor], list[Tensor]]:
-    step = CapturedStep(step=step_of(network_of(3)), program=program(), **given)
+    step = CapturedStep(step=step_of(network_of(3)), segment=segment(), **given)
     losses = [step(index) for index in range(STEPS)]
     update = step.step.update
     return step, losses, [*weights_of(update.weights), *weights_of(update.average)]
@@ -138,7 +145,7 @@ def test_a_graph_that_leaves_other_weights_is_refused(stand_in: type[Aside], mon
                 weight.mul_(1.5)
 
     monkeypatch.setattr(Graph, "replay", replay)
-    step = CapturedStep(step=step_of(network_of(3)), program=program(), always=True)
+    step = CapturedStep(step=step_of(network_of(3)), segment=segment(), always=True)
     for index in range(STEPS):
         step(index)
     assert not step.engaged
@@ -148,16 +155,18 @@ def test_a_graph_that_leaves_other_weights_is_refused(stand_in: type[Aside], mon
 
 
 def test_a_graph_that_is_no_faster_is_not_kept(stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CapturedStep, "_seconds", lambda self, call: 1.0)
+    same = Comparison(base="step", seconds={"step": [1.0] * 5, "graph": [1.0] * 5}, others=0.0)
+    arm = Compared(arm="graph", gain=1.0, low=1.0, high=1.0, verdict="same", why="")
+    monkeypatch.setattr(capture, "compared", lambda *_, **__: replace(same, arms={"graph": arm}))
     step, losses, weights = captured()
     assert not step.engaged
-    assert step.why.startswith("not faster")
+    assert step.why.startswith("not certainly faster")
     assert_close(losses, plain()[0])
     assert_close(weights, plain()[1])
 
 
 def test_a_closed_graph_goes_on_without_itself(stand_in: type[Aside]) -> None:
-    step = CapturedStep(step=step_of(network_of(3)), program=program(), always=True)
+    step = CapturedStep(step=step_of(network_of(3)), segment=segment(), always=True)
     losses = []
     for index in range(STEPS):
         if index == 6:
@@ -178,4 +187,5 @@ def test_what_cannot_be_captured_says_why() -> None:
     assert why_not(step, program()) == "there is no CUDA device"
     twin = copy.copy(step)
     twin.device = torch.device("cuda")
-    assert "do not all lie on the device" in str(why_not(twin, program()))
+    elsewhere = replace(segment(), hands_over=True, host_stages=1)
+    assert "do not all lie on the device" in str(why_not(twin, program_of(elsewhere)))

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, load_model
 from torch import Tensor, nn
 
 from hasten.config.load import from_dict, to_dict
-from hasten.config.schema import DataConfig, NetworkConfig, RunConfig
+from hasten.config.schema import DataConfig, InferConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
 from hasten.engine import export
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.export import Exported, export_weights
@@ -33,7 +33,13 @@ def config_of(name: str = "unet", dims: int = 3, **settings: Any) -> RunConfig:
     network = NetworkConfig(name=name, channels=(4, 8), strides=(stride,), dropout=0.1, **settings)  # type: ignore[arg-type]
     if name == "dynunet":
         network = NetworkConfig(name=name, channels=(4, 8, 16), strides=(stride, stride), **settings)  # type: ignore[arg-type]
-    return RunConfig(network=network, data=DataConfig(source="https://host/set.zip?signature=secret"))
+    return RunConfig(
+        network=network,
+        data=DataConfig(source="https://host/set.zip?signature=secret"),
+        sample=SampleConfig(patch=(8, 8, 8), batch_size=2),
+        train=TrainConfig(steps=40, learning_rate=1e-3, validate_every=20, checkpoint_every=20),
+        infer=InferConfig(patch=(8, 8, 8)),
+    )
 
 
 def network_of(config: RunConfig, dims: int = 3) -> nn.Module:

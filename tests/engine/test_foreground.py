@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hasten.cache.arena import Arena, Tables
+from hasten.cache.arena import Arena, Store
 from hasten.cases.types import Case, CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.engine.foreground import (
@@ -33,8 +33,9 @@ def cases_of(voxels: dict[str, tuple[int, ...]], names: str = "ab") -> tuple[Cas
     case_set = CaseSet(name="set", source=Path("set/dataset.json"), cases=cases, labels=labels)
     empty = torch.empty(0)
     arena = Arena(
-        tables=Tables(**dict.fromkeys(Tables.__slots__, empty)), ids=tuple(voxels), shapes=(PLACE.shape,) * len(cases),
-        offsets=(0,) * len(cases), geometry=(PLACE,) * len(cases), num_channels=1, num_classes=len(labels),
+        store=Store(values={}, channels={"image": 1}, shape=empty, offset=empty, ids=tuple(voxels)),
+        shapes=(PLACE.shape,) * len(cases), offsets=(0,) * len(cases), geometry=(PLACE,) * len(cases),
+        num_classes=len(labels),
         num_voxels=tuple(voxels.values()), home="file",
     )  # fmt: skip
     return case_set, arena

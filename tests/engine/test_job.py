@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.config.plan import GIVEN
-from hasten.config.schema import RunConfig, TrainConfig
+from hasten.config.schema import AugmentConfig, RunConfig, TrainConfig
 from hasten.engine.infer import padded_size
 from hasten.engine.job import build_net, inference_of, left_out, pick_device, plan_run, plan_to_dict
 from hasten.engine.shortage import memory_mistakes
@@ -92,6 +93,19 @@ def test_a_plan_file_repeats_the_plan(source: Path, tmp_path: Path) -> None:
     again = plan_run(config_of(source), write_plan(tmp_path / "plan.json", config_of(source)))
     assert again.config == first.config
     assert {decision.reason for decision in again.decisions.values()} == {GIVEN}
+
+
+def test_the_plan_shows_the_chain_and_refuses_what_can_not_be(source: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(config_of(source), augment=AugmentConfig(chain=f"{tmp_path / 'chains.py'}:mine"))
+    with pytest.raises(ValueError, match=r"chains.py: can't be read"):
+        plan_run(config)
+    (tmp_path / "chains.py").write_text("from hasten.augment.grid import Flip\nmine = [Flip(prob=0.5)]")
+    planned = plan_run(config)
+    assert planned.config.augment.digest == hashlib.sha256((tmp_path / "chains.py").read_bytes()).hexdigest()
+    content = plan_to_dict(planned)
+    assert [row["name"] for row in content["augmentation"]] == ["ForegroundCrop", "Flip"]
+    assert content["augmentation"][1]["ops"] == ("Flip(keys=('image', 'label'), prob=0.5)",)
+    assert json.loads(json.dumps(content))["decisions"]["sample.flip_prob"]["reason"].startswith("not used")
 
 
 def test_an_edited_plan_is_taken_unless_the_configuration_says_otherwise(source: Path, tmp_path: Path) -> None:

@@ -163,11 +163,11 @@ def test_recomputed_activations_change_nothing_and_are_reported(make: Callable[.
 def test_the_largest_batch_is_taken_once_and_its_rate_is_scaled(
     make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hasten.engine import parts
+    from hasten.engine import autotune
     from hasten.engine.batch_size import find_batch_size_for
 
     out = tmp_path / "run"
-    monkeypatch.setattr(parts, "find_batch_size_for", partial(find_batch_size_for, highest=6))
+    monkeypatch.setattr(autotune, "find_batch_size_for", partial(find_batch_size_for, highest=6))
     summary = train(make("sample.fit_batch=true", "train.steps=4"), out)
     assert summary["engaged"]["largest batch"]["why"].startswith("6 patches instead of 3: ")
     settled = resumed(out)

@@ -17,9 +17,10 @@ import pytest
 import torch
 
 from hasten.cases.phantom import write_phantoms
-from hasten.config.load import dump_run
+from hasten.config.load import dump_run, load_run
 from hasten.config.schema import RunConfig
-from hasten.engine import loop, measure, run, settle
+from hasten.engine import autotune, compose, loop, measure, run, sampling
+from hasten.engine.resume import resumed_settings
 from hasten.engine.run import train
 from hasten.observe.lock import run_lock
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
@@ -194,7 +195,7 @@ def test_a_finished_run_is_left_alone(
 ) -> None:
     out = whole(FP32)
     before = contents(out)
-    monkeypatch.setattr(run, "plan_run", refuse)
+    monkeypatch.setattr(compose, "plan_run", refuse)
     summary = train(resumed(out), out, resume=True)
     assert contents(out) == before
     assert summary == json.loads((out / SUMMARY_JSON).read_text())
@@ -257,9 +258,9 @@ OPEN = ("train.precision=null", "train.channels_last=null", "train.compile=null"
 
 
 def forbid_measuring(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settle, "fastest_variant", refuse)
-    patch.setattr(settle, "faster_compiled", refuse)
-    patch.setattr(settle, "_compile_pays", refuse)
+    patch.setattr(autotune, "fastest_variant", refuse)
+    patch.setattr(autotune, "faster_compiled", refuse)
+    patch.setattr(sampling, "_compile_pays", refuse)
     patch.setattr(measure, "compare", refuse)
 
 
@@ -329,7 +330,7 @@ def half(folder: Path, make: Callable[..., RunConfig]) -> Path:
 
 
 def test_settings_that_cannot_change_are_refused_at_once(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "put_together", refuse)
+    monkeypatch.setattr(run, "prepare_run", refuse)
     before = contents(half)
     told = (
         r"^data.split.fold=1: can't change when a run is resumed, and this one has 0; leave it out, or start .*\n"
@@ -370,6 +371,21 @@ def test_settings_that_change_are_told_and_recorded(
     assert metrics(out, "resumed") == [{"kind": "resumed", "step": 5, "changed": changed}]
     assert metrics(out, "train")[-1]["lr"] == pytest.approx(float(told[2].split()[-4]), rel=0.01)
     assert any("train.learning_rate" in note for note in read_run(out).notes)
+
+
+def test_a_run_keeps_the_digest_of_its_chain_and_another_chain_has_its_own() -> None:
+    chain = "augment.chain=/one.py:mine"
+    before = load_run(None, [chain, "augment.digest=abc"])
+    config, changes = resumed_settings(before, load_run(None, [chain]))
+    assert (config, changes) == (before, {})
+    config, changes = resumed_settings(before, load_run(None, [chain, "augment.digest=def"]))
+    assert changes == {"augment.digest": ("abc", "def")}
+    for also in ([], ["augment.digest=abc"]):  # as run.yaml has it
+        config, changes = resumed_settings(before, load_run(None, ["augment.chain=/two.py:mine", *also]))
+        assert config.augment.digest is None
+        assert changes == {"augment.chain": ("/one.py:mine", "/two.py:mine")}
+    config, changes = resumed_settings(before, load_run(None, ["augment.preset=nnunet"]))
+    assert config.augment.digest is None
 
 
 def test_a_resume_without_changes_says_nothing(

@@ -20,8 +20,9 @@ from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import checkpoint as checkpoint_module
-from hasten.engine import loop, run, together
-from hasten.engine.run import make_plan, train
+from hasten.engine import compose, job, loop, run
+from hasten.engine.job import make_plan
+from hasten.engine.run import train
 from hasten.engine.time_limit import TimeLimit
 from hasten.engine.validate import validate
 from hasten.observe.rundir import (
@@ -82,7 +83,12 @@ def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make:
         if value is None
     ]
     of_the_source = {"data.spatial_dims", "data.regions", "data.region_values"}
-    assert set(open_fields) <= of_the_source | {"prepare.num_threads", "train.target", "train.max_seconds"}
+    assert set(open_fields) <= of_the_source | {
+        "prepare.num_threads",
+        "train.target",
+        "train.max_seconds",
+        "augment.digest",
+    }
 
 
 def test_the_metrics_hold_every_step_and_validation(finished: tuple[Path, dict[str, Any]]) -> None:
@@ -144,7 +150,7 @@ def test_the_examples_are_slices_of_validation_cases(finished: tuple[Path, dict[
 
 def test_the_dice_beside_an_example_is_of_its_prediction(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     """The best weights predict the examples. Here the last ones are far worse: the rate is far too high."""
-    train(make("train.learning_rate=0.3", "train.steps=8", "train.validate_every=1", "train.ema=0"), tmp_path / "run")
+    train(make("train.learning_rate=3", "train.steps=8", "train.validate_every=1", "train.ema=0"), tmp_path / "run")
     records = metrics(tmp_path / "run", "validation")
     best = max(record["dice"] for record in records)
     with np.load(tmp_path / "run" / "examples.npz") as arrays:
@@ -340,15 +346,30 @@ def test_what_measuring_draws_does_not_reach_the_training(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = together.build_parts
+    plain = compose.settle_variant_on_all
 
     def draws(*arguments: Any, **named: Any) -> Any:
         torch.rand(3)
         return plain(*arguments, **named)
 
-    monkeypatch.setattr(together, "build_parts", draws)
+    monkeypatch.setattr(compose, "settle_variant_on_all", draws)
     train(make(), tmp_path / "run")
     assert_same_run(tmp_path / "run", finished[0])
+
+
+def test_the_device_is_picked_once(
+    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picked = []
+
+    def pick(name: str, *others: Any) -> torch.device:
+        picked.append(name)
+        return torch.device(name)
+
+    for module in (run, job):
+        monkeypatch.setattr(module, "pick_device", pick)
+    train(make("train.steps=2"), tmp_path / "run")
+    assert picked == ["cpu"]
 
 
 def test_validation_uses_the_average(

@@ -57,7 +57,7 @@ def step_of(network: nn.Module, spatial_dims: int = 3, **given: Any) -> TrainSte
 
 def batches(spatial_dims: int = 3) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(5)
-    shape = (2, 1, 8 if spatial_dims == 3 else 1, 8, 8)
+    shape = (2, 1, *(8,) * spatial_dims)
     return [
         (
             torch.randn(shape, generator=generator),
@@ -88,8 +88,6 @@ def reference(spatial_dims: int = 3, *, clip_norm: float = 0.5, decay: float = 0
             rate = 1e-2 * (0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * (index - 2) / 3)))
         for group in optimizer.param_groups:
             group["lr"] = rate
-        if spatial_dims == 2:
-            image, label = image[:, :, 0], label[:, :, 0]
         optimizer.zero_grad()
         loss = criterion(network(image), label)
         loss.backward()

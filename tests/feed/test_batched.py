@@ -43,7 +43,7 @@ def test_crops_come_from_the_items(tmp_path: Path) -> None:
         batches = list(batched_feed(dataset, CROPS, num_classes=2, last=4))
         assert len(batches) == 4
         items = [torch.as_tensor(dataset.prepared(number)["image"])[0] for number in range(3)]
-        for image, label in batches:
+        for image, label in map(dict.values, batches):
             assert image.shape == label.shape == (3, 1, 4, 4, 4)
             for sample in image:
                 assert any(
@@ -59,7 +59,7 @@ def test_any_step_can_be_the_first() -> None:
     dataset = CacheDataset(rows(4), Item(), progress=False)
     whole = list(batched_feed(dataset, CROPS, num_classes=3, last=6, seed=1))
     tail = list(batched_feed(dataset, CROPS, num_classes=3, first=4, last=6, seed=1))
-    assert all(torch.equal(one[0], other[0]) for one, other in zip(whole[4:], tail, strict=True))
+    assert all(torch.equal(one["image"], other["image"]) for one, other in zip(whole[4:], tail, strict=True))
 
 
 def test_a_window_gives_its_own_items() -> None:
@@ -67,7 +67,7 @@ def test_a_window_gives_its_own_items() -> None:
         seen = []
         for _ in range(2):
             feed = batched_feed(dataset, CROPS, num_classes=3, last=8)
-            seen.append({float(image.max()) for images, _ in feed for image in images})
+            seen.append({float(image.max()) for batch in feed for image in batch["image"]})
             dataset.update_cache()
     assert seen == [{0.0, 1.0, 2.0, 3.0}, {1.0, 2.0, 3.0, 4.0}]
 
@@ -75,8 +75,8 @@ def test_a_window_gives_its_own_items() -> None:
 def test_flat_items() -> None:
     dataset = CacheDataset(rows(2, (9, 8)), Item(), progress=False)
     flat = SampleConfig(patch=(1, 4, 4), batch_size=2)
-    image, label = next(iter(batched_feed(dataset, flat, num_classes=3, last=1)))
-    assert image.shape == label.shape == (2, 1, 1, 4, 4)
+    batch = next(iter(batched_feed(dataset, flat, num_classes=3, last=1)))
+    assert batch["image"].shape == batch["label"].shape == (2, 1, 4, 4)
 
 
 @pytest.mark.parametrize(

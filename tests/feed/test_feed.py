@@ -5,6 +5,7 @@ import threading
 import time
 import traceback
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -12,19 +13,21 @@ import pytest
 import torch
 from torch import Tensor
 
+from hasten.augment.make_program import program_of
+from hasten.augment.program import Piece, Program
 from hasten.feed.feed import Feed
 from hasten.feed.ring import Ring
-from hasten.sample.program import BatchProgram
-from tests.sample.arenas import program_of, random_tables
+from tests.augment.stores import random_store, segment_of
 
 CPU = torch.device("cpu")
-Batch = tuple[Tensor, Tensor]
+Batch = dict[str, Tensor]
 
 
 @pytest.fixture(scope="module")
-def program() -> BatchProgram:
-    tables = random_tables([(9, 8, 7), (6, 8, 10), (8, 8, 8)])
-    return program_of(tables, (4, 5, 6), batch_size=3, seed=3, affine_prob=0.5, foreground_prob=0.5, noise_prob=0.5)
+def program() -> Program:
+    store = random_store([(9, 8, 7), (6, 8, 10), (8, 8, 8)])
+    strengths = {"affine_prob": 0.5, "foreground_prob": 0.5, "noise_prob": 0.5}
+    return program_of(segment_of(store, (4, 5, 6), batch_size=3, seed=3, **strengths))
 
 
 @pytest.fixture(autouse=True)
@@ -33,20 +36,27 @@ def _no_thread_is_left() -> Iterator[None]:
     yield
     gc.collect()
     assert [thread.name for thread in threading.enumerate()].count("hasten-feed") == 0
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # those of earlier tests may end meanwhile
 
 
 class Counted:
-    """A program that tells which step it is at, and can fail or be slow."""
+    """A program of one segment that tells which step it is at, and can fail or be slow."""
 
-    def __init__(self, fails_at: int | None = None) -> None:
-        self.seed = torch.tensor(0)
-        self.fails_at = fails_at
+    device = CPU
+
+    def __init__(self, fails_at: int | None = None, *, hands_over: bool = False) -> None:
+        self.fails_at, self.hands_over = fails_at, hands_over
         self.started: list[int] = []
         self.moved = threading.Condition()
 
-    def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
+    def prepare(self, first: int, last: int) -> Generator[Batch, None, None]:
         return (self.make(step) for step in range(first, last))
+
+    def finish(self, batch: Batch) -> Batch:
+        return batch
+
+    def pieces(self, first: int, last: int) -> Iterator[Piece]:
+        yield Piece(self, first, last)  # type: ignore[arg-type]
 
     def make(self, step: int) -> Batch:
         with self.moved:
@@ -54,7 +64,8 @@ class Counted:
             self.moved.notify_all()
         if step == self.fails_at:
             return self.broken_augmentation()
-        return torch.full((2, 1, 3, 3, 3), float(step)), torch.full((2, 1, 3, 3, 3), step, dtype=torch.uint8)
+        image = torch.full((2, 1, 3, 3, 3), float(step))
+        return {"image": image, "label": image.to(torch.uint8)}
 
     def broken_augmentation(self) -> Batch:
         raise RuntimeError("no such voxel")
@@ -65,18 +76,26 @@ class Counted:
 
 
 def ring(program: Any, *, first: int = 0, last: int = 6, depth: int = 2) -> Ring:
-    return Ring(program.batches(first, last), CPU, depth=depth)
+    return Ring(program.prepare(first, last), CPU, depth=depth)
+
+
+def ringed(program: Program, first: int, last: int, depth: int) -> Iterator[Batch]:
+    """The program's batches as far as the host makes them, carried over, and finished."""
+    assert program.segment is not None
+    segment = replace(program.segment, hands_over=True, host_stages=1)
+    return map(segment.finish, Ring(segment.prepare(first, last), CPU, depth=depth))
 
 
 def check_equal(found: Batch, wanted: Batch) -> None:
-    for one, other in zip(found, wanted, strict=True):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
+    assert found.keys() == wanted.keys()
+    for key in found:
+        assert found[key].dtype == wanted[key].dtype
+        assert torch.equal(found[key], wanted[key])
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 5), (3, 9), (1000, 1002), (4, 4)])
-def test_in_line_a_feed_is_the_program(program: BatchProgram, first: int, last: int) -> None:
-    batches = list(Feed(program, device=CPU, first=first, last=last))
+def test_in_line_a_feed_is_the_program(program: Program, first: int, last: int) -> None:
+    batches = list(Feed(program, first=first, last=last))
     assert len(batches) == last - first
     for step, batch in zip(range(first, last), batches, strict=True):
         check_equal(batch, program(step))
@@ -84,24 +103,24 @@ def test_in_line_a_feed_is_the_program(program: BatchProgram, first: int, last: 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 7])
 @pytest.mark.parametrize(("first", "last"), [(0, 6), (5, 9), (1000, 1001), (4, 4)])
-def test_a_ring_gives_the_same_batches_in_the_same_order(
-    program: BatchProgram, depth: int, first: int, last: int
-) -> None:
+def test_a_ring_gives_the_same_batches_in_the_same_order(program: Program, depth: int, first: int, last: int) -> None:
     steps = iter(range(first, last))
-    for step, batch in zip(steps, ring(program, first=first, last=last, depth=depth), strict=False):
+    for step, batch in zip(steps, ringed(program, first, last, depth), strict=False):
         check_equal(batch, program(step))
     assert next(steps, None) is None
 
 
-def test_a_feed_can_be_iterated_from_its_start_again(program: BatchProgram) -> None:
-    feed = Feed(program, device=CPU, first=2, last=5)
+def test_a_feed_can_be_iterated_from_its_start_again(program: Program) -> None:
+    feed = Feed(program, first=2, last=5)
     for one, other in zip(feed, feed, strict=True):
         check_equal(one, other)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_slots_are_allocated_once_and_taken_in_turn(depth: int) -> None:
-    places = [(image.data_ptr(), label.data_ptr()) for image, label in ring(Counted(), last=10, depth=depth)]
+    places = [
+        (image.data_ptr(), label.data_ptr()) for image, label in map(dict.values, ring(Counted(), last=10, depth=depth))
+    ]
     assert len(set(places)) == depth
     assert places == (places[:depth] * 10)[:10]
 
@@ -109,7 +128,8 @@ def test_slots_are_allocated_once_and_taken_in_turn(depth: int) -> None:
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_batch_holds_until_the_next_one_is_asked_for(depth: int) -> None:
     program = Counted()
-    for step, (image, label) in enumerate(ring(program, last=8, depth=depth)):
+    for step, batch in enumerate(ring(program, last=8, depth=depth)):
+        image, label = batch.values()
         # The thread goes on as far as it can: it fills the other slots, then waits, with a batch in hand, for this one.
         program.wait_for(min(step + depth + 1, 8))
         time.sleep(0.002)
@@ -129,7 +149,7 @@ def test_nothing_is_made_before_the_first_batch_is_asked_for() -> None:
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_an_error_in_the_thread_is_raised_in_the_consumer_in_its_turn(depth: int) -> None:
     batches = iter(ring(Counted(fails_at=3), depth=depth))
-    assert [int(next(batches)[1].max()) for _ in range(3)] == [0, 1, 2]
+    assert [int(next(batches)["label"].max()) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(RuntimeError, match="no such voxel") as raised:
         next(batches)
     frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
@@ -157,37 +177,28 @@ def test_an_error_of_the_consumer_ends_the_thread() -> None:
         consume()
 
 
-@pytest.fixture
-def through_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A feed that takes the way of a host arena and a GPU, but for the GPU."""
-
-    def batches(self: Feed) -> Any:
-        return iter(Ring(self.program.batches(self.first, self.last), CPU))
-
-    monkeypatch.setattr(Feed, "_batches", batches)
-
-
-@pytest.mark.usefixtures("through_a_ring")
 def test_a_feed_that_is_left_early_ends_its_thread() -> None:
-    batches = iter(Feed(Counted(), device=CPU, first=0, last=1_000_000))  # type: ignore[arg-type]
+    batches = iter(Feed(Counted(hands_over=True), first=0, last=1_000_000))  # type: ignore[arg-type]
     next(batches)
     assert any(thread.name == "hasten-feed" for thread in threading.enumerate())
     batches.close()
     assert not any(thread.name == "hasten-feed" for thread in threading.enumerate())
 
 
-def test_an_arena_on_another_device_goes_through_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_what_lies_elsewhere_goes_through_a_ring(monkeypatch: pytest.MonkeyPatch, depth: int) -> None:
     asked: list[tuple[Any, ...]] = []
 
-    def fake(batches: Any, device: torch.device) -> list[str]:
-        asked.append((len(list(batches)), device))
-        return ["batch"]
+    def fake(batches: Any, device: torch.device, *, depth: int) -> Generator[str, None, None]:
+        asked.append((len(list(batches)), device, depth))
+        yield "batch"
 
     monkeypatch.setattr("hasten.feed.feed.Ring", fake)
-    program, meta = Counted(), torch.device("meta")
-    feed = Feed(program, device=meta, first=2, last=9)  # type: ignore[arg-type]
+    program = Counted(hands_over=True)
+    program.device = torch.device("meta")
+    feed = Feed(program, first=2, last=9, depth=depth)  # type: ignore[arg-type]
     assert list(feed._batches()) == ["batch"]
-    assert asked == [(7, meta)]
+    assert asked == [(7, torch.device("meta"), depth)]
     assert program.started == list(range(2, 9))
 
 
@@ -209,7 +220,7 @@ def test_only_waiting_for_data_counts_as_waiting(monkeypatch: pytest.MonkeyPatch
             clock.now += 2.0
             return super().make(step)
 
-    feed = Feed(Slow(), device=CPU, first=0, last=4)  # type: ignore[arg-type]
+    feed = Feed(Slow(), first=0, last=4)  # type: ignore[arg-type]
     assert feed.wait_seconds == 0
     waits = []
     for _ in feed:
@@ -219,9 +230,7 @@ def test_only_waiting_for_data_counts_as_waiting(monkeypatch: pytest.MonkeyPatch
     assert feed.wait_seconds == 8.0
 
 
-def test_a_ring_that_the_consumer_waits_for_shows_in_the_wait(
-    through_a_ring: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ring_that_the_consumer_waits_for_shows_in_the_wait() -> None:
     release = threading.Event()
 
     class Held(Counted):
@@ -229,7 +238,7 @@ def test_a_ring_that_the_consumer_waits_for_shows_in_the_wait(
             assert release.wait(30)
             return super().make(step)
 
-    feed = Feed(Held(), device=CPU, first=0, last=3)  # type: ignore[arg-type]
+    feed = Feed(Held(hands_over=True), first=0, last=3)  # type: ignore[arg-type]
     timer = threading.Timer(0.05, release.set)
     timer.start()
     assert len(list(feed)) == 3

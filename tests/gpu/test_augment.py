@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from hasten.augment.program import make_chain_program
-from hasten.feed.chained import ChainFeed
+from hasten.augment.make_program import Cases, make_segment, program_of
+from hasten.augment.program import Segment
+from hasten.feed.feed import Feed
 from tests.augment.examples import EXAMPLES
 from tests.augment.test_program import CHAINS, chain, store
 from tests.augment.test_value_ops import fitting, images, keys
@@ -19,15 +18,19 @@ pytestmark = [
 ]
 
 
+def segment(name: str, dims: int, *, device: str = "cuda", compile: bool = False, batch_size: int = 5) -> Segment:
+    """Of cases that lie on the device."""
+    own, cases = chain(dims, *CHAINS[name]), Cases(store=store(dims).to(device))
+    return make_segment(own, cases, batch_size=batch_size, seed=0, device=device, compile=compile)
+
+
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("dims", [2, 3])
 @pytest.mark.parametrize("compile", [False, True])
 def test_the_card_makes_the_hosts_batches(name: str, dims: int, compile: bool) -> None:
-    own = chain(dims, *CHAINS[name])
-    host = make_chain_program(own, store(dims), batch_size=5)
-    card = make_chain_program(own, store(dims), batch_size=5, device="cuda", compile=compile)
+    host, card = segment(name, dims, device="cpu"), segment(name, dims, compile=compile)
     assert card.compiled == compile, card.why
-    for step, batch in enumerate(ChainFeed(card, device="cuda", last=3)):
+    for step, batch in enumerate(Feed(program_of(card), last=3)):
         wanted = host(step)
         assert batch["image"].is_cuda
         assert torch.allclose(batch["image"].cpu(), wanted["image"], rtol=1e-4, atol=5e-3)
@@ -36,7 +39,7 @@ def test_the_card_makes_the_hosts_batches(name: str, dims: int, compile: bool) -
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_batch_waits_for_no_value(name: str) -> None:
-    own = make_chain_program(chain(3, *CHAINS[name]), store(3), batch_size=5, device="cuda")
+    own = segment(name, 3)
     own(0)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
@@ -64,7 +67,7 @@ def test_every_operation_waits_for_no_value_and_agrees_with_the_host(op: object)
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_rendering_is_captured_in_a_graph(name: str) -> None:
-    own = make_chain_program(chain(3, *CHAINS[name]), store(3), batch_size=5, device="cuda")
+    own = segment(name, 3)
     step = torch.arange(5, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -89,8 +92,15 @@ def test_a_damaged_compiler_leaves_it_eager(monkeypatch: pytest.MonkeyPatch) -> 
         return fail
 
     monkeypatch.setattr(torch, "compile", broken)
-    own = chain(3, *CHAINS["all"])
-    found = make_chain_program(own, store(3), batch_size=5, device="cuda", compile=True)
+    found = segment("all", 3, compile=True)
     assert not found.compiled
     assert "no ptxas" in found.why
-    assert replace(found, why="").store.device.type == "cuda"
+    assert found(0)["image"].is_cuda
+
+
+def test_more_segments_than_the_limit_of_torch_can_be_compiled_in_one_process() -> None:
+    with torch._dynamo.config.patch(recompile_limit=1):
+        made = [segment("values", 3, compile=True, batch_size=size) for size in (1, 2, 3)]
+        assert all(own.compiled for own in made), [own.why for own in made]
+        for own in made:
+            own(1)

@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hasten.augment.chain import Batch
+from hasten.augment.make_program import program_of
+from hasten.augment.program import Segment
 from hasten.config.schema import LossConfig, TrainConfig
 from hasten.engine.capture import CapturedStep, why_not
 from hasten.engine.precision import tensor_cores
@@ -16,10 +19,9 @@ from hasten.engine.update import Update
 from hasten.nets.build import build_loss
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
-from hasten.sample.program import BatchProgram
+from tests.augment.stores import random_store, segment_of
 from tests.engine.test_step import network_of
 from tests.gpu.test_feed import no_sync
-from tests.sample.arenas import program_of, random_tables
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,9 +31,15 @@ STEPS = 10
 OPTIMIZERS = ("muon", "adamw", "sgd", "novograd", "lamb", "nvlamb", "lars")
 
 
-def program() -> BatchProgram:
-    tables = random_tables([(20, 24, 28), (32, 16, 24)], dtype="float16").to(torch.device("cuda"))
-    return program_of(tables, (16, 16, 16), batch_size=4, seed=3, foreground_prob=0.5, affine_prob=0.5)
+def segment() -> Segment:
+    store = random_store([(20, 24, 28), (32, 16, 24)], dtype="float16").to("cuda")
+    return segment_of(
+        store, (16, 16, 16), seed=3, foreground_prob=0.5, affine_prob=0.5, binding={"device": "cuda"}
+    )  # fmt: skip
+
+
+def take(step: TrainStep, batch: Batch, index: int) -> Tensor:
+    return step(batch["image"], batch["label"], index)
 
 
 def step_of(optimizer: str = "muon", precision: str = "fp32", lookahead: int = 0) -> TrainStep:
@@ -62,21 +70,21 @@ def weights(module: nn.Module | None) -> list[Tensor]:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_a_step_reads_no_value(optimizer: str, precision: str) -> None:
-    step, batches = step_of(optimizer, precision), program()
-    step(*batches(0), 0)
+    step, batches = step_of(optimizer, precision), segment()
+    take(step, batches(0), 0)
     batch = batches(1)
     with no_sync():
-        step(*batch, 1)
+        take(step, batch, 1)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_infinite_gradient_changes_nothing(optimizer: str) -> None:
-    step, batches = step_of(optimizer), program()
-    step(*batches(0), 0)
-    image, label = batches(1)
+    step, batches = step_of(optimizer), segment()
+    take(step, batches(0), 0)
+    batch = batches(1)
     before = copy.deepcopy(weights(step.update.weights))
     with no_sync():
-        step(image * torch.inf, label, 1)
+        step(batch["image"] * torch.inf, batch["label"], 1)
     for found, wanted in zip(weights(step.update.weights), before, strict=True):
         assert torch.equal(found, wanted)
     assert step.update.skipped.item() == 1
@@ -85,10 +93,10 @@ def test_an_infinite_gradient_changes_nothing(optimizer: str) -> None:
 @pytest.mark.parametrize(("optimizer", "lookahead"), [(name, 0) for name in OPTIMIZERS] + [("adamw", 3)])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_replayed_steps_train_as_plain_ones(optimizer: str, lookahead: int, precision: str) -> None:
-    plain, batches = step_of(optimizer, precision, lookahead), program()
-    wanted = [plain(*batches(index), index) for index in range(STEPS)]
-    captured = CapturedStep(step=step_of(optimizer, precision, lookahead), program=program(), always=True)
-    assert why_not(captured.step, captured.program) is None
+    plain, batches = step_of(optimizer, precision, lookahead), segment()
+    wanted = [take(plain, batches(index), index) for index in range(STEPS)]
+    captured = CapturedStep(step=step_of(optimizer, precision, lookahead), segment=segment(), always=True)
+    assert why_not(captured.step, program_of(captured.segment)) is None
     found = [captured(index) for index in range(STEPS)]
     assert captured.engaged, captured.why
     torch.testing.assert_close(torch.stack(found), torch.stack(wanted), rtol=2e-2, atol=2e-3)

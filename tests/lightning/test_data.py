@@ -23,10 +23,9 @@ from monai.transforms import (
 
 import hasten
 from hasten.config.load import load_run
+from hasten.engine.cases import arena_of
 from hasten.engine.job import plan_run
-from hasten.engine.settle import settle_program
-from hasten.engine.together import arena_of
-from hasten.feed.chained import ChainFeed
+from hasten.engine.sampling import settle_program
 from hasten.feed.feed import Feed
 from hasten.lightning import HastenDataModule
 from hasten.lightning.loaders import dealt
@@ -52,8 +51,9 @@ def sums(data: Path) -> list[float]:
     planned = plan_run(load_run(overrides=[f"data.source={data}", "train.device=cpu", *TINY]))
     arena = arena_of(planned)
     _, program, _ = settle_program(planned, arena)
-    feed = Feed(program, device=torch.device("cpu"), first=0, last=20)
-    return [float(image.double().sum() + 1e3 * label.double().sum()) for image, label in feed]
+    return [
+        float(batch["image"].double().sum() + 1e3 * batch["label"].double().sum()) for batch in Feed(program, last=20)
+    ]
 
 
 def module_of(data: Path, *settings: str, **options: int) -> HastenDataModule:
@@ -221,7 +221,7 @@ def test_ones_own_files_and_transforms(data: Path) -> None:
     made = hasten.compile_transforms(chain()).bind(rows[:4], batch_size=2, seed=3)
     wanted = [
         float(batch["image"].double().sum() + 1e3 * batch["label"].double().sum())
-        for batch in ChainFeed(made, device="cpu", first=0, last=6)
+        for batch in Feed(made, first=0, last=6)
     ]
     module = HastenDataModule.from_monai(rows[:4], chain(), rows[4:6], chain(crop=False), batch_size=2, seed=3)
     small, runner = Small(), trainer(max_steps=6)

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from hasten.augment.make_program import program_of
 from hasten.cases.slide import open_slide
 from hasten.cases.slide.listing import find_slides
+from hasten.feed.feed import Feed
 from hasten.pathology.batches import balanced, make_batches, normalised
 from hasten.pathology.config import DetectionConfig, load
 from hasten.pathology.tiles import Picked, pick_tiles, read_tiles, require_both
@@ -78,13 +80,13 @@ def test_batches_are_a_function_of_seed_and_step(config: DetectionConfig, picked
     make = {"batch_size": 8, "device": torch.device("cpu"), "resident": True}
     batches = make_batches(tiles, config.augment, seed=1, **make)
     through = list(batches.batches(0, 4))
-    image, label = next(batches.batches(3, 4))
-    assert torch.equal(image, through[3][0])
-    assert torch.equal(label, through[3][1])
+    image, label = batches(3)["image"], batches(3)["label"]
+    assert torch.equal(image, through[3]["image"])
+    assert torch.equal(label, through[3]["label"])
     assert image.shape == (8, 3, 48, 48)
     assert image.dtype == torch.float32
     assert -1.0 <= float(image.min()) < float(image.max()) <= 1.0
-    other, _ = next(make_batches(tiles, config.augment, seed=2, **make).batches(3, 4))
+    other = make_batches(tiles, config.augment, seed=2, **make)(3)["image"]
     assert not torch.equal(image, other)
 
 
@@ -92,12 +94,11 @@ def test_tiles_gathered_on_the_host_make_the_same_batches(config: DetectionConfi
     tiles = read_tiles(picked, config)
     make = {"batch_size": 8, "seed": 5, "device": torch.device("cpu")}
     resident, gathered = (make_batches(tiles, config.augment, **make, resident=each) for each in (True, False))
-    count = 0
-    for one, other in zip(resident.batches(3, 30), gathered.batches(3, 30), strict=True):
-        assert torch.equal(one[0], other[0])
-        assert torch.equal(one[1], other[1])
-        count += 1
-    assert count == 27
+    assert not resident.latest.hands_over
+    elsewhere = program_of(replace(gathered.latest, hands_over=True, host_stages=0))
+    for one, other in zip(resident.batches(3, 30), Feed(elsewhere, first=3, last=30), strict=True):
+        assert torch.equal(one["image"], other["image"])
+        assert torch.equal(one["label"], other["label"])
 
 
 def test_without_augmentation_a_batch_is_its_tiles(config: DetectionConfig, picked: list[Picked]) -> None:
@@ -105,8 +106,8 @@ def test_without_augmentation_a_batch_is_its_tiles(config: DetectionConfig, pick
     off = load(None, [f"augment.{name}=0" for name in ("brightness", "contrast", "saturation", "hue", "flip_prob")]
                + ["augment.rotate90_prob=0", "augment.zoom_prob=0"]).augment  # fmt: skip
     batches = make_batches(tiles, off, batch_size=8, seed=0, device=torch.device("cpu"), resident=True)
-    image, label = next(batches.batches(0, 1))
-    case = next(iter(batches.program.draws(0, 1))).case
+    image, label = batches(0)["image"], batches(0)["label"]
+    case = next(iter(batches.latest.draws(0, 1))).case
     torch.testing.assert_close(image, normalised(tiles.image[case]))
     assert torch.equal(label, tiles.label[case])
 

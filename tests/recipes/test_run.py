@@ -9,6 +9,7 @@ from PIL import Image
 
 from hasten.cases.phantom import write_phantoms
 from hasten.cases.phantom_cells import write_cells
+from hasten.config.schema import SampleConfig
 from hasten.recipes.load import load_recipe
 from hasten.recipes.run import run_of
 
@@ -142,6 +143,13 @@ def test_mistakes_in_overrides_are_told_as_in_any_run(twelve: Path) -> None:
         run_of(load_recipe("spleen"), [f"data.source={twelve}", "train.stesp=5"])
 
 
+def test_another_augmentation_takes_the_place_of_the_recipe_s(twelve: Path) -> None:
+    config = run_of(load_recipe("spleen"), [f"data.source={twelve}", "augment.preset=nnunet"])
+    assert config.augment.preset == "nnunet"
+    assert config.sample.affine_prob == SampleConfig().affine_prob
+    assert run_of(load_recipe("spleen"), [f"data.source={twelve}"]).sample.affine_prob == 0
+
+
 def test_a_remote_source_needs_a_split_of_its_own() -> None:
     url = "https://host/Task09_Spleen/dataset.json"
     with pytest.raises(ValueError, match=r"must be in a folder here; fetch them first, or say how to split them"):
@@ -163,5 +171,6 @@ def test_the_scaling_study_keeps_sixteen_images_and_their_rate_on_each_worker(tm
     out = write_cells(tmp_path / "cells", num_cases=3, shape=(32, 32), radius=8)
     config = run_of(load_recipe("microscopy"), [f"data.source={out}"])
     assert (config.train.metric, config.train.target) == ("iou", 0.85)
-    on_four = grown(config, 4)
+    assert config.sample.batch_size is not None
+    on_four = grown(config, 4, config.sample.batch_size)
     assert (on_four.sample.batch_size, on_four.train.learning_rate_batch, on_four.train.steps) == (64, 16, 400)

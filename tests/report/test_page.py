@@ -97,6 +97,17 @@ def test_one_run_has_every_section_in_order(make_run: MakeRun, tmp_path: Path) -
         assert text in " ".join(page.text.split()), text
 
 
+def test_the_augmentation_is_a_table_where_it_is_known(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run()
+    assert "Augmentation</h3>" not in write_report([folder], tmp_path / "a.html").read_text()
+    step = {"name": "RandFlipd", "how": "fused", "why": "one reading", "ops": ["Flip(prob=0.5)", "Mirror()"]}
+    for rows in ([step], [step, 3, {"ops": 3}], 3, {"a": 1}):
+        plan = json.loads((folder / "plan.json").read_text())
+        (folder / "plan.json").write_text(json.dumps({**plan, "augmentation": rows}))
+        page = write_report([folder], tmp_path / "b.html").read_text()
+        assert ("Flip(prob=0.5), Mirror()" in page) == isinstance(rows, list)
+
+
 def test_references_inside_the_figures_resolve(make_run: MakeRun, tmp_path: Path) -> None:
     page = page_of([make_run("a"), make_run("b")], tmp_path / "page.html")
     wanted = {value[1:] for name, value in page.attributes if name in ("href", "xlink:href")}

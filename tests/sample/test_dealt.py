@@ -10,33 +10,34 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.sample.dealt import Dealt, part_orders
-from hasten.sample.program import BatchProgram, make_program
-from hasten.sample.reference import case_of
+from hasten.augment.program import Segment
+from hasten.sample.dealt import Dealt, part_order
 from hasten.sample.share import WHOLE, Share
-from tests.sample.arenas import RENDERS, program_of, random_tables
+from tests.augment.reference import case_of, word_at
+from tests.augment.reference import sample_key as reference_key
+from tests.augment.stores import random_store, segment_of
 from tests.sample.test_share import SHAPES, joined, same
 
 PARTS = ((4, 1), (0,), (3, 2, 6), (5, 7))
-TABLES = random_tables([*SHAPES, *SHAPES[:3]], dtype="float16")
+STORE = random_store([*SHAPES, *SHAPES[:3]], dtype="float16")
 SETTINGS: dict[str, Any] = {
     "batch_size": 8, "affine_prob": 0.5, "foreground_prob": 0.5, "flip_prob": (0.5, 0.5, 0.5), "noise_prob": 0.5
 }  # fmt: skip
 
 
-def program(share: Share = WHOLE, *, seed: int = 5, **dealt: Any) -> BatchProgram:
-    spec = program_of(TABLES, (8, 8, 4), **SETTINGS).spec
-    return make_program(spec, TABLES, Dealt(**{"parts": PARTS, **dealt}), seed, compile=False, share=share)
+def segment(share: Share = WHOLE, *, seed: int = 5, **dealt: Any) -> Segment:
+    cases = Dealt(**{"parts": PARTS, **dealt})
+    return segment_of(STORE, (8, 8, 4), seed=seed, train_cases=cases, binding={"share": share}, **SETTINGS)
 
 
-def cases(own: BatchProgram, steps: int, first: int = 0) -> list[list[int]]:
+def cases(own: Segment, steps: int, first: int = 0) -> list[list[int]]:
     return [drawn.case.tolist() for drawn in own.draws(first, first + steps)]
 
 
 @pytest.mark.parametrize(("size", "pieces"), [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (4, 2)])
 def test_the_stream_is_the_same_for_any_number_of_ranks(size: int, pieces: int) -> None:
-    whole = program(Share(pieces=pieces))
-    ranks = [program(Share(rank, size, pieces)) for rank in range(size)]
+    whole = segment(Share(pieces=pieces))
+    ranks = [segment(Share(rank, size, pieces)) for rank in range(size)]
     for first, last in [(0, 6), (33, 35)]:
         batches = [own.batches(first, last) for own in ranks]
         for batch, *shares in zip(whole.batches(first, last), *batches, strict=True):
@@ -47,22 +48,22 @@ def test_a_rank_never_reads_another_ranks_cases() -> None:
     for rank in range(2):
         own = set(PARTS[2 * rank]) | set(PARTS[2 * rank + 1])
         empty = tuple(part if set(part) <= own else () for part in PARTS)
-        found = program(Share(rank, 2), parts=empty)
+        found = segment(Share(rank, 2), parts=empty)
         assert {case for batch in cases(found, 30) for case in batch} == own
         # What it doesn't know of the others changes nothing.
-        assert same(found(7), program(Share(rank, 2))(7))
+        assert same(found(7), segment(Share(rank, 2))(7))
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_each_slot_draws_from_its_part(pieces: int) -> None:
-    for batch in cases(program(Share(pieces=pieces)), 40):
+    for batch in cases(segment(Share(pieces=pieces)), 40):
         for slot, case in enumerate(batch):
             assert case in PARTS[slot % (8 // pieces) * 4 // (8 // pieces)]
 
 
 def test_each_part_visits_each_of_its_cases_once_an_epoch_of_its_own() -> None:
     seen: list[list[int]] = [[], [], [], []]
-    for batch in cases(program(), 60):
+    for batch in cases(segment(), 60):
         for slot, case in enumerate(batch):
             seen[slot // 2].append(case)
     for part, stream in zip(PARTS, seen, strict=True):
@@ -74,57 +75,50 @@ def test_each_part_visits_each_of_its_cases_once_an_epoch_of_its_own() -> None:
 
 def test_rounds_begin_their_parts_anew() -> None:
     """A round that begins after 30 steps has given 60 samples of each part."""
-    later = cases(program(round=1, begun=60), 12, first=30)
+    later = cases(segment(round=1, begun=60), 12, first=30)
     for part in range(4):
         stream = [case for batch in later for case in batch[2 * part : 2 * part + 2]]
         assert max(Counter(stream).values()) - min(Counter(stream).values()) <= 1
         count = len(PARTS[part])
         assert sorted(stream[:count]) == sorted(PARTS[part])
-    assert later != cases(program(), 12, first=30)
-    assert later != cases(program(round=2, begun=60), 12, first=30)
-    assert cases(program(seed=6), 12) != cases(program(), 12)
+    assert later != cases(segment(), 12, first=30)
+    assert later != cases(segment(round=2, begun=60), 12, first=30)
+    assert cases(segment(seed=6), 12) != cases(segment(), 12)
 
 
 def test_the_first_samples_of_a_run_may_lie_before_the_round() -> None:
     """As when a compiler is given the batch of step 0 to trace."""
-    image, label = program(round=3, begun=1000)(0)
-    assert image.isfinite().all()
-    assert label.max() <= 2
+    batch = segment(round=3, begun=1000)(0)
+    assert batch["image"].isfinite().all()
+    assert batch["label"].max() <= 2
+
+
+def part_seed(seed: int, part: int) -> int:
+    """What a part's own order is keyed by, in the first round."""
+    key = reference_key(seed, part)
+    return word_at(key, 0x9A47, 0) + ((word_at(key, 0x9A47, 1) >> 1) << 32)
 
 
 @given(
-    parts=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    parts=st.lists(st.integers(1, 5), min_size=1, max_size=4), repeats=st.integers(1, 3),
     pieces=st.integers(1, 2), each=st.integers(1, 3), step=st.integers(0, 10**6), seed=st.integers(0, 2**62),
 )  # fmt: skip
 def test_an_order_is_that_of_the_reference_for_the_parts_seed(
-    parts: list[int], pieces: int, each: int, step: int, seed: int
+    parts: list[int], repeats: int, pieces: int, each: int, step: int, seed: int
 ) -> None:
     total = len(parts)
     dealt = Dealt(parts=tuple(tuple(range(10 * part, 10 * part + count)) for part, count in enumerate(parts)))
-    orders = part_orders(dealt, torch.tensor(seed), Share(pieces=pieces))
     batch = total * pieces * each
-    found = orders.cases_of(torch.arange(step * batch, (step + 2) * batch), batch, pieces).tolist()
+    share = Share(pieces=pieces)
+    order = part_order(dealt, seed=torch.tensor(seed), share=share, batch_size=batch, repeats=repeats)
     wanted = [
-        10 * part + case_of(int(orders.seeds[part]), (at * pieces + piece) * each + place, parts[part])
+        10 * part + case_of(part_seed(seed, part), ((at * pieces + piece) * each + place) // repeats, parts[part])
         for at in (step, step + 1)
         for piece in range(pieces)
         for part in range(total)
         for place in range(each)
     ]
-    assert found == wanted
-    assert all(0 <= int(value) < 2**63 for value in orders.seeds)
-
-
-def test_the_way_for_devices_draws_the_same() -> None:
-    from tests.sample.test_program import NoCopyFromTheHost
-
-    own = program()
-    with NoCopyFromTheHost():
-        drawn = own.drawn(torch.arange(16))
-    image, label = RENDERS["device"](own.spec, own.tables, drawn)
-    wanted = [torch.cat(pair) for pair in zip(own(0), own(1), strict=True)]
-    assert torch.allclose(image, wanted[0], atol=1e-5)
-    assert torch.equal(label, wanted[1])
+    assert order(torch.arange(step * batch, (step + 2) * batch)).tolist() == wanted
 
 
 @pytest.mark.parametrize(
@@ -133,4 +127,4 @@ def test_the_way_for_devices_draws_the_same() -> None:
 )
 def test_what_cannot_be_dealt_is_told(share: Share, parts: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        program(share, parts=parts)
+        segment(share, parts=parts)

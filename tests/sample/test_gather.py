@@ -9,51 +9,49 @@ import pytest
 import torch
 from scipy import ndimage
 
-from hasten.sample.gather import gather_image, gather_label
-from hasten.sample.reference import reference_sample
-from tests.sample.arenas import RENDERS, case_image, case_label, program_of, random_tables, tables_of
+from hasten.cache.arena import Store
+from hasten.sample.gather import gather_flat, nearest_flat
+from tests.augment.stores import RENDERERS, batch_by, case_values, random_store, segment_of, store_of
+
+
+def gathered(
+    store: Store, key: str, case: torch.Tensor, start: torch.Tensor, coordinates: tuple[torch.Tensor, ...]
+) -> torch.Tensor:
+    """(B, C, D, H, W) between voxels for the image, of the nearest ones for the label."""
+    places: Any = coordinates
+    given = (store.values[key], store.shape[case], store.offset[case], start, places, store.channels[key])
+    return nearest_flat(*given) if key == "label" else gather_flat(*given, 3)
 
 
 def test_agrees_with_scipy_at_any_coordinate() -> None:
-    tables = random_tables([(4, 5, 6), (7, 5, 3)], num_channels=2)
+    store = random_store([(4, 5, 6), (7, 5, 3)], num_channels=2)
     places = torch.rand((3, 2, 1, 1, 200), generator=torch.Generator().manual_seed(0)) * 12 - 3
     start, case = torch.tensor([[1, -2, 0], [0, 1, -1]]), torch.tensor([1, 0])
-    found = gather_image(tables, case, start, tuple(places), 2, 3)
-    label = gather_label(tables, case, start, tuple(places))
+    found, label = (gathered(store, key, case, start, tuple(places)) for key in ("image", "label"))
     for sample in range(2):
         at = places[:, sample, 0, 0].double().numpy() + start[sample].numpy()[:, None]
-        volume = case_image(tables, int(case[sample])).double().numpy()
+        volume = case_values(store, "image", int(case[sample])).double().numpy()
         for channel in range(2):
             expected = ndimage.map_coordinates(np.pad(volume[channel], 4), at + 4, order=1)
             np.testing.assert_allclose(found[sample, channel, 0, 0], expected, atol=1e-5)
-        classes = np.pad(case_label(tables, int(case[sample])).numpy(), 8)
+        classes = np.pad(case_values(store, "label", int(case[sample]))[0].numpy(), 8)
         nearest = np.floor(at + 0.5).astype(int) + 8
         np.testing.assert_array_equal(label[sample, 0, 0, 0], classes[tuple(nearest)])
 
 
 def test_whole_coordinates_give_stored_voxels_bit_for_bit() -> None:
-    tables = random_tables([(3, 4, 5)], dtype="float16")
+    store = random_store([(3, 4, 5)], dtype="float16")
     grid = torch.meshgrid(*[torch.arange(float(size)) for size in (3, 4, 5)], indexing="ij")
-    found = gather_image(tables, torch.tensor([0]), torch.zeros(1, 3), tuple(axis[None] for axis in grid), 1, 3)
-    assert torch.equal(found[0], case_image(tables, 0).float())
+    found = gathered(store, "image", torch.tensor([0]), torch.zeros(1, 3), tuple(axis[None] for axis in grid))
+    assert torch.equal(found[0], case_values(store, "image", 0).float())
 
 
 def test_halves_round_up_to_the_next_label() -> None:
-    tables = tables_of([np.zeros((1, 1, 1, 4), np.float32)], [np.arange(4, dtype=np.uint8).reshape(1, 1, 4)], 4)
+    store = store_of([np.zeros((1, 1, 1, 4), np.float32)], [np.arange(4, dtype=np.uint8).reshape(1, 1, 4)], 4)
     w = torch.tensor([-0.5, 0.5, 1.5, 2.4999, 3.4999, 3.5]).view(1, 1, 1, -1)
-    label = gather_label(tables, torch.tensor([0]), torch.zeros(1, 3), (torch.zeros_like(w), torch.zeros_like(w), w))
+    places = (torch.zeros_like(w), torch.zeros_like(w), w)
+    label = gathered(store, "label", torch.tensor([0]), torch.zeros(1, 3), places)
     assert label.flatten().tolist() == [0, 1, 2, 2, 3, 0]
-
-
-@pytest.mark.parametrize("renders", RENDERS)
-def test_weights_are_exact_far_into_a_large_image(renders: str) -> None:
-    """A float32 coordinate near 100 000 has steps of 1/128 voxel, so the start is kept apart from it."""
-    tables = random_tables([(1, 5, 120_000)])
-    program = program_of(tables, (1, 5, 16), affine_prob=1.0, batch_size=6, renders=renders)
-    image, _ = program(0)
-    for number in range(6):
-        expected, _ = reference_sample(program.spec, tables, (0,), 0, number)
-        assert np.abs(image[number].numpy() - expected).max() < 1e-5
 
 
 @pytest.fixture
@@ -68,23 +66,18 @@ def huge(tmp_path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     return tensors[0], tensors[1]
 
 
-@pytest.mark.parametrize("renders", RENDERS)
-def test_a_case_beyond_two_billion_voxels_is_found(huge: tuple[torch.Tensor, torch.Tensor], renders: str) -> None:
+@pytest.mark.parametrize("renderer", RENDERERS)
+def test_a_case_beyond_two_billion_voxels_is_found(huge: tuple[torch.Tensor, torch.Tensor], renderer: str) -> None:
     image, label = huge
-    small = random_tables([(2, 3, 4), (4, 5, 6)], dtype="float16")
+    small = random_store([(2, 3, 4), (4, 5, 6)], dtype="float16")
     offset = 2**31 + 17
-    image[offset : offset + 120] = small.image[24:]
-    label[offset : offset + 120] = small.label[24:]
-    large = replace(small, image=image, label=label, offset=torch.tensor([0, offset]))
-    options: dict[str, Any] = {
-        "renders": renders,
-        "affine_prob": 0.5,
-        "flip_prob": (0.5, 0.5, 0.5),
-        "foreground_prob": 0.5,
-    }
-    expected = program_of(small, (3, 4, 5), train_cases=(1,), **options)(0)
-    program = program_of(small, (3, 4, 5), train_cases=(1,), **options)
-    found = replace(program, tables=large)(0)
-    assert torch.equal(found[0], expected[0])
-    assert torch.equal(found[1], expected[1])
-    assert expected[0].any()
+    image[offset : offset + 120] = small.values["image"][24:]
+    label[offset : offset + 120] = small.values["label"][24:]
+    large = replace(small, values={"image": image, "label": label}, offset=torch.tensor([0, offset]))
+    options: dict[str, Any] = {"affine_prob": 0.5, "flip_prob": (0.5, 0.5, 0.5), "foreground_prob": 0.5}
+    found, expected = (
+        batch_by(renderer, segment_of(store, (3, 4, 5), train_cases=(1,), **options), 0) for store in (large, small)
+    )
+    assert torch.equal(found["image"], expected["image"])
+    assert torch.equal(found["label"], expected["label"])
+    assert expected["image"].any()

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hasten.sample import reference
 from hasten.sample.order import case_order, cases_of
-from tests.sample.arenas import program_of, random_tables
+from tests.augment import reference
+from tests.augment.stores import random_store, segment_of
 
 
 @given(
@@ -52,12 +52,9 @@ def test_all_orders_of_three_cases_are_equally_likely() -> None:
 
 
 def test_only_training_cases_are_read() -> None:
-    tables = random_tables([(4, 4, 4)] * 5, num_classes=2)
+    store = random_store([(4, 4, 4)] * 5, num_classes=2)
     for case in range(5):
-        tables.image[case * 64 : (case + 1) * 64] = case + 1
-    seen: set[float] = set()
-    program = program_of(tables, (3, 3, 3), batch_size=4, train_cases=(4, 1, 2))
-    for step in range(3):
-        image, _ = program(step)
-        seen |= set(image.unique().tolist())
+        store.values["image"][case * 64 : (case + 1) * 64] = case + 1
+    segment = segment_of(store, (3, 3, 3), batch_size=4, train_cases=(4, 1, 2))
+    seen = {value for batch in segment.batches(0, 3) for value in batch["image"].unique().tolist()}
     assert seen == {2.0, 3.0, 5.0}

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hasten.sample import reference
 from hasten.sample.random import below, hash32, normal, random_words, sample_key, uniform, uniform_in, words_at
+from tests.augment import reference
 
 ENOUGH = 0.001
 """Least p-value at the fixed seeds below."""

@@ -2,107 +2,88 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
-from hasten.cache.arena import Arena
-from hasten.cache.homes import part_of
+from hasten.augment.chain import Batch
+from hasten.augment.program import Program, Segment
 from hasten.feed.feed import Feed
-from hasten.feed.staged import StagedProgram, feed_of, make_staged, stage_plan
-from hasten.prepare.types import Geometry
-from hasten.sample.mixed import MixedProgram, make_mixed
-from hasten.sample.program import BatchProgram, make_program
+from hasten.sample.schedule import Rounds, stage_plan
 from hasten.sample.share import WHOLE, Share, share_mistake
-from tests.sample.arenas import RENDERS, program_of, random_tables
+from tests.augment.stores import Shape, batch_by, random_store, segment_of
 
-CPU = torch.device("cpu")
-SHAPES = [(9, 8, 7), (6, 8, 10), (8, 8, 8), (7, 9, 8), (8, 6, 9)]
+SHAPES: list[Shape] = [(9, 8, 7), (6, 8, 10), (8, 8, 8), (7, 9, 8), (8, 6, 9)]
 CASES = (4, 0, 1, 3, 2)
 SETTINGS: dict[str, Any] = {
-    "batch_size": 8, "seed": 5, "affine_prob": 0.5, "foreground_prob": 0.5, "flip_prob": (0.5, 0.5, 0.5),
+    "affine_prob": 0.5, "foreground_prob": 0.5, "flip_prob": (0.5, 0.5, 0.5),
     **{f"{name}_prob": 0.5 for name in ("brightness", "contrast", "gamma", "noise")},
 }  # fmt: skip
 PATCH = (8, 8, 4)
+STORE = random_store(SHAPES, num_channels=2, dtype="float16")
 WORLDS = [(1, 2), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1)]
 """(ranks, pieces)"""
 
 
-def joined(shares: list[tuple[Tensor, ...]], pieces: int) -> tuple[Tensor, ...]:
+def joined(shares: list[Batch], pieces: int) -> Batch:
     """The batch whose pieces are those of all ranks, one rank after another."""
-    cut = [[value.chunk(pieces) for value in share] for share in shares]
-    return tuple(
-        torch.cat([own[number][piece] for piece in range(pieces) for own in cut]) for number in range(len(shares[0]))
+    cut = [{key: value.chunk(pieces) for key, value in share.items()} for share in shares]
+    return {key: torch.cat([own[key][piece] for piece in range(pieces) for own in cut]) for key in shares[0]}
+
+
+def same(found: Batch, wanted: Batch) -> bool:
+    return found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+def segment(share: Share = WHOLE, patch: Shape = PATCH, batch_size: int = 8, **binding: Any) -> Segment:
+    return segment_of(
+        STORE, patch, batch_size=batch_size, seed=5, train_cases=CASES, binding={"share": share, **binding}, **SETTINGS
     )
 
 
-def same(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+def on_host(share: Share, first: int, last: int) -> list[Batch]:
+    return list(segment(share).batches(first, last))
 
 
-def plain(share: Share, renders: str = "host", seed: int = 5) -> BatchProgram:
-    tables = random_tables(SHAPES, num_channels=2, dtype="float16")
-    whole = program_of(tables, PATCH, **SETTINGS)
-    made = make_program(whole.spec, tables, CASES, seed, compile=False, share=share)
-    return replace(made, render=RENDERS[renders])
+def on_device(share: Share, first: int, last: int) -> list[Batch]:
+    return [batch_by("device", segment(share), step) for step in range(first, last)]
 
 
-def mixed(share: Share) -> MixedProgram:
-    tables = random_tables(SHAPES, dtype="float16")
-    arena = Arena(
-        tables=tables, ids=tuple("abcde"), shapes=tuple(SHAPES), offsets=tuple(tables.offset.tolist()),
-        geometry=tuple[Geometry, ...](), num_channels=1, num_classes=3, home="mixed",
-    )  # fmt: skip
-    arena = replace(arena, part=part_of(arena, (1, 3), CPU))
-    return make_mixed(program_of(tables, PATCH, **SETTINGS).spec, arena, CASES, 5, compile=False, share=share)
-
-
-def staged(share: Share) -> StagedProgram:
-    tables = random_tables(SHAPES, dtype="float16")
+def staged(share: Share, first: int, last: int) -> list[Batch]:
     stages = stage_plan(((0.3, 0.5), (0.6, 0.75)), 10, PATCH, (2, 2, 2), 8, keep_voxels=True)
-    make = partial(make_program, tables=tables, train_cases=CASES, seed=5, compile=False, share=share)
-    return make_staged(program_of(tables, PATCH, **SETTINGS).spec, stages, lambda spec: make(spec))
+    program = Program(lambda _, stage: segment(share, stage.patch, stage.batch_size), Rounds(stages=stages))
+    return list(Feed(program, first=first, last=last))
+
+
+KINDS: dict[str, Callable[[Share, int, int], list[Batch]]] = {"host": on_host, "device": on_device, "staged": staged}
 
 
 @pytest.mark.parametrize(("size", "pieces"), WORLDS)
-@pytest.mark.parametrize("kind", ["plain", "device", "mixed", "staged"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_shares_are_the_batch(kind: str, size: int, pieces: int) -> None:
-    make: Any = {"plain": plain, "device": partial(plain, renders="device"), "mixed": mixed, "staged": staged}[kind]
-    ranks = [make(Share(rank, size, pieces)) for rank in range(size)]
     for first, last in [(0, 5), (7, 9)]:
-        feeds = [feed_of(program, device=CPU, first=first, last=last) for program in ranks]
-        wanted = feed_of(make(WHOLE), device=CPU, first=first, last=last)
-        count = 0
-        for batch, *shares in zip(wanted, *feeds, strict=True):
-            # Rendered on its own a sample rounds otherwise in the last bit, on the device's way alone.
+        ranks = [KINDS[kind](Share(rank, size, pieces), first, last) for rank in range(size)]
+        for batch, *shares in zip(KINDS[kind](WHOLE, first, last), *ranks, strict=True):
             found = joined(shares, pieces)
-            if kind == "device":
-                assert torch.equal(found[1], batch[1])
-                assert torch.allclose(found[0], batch[0], atol=1e-6)
-            else:
-                assert same(found, batch)
-            count += 1
-        assert count == last - first
+            # Rendered on its own a sample rounds otherwise in the last bit, on the device's way alone.
+            torch.testing.assert_close(found, batch, rtol=0, atol=1e-6 if kind == "device" else 0)
 
 
 @pytest.mark.parametrize("step", [0, 3, 31, 32, 1000])
 def test_any_step_can_be_the_first(step: int) -> None:
-    program = plain(Share(1, 2, 2))
-    later = list(program.batches(max(0, step - 2), step + 1))[-1]
-    assert same(program(step), later)
-    (batch,) = Feed(program, device=CPU, first=step, last=step + 1)
-    assert same(batch, later)
+    own = segment(Share(1, 2, 2))
+    later = list(own.batches(max(0, step - 2), step + 1))[-1]
+    assert same(own(step), later)
 
 
 def test_a_share_has_its_shape_whatever_the_step() -> None:
-    for batch in plain(Share(1, 4)).batches(0, 40):
-        assert batch[0].shape == (2, 2, *PATCH)
+    for batch in segment(Share(1, 4)).batches(0, 40):
+        assert batch["image"].shape == (2, 2, *PATCH)
 
 
 @given(
@@ -143,8 +124,6 @@ def test_rows_of_any_form_are_cut() -> None:
     ],
 )
 def test_what_cannot_be_dealt_is_told(batch_size: int, accumulate: int, size: int, parts: int, told: str) -> None:
-    import re
-
     found = share_mistake(batch_size, accumulate, size, parts)
     assert found is not None
     assert re.search(told, found), found
@@ -168,4 +147,4 @@ def test_what_is_advised_works(batch_size: int, accumulate: int, size: int, part
 
 def test_a_program_refuses_a_batch_that_cannot_be_dealt() -> None:
     with pytest.raises(ValueError, match=r"sample\.batch_size: 8 can't be dealt among 3 processes; use 6 or 9"):
-        plain(Share(0, 3))
+        segment(Share(0, 3))

@@ -107,11 +107,12 @@ def test_waiting_for_data():
 
 
 def test_the_operation_that_costs_most():
-    costs = {"batch": 0.1, "sample.affine_prob": 0.06, "sample.noise_prob": 0.01}
-    found = only(facts("sample.affine_prob=0.6", split=split(sample=0.1), operations=costs))
-    assert (found.where, found.cure) == ("sample.affine_prob", "sample.affine_prob=0.2")
+    costs = {"batch": 0.1, "PhysicalAffine": 0.06, "GaussianNoise": 0.01}
+    probabilities = {"PhysicalAffine": 0.6, "GaussianNoise": 0.1}
+    found = only(facts(split=split(sample=0.1), operations=costs, probabilities=probabilities))
+    assert (found.where, found.cure) == ("augment", "augment.override='{PhysicalAffine.prob: 0.2}'")
     assert found.cost_s == pytest.approx(0.04)
-    assert "noise_prob: 10.0 ms" in found.evidence
+    assert "GaussianNoise: 10.0 ms" in found.evidence
 
 
 def test_a_setting_that_was_made_by_hand_is_compared_with_the_fastest():

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from hasten.augment.maps import Map, columns, compose, moving, scaling, triple
+from hasten.augment.maps import Map, columns, compose, moving, multiply, rotation, scaling, triple
 from hasten.augment.op import Drawn, check_prob, check_range
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
-from hasten.sample.geometry import multiply, rotation
 from hasten.sample.random import uniform
 
 Range = tuple[float, float]
@@ -189,6 +189,55 @@ class Spatial:
 
     def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
         return compose(Map(rotation(drawn["rotate"]), torch.zeros_like(drawn["rotate"])), scaling(drawn["scale"]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhysicalAffine:
+    """Rotation, shear and one zoom for all axes, in mm, so that anisotropic voxels are not distorted.
+
+    rotate_deg: largest angle about D, H, W in degrees, drawn from U(-a, a) (2-D uses the first); zoom: from U(zoom),
+    above 1 enlarges; shear: largest of six coefficients; spacing: voxel size (D, H, W). `drawn`: rotate (B, 3) radians,
+    zoom (B, 1), shear (B, 6).
+    """
+
+    keys: tuple[str, ...] = ("image", "label")
+    prob: float = 0.5
+    rotate_deg: tuple[float, float, float] = (15.0, 15.0, 15.0)
+    zoom: Range = (0.85, 1.2)
+    shear: float = 0.0
+    spacing: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    mode: tuple[str, ...] = ("bilinear", "nearest")
+    padding_mode: str = "zeros"
+
+    def __post_init__(self) -> None:
+        check_prob("PhysicalAffine", self.prob)
+        check_range("PhysicalAffine", "zoom", self.zoom)
+        if self.zoom[0] <= 0 or min(self.spacing) <= 0:
+            raise ValueError(f"PhysicalAffine: zoom={self.zoom}, spacing={self.spacing}; both lie above 0")
+
+    def out_size(self, size: Triple) -> Triple:
+        return size
+
+    def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        turns = tuple((-math.radians(each), math.radians(each)) for each in self.rotate_deg)
+        shears = [(-self.shear, self.shear)] * 6
+        if spatial_dims == 2:
+            shears = [shears[0] if place in ((1, 2), (2, 1)) else (0.0, 0.0) for place in _SHEAR_PLACES]
+        return {
+            "rotate": _between(key, _ROTATE, turns if spatial_dims == 3 else turns[:1], 3),
+            "zoom": _between(key, _ZOOM, (self.zoom,), 1),
+            "shear": _between(key, _SHEAR, tuple(shears), 6),
+        }
+
+    def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
+        one, shear = torch.ones_like(drawn["zoom"][:, 0]), drawn["shear"].unbind(1)
+        sheared = torch.stack([one, *shear[:3], one, *shear[3:], one], dim=1).view(-1, 3, 3)
+        matrix = multiply(rotation(drawn["rotate"]), sheared) / drawn["zoom"][:, :, None]
+        if spatial_dims == 2:
+            unit = torch.eye(3, device=matrix.device)[:1].expand(matrix.shape[0], 1, 3)
+            matrix = torch.cat([unit, matrix[:, 1:]], dim=1)
+        mm = constant(self.spacing, matrix.device)
+        return Map(matrix * mm / mm[:, None], torch.zeros_like(drawn["rotate"]))
 
 
 def _axes(ranges: tuple[Range, ...], spatial_dims: int, rest: Range = (0.0, 0.0)) -> tuple[Range, ...]:

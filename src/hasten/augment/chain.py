@@ -84,11 +84,16 @@ class Warp:
 Stage = Warp | Placed
 
 
+def is_per_sample(stage: Stage) -> bool:
+    """Whether it runs on the host, sample by sample."""
+    return isinstance(stage, Placed) and isinstance(stage.op, PerSample)
+
+
 def stage_name(stage: Stage) -> str:
     """What a profile calls a stage: `Spatial+Mirror`, `GaussianNoise`, `crop`."""
     if isinstance(stage, Warp):
         names = {each.position: type(each.op).__name__ for reading in stage.readings.values() for each in reading.ops}
-        return "+".join(names[position] for position in sorted(names)) or "crop"
+        return "+".join(dict.fromkeys(names[position] for position in sorted(names))) or "crop"
     return str(getattr(stage.op, "name", None) or type(stage.op).__name__)
 
 
@@ -110,7 +115,9 @@ def stages_of(chain: Chain, size: Triple) -> tuple[Stage, ...]:
         if getattr(op, "prob", 1.0) == 0 and not isinstance(op, BatchOp):
             continue  # what mixes samples may also change what labels are
         if isinstance(op, MapOp):
-            if group and not _agree(group, op):
+            # Zeros that a small case is padded with are part of the patch: what repeats its border must see them.
+            padded = not stages and chain.crop is not None and chain.crop.pad and op.padding_mode not in ("", "zeros")
+            if padded or (group and not _agree(group, op)):
                 size = close(size)
             group.append(Placed(position=position, op=op))
             continue
@@ -188,6 +195,11 @@ class Chain:
     keys: tuple[str, ...]
     label_keys: tuple[str, ...] = ()
     """Keys whose values are classes: they are never read between voxels."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in a row that come from one case."""
+        return 1 if self.crop is None else self.crop.num_samples
 
     def __post_init__(self) -> None:
         for op in self.ops:

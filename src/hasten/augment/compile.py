@@ -16,16 +16,18 @@ from hasten.augment.cucim import can_run
 from hasten.augment.explain import backends_table, explain_table
 from hasten.augment.lower import Context, name_of
 from hasten.augment.lower.cucim import is_cucim
+from hasten.augment.make_program import Cases, augment_batch, cases_of_arena, make_program, segment_of_batch
 from hasten.augment.naming import batch_keys, check_label_keys, label_keys_of
-from hasten.augment.program import ChainProgram, make_chain_program
-from hasten.augment.source import Items, SampledProgram, Source, bare_program, size_of, through
+from hasten.augment.program import Program
 from hasten.augment.steps import PER_SAMPLE, Plan, plan_steps, size_setting
-from hasten.augment.store import Store, common_size, store_of_arena, store_of_items
-from hasten.cache.arena import Arena
+from hasten.augment.store import common_size, size_of, store_of_batch, store_of_items
+from hasten.augment.whole_cases import Items, WholeCases, items_of_arena
+from hasten.cache.arena import Arena, Store
 from hasten.cache.chain import Chain as CachedChain
 from hasten.cache.chain import split_chain
 from hasten.cache.dataset import CacheDataset, ChainDataset
 from hasten.cache.identity import chain_identity
+from hasten.sample.share import WHOLE, Share
 
 log = logging.getLogger(__name__)
 
@@ -73,13 +75,15 @@ class TransformProgram:
         device: torch.device | str = "cpu",
         compile: bool = False,
         train_cases: Sequence[int] | None = None,
+        share: Share = WHOLE,
         spans: bool = False,
-    ) -> ChainProgram | SampledProgram:
+    ) -> Program:
         """Batches of this data: `program(step)` and `program.batches(first, last)` give (B, C, *S) by key on `device`.
 
         data: one of Hasten's cached data sets made with the same chain; rows, which the deterministic part is run on
-        once; or an arena of prepared cases (keys image and label). train_cases: positions in it that are drawn from,
-        None for all. compile, spans: see `make_chain_program`. Raises ValueError where data and chain do not fit.
+        once; or an arena of prepared cases (keys image and label). They are moved to `device`, but those of an arena,
+        which stay where they are. train_cases: positions in it that are drawn from, None for all. share, compile,
+        spans: see `make_segment`. Raises ValueError where data and chain do not fit.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}; at least 1 is needed")
@@ -88,17 +92,21 @@ class TransformProgram:
         if not cases or min(cases) < 0 or max(cases) >= items.count:
             raise ValueError(f"train_cases: there are {items.count} cases; name some of 0 to {items.count - 1}")
         here = self._for_item(items.get(0), items.name(0), torch.device(device))
+        options: dict[str, Any] = {
+            "batch_size": batch_size, "seed": seed, "train_cases": cases, "device": device, "compile": compile,
+            "share": share, "spans": spans,
+        }  # fmt: skip
         if not here.plan.source:
-            store = here._store(items, arena)
-            sized = here if here.plan.crop is not None else here._for_size(store)
+            bound = cases_of_arena(arena, here.context.dims) if arena is not None else Cases(store=here._store(items))
+            sized = here if here.plan.crop is not None else here._for_size(bound.store)
             if not sized.plan.source:
-                return make_chain_program(
-                    sized.chain, store, batch_size=batch_size, seed=seed, train_cases=cases, device=device,
-                    compile=compile, spans=spans,
-                )  # fmt: skip
+                moved = bound if arena is not None else Cases(store=bound.store.to(device))
+                return make_program(sized.chain, moved, **options)
             here = sized
-        source = Source(transforms=here.plan.source, keys=here.context.keys, seed=seed, items=items, train_cases=cases)
-        return here._sampled(source, batch_size, device=device, compile=compile, spans=spans)
+        source = WholeCases(
+            transforms=here.plan.source, keys=here.context.keys, seed=seed, items=items, train_cases=cases
+        )
+        return here._sampled(source, options)
 
     def __call__(self, batch: Mapping[str, Tensor], *, seed: int, first: int = 0) -> Batch:
         """The random part on a batch (B, C, *S) by key that a loader gave: samples `first` ... `first` + B - 1.
@@ -120,9 +128,9 @@ class TransformProgram:
             first_name = name_of(plan.source[-1])
             raise ValueError(f"{first_name} must see whole cases, not batches; use bind(data, ...) for this chain")
         here = replace(self, plan=_checked(plan, self.strict), context=context)
-        program = bare_program(here.chain, own, seed, value.device)
+        segment = segment_of_batch(here.chain, own, seed, value.device)
         rest = {key: value for key, value in batch.items() if key not in own}
-        return {**rest, **through(program, own, first)}
+        return {**rest, **augment_batch(segment, own, first)}
 
     def _for_item(self, item: Any, name: str, device: torch.device) -> TransformProgram:
         """The chain lowered for items like this one."""
@@ -154,24 +162,22 @@ class TransformProgram:
         plan = plan_steps(self.cached, self.context, size=size, least=least)
         return replace(self, plan=_checked(plan, self.strict))
 
-    def _store(self, items: Items, arena: Arena | None) -> Store:
-        if arena is not None:
-            return store_of_arena(arena, self.context.dims)
+    def _store(self, items: Items) -> Store:
         crop = self.plan.crop
         extra = [crop.centred_on, getattr(crop, "image_key", None)] if isinstance(crop, CentredCropOp) else []
         keys = [*self.context.keys, *(key for key in extra if key and key not in self.context.keys)]
         return store_of_items(((items.name(number), items.get(number)) for number in range(items.count)), keys)
 
-    def _sampled(self, source: Source, batch_size: int, **options: Any) -> SampledProgram:
-        """With the operations lowered for what the source gives."""
-        batch = {key: value[None] for key, value in source.sample(0).items()}
+    def _sampled(self, source: WholeCases, options: dict[str, Any]) -> Program:
+        """With the operations lowered for what the transforms on whole cases give."""
+        batch = source.batch([0])
         context = replace(self.context, dims=next(iter(batch.values())).ndim - 2)
         plan = plan_steps(self.cached, context, size=size_of(batch), least=len(source.transforms))
         if len(plan.source) > len(source.transforms):
-            return self._sampled(replace(source, transforms=plan.source), batch_size, **options)
+            return self._sampled(replace(source, transforms=plan.source), options)
         here = replace(self, plan=_checked(plan, self.strict), context=context)
-        rest = bare_program(here.chain, batch, source.seed, **options)
-        return SampledProgram(source=source, rest=rest, batch_size=batch_size)
+        cases = Cases(store=store_of_batch(batch, "cpu"), whole_cases=source)
+        return make_program(here.chain, cases, **{**options, "train_cases": None})
 
     def _cucim(self, device: torch.device) -> bool:
         return not self.strict and device.type == "cuda" and can_run()
@@ -257,9 +263,7 @@ def _warn_about_cucim(cached: CachedChain, context: Context) -> None:
 def _items_of(data: Any, cached: CachedChain) -> tuple[Items, Arena | None]:
     """Prepared items. Raises ValueError where a data set was made with another chain, or there is nothing in it."""
     if isinstance(data, Arena):
-        return Items(
-            count=len(data.ids), get=lambda case: _arena_item(data, case), name=lambda case: data.ids[case]
-        ), data
+        return items_of_arena(data), data
     if not isinstance(data, ChainDataset):
         if isinstance(data, str | Mapping) or not isinstance(data, Sequence):
             raise ValueError(
@@ -281,12 +285,6 @@ def _same(one: CachedChain, other: CachedChain) -> bool:
         return False
     pairs = zip(one.fixed_transforms, other.fixed_transforms, strict=True)
     return all(mine is yours for mine, yours in pairs) or chain_identity(one) == chain_identity(other)
-
-
-def _arena_item(arena: Arena, case: int) -> dict[str, Tensor]:
-    image, label = arena.image(case), arena.label(case)[None]
-    flat = all(shape[0] == 1 for shape in arena.shapes)
-    return {"image": image[:, 0] if flat else image, "label": label[:, 0] if flat else label}
 
 
 def _is_image(value: Any) -> bool:

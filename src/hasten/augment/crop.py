@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.augment.points import PointSets, draw_point
+from hasten.augment.op import check_prob
+from hasten.augment.points import draw_point
+from hasten.cache.arena import PointSets
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
-from hasten.sample.crop import voxel_of
-from hasten.sample.random import below, random_words
+from hasten.sample.random import below, random_words, uniform
 
-_PLACE = 1
+_PLACE, _CHOICE = 1, 2
 _MAX_POINTS = 2**16
 """Voxels that are remembered of each set and case: enough that no crop is seen to repeat, 256 KB at most."""
 
@@ -199,6 +200,38 @@ class SpatialCrop:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ForegroundCrop:
+    """The crop of a run: with `foreground_prob` centred on a voxel of a foreground class, else anywhere.
+
+    The class is drawn evenly from those that the case has, then one of its remembered voxels; the patch is moved inward
+    until it lies in the case. A case smaller than the patch lies wholly in it, at a random place. The voxels are those
+    that prepared cases (an arena) remember of each class.
+    """
+
+    size: Triple
+    keys: tuple[str, ...] = ("image", "label")
+    foreground_prob: float = 0.5
+    num_samples: int = 1
+    pad: bool = True
+
+    def __post_init__(self) -> None:
+        _check_size("ForegroundCrop", self.size, self.num_samples)
+        check_prob("ForegroundCrop", self.foreground_prob, "foreground_prob")
+
+    def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
+        size = constant(self.size, key.device)
+        slack = shape - size
+        low, high = slack.clamp(max=0), slack.clamp(min=0)
+        anywhere = low + below(random_words(key, _PLACE, 3), high - low + 1)
+        if sets is None or not sets.points.shape[0] or self.foreground_prob == 0:
+            return anywhere
+        point, drawn = draw_point(sets, case, key, torch.ones(sets.num.shape[1], device=key.device))
+        centred = torch.minimum(torch.maximum(voxel_of(point, shape) - size // 2, low), high)
+        use = (uniform(key, _CHOICE, 1)[:, 0] < self.foreground_prob) & drawn
+        return torch.where(use[:, None], centred, anywhere)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CentreCrop:
     """MONAI's CenterSpatialCrop; with `pad`, its ResizeWithPadOrCrop with zeros."""
 
@@ -213,6 +246,12 @@ class CentreCrop:
     def start(self, key: Tensor, case: Tensor, shape: Tensor, sets: PointSets | None) -> Tensor:
         size = constant(self.size, key.device)
         return torch.where(shape >= size, shape // 2 - size // 2, _middle(shape - size))
+
+
+def voxel_of(point: Tensor, shape: Tensor) -> Tensor:
+    """(B, 3) place in its case of each voxel given by its linear index. point: (B,) int64; shape: (B, 3)."""
+    plane = shape[:, 1] * shape[:, 2]
+    return torch.stack([point // plane, point % plane // shape[:, 2], point % shape[:, 2]], dim=1)
 
 
 def _check_size(name: str, size: Triple, num_samples: int) -> None:

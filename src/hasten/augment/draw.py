@@ -27,8 +27,10 @@ class Bent(NamedTuple):
 class Draws(NamedTuple):
     """Of B samples."""
 
+    sample: Tensor
+    """(B,) int64 number in the stream of samples."""
     case: Tensor
-    """(B,) int64."""
+    """(B,) int64 position among the cases."""
     start: Tensor
     """(B, 3) int64 first voxel of the patch in its case."""
     key: Tensor

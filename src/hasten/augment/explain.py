@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
 
 from hasten.augment.chain import Chain, Fixed, PerSample, Warp, stages_of
@@ -17,22 +17,46 @@ _LONG: Triple = (4096, 4096, 4096)
 """A size that fits any operation, where the true one is known with the data only."""
 
 
-def explain_table(plan: Plan, chain: Chain, context: Context) -> str:
-    """One row a transform: number, name, how it runs, why; below it Hasten's operation, `=`."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """What became of one transform."""
+
+    name: str
+    how: str
+    """`cached`, `fused`, `per-sample` or `off`."""
+    why: str
+    ops: tuple[str, ...]
+    """Hasten's operations in place of it, with their arguments."""
+
+
+def explained(plan: Plan, chain: Chain) -> tuple[Row, ...]:
+    """A row for each transform."""
     together = _together(plan, chain)
-    rows = [("", "transform", "runs", "why")]
-    below: dict[int, list[str]] = {}
+    rows = []
     for number, step in enumerate(plan.steps, 1):
         why = "; ".join(part for part in (step.why, together.get(number, "")) if part)
-        rows.append((str(number), name_of(step.transform), step.how, why or "on whole batches"))
-        if step.how != CACHED:
-            below[number] = [f"= {described(op)}" for op in step.ops if not isinstance(op, PerSample)]
-    lines = _aligned(rows)
+        ops = () if step.how == CACHED else tuple(described(op) for op in step.ops if not isinstance(op, PerSample))
+        off = bool(step.ops) and all(getattr(op, "prob", 1.0) == 0 for op in step.ops)
+        how, why = ("off", "its probability is 0") if off else (step.how, why or "on whole batches")
+        rows.append(Row(name=_title(step.transform), how=how, why=why, ops=ops))
+    return tuple(rows)
+
+
+def rows_table(rows: Sequence[Row]) -> str:
+    """Number, name, how it runs, why; below it Hasten's operation, `=`."""
+    lines = _aligned(
+        [("", "transform", "runs", "why"), *((str(at), row.name, row.how, row.why) for at, row in enumerate(rows, 1))]
+    )
     found = [lines[0]]
-    for number, line in enumerate(lines[1:], 1):
-        found += [line, *(f"     {each}" for each in below.get(number, []))]
+    for line, row in zip(lines[1:], rows, strict=True):
+        found += [line, *(f"     = {op}" for op in row.ops)]
+    return "\n".join(found)
+
+
+def explain_table(plan: Plan, chain: Chain, context: Context) -> str:
+    """`rows_table`, and what a batch holds."""
     labels = ", ".join(context.label_keys) or "none"
-    return "\n".join([*found, "", f"batch: {', '.join(context.keys)} (classes: {labels})"])
+    return f"{rows_table(explained(plan, chain))}\n\nbatch: {', '.join(context.keys)} (classes: {labels})"
 
 
 def backends_table(plan: Plan) -> str:
@@ -58,6 +82,10 @@ def described(op: Any) -> str:
         if field.default is MISSING or value != field.default or field.name in ("keys", "prob"):
             shown.append(f"{field.name}={_short(value)}")
     return f"{type(op).__name__}({', '.join(shown)})"
+
+
+def _title(transform: Any) -> str:
+    return transform.name if isinstance(transform, Fixed) else name_of(transform)
 
 
 def _short(value: Any) -> str:

@@ -163,7 +163,8 @@ class AxisSwap:
         if len(lengths) > 1:
             raise ValueError(
                 f"AxisSwap: spatial_axes={self.spatial_axes} are {sorted(lengths)} voxels long; swapping them would "
-                "change the shape of some samples and not of others; crop these axes to one length"
+                "change the shape of some samples and not of others; crop these axes to one length (2-D: "
+                "spatial_axes=(0, 1))"
             )
         return size
 

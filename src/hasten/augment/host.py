@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -45,13 +46,17 @@ def render_on_host(
     draws: Draws,
     spatial_dims: int,
     kernels: Kernels = NOTHING_COMPILED,
+    given: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Batch:
-    """(B, C, *S) by key, as `render` gives it."""
+    """(B, C, *S) by key, as `render` gives it. given: as there; it is written to.
+
+    Without `given`, samples whose case is -1 are left out, and hold anything.
+    """
     first = stages[0]
     assert isinstance(first, Warp)
     bent: Any = draws.stages[0]
     reader = _Reader(stage=0, warp=first, kernels=kernels, spatial_dims=spatial_dims)
-    batch = _flat(reader.read(cases, draws.case, draws.start, bent), spatial_dims)
+    batch = _flat(reader.read(cases, draws.case, draws.start, bent, given), spatial_dims)
     return follow_on_host(stages[1:], batch, draws.stages[1:], spatial_dims, kernels, first=1)
 
 
@@ -74,7 +79,7 @@ def follow_on_host(
             size = len(next(iter(batch.values())))
             case, start = torch.arange(size), torch.zeros(size, 3, dtype=torch.int64)
             full = {key: as_cases(value[:, :, None] if spatial_dims == 2 else value) for key, value in batch.items()}
-            batch = _flat(reader.read(full, case, start, drawn), spatial_dims)
+            batch = _flat(reader.read(full, case, start, drawn, {}), spatial_dims)
         elif run:
             batch = _applied(run, batch, numbers[at : at + len(run)], kernels)
         else:
@@ -123,6 +128,11 @@ def _own(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: bool) -> Dr
     }
 
 
+def kernel_length(kernels: Kernels, stage: Stage) -> int:
+    """How many stages run at once from this one on."""
+    return kernels.fused.get(stage.position, (1, None))[0] if isinstance(stage, Placed) else 1
+
+
 def groups_of(warp: Warp) -> list[tuple[str, ...]]:
     """The keys of a Warp that are read at the same places, together."""
     found: dict[tuple[int, ...], list[str]] = {}
@@ -138,12 +148,15 @@ class _Reader:
     kernels: Kernels
     spatial_dims: int
 
-    def read(self, cases: Mapping[str, Cases], case: Tensor, start: Tensor, bent: Bent) -> Batch:
-        """(B, C, D, H, W) by key."""
+    def read(
+        self, cases: Mapping[str, Cases], case: Tensor, start: Tensor, bent: Bent, given: Mapping[str, Tensor]
+    ) -> Batch:
+        """(B, C, D, H, W) by key. given: (B, C, *S) to write into; {} makes them."""
         batch = {}
         for key, reading in self.warp.readings.items():
             dtype = cases[key].values.dtype if reading.is_label else torch.float32
-            batch[key] = torch.empty(case.shape[0], cases[key].channels, *self.warp.out, dtype=dtype)
+            shape = (case.shape[0], cases[key].channels, *self.warp.out)
+            batch[key] = given[key].view(shape) if given else torch.empty(shape, dtype=dtype)
         for keys in groups_of(self.warp):
             self._group(keys, cases, case, start, bent, batch)
         return batch
@@ -154,10 +167,13 @@ class _Reader:
         lead, reading = cases[keys[0]], self.warp.readings[keys[0]]
         found, size = bent.maps[keys[0]], case.shape[0]
         uses = bent.uses[keys[0]].tolist() if keys[0] in bent.uses else [False] * size
+        numbers_of_cases = case.tolist()
         shapes, offsets = lead.shape[case].tolist(), lead.offset[case].tolist()
         linears, shifts, starts = found.linear.tolist(), found.shift.tolist(), start.tolist()
         kernel = self.kernels.read.get((self.stage, keys[0]))
         for row in range(size):
+            if numbers_of_cases[row] < 0:
+                continue
             volumes = [_volume(cases[key], offsets[row], shapes[row]) for key in keys]
             out = [batch[key][row] for key in keys]
             whole = None

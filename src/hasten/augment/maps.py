@@ -16,7 +16,6 @@ from torch import Tensor
 from hasten.augment.op import Drawn
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
-from hasten.sample.geometry import multiply
 
 
 class Map(NamedTuple):
@@ -100,3 +99,23 @@ def triple(values: tuple[float, ...], spatial_dims: int, rest: float) -> tuple[f
 def columns(size: Triple, device: torch.device) -> Tensor:
     """(3,) float32."""
     return constant((float(size[0]), float(size[1]), float(size[2])), device)
+
+
+def rotation(angle: Tensor) -> Tensor:
+    """(B, 3, 3) rotation about D, then H, then W. angle: (B, 3) radians."""
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    one, zero = torch.ones_like(cos[:, 0]), torch.zeros_like(cos[:, 0])
+
+    def matrix(*entries: Tensor) -> Tensor:
+        return torch.stack(entries, dim=1).view(-1, 3, 3)
+
+    about_d = matrix(one, zero, zero, zero, cos[:, 0], -sin[:, 0], zero, sin[:, 0], cos[:, 0])
+    about_h = matrix(cos[:, 1], zero, sin[:, 1], zero, one, zero, -sin[:, 1], zero, cos[:, 1])
+    about_w = matrix(cos[:, 2], -sin[:, 2], zero, sin[:, 2], cos[:, 2], zero, zero, zero, one)
+    return multiply(multiply(about_d, about_h), about_w)
+
+
+def multiply(left: Tensor, right: Tensor) -> Tensor:
+    """(B, 3, 3) product as a fixed-order sum: a matrix-product library may add in another order on another device."""
+    terms = (left[:, :, :, None] * right[:, None, :, :]).unbind(2)
+    return terms[0] + terms[1] + terms[2]

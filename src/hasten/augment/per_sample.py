@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,17 +11,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.augment.chain import Batch, PerSample, Placed
+from hasten.augment.chain import Batch, PerSample, Placed, Stage
 from hasten.augment.cucim import OnGpu
 from hasten.augment.op import op_key
 from hasten.observe.ranges import Range
 
+_RANDOM = threading.RLock()
+"""A transform has one random state, and torch and numpy one generator each, whichever thread makes a batch."""
 
-def run_per_sample(stage: Placed, batch: Batch, key: Tensor) -> Batch:
+
+def run_per_sample(stage: Stage, batch: Batch, key: Tensor) -> Batch:
     """Each sample through the transforms, their random states seeded by its key. key: (B, 2).
 
     Raises ValueError naming the transforms where samples come out with different shapes.
     """
+    assert isinstance(stage, Placed)
     assert isinstance(stage.op, PerSample)
     seeds = op_key(key, stage.position)[:, 0].tolist()
     device = next(iter(batch.values())).device
@@ -40,9 +45,9 @@ def run_one(transforms: tuple[Any, ...], item: dict[str, Any], seed: int) -> Any
     """
     for number, each in enumerate(transforms):
         own = (seed + 0x9E3779B1 * number) % 2**32
-        if hasattr(each, "set_random_state"):
-            each.set_random_state(state=np.random.RandomState(own))
-        with Range(getattr(each, "__name__", type(each).__name__)), _seeded(own):
+        with _RANDOM, Range(getattr(each, "__name__", type(each).__name__)), _seeded(own):
+            if hasattr(each, "set_random_state"):
+                each.set_random_state(state=np.random.RandomState(own))
             item = each(item)
     return item
 

@@ -1,29 +1,14 @@
-"""Voxels that crops are centred on, remembered per case: foreground and background, a class each, or by weight."""
+"""Drawing one of the voxels that crops are centred on: of foreground and background, a class each, or by weight."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from hasten.cache.arena import PointSets
 from hasten.sample.random import below, random_words, uniform
 
 _SET, _POINT = 0x61, 0x62
-
-
-class PointSets(NamedTuple):
-    """N cases, K sets, P points in all."""
-
-    points: Tensor
-    """(P,) int32: voxels as linear indices within their case."""
-    first: Tensor
-    """(N, K) int64: first point of each case and set."""
-    num: Tensor
-    """(N, K) int64: 0 where a case has no such voxel."""
-
-    def to(self, device: torch.device) -> PointSets:
-        return PointSets(*(each.to(device) for each in self))
 
 
 def draw_point(sets: PointSets, case: Tensor, key: Tensor, ratios: Tensor) -> tuple[Tensor, Tensor]:

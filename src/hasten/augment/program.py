@@ -1,51 +1,81 @@
-"""A chain bound to data: a batch as a pure function of (data, seed, step)."""
+"""The one maker of batches: a batch as a pure function of (cases, chain, seed, step).
+
+Two halves. `draws` turns (seed, step) into a few numbers per sample; rendering turns those numbers and the cases into
+voxels. They are apart because a compiler that sees both recomputes the draws for every voxel.
+"""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from hasten.augment.chain import Batch, Chain, PerSample, Placed, Stage, stage_name, stages_of
+from hasten.augment.chain import Batch, Chain, Stage, Warp, is_per_sample, stage_name
 from hasten.augment.draw import Draws, draw_stages, part
-from hasten.augment.host import NOTHING_COMPILED, Kernels, follow_on_host, render_on_host
+from hasten.augment.host import NOTHING_COMPILED, Kernels, follow_on_host, kernel_length, render_on_host
 from hasten.augment.per_sample import run_per_sample
-from hasten.augment.read import Cases
+from hasten.augment.read import Cases, as_cases
+from hasten.augment.read_ahead import read_ahead
 from hasten.augment.render import follow, render
-from hasten.augment.store import Store, check_fits, common_size, with_sets
+from hasten.augment.whole_cases import WholeCases
+from hasten.cache.arena import Part, Store
+from hasten.cache.pages import Pages
 from hasten.observe.ranges import Range, ranges_on
-from hasten.sample.order import cases_of
+from hasten.sample.order import CaseOrder
 from hasten.sample.random import hash32, sample_key
-from hasten.sample.share import WHOLE, Share, share_mistake
+from hasten.sample.schedule import PatchStage, Rounds, cut_by_stage, stage_at
+from hasten.sample.share import WHOLE, Share
 
-log = logging.getLogger(__name__)
-
-_STEPS_PER_DRAW = 16
+_STEPS_PER_DRAW = 32
 """Drawing is some hundreds of small operations whatever the number of samples, so steps are drawn together."""
 _PATCH = 0x2C1B
 """Salt of the words that a crop is keyed by, so that operations after it never share them."""
 
 
+class Prepared(NamedTuple):
+    """A batch as far as it is made where the cases lie."""
+
+    draws: Draws
+    batch: Batch
+    """(B, C, *S) by key after the stages that ran there; empty where the device reads the cases itself."""
+    per_case: Batch
+    """(B, ...) by key: the value of each sample's case."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChainProgram:
-    """`program(step)` gives the batch of that step, whatever was asked for before. Everything lies on one device."""
+class Segment:
+    """Batches of one shape from one set of cases: batch n holds samples n * B ... n * B + B - 1 of the stream.
+
+    Where the cases lie on the training device, everything is made there. Otherwise the host reads them, by any thread
+    (`prepare`), and the device does the rest (`finish`).
+    """
 
     chain: Chain
     stages: tuple[Stage, ...]
     store: Store
-    seed: Tensor
-    """() int64."""
-    train_cases: Tensor
-    """(n,) int64 positions in the store."""
+    """All cases, on the device that numbers are drawn on; of `whole_cases`, an example of what they give."""
+    device: torch.device
+    """Where batches are wanted."""
     batch_size: int
+    seed: Tensor
+    """() int64, on the store's device."""
+    order: CaseOrder
     share: Share = WHOLE
-    """Of each batch, the samples that this program makes."""
+    """Of each batch, the samples that are made here."""
+    on_device: Part | None = None
+    """The cases that the device holds, where it holds some of them."""
+    pages: Pages | None = None
+    """For reading ahead, where cases lie on the disk."""
+    whole_cases: WholeCases | None = None
+    """Transforms that run on whole cases, sample by sample, before the stages."""
+    hands_over: bool = False
+    """Whether batches are begun where the cases lie and finished on the device."""
+    host_stages: int = 0
+    """How many stages run before a batch is handed over; 0 hands whole samples over."""
     kernels: Kernels = NOTHING_COMPILED
     renderer: Any = render
     follower: Any = follow
@@ -58,162 +88,251 @@ class ChainProgram:
     gained. On a host they do so whenever a profile is taken."""
 
     @property
-    def device(self) -> torch.device:
-        return self.seed.device
+    def warp(self) -> Warp:
+        """The first stage, which reads the cases."""
+        first = self.stages[0]
+        assert isinstance(first, Warp)
+        return first
 
-    def __call__(self, step: int) -> Batch:
-        """(B, C, *S) by key: samples step * B ... step * B + B - 1 of the stream, or a rank's share of them."""
-        return next(self.batches(step, step + 1))
+    @property
+    def num_samples(self) -> int:
+        """Samples in a row that come from one case."""
+        return self.chain.num_samples if self.whole_cases is None else self.whole_cases.num_samples
 
-    def shared(self, share: Share) -> ChainProgram:
-        """The same program for one rank of several. Raises ValueError for a batch that can't be dealt among them.
+    @property
+    def why_not_captured(self) -> str | None:
+        """What keeps a batch from being part of a CUDA graph."""
+        if self.hands_over:
+            return "the prepared cases do not all lie on the device, so that batches come from the host"
+        if self.whole_cases is not None or any(is_per_sample(stage) for stage in self.stages):
+            return "a transform of the augmentation runs sample by sample on the host"
+        return None
 
-        Operations that mix the samples of a batch mix those of the share.
-        """
-        mistake = share_mistake(self.batch_size, share.pieces, share.size)
-        if mistake:
-            raise ValueError(mistake)
-        return replace(self, share=share)
+    def __call__(self, number: int) -> Batch:
+        """(B, C, *S) by key: the batch of that number, or a rank's share of it."""
+        return next(self.batches(number, number + 1))
 
-    def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
-        """The batches of steps `first` ... `last` - 1."""
-        for draws in self.draws(first, last):
-            yield self.rendered(draws)
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """Batches `first` ... `last` - 1, made in line."""
+        return map(self.rendered, self.draws(first, last))
+
+    def prepare(self, first: int, last: int) -> Generator[Prepared, None, None]:
+        """Batches `first` ... `last` - 1 as far as they are made where the cases lie."""
+        return (self._prepared(draws) for draws in self.draws(first, last))
+
+    def rendered(self, draws: Draws) -> Batch:
+        """The batch of what was drawn, (B, C, *S) by key, made in line."""
+        prepared = self._prepared(draws)
+        if self.hands_over:
+            prepared = pytree.tree_map(lambda value: value.to(self.device), prepared)
+        return self.finish(prepared)
+
+    def _prepared(self, draws: Draws) -> Prepared:
+        batch: Batch = {}
+        per_case = {key: each[draws.case] for key, each in self.store.per_case.items()}
+        if self.whole_cases is not None:
+            batch, draws = self.whole_cases.batch(draws.sample.tolist()), _of_samples(draws)
+        return Prepared(*(self._begun(draws, batch) if self.hands_over else (draws, batch)), per_case)
+
+    def _begun(self, draws: Draws, batch: Batch) -> tuple[Draws, Batch]:
+        """What the host does of a batch that another device finishes. batch: what transforms on whole cases gave."""
+        if self.host_stages == 0:
+            return _of_samples(draws), batch or {key: _whole(each, draws.case) for key, each in self.stored().items()}
+        here = draws
+        if self.on_device is not None:
+            # -1: that sample's case is read by the other of host and device.
+            position = self.on_device.position[draws.case]
+            here = draws._replace(case=torch.where(position < 0, draws.case, -1))
+            draws = draws._replace(case=position)
+        cases = _as_cases(batch) if batch else self.stored()
+        return draws, self._run(range(self.host_stages), here, cases=cases)
+
+    def finish(self, prepared: Prepared) -> Batch:
+        """The batch (B, C, *S) by key, from what `prepare` gave, once that is on the device."""
+        draws, batch, per_case = prepared
+        stages = range(len(self.stages))
+        if not (self.hands_over and self.host_stages):
+            return self._run(stages, draws, cases=_as_cases(batch) if batch else self.stored()) | per_case
+        if self.on_device is None:
+            return self._run(stages[self.host_stages :], draws, batch=batch) | per_case
+        return self._run(stages, draws, cases=self.stored(self.on_device.store), batch=batch) | per_case
 
     def draws(self, first: int, last: int) -> Iterator[Draws]:
-        """What is drawn for these steps."""
-        size, own = self.batch_size, self.share.count(self.batch_size)
+        """What is drawn for these batches; the disk is asked for the next one's cases before one is given out."""
+        size, count = self.batch_size, self.share.count(self.batch_size)
         for begin in range(first, last, _STEPS_PER_DRAW):
             end = min(last, begin + _STEPS_PER_DRAW)
             with Range("draw"), torch.no_grad():
-                sample = torch.arange(begin * size, end * size, device=self.seed.device)
-                drawn = self.drawn(sample)
-            for number in range(end - begin):
-                yield part(drawn, number * own, own)
+                drawn = self.drawn(torch.arange(begin * size, end * size, device=self.store.device))
+            steps = [part(drawn, number * count, count) for number in range(end - begin)]
+            for number, step in enumerate(steps):
+                for each in steps[number + 1 : number + 2] if number else steps[:2]:
+                    self._ask_disk(each)
+                yield step
 
     def drawn(self, sample: Tensor) -> Draws:
-        """The numbers of the given samples, or of the share of them. sample: (B,) int64 global numbers in a row."""
+        """The numbers of whole batches, or of the share of them. sample: (N * B,) int64 numbers in a row."""
+        case, sample = self.order(sample), self.share.cut(sample, self.batch_size)
+        return self.drawn_for(case, sample)
+
+    def drawn_for(self, case: Tensor, sample: Tensor) -> Draws:
+        """The numbers of samples of these cases. case, sample: (B,) int64 positions and numbers in the stream."""
         crop, store = self.chain.crop, self.store
-        repeats = 1 if crop is None else crop.num_samples
-        # Samples of one case follow each other: as many items as they can touch are looked up, and repeated.
-        item = torch.div(sample, repeats, rounding_mode="floor")
-        items = item[0] + torch.arange(sample.shape[0] // repeats + 2, device=sample.device)
-        case = self.train_cases[cases_of(self.seed, items, self.train_cases.shape[0])][item - item[0]]
-        case, sample = self.share.cut(case, self.batch_size), self.share.cut(sample, self.batch_size)
         key = sample_key(self.seed, sample)
         if crop is None:
             start = torch.zeros(sample.shape[0], 3, dtype=torch.int64, device=sample.device)
         else:
             start = crop.start(hash32(key ^ _PATCH), case, store.shape[case], store.sets)
-        return Draws(case, start, key, draw_stages(self.stages, key, store.channels, store.spatial_dims))
+        return Draws(sample, case, start, key, draw_stages(self.stages, key, store.channels, store.spatial_dims))
 
-    def rendered(self, draws: Draws) -> Batch:
-        """The batch of what was drawn."""
-        batch: Batch = {}
-        itemised = self.spans or (ranges_on() and self.seed.device.type != "cuda")
-        with torch.no_grad():
-            for first, last in self._segments(itemised):
-                stages = self.stages[first:last]
-                with Range(" | ".join(stage_name(stage) for stage in stages) if itemised else "render"):
-                    own = draws._replace(stages=draws.stages[first:last])
-                    batch = self._followed(first, last, batch, own) if first else self._read(last, own)
-        return batch
+    def _ask_disk(self, draws: Draws) -> None:
+        if self.pages is not None:
+            read_ahead(self.pages, draws, self.warp)
 
-    def _segments(self, itemised: bool) -> Iterator[tuple[int, int]]:
+    def stored(self, store: Store | None = None) -> dict[str, Cases]:
+        """What the first stage reads, by key: the cases of the store, or of another."""
+        store = store or self.store
+        return {
+            key: Cases(store.values[key], store.shape, store.offset, store.channels[key]) for key in self.chain.keys
+        }
+
+    @torch.no_grad()
+    def _run(
+        self, span: range, draws: Draws, *, batch: Batch | None = None, cases: dict[str, Cases] | None = None
+    ) -> Batch:
+        """Stages of the chain; the first one reads `cases`, and takes from `batch` the samples whose case is -1."""
+        made, dims, on_gpu = batch or {}, self.store.spatial_dims, draws.key.device.type == "cuda"
+        itemised = self.spans or (ranges_on() and not on_gpu)
+        for first, last in self._groups(span, itemised):
+            stages, numbers = self.stages[first:last], draws.stages[first:last]
+            with Range(" | ".join(map(stage_name, stages)) if itemised else "render"):
+                if first == 0:
+                    here = draws._replace(stages=numbers)
+                    if on_gpu:
+                        made = self.renderer(stages, cases, here, dims, made)
+                    else:
+                        made = render_on_host(stages, cases or {}, here, dims, self.kernels, made)
+                elif is_per_sample(stages[0]):
+                    made = run_per_sample(stages[0], made, draws.key)
+                elif on_gpu:
+                    made = self.follower(stages, made, numbers, dims)
+                else:
+                    made = follow_on_host(stages, made, numbers, dims, self.kernels, first=first)
+        return made
+
+    def _groups(self, span: range, itemised: bool) -> Iterator[tuple[int, int]]:
         """Which stages run together: all up to the next that runs sample by sample; for a profile, each kernel."""
-        first = 0
-        while first < len(self.stages):
-            stage = self.stages[first]
+        first = span.start
+        while first < span.stop:
             last = first + 1
-            if itemised and isinstance(stage, Placed):
-                last = first + self.kernels.fused.get(stage.position, (1, None))[0]
-            elif not itemised and not _is_per_sample(stage):
-                while last < len(self.stages) and not _is_per_sample(self.stages[last]):
+            if itemised:
+                last = first + kernel_length(self.kernels, self.stages[first])
+            elif not is_per_sample(self.stages[first]):
+                while last < span.stop and not is_per_sample(self.stages[last]):
                     last += 1
             yield first, last
             first = last
 
-    def _read(self, last: int, draws: Draws) -> Batch:
-        store, stages = self.store, self.stages[:last]
-        cases = {
-            key: Cases(store.values[key], store.shape, store.offset, store.channels[key]) for key in self.chain.keys
-        }
-        if self.seed.device.type != "cuda":
-            return render_on_host(stages, cases, draws, store.spatial_dims, self.kernels)
-        found: Batch = self.renderer(stages, cases, draws, store.spatial_dims)
-        return found
 
-    def _followed(self, first: int, last: int, batch: Batch, draws: Draws) -> Batch:
-        stages, dims = self.stages[first:last], self.store.spatial_dims
-        if _is_per_sample(stages[0]):
-            assert isinstance(stages[0], Placed)
-            return run_per_sample(stages[0], batch, draws.key)
-        if self.seed.device.type != "cuda":
-            return follow_on_host(stages, batch, draws.stages, dims, self.kernels, first=first)
-        found: Batch = self.follower(stages, batch, draws.stages, dims)
-        return found
+def _as_cases(batch: Batch) -> dict[str, Cases]:
+    """Samples (B, C, *S) by key as B cases."""
+    return {key: as_cases(each.reshape(*each.shape[:2], *(1, *each.shape[2:])[-3:])) for key, each in batch.items()}
 
 
-def _is_per_sample(stage: Stage) -> bool:
-    return isinstance(stage, Placed) and isinstance(stage.op, PerSample)
+def _of_samples(draws: Draws) -> Draws:
+    """What was drawn, for samples that lie in a batch of their own instead of in their cases."""
+    rows = torch.arange(draws.case.shape[0], device=draws.case.device)
+    return draws._replace(case=rows, start=torch.zeros_like(draws.start))
 
 
-def make_chain_program(
-    chain: Chain,
-    store: Store,
-    *,
-    batch_size: int,
-    seed: int = 0,
-    train_cases: Sequence[int] | None = None,
-    device: torch.device | str = "cpu",
-    compile: bool = False,
-    cache_dir: Path | None = None,
-    spans: bool = False,
-) -> ChainProgram:
-    """Bind a chain to data. store: on the host. Raises ValueError where the two do not fit, naming the operation.
+def _whole(cases: Cases, case: Tensor) -> Tensor:
+    """(B, C, D, H, W) of whole cases, which all have one size."""
+    sides = cases.shape[0].tolist()
+    return cases.values.view(-1, cases.channels, *sides)[case]
 
-    compile: the costly steps on the host, the whole program on a GPU; an absent or failing compiler leaves it eager,
-    and `why` says so. cache_dir: of compiled kernels, in place of $HASTEN_CACHE.
+
+class Piece(NamedTuple):
+    """Some batches of a segment."""
+
+    segment: Segment
+    first: int
+    """In the segment's own count, not in steps of the run."""
+    last: int
+
+
+class Program:
+    """`program(step)` gives the batch of that step, whatever was asked for before: (B, C, *S) by key on `device`.
+
+    Steps are made by segments: one for each size of the patches, and others where the cases are dealt anew. Only the
+    segments of one round are held.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}; at least 1 is needed")
-    if chain.crop is None:
-        size = common_size(store)
-    else:
-        check_fits(store, chain.crop)
-        store, size = with_sets(store, chain.crop), chain.crop.size
-    moved = store.to(device)
-    cases = range(len(store.ids)) if train_cases is None else train_cases
-    program = ChainProgram(
-        chain=chain, stages=stages_of(chain, size), store=moved, batch_size=batch_size, spans=spans,
-        seed=torch.tensor(seed, dtype=torch.int64, device=moved.device),
-        train_cases=torch.tensor(list(cases), device=moved.device),
-    )  # fmt: skip
-    return _compiled(program, cache_dir) if compile else program
 
+    def __init__(self, make: Callable[[int, PatchStage], Segment], rounds: Rounds, *, first: int = 0) -> None:
+        """make: makes the segment of a round and a stage; called when a batch of that round is first asked for, by all
+        ranks at the same step, since cases may travel between them then. first: the step that the run begins with."""
+        self.rounds, self._make = rounds, make
+        self._round = rounds.at(first)
+        self._segments: dict[PatchStage, Segment] = {}
+        self._open(self._round)
 
-def _compiled(program: ChainProgram, folder: Path | None) -> ChainProgram:
-    if program.seed.device.type != "cuda":
-        from hasten.augment.kernels import host_kernels
+    def _open(self, number: int) -> dict[PatchStage, Segment]:
+        """The segments of a round. Those of another one, and what they held in memory, are dropped first."""
+        if number != self._round or not self._segments:
+            self._segments = {}
+            self._round, self._segments = number, {stage: self._make(number, stage) for stage in self.rounds.stages}
+        return self._segments
 
-        built = host_kernels(program.stages, program.store, folder)
-        return replace(
-            program, kernels=built.kernels, compiled=built.compiled, why=built.why, compile_seconds=built.seconds
-        )
-    begin = time.perf_counter()
-    for tensor in (*program.store.values.values(), program.store.shape, program.store.offset):
-        torch._dynamo.maybe_mark_dynamic(tensor, 0)
-    options: dict[str, Any] = {"assert_indirect_indexing": False}
-    renderer, follower = (
-        torch.compile(each, fullgraph=True, dynamic=False, options=options) for each in (render, follow)
-    )
-    found = replace(program, renderer=renderer, follower=follower)
-    try:
-        with torch._dynamo.config.patch(recompile_limit=256):
-            found(0)
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        log.warning("the augmentation runs uncompiled: %s", reason)
-        return replace(program, why=f"torch.compile failed: {reason}", compile_seconds=time.perf_counter() - begin)
-    seconds = time.perf_counter() - begin
-    return replace(found, compiled=True, why=f"compiled in {seconds:.1f} s", compile_seconds=seconds)
+    @property
+    def segment(self) -> Segment | None:
+        """The one that makes every batch; None where patches grow or cases are dealt anew."""
+        return self.latest if len(self.rounds.stages) == 1 and not self.rounds.samples else None
+
+    @property
+    def latest(self) -> Segment:
+        """Of the last stage, in the round that was asked for last."""
+        return self._segments[self.rounds.stages[-1]]
+
+    @property
+    def device(self) -> torch.device:
+        return self.latest.device
+
+    @property
+    def compiled(self) -> bool:
+        return all(segment.compiled for segment in self._segments.values())
+
+    @property
+    def why(self) -> str:
+        """Why it is compiled or not."""
+        if len({segment.why for segment in self._segments.values()}) == 1:
+            return self.latest.why
+        sides = {stage: " x ".join(map(str, stage.patch)) for stage in self._segments}
+        return "; ".join(f"{sides[stage]}: {segment.why}" for stage, segment in self._segments.items())
+
+    @property
+    def compile_seconds(self) -> float:
+        return sum(segment.compile_seconds for segment in self._segments.values())
+
+    def stage(self, step: int) -> PatchStage:
+        """The stage of a step; steps after the last stage have its shape."""
+        return stage_at(self.rounds.stages, step)
+
+    def samples(self, first: int, last: int) -> int:
+        """Samples in steps `first` ... `last` - 1, of all ranks."""
+        cut = cut_by_stage(self.rounds.stages, first, last)
+        return sum((end - begin) * stage.batch_size for stage, begin, end in cut)
+
+    def pieces(self, first: int, last: int) -> Generator[Piece, None, None]:
+        """Steps `first` ... `last` - 1, cut where the round or the shape changes. A round is opened when it begins."""
+        for number, begin, end in self.rounds.cut(first, last):
+            for stage, one, other in cut_by_stage(self.rounds.stages, begin, end):
+                yield Piece(self._open(number)[stage], one + stage.ahead, other + stage.ahead)
+
+    def __call__(self, step: int) -> Batch:
+        """Samples (step + ahead) * B ... of the stream, B being the batch size of the step's stage, or their share."""
+        return next(self.batches(step, step + 1))
+
+    def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
+        """The batches of steps `first` ... `last` - 1, made in line; each is the same whatever the first one was."""
+        for piece in self.pieces(first, last):
+            yield from piece.segment.batches(piece.first, piece.last)
+            del piece  # or the next round's cases would find this one's still in memory

@@ -14,15 +14,20 @@ from hasten.augment.op import spread
 from hasten.augment.read import Cases, as_cases, coordinates_of, read
 
 
-def render(stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int) -> Batch:
+def render(stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int, given: Batch) -> Batch:
     """(B, C, *S) by key: float32, but keys that are read with `nearest` and not changed stay as they are stored.
 
-    cases: of each key. stages: without PerSample ones; the first is a Warp.
+    cases: of each key. stages: without PerSample ones; the first is a Warp. given: what the first stage gave elsewhere
+    for the samples whose case is -1; {} where there are none.
     """
     first, numbers = stages[0], draws.stages[0]
     assert isinstance(first, Warp)
-    batch = _warped(first, cases, cast("Bent", numbers), draws.case, draws.start, spatial_dims)
-    return follow(stages[1:], _flat(batch, spatial_dims), draws.stages[1:], spatial_dims)
+    case = draws.case.clamp(min=0) if given else draws.case
+    batch = _flat(_warped(first, cases, cast("Bent", numbers), case, draws.start, spatial_dims), spatial_dims)
+    if given:
+        here = draws.case >= 0
+        batch = {key: torch.where(spread(here, value), value, given[key]) for key, value in batch.items()}
+    return follow(stages[1:], batch, draws.stages[1:], spatial_dims)
 
 
 def follow(stages: Sequence[Stage], batch: Batch, numbers: Sequence[Any], spatial_dims: int) -> Batch:

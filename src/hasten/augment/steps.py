@@ -267,10 +267,11 @@ def _alone(transform: Any) -> Any:
 
 def _same_size(stage: PerSample, size: Triple, context: Context) -> Fixed:
     names = ", ".join(name_of(each) for each in stage.transforms)
-    return Fixed(name="size", apply=partial(_checked, names=names, size=size[3 - context.dims :], keys=context.keys))
+    return Fixed(name="size", apply=partial(check_size, names=names, size=size[3 - context.dims :], keys=context.keys))
 
 
-def _checked(batch: Batch, names: str, size: tuple[int, ...], keys: tuple[str, ...]) -> Batch:
+def check_size(batch: Batch, names: str, size: tuple[int, ...], keys: tuple[str, ...]) -> Batch:
+    """Raises ValueError where transforms that run sample by sample have changed the size."""
     for key in keys:
         if key in batch and tuple(batch[key].shape[2:]) != size:
             raise ValueError(

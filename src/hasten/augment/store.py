@@ -1,9 +1,9 @@
-"""Items of any keys in one flat tensor a key: what a chain's crops and maps read."""
+"""Stores of items and batches of any keys, and whether a crop fits them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,40 +11,10 @@ import torch
 from torch import Tensor
 
 from hasten.augment.crop import CentredCropOp, CropOp
-from hasten.augment.points import PointSets
-from hasten.cache.arena import Arena
+from hasten.cache.arena import PointSets, Store
 from hasten.config.schema import Triple
 
 _KEPT = (torch.float16, torch.float32, torch.int16, torch.uint8)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Store:
-    """N cases, each with the same voxels in every key."""
-
-    values: Mapping[str, Tensor]
-    """Of each key, (V * C,): case after case, each (C, D, H, W), as it was stored."""
-    channels: Mapping[str, int]
-    shape: Tensor
-    """(N, 3) int64, D = 1 in 2-D."""
-    offset: Tensor
-    """(N,) int64: voxels before each case."""
-    spatial_dims: int
-    ids: tuple[str, ...]
-    sets: PointSets | None = None
-
-    @property
-    def device(self) -> torch.device:
-        return self.shape.device
-
-    def to(self, device: torch.device | str) -> Store:
-        where = torch.device(device)
-        return replace(
-            self,
-            values={name: value.to(where) for name, value in self.values.items()},
-            shape=self.shape.to(where), offset=self.offset.to(where),
-            sets=self.sets.to(where) if self.sets else None,
-        )  # fmt: skip
 
 
 def store_of_items(items: Iterable[tuple[str, Mapping[str, Any]]], keys: Sequence[str]) -> Store:
@@ -85,17 +55,41 @@ def store_of_items(items: Iterable[tuple[str, Mapping[str, Any]]], keys: Sequenc
     )  # fmt: skip
 
 
-def store_of_arena(arena: Arena, spatial_dims: int) -> Store:
-    """The prepared cases of an arena as the keys `image` and `label`; nothing is copied."""
-    tables = arena.tables
+def store_of_batch(batch: Mapping[str, Tensor], device: torch.device | str) -> Store:
+    """A batch (B, C, *S) as B cases of one size. Raises ValueError naming the entry that does not fit."""
+    first, where = next(iter(batch.values())), torch.device(device)
+    for key, value in batch.items():
+        if value.ndim not in (4, 5) or value.shape[2:] != first.shape[2:] or len(value) != len(first):
+            raise ValueError(
+                f'"{key}" has shape {tuple(value.shape)}, "{next(iter(batch))}" {tuple(first.shape)}; a batch is '
+                "(B, C, H, W) or (B, C, D, H, W), its entries with the same B and the same voxels"
+            )
+    moved = {key: kept_type(value).to(where) for key, value in batch.items()}
+    dims, size = first.ndim - 2, len(first)
+    sides = size_of(batch)
+    shape = torch.stack([torch.full((size,), side, dtype=torch.int64, device=where) for side in sides], dim=1)
     return Store(
-        values={"image": tables.image, "label": tables.label}, channels={"image": arena.num_channels, "label": 1},
-        shape=tables.shape, offset=tables.offset, spatial_dims=spatial_dims, ids=arena.ids,
+        values={key: value.reshape(-1) for key, value in moved.items()},
+        channels={key: value.shape[1] for key, value in batch.items()}, shape=shape,
+        offset=torch.arange(size, device=where) * (sides[0] * sides[1] * sides[2]), spatial_dims=dims,
+        ids=tuple(f"sample {number}" for number in range(size)),
     )  # fmt: skip
 
 
+def size_of(batch: Mapping[str, Tensor]) -> Triple:
+    """(D, H, W) of a batch."""
+    depth, height, width = (1, *next(iter(batch.values())).shape[2:])[-3:]
+    return depth, height, width
+
+
+def kept_type(value: Tensor) -> Tensor:
+    """A plain tensor in its own type where stores keep that, else in float32."""
+    plain = value.as_subclass(Tensor).detach()
+    return plain if plain.dtype in _KEPT else plain.to(torch.float32)
+
+
 def with_sets(store: Store, crop: CropOp) -> Store:
-    """The store with the voxels that `crop` is centred on. It lies on the host. Raises ValueError for an absent key."""
+    """The store with the voxels that `crop` is centred on. Raises ValueError for an absent key."""
     if not isinstance(crop, CentredCropOp):
         return store
     image_key = getattr(crop, "image_key", None)
@@ -107,18 +101,18 @@ def with_sets(store: Store, crop: CropOp) -> Store:
             )
     rows = []
     for number in range(len(store.ids)):
-        values = case_of(store, crop.centred_on, number).numpy()
-        image = None if image_key is None else case_of(store, image_key, number).numpy()
+        values = case_of(store, crop.centred_on, number).cpu().numpy()
+        image = None if image_key is None else case_of(store, image_key, number).cpu().numpy()
         rows.append(crop.sets(values, image, number))
     counts = torch.tensor([[each.size for each in row] for row in rows], dtype=torch.int64)
     flat = [each for row in rows for each in row]
     starts = counts.reshape(-1).cumsum(0) - counts.reshape(-1)
     sets = PointSets(torch.from_numpy(np.concatenate(flat)), starts.view_as(counts), counts)
-    return replace(store, sets=sets)
+    return replace(store, sets=sets.to(store.device))
 
 
 def case_of(store: Store, key: str, number: int) -> Tensor:
-    """(C, D, H, W) view of one case on the host."""
+    """(C, D, H, W) view of one case."""
     depth, height, width = (int(side) for side in store.shape[number])
     channels, size = store.channels[key], depth * height * width
     start = int(store.offset[number]) * channels

@@ -1,12 +1,14 @@
-"""The arena: every prepared case of a data set in one flat tensor per key, with tables that say where each lies.
+"""The arena: every prepared case of a data set in one flat tensor per key, and where each lies.
 
 The same layout serves three homes: a memory-mapped file, host memory, device memory. Moving between them is one copy.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,74 +17,105 @@ from hasten.cache.pages import Pages
 from hasten.prepare.types import Geometry
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tables:
-    """The tensors that a batch is made from. N cases, C channels, K classes, V voxels in all, P points in all."""
+class PointSets(NamedTuple):
+    """Voxels that crops are centred on: N cases, K sets (of a class each, say), P points in all."""
 
-    image: Tensor
-    """(V * C,) float16 or float32: case after case, each (C, D, H, W)."""
-    label: Tensor
-    """(V,) uint8 class index: case after case, each (D, H, W)."""
-    offset: Tensor
-    """(N,) int64: first voxel of each case in `label`; its image starts at offset * C."""
-    shape: Tensor
-    """(N, 3) int64: (D, H, W) of each case."""
     points: Tensor
-    """(P,) int32: remembered foreground voxels, as linear indices within their case."""
-    point_start: Tensor
-    """(N, K - 1) int64: first point of each case and foreground class."""
-    point_count: Tensor
-    """(N, K - 1) int64: number of points of each case and foreground class; 0 where the class is absent."""
+    """(P,) int32: voxels as linear indices within their case."""
+    first: Tensor
+    """(N, K) int64: first point of each case and set."""
+    num: Tensor
+    """(N, K) int64: 0 where a case has no such voxel."""
 
-    def to(self, device: torch.device, *, pin: bool = False) -> Tables:
+    def to(self, device: torch.device) -> PointSets:
+        return PointSets(*(each.to(device) for each in self))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Store:
+    """N cases in one flat tensor for each key, and where each case lies; all tensors are on one device."""
+
+    values: Mapping[str, Tensor]
+    """Of each key, (V * C,): case after case, each (C, D, H, W), as it was stored. V voxels in all."""
+    channels: Mapping[str, int]
+    shape: Tensor
+    """(N, 3) int64: (D, H, W) of each case, the same for all keys. D = 1 in 2-D."""
+    offset: Tensor
+    """(N,) int64: voxels before each case; its values of a key with C channels start at offset * C."""
+    spatial_dims: int = 3
+    ids: tuple[str, ...] = ()
+    sets: PointSets | None = None
+    """Of prepared cases: the remembered voxels of each foreground class."""
+    per_case: Mapping[str, Tensor] = field(default_factory=dict)
+    """(N, ...) by key: one value for each case, such as its class, which batches hold as it is."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.shape.device
+
+    def to(self, device: torch.device | str, *, pin: bool = False) -> Store:
         """Copy to `device`; `pin` page-locks host memory so that a later copy to a GPU is asynchronous."""
-        moved = {field.name: getattr(self, field.name).to(device) for field in fields(self)}
-        if pin:
-            moved = {name: value.pin_memory() for name, value in moved.items()}
-        return Tables(**moved)
+        where = torch.device(device)
+
+        def moved(value: Tensor) -> Tensor:
+            return value.to(where).pin_memory() if pin else value.to(where)
+
+        return replace(
+            self,
+            values={key: moved(value) for key, value in self.values.items()},
+            per_case={key: moved(value) for key, value in self.per_case.items()},
+            shape=moved(self.shape), offset=moved(self.offset),
+            sets=None if self.sets is None else PointSets(*map(moved, self.sets)),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
     """Some of the cases, in device memory."""
 
-    tables: Tables
+    store: Store
     """Of these cases only, without points."""
     position: Tensor
-    """(N,) int64 on the host: where each case of the arena is in `tables`, -1 for one that is not."""
+    """(N,) int64 on the host: where each case of the arena is in `store`, -1 for one that is not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arena:
-    """Tables, and what they hold."""
+    """The prepared cases under the keys `image` (float16 or float32) and `label` (uint8 class index)."""
 
-    tables: Tables
-    ids: tuple[str, ...]
+    store: Store
     shapes: tuple[tuple[int, int, int], ...]
     offsets: tuple[int, ...]
     geometry: tuple[Geometry, ...]
-    num_channels: int
     num_classes: int
     home: str
     """`file`, `ram`, `device`, or how many cases are in each."""
     num_voxels: tuple[tuple[int, ...], ...] = ()
-    """Of each case and foreground class; () of cases that were copied from another arena."""
+    """Of each case and foreground class; () of cases that came from other processes."""
     pages: Pages | None = None
     """For reading ahead, where cases lie in the file only."""
     files: tuple[Path, ...] = ()
-    """What `tables` are mapped from, if they are."""
+    """What `store` is mapped from, if it is."""
     part: Part | None = None
-    """What is in device memory besides, where the device holds some of the cases; `tables` hold all."""
+    """What is in device memory besides, where the device holds some of the cases; `store` holds all."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return self.store.ids
+
+    @property
+    def num_channels(self) -> int:
+        return self.store.channels["image"]
 
     @property
     def num_bytes(self) -> int:
-        image, label = self.tables.image, self.tables.label
-        return image.numel() * image.element_size() + label.numel()
+        """Of the cases, image and label."""
+        return sum(self.case_bytes)
 
     @property
     def case_bytes(self) -> tuple[int, ...]:
         """Bytes of each case, image and label."""
-        per_voxel = self.num_channels * self.tables.image.element_size() + 1
+        per_voxel = self.num_channels * self.store.values["image"].element_size() + 1
         return tuple(shape[0] * shape[1] * shape[2] * per_voxel for shape in self.shapes)
 
     def index(self, ids: tuple[str, ...]) -> tuple[int, ...]:
@@ -94,14 +127,13 @@ class Arena:
         """(C, D, H, W) view of one case."""
         shape, start = self.shapes[case], self.offsets[case] * self.num_channels
         size = shape[0] * shape[1] * shape[2] * self.num_channels
-        return self.tables.image[start : start + size].view(self.num_channels, *shape)
+        return self.store.values["image"][start : start + size].view(self.num_channels, *shape)
 
     def label(self, case: int) -> Tensor:
         """(D, H, W) uint8 view of one case."""
         shape, start = self.shapes[case], self.offsets[case]
-        return self.tables.label[start : start + shape[0] * shape[1] * shape[2]].view(shape)
+        return self.store.values["label"][start : start + shape[0] * shape[1] * shape[2]].view(shape)
 
     def to(self, device: torch.device | str, *, home: str, pin: bool = False) -> Arena:
         """The same arena in another home."""
-        tables = self.tables.to(torch.device(device), pin=pin)
-        return replace(self, tables=tables, home=home, pages=None, files=(), part=None)
+        return replace(self, store=self.store.to(device, pin=pin), home=home, pages=None, files=(), part=None)

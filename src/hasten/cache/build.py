@@ -1,4 +1,4 @@
-"""Filling the arena: read and prepare cases on threads, append them to files, publish the whole by one rename."""
+"""Filling the arena: cases are read and prepared on threads and appended to a shard, which one rename publishes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ from hasten.cache.file import (
     LABEL,
     POINTS,
     CaseEntry,
+    Selection,
     checksum,
+    index_of,
 )
 from hasten.cache.homes import at_home
 from hasten.cache.journal import JOURNAL, note, recover
-from hasten.cache.key import arena_key, cache_dir, digest, entry_name
+from hasten.cache.key import Files, cache_dir, files_of, settings_key
+from hasten.cache.lists import SHARDS, Wanted, find_cases, read_list, write_list
 from hasten.cache.publish import discard, explained
 from hasten.cache.turns import building
 from hasten.cases.listing import first_few
@@ -41,8 +44,10 @@ from hasten.prepare.threads import one_torch_thread
 
 log = logging.getLogger(__name__)
 
+SHARD_BYTES = 32 * 2**30
+"""Of image and label, after which a shard ends."""
 Tick = Callable[[int, int], None]
-"""Called with (cases done, cases in all) after each case."""
+"""Called with (cases done, cases in all) after each case that is prepared; those the cache had count as done."""
 
 
 class _Work(NamedTuple):
@@ -62,76 +67,112 @@ def get_arena(
     device: str = "cpu",
     first: Sequence[str] = (),
     only: bool = False,
-    numbers: Sequence[int] | None = None,
     tick: Tick | None = None,
+    files: Files | None = None,
 ) -> Arena:
-    """The arena of these cases in the homes that `cache` asks for: opened if it is in the cache, else filled first.
+    """The arena of these cases in the homes that `cache` asks for; those that the cache lacks are prepared first.
 
     first: ids of the cases to keep in the fastest home, as far as they fit; those that are trained on. only: as in
-    `at_home`. numbers: where the set is some cases of a larger one, each one's place in that, so that they are prepared
-    as there. A damaged entry is rebuilt with a warning. Raises ValueError from reading a case, or naming the cache
-    folder where it is full or can't be written; earlier entries stay as they are.
+    `at_home`. files: what is known of the cases' files. Cases of a damaged shard are prepared again with a warning.
+    Raises ValueError from reading a case, or naming the cache folder where it is full or can't be written; earlier
+    entries stay as they are.
     """
-    key = arena_key(case_set, prepare, cache.max_points, hash_content=cache.hash_content)
-    if numbers is not None:
-        key = digest([key, list(numbers)])
-    folder = cache_dir(cache) / "arena" / entry_name(case_set.name, key)
-    with explained(folder.parent):
+    wanted = _wanted(case_set, prepare, cache, files)
+    damage: DamagedEntry | None = None
+    with explained(wanted.folder / SHARDS):
         for _ in range(3):
-            if not (folder / INDEX).exists():
-                build_arena(case_set, prepare, folder, max_points=cache.max_points, tick=tick, numbers=numbers)
             try:
-                arena = at_home(folder, cache, torch.device(device), first, only=only)
-                with suppress(OSError):  # the time of the last use, for `hasten cache prune`
-                    os.utime(folder / INDEX)
-                return arena
+                cases = None if damage else read_list(wanted)
+                if cases is None:
+                    cases = _complete(wanted, prepare, cache.max_points, tick, damage)
+                arena = at_home(cases, cache, torch.device(device), first, only=only)
             except FileNotFoundError:
-                log.debug("%s: another process took the entry away to rebuild it", folder)
-            except DamagedEntry as damage:
-                log.warning("a cache entry is damaged and is rebuilt: %s", damage)
-                discard(folder)
-    raise ValueError(f"{folder}: does not read back as written; check that disk, or set cache.dir to another one")
+                log.debug("%s: another process took a shard away", wanted.list_path)
+            except DamagedEntry as found:
+                damage = found
+                if found.path is not None:
+                    discard(found.path.parent)
+            else:
+                for path in (wanted.list_path, *(shard.folder / INDEX for shard in cases.shards)):
+                    with suppress(OSError):  # the time of the last use, for `hasten cache prune`
+                        os.utime(path)
+                return arena
+    raise ValueError(
+        f"{wanted.folder / SHARDS}: does not read back as written; check that disk, or set cache.dir to another one"
+    ) from damage
 
 
-def build_arena(
-    case_set: CaseSet,
+def is_prepared(case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, files: Files | None = None) -> bool:
+    """Whether the cache holds every one of these cases. Raises ValueError for a file that is not there."""
+    return not find_cases(_wanted(case_set, prepare, cache, files))[1]
+
+
+def _wanted(case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, files: Files | None) -> Wanted:
+    if not case_set.cases:
+        raise ValueError(f"{case_set.source}: holds no cases; check data.source")
+    keys = files_of(case_set.cases, cache, files).identities
+    return Wanted(cache_dir(cache), case_set, settings_key(case_set, prepare, cache.max_points), keys)
+
+
+def _complete(
+    wanted: Wanted, prepare: PrepareConfig, max_points: int, tick: Tick | None, damage: DamagedEntry | None
+) -> Selection:
+    """Prepare the cases that no shard holds, and write the list of all. damage: why the list can't be used."""
+    cases, missing = find_cases(wanted)
+    ids = [wanted.case_set.cases[case].id for case in missing]
+    if damage:
+        log.warning("a cache entry is damaged; cases prepared again: %s; %s", first_few(ids) or "none", damage)
+    elif len(cases.rows) and missing:
+        log.info("%d of %d cases are in the cache; prepared now: %s", len(cases.rows), len(wanted.keys), first_few(ids))
+    while missing:
+        build_shard(wanted, missing, prepare, max_points=max_points, tick=tick)
+        before = len(missing)
+        cases, missing = find_cases(wanted)
+        if len(missing) >= before:
+            discard(wanted.shard_folder(missing))  # a renamed one, say, that holds other cases
+            raise FileNotFoundError(wanted.shard_folder(missing))
+    write_list(wanted, cases)
+    return cases
+
+
+def build_shard(
+    wanted: Wanted,
+    missing: Sequence[int],
     prepare: PrepareConfig,
-    folder: Path,
     *,
     max_points: int,
     tick: Tick | None = None,
-    numbers: Sequence[int] | None = None,
 ) -> None:
-    """Prepare every case and publish the entry as `folder`, or wait for the process that is at it.
+    """Prepare the first of these cases (positions), as many as a shard takes, and publish it.
 
-    A build that was killed is gone on with. numbers: as in `get_arena`. Errors are those of `get_arena`.
+    Waits for the process that is at the same. A build that was killed is gone on with. Errors are those of `get_arena`.
     """
-    if not case_set.cases:
-        raise ValueError(f"{case_set.source}: holds no cases; check data.source")
-    with explained(folder.parent):
-        if not (folder / INDEX).exists():
-            discard(folder)  # what is left of an entry that was removed by hand
-        with building(folder, (folder / INDEX).exists) as partial:
-            if partial is None:
-                return
-            if not (partial / INDEX).exists():
-                _fill(case_set, prepare, partial, max_points, tick, numbers or range(len(case_set.cases)))
-            for name in {path.name for path in partial.iterdir()} - {IMAGE, LABEL, POINTS, INDEX}:
-                (partial / name).unlink()  # the journal, and what a kill left half written
+    folder = wanted.shard_folder(missing)
+    if not (folder / INDEX).exists():
+        discard(folder)  # what is left of a shard that was removed by hand
+    with building(folder, (folder / INDEX).exists) as partial:
+        if partial is None:
+            return
+        if not (partial / INDEX).exists():
+            _fill(wanted, missing, prepare, partial, max_points, tick)
+        for name in {path.name for path in partial.iterdir()} - {IMAGE, LABEL, POINTS, INDEX}:
+            (partial / name).unlink()  # the journal, and what a kill left half written
 
 
 def _fill(
-    case_set: CaseSet,
+    wanted: Wanted,
+    missing: Sequence[int],
     prepare: PrepareConfig,
     folder: Path,
     max_points: int,
     tick: Tick | None,
-    numbers: Sequence[int],
 ) -> None:
+    case_set = wanted.case_set
+    cases, total = [case_set.cases[case] for case in missing], len(case_set.cases)
     voxel_bytes = np.dtype(prepare.dtype).itemsize * len(case_set.channels)
-    entries = recover(folder, [case.id for case in case_set.cases], voxel_bytes)
+    entries = recover(folder, [case.id for case in cases], voxel_bytes)
     if entries:
-        log.info("%s: goes on after %d of %d cases", folder, len(entries), len(case_set.cases))
+        log.info("%s: goes on after %d of %d cases", folder, len(entries), len(cases))
     points_crc = checksum(np.fromfile(folder / POINTS, np.uint8))
     constant: list[Path] = []
     with (
@@ -139,9 +180,9 @@ def _fill(
         (folder / LABEL).open("ab") as label,
         (folder / POINTS).open("ab") as points,
         (folder / JOURNAL).open("ab") as journal,
-        closing(_prepared(case_set, prepare, max_points, numbers, first=len(entries))) as works,
+        closing(_prepared(cases[len(entries) :], case_set, prepare, max_points)) as works,
     ):
-        for case, work in zip(case_set.cases[len(entries) :], works, strict=True):
+        for case, work in zip(cases[len(entries) :], works, strict=True):
             if any(map(_is_constant, work.image)):
                 constant.append(case.image[0])
             for stream, array in ((image, work.image), (label, work.label), (points, work.points)):
@@ -151,7 +192,9 @@ def _fill(
             points_crc = checksum(work.points, points_crc)
             entries.append(work.entry)
             if tick:
-                tick(len(entries), len(case_set.cases))
+                tick(total - len(cases) + len(entries), total)
+            if image.tell() + label.tell() >= SHARD_BYTES:
+                break
         for stream in (image, label, points):
             _sync(stream)
     if constant:
@@ -168,7 +211,8 @@ def _fill(
         "dtype": prepare.dtype,
         "prepare": dataclasses.asdict(prepare),
         "points_crc": points_crc,
-        "cases": [dataclasses.asdict(entry) for entry in entries],
+        "settings": wanted.settings,
+        **index_of(entries, [wanted.keys[case] for case in missing[: len(entries)]]),
     }
     write_checked(folder / INDEX, body)
 
@@ -185,9 +229,9 @@ def _sync(stream: IO[bytes]) -> None:
 
 
 def _prepared(
-    case_set: CaseSet, prepare: PrepareConfig, max_points: int, numbers: Sequence[int], *, first: int
+    cases: Sequence[Case], case_set: CaseSet, prepare: PrepareConfig, max_points: int
 ) -> Generator[_Work, None, None]:
-    """Cases from the `first` on in their order, prepared on threads; at most two per thread are in memory.
+    """Some cases of a set in their order, prepared on threads; at most two per thread are in memory.
 
     The first that fails ends it.
     """
@@ -195,8 +239,8 @@ def _prepared(
     with one_torch_thread(), ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[_Work]] = deque()
         try:
-            for case, number in zip(case_set.cases[first:], numbers[first:], strict=True):
-                waiting.append(pool.submit(_work, case, case_set, prepare, max_points, number))
+            for case in cases:
+                waiting.append(pool.submit(_work, case, case_set, prepare, max_points))
                 if len(waiting) >= 2 * threads:
                     yield waiting.popleft().result()
             while waiting:
@@ -206,7 +250,7 @@ def _prepared(
                 future.cancel()
 
 
-def _work(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int, seed: int) -> _Work:
+def _work(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> _Work:
     """Everything about a case that can be done beside other cases. Raises ValueError naming the case or its file."""
     if case.label is None:
         raise ValueError(f"{case_set.source}: case {case.id} has no label to train on; name its label map or remove it")
@@ -223,7 +267,9 @@ def _work(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int
     assert label is not None
     assert image.dtype == prepare.dtype
     assert label.dtype == np.uint8
-    found, num_voxels = foreground_points(label, len(case_set.labels), max_points, seed)
+    label_crc = checksum(label)
+    # The draw follows from the voxels: neither from a case's place in the set nor from where its files lie.
+    found, num_voxels = foreground_points(label, len(case_set.labels), max_points, seed=label_crc)
     depth, height, width = label.shape
     entry = CaseEntry(
         id=prepared.id,
@@ -231,7 +277,7 @@ def _work(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int
         num_points=tuple(array.size for array in found),
         num_voxels=num_voxels,
         image_crc=checksum(image),
-        label_crc=checksum(label),
+        label_crc=label_crc,
         geometry=geometry_to_dict(prepared.geometry),
     )
     return _Work(image, label, np.concatenate([np.empty(0, np.int32), *found]), entry)

@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from pathlib import Path
 
 from hasten.cache.publish import temporary_for
 from hasten.files import replacing
 
+_WHOLE = re.compile(rb'\{"crc": (?P<crc>0|[1-9][0-9]{0,9}), "body": (?P<body>\{.*\})\}\n')
+
 
 class DamagedEntry(Exception):
     """A cache entry whose bytes are not those that were written. It is made again, so users only see a warning."""
 
+    def __init__(self, what: str, path: Path | None = None) -> None:
+        """path: the file that is damaged, where it is one."""
+        super().__init__(what if path is None else f"{path}: {what}")
+        self.path = path
+
 
 def write_checked(path: Path, body: dict) -> None:
     """Write `body`, plain JSON values, with its checksum. Keys that are not text become text, as JSON has it."""
-    text = json.dumps(body)
+    text = json.dumps(body).encode("ascii")
     with replacing(path, temporary_for(path)) as file:
-        file.write(f'{{"crc": {_crc(json.loads(text))}, "body": {text}}}\n'.encode("ascii"))
+        file.write(b'{"crc": %d, "body": %b}\n' % (zlib.crc32(text), text))
 
 
 def read_checked(path: Path) -> dict:
     """The body that was written. Raises FileNotFoundError, or DamagedEntry for what `write_checked` did not write."""
-    text = path.read_bytes()
-    try:
-        content = json.loads(text)
-        body, expected = content["body"], content["crc"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedEntry(f"{path}: is not what was written ({error})") from error
-    if not isinstance(body, dict) or _crc(body) != expected:
-        raise DamagedEntry(f"{path}: does not match its own checksum")
-    return body
-
-
-def _crc(body: object) -> int:
-    # Of what JSON gives back, not of what went in: a number as a key has become text by then.
-    return zlib.crc32(json.dumps(body).encode())
+    whole = _WHOLE.fullmatch(path.read_bytes())
+    if whole is None:
+        raise DamagedEntry("is not what was written", path)
+    # Of the bytes, not of the values: to encode a large body again takes as long as to parse it.
+    body = whole["body"]
+    if zlib.crc32(body) != int(whole["crc"]):
+        raise DamagedEntry("does not match its own checksum", path)
+    return dict(json.loads(body))

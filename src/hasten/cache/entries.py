@@ -9,7 +9,9 @@ from pathlib import Path
 
 from hasten.cache.checked import DamagedEntry, read_checked
 from hasten.cache.file import INDEX, verify_entry
+from hasten.cache.lists import LISTS, SHARDS
 from hasten.cache.publish import discard
+from hasten.cases.listing import first_few
 from hasten.files import is_locked
 
 
@@ -19,19 +21,22 @@ class Entry:
 
     path: Path
     kind: str
-    """`arena` (prepared cases), `unfinished` (a build that was stopped), `remote` (copies of a server's files) or
-    `small` (fingerprints and measurements)."""
+    """`arena` (a shard of prepared cases), `set` (the list of a set's cases), `unfinished` (a build that was stopped),
+    `remote` (copies of a server's files) or `small` (fingerprints and measurements)."""
     num_bytes: int
     source: str
     """Where the cases came from; empty where the entry does not say."""
     num_cases: int
     used: float
     """Seconds since the epoch: when a run last opened it, or it was written."""
+    shards: tuple[str, ...] = ()
+    """Of a set: names of the shards that its cases lie in."""
 
 
 def list_entries(folder: Path) -> list[Entry]:
     """The entries of a cache folder, the one used last first. A folder that does not exist has none."""
-    found = [_arena(path) for path in _folders(folder / "arena")]
+    found = [_arena(path) for path in _folders(folder / SHARDS)]
+    found += [_set(path) for path in _children(folder / LISTS) if not path.name.startswith(".")]
     servers = [server for protocol in _folders(folder / "remote") for server in _folders(protocol)]
     found += [_copies(server, folder / "remote") for server in servers]
     for name in ("fingerprint", "measured"):
@@ -46,45 +51,61 @@ def list_entries(folder: Path) -> list[Entry]:
 
 
 def verify(folder: Path) -> Iterator[tuple[Entry, str]]:
-    """Every finished arena of a cache folder, and what is wrong with it: "" for nothing. Reads every byte."""
+    """Every shard and list of a cache folder, and what is wrong with it: "" for nothing. Reads every byte."""
     for entry in list_entries(folder):
-        if entry.kind == "arena":
-            try:
+        if entry.kind not in ("arena", "set"):
+            continue
+        try:
+            if entry.kind == "arena":
                 verify_entry(entry.path)
-            except (DamagedEntry, FileNotFoundError) as damage:
-                yield entry, str(damage)
             else:
-                yield entry, ""
+                read_checked(entry.path)
+        except (DamagedEntry, FileNotFoundError) as damage:
+            yield entry, str(damage)
+        else:
+            gone = [name for name in entry.shards if not (folder / SHARDS / name / INDEX).exists()]
+            yield entry, f"{entry.path}: names cases of {first_few(gone)}, which are gone" if gone else ""
 
 
 def prune(
     folder: Path, *, unused_days: float | None = None, max_bytes: int | None = None, damaged: bool = False
 ) -> list[Entry]:
-    """Remove arenas and copies of remote files, and return what was removed.
+    """Remove sets, the shards that no other set needs, and copies of remote files; return what was removed.
 
     unused_days: those not used for that long. max_bytes: those used longest ago, until the rest takes no more.
-    damaged: those that fail `verify`. Builds that were stopped are removed in any case. An arena that a process has
-    open stays readable for that process.
+    damaged: those that fail `verify`; the next run of a set prepares what it then lacks. Builds that were stopped are
+    removed in any case, and shards that no set names, unless a build is going on, whose list is still to come. A shard
+    that a process has open stays readable for that process.
     """
     entries = [entry for entry in list_entries(folder) if entry.kind != "small"]
-    entries = [entry for entry in entries if entry.kind != "unfinished" or not is_locked(entry.path)]
-    going = {entry.path: entry for entry in entries if entry.kind == "unfinished"}
+    building = {entry.path for entry in entries if entry.kind == "unfinished" and is_locked(entry.path)}
+    shards = {entry.path.name: entry for entry in entries if entry.kind == "arena"}
+    going = {entry.path for entry in entries if entry.kind == "unfinished"} - building
     if damaged:
-        going |= {entry.path: entry for entry, wrong in verify(folder) if wrong}
-    if unused_days is not None:
-        limit = time.time() - 86400 * unused_days
-        going |= {entry.path: entry for entry in entries if entry.used < limit}
-    if max_bytes is not None:
-        total = 0
-        for entry in entries:
-            if entry.path in going:
-                continue
-            total += entry.num_bytes
-            if total > max_bytes:
-                going[entry.path] = entry
-    for path in going:
-        discard(path)
-    return [entry for entry in entries if entry.path in going]
+        going |= {entry.path for entry, wrong in verify(folder) if wrong}
+    needed: dict[str, Entry] = {}
+    total, limit = 0, time.time() - 86400 * (unused_days or 0)
+    for entry in entries:
+        if entry.kind not in ("set", "remote") or entry.path in going:
+            continue
+        new = {name: shards[name] for name in entry.shards if name in shards and name not in needed}
+        total += entry.num_bytes + sum(each.num_bytes for each in new.values())
+        if (unused_days is not None and entry.used < limit) or (max_bytes is not None and total > max_bytes):
+            going.add(entry.path)
+        else:
+            needed |= new
+    # Not beside a list that can't be read either: the next run looks its cases up again.
+    if not building and all(entry.shards for entry in entries if entry.kind == "set"):
+        going |= {entry.path for name, entry in shards.items() if name not in needed}
+    removed = [entry for entry in entries if entry.path in going]
+    for entry in sorted(
+        removed, key=lambda entry: entry.kind != "set"
+    ):  # so that a kill leaves no list of what is gone
+        if entry.kind == "set":
+            entry.path.unlink(missing_ok=True)
+        else:
+            discard(entry.path)
+    return removed
 
 
 def _children(folder: Path) -> list[Path]:
@@ -106,6 +127,18 @@ def _copies(server: Path, remote: Path) -> Entry:
         num_cases=sum(stat.st_size > 0 for stat in stats),
         used=max((max(stat.st_atime, stat.st_mtime) for stat in stats), default=server.stat().st_mtime),
     )
+
+
+def _set(path: Path) -> Entry:
+    status = path.stat()
+    try:
+        body = read_checked(path)
+    except DamagedEntry:
+        body = {}
+    return Entry(
+        path=path, kind="set", num_bytes=status.st_size, source=str(body.get("source", "")),
+        num_cases=int(body.get("num_cases", 0)), used=status.st_mtime, shards=tuple(body.get("shards", ())),
+    )  # fmt: skip
 
 
 def _arena(path: Path) -> Entry:

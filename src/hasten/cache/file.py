@@ -1,4 +1,7 @@
-"""The arena on disk: a folder with three flat files and `arena.json`, which says what lies where and every checksum.
+"""A shard on disk: a folder with the flat files of some prepared cases and `arena.json`, which says what lies where and
+every checksum. The cases of an arena lie in one shard or in several.
+
+`arena.json` has a list per property of the cases, not an object per case: 20 000 of those take seconds to open.
 
 What is checked when: sizes, `arena.json` and `points.bin` at every opening; the image and label of every case when they
 are to be kept in memory (the `ram` home) and by `verify_entry`. The `file` home reads nothing ahead, so a byte that
@@ -7,26 +10,34 @@ changes on the disk under it is found by `verify_entry` only.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
-import warnings
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from mmap import PAGESIZE
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from hasten.cache.arena import Arena, Tables
+from hasten.cache.arena import Arena, PointSets, Store
 from hasten.cache.checked import DamagedEntry, read_checked
-from hasten.cache.libc import lock_pages
+from hasten.cache.key import FORMAT
+from hasten.cache.libc import Span, lock_pages, map_files
 from hasten.cache.pages import Pages
+from hasten.cases.listing import first_few, uncollected
 from hasten.prepare.geometry_json import geometry_from_dict
+from hasten.prepare.types import Geometry
 
 log = logging.getLogger(__name__)
 
 IMAGE, LABEL, POINTS, INDEX = "image.bin", "label.bin", "points.bin", "arena.json"
+_ROWS = ("shape", "num_points", "num_voxels")
+"""Properties of a case of several numbers."""
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 checksum: Callable[..., int] = zlib.crc32
@@ -41,7 +52,7 @@ except ImportError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseEntry:
-    """One case in arena.json."""
+    """What arena.json says of one case."""
 
     id: str
     shape: tuple[int, int, int]
@@ -55,118 +66,250 @@ class CaseEntry:
     """As `geometry_to_dict` gives it."""
 
 
-def open_arena(folder: Path, *, home: str, held: Sequence[int] | None = None, verified: Sequence[int] = ()) -> Arena:
-    """Open a published entry: mapped, so that all processes of a machine share one copy of it.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """What arena.json says of N cases, a column per property."""
+
+    folder: Path
+    settings: str
+    """`settings_key` of how they were prepared."""
+    keys: np.ndarray
+    """(N,) S16: of each case's files, as in `Files.identities`."""
+    ids: tuple[str, ...]
+    shape: np.ndarray
+    """(N, 3) int64."""
+    num_points: np.ndarray
+    """(N, K) int64, of K foreground classes."""
+    num_voxels: np.ndarray
+    """(N, K) int64."""
+    checksums: np.ndarray
+    """(N, 2) int64: of image and label."""
+    points_crc: int
+    geometry: list[Geometry]
+    num_channels: int
+    num_classes: int
+    dtype: torch.dtype
+
+
+class Selection(NamedTuple):
+    """The cases of a set: some of those that lie in some shards, in an order of their own."""
+
+    shards: tuple[Shard, ...]
+    rows: np.ndarray
+    """(N,) int64: place of each case among those of all shards, one shard after another."""
+
+
+def all_of(shard: Shard) -> Selection:
+    return Selection((shard,), np.arange(len(shard.ids)))
+
+
+@uncollected()
+def read_shard(folder: Path) -> Shard:
+    """Read arena.json of a published shard and look at the sizes of its files.
+
+    Raises FileNotFoundError if there is no shard, DamagedEntry for what is not as it was written.
+    """
+    index = read_checked(folder / INDEX)
+    if index.get("format") != FORMAT:
+        raise DamagedEntry("was written by another version of Hasten", folder / INDEX)
+    count, num_channels, num_classes = len(index["cases"]), int(index["num_channels"]), int(index["num_classes"])
+    shape = np.array(index["shape"], dtype=np.int64).reshape(count, 3)
+    num_points, num_voxels = (
+        np.array(index[name], dtype=np.int64).reshape(count, num_classes - 1) for name in ("num_points", "num_voxels")
+    )
+    dtype, voxels = _DTYPES[index["dtype"]], int(shape.prod(1).sum())
+    for name, expected in (
+        (IMAGE, voxels * num_channels * dtype.itemsize), (LABEL, voxels), (POINTS, 4 * int(num_points.sum())),
+    ):  # fmt: skip
+        found = _size(folder / name)
+        if found != expected:
+            raise DamagedEntry(f"{found} bytes, expected {expected}", folder / name)
+    geometries = [geometry_from_dict(each) for each in index["geometries"]]
+    return Shard(
+        folder=folder, settings=index["settings"], keys=key_array(index["keys"]), ids=tuple(index["cases"]),
+        shape=shape, num_points=num_points, num_voxels=num_voxels,
+        checksums=np.array(index["checksums"], dtype=np.int64).reshape(count, 2), points_crc=index["points_crc"],
+        geometry=[geometries[number] for number in index["geometry"]],
+        num_channels=num_channels, num_classes=num_classes, dtype=dtype,
+    )  # fmt: skip
+
+
+def key_array(text: str) -> np.ndarray:
+    """(N,) S16 of N keys, one after another."""
+    return np.frombuffer(text.encode("ascii"), dtype="S16")
+
+
+def open_arena(
+    cases: Selection, *, home: str, held: Sequence[int] | None = None, verified: Sequence[int] = ()
+) -> Arena:
+    """Open cases of published shards: mapped, so that all processes of a machine share one copy of them.
 
     home: `file` reads nothing ahead; `ram` compares with the checksums, which reads everything, and keeps it in memory
     where the system lets this process. held: do that for these cases (positions) only; the others are read ahead of
     use. verified: cases to compare with their checksums besides, which are about to be copied elsewhere. Tensors are
-    read-only: writing to one ends the process. Raises FileNotFoundError if there is no entry, DamagedEntry if a size or
-    checksum does not hold.
+    read-only: writing to one ends the process. Raises FileNotFoundError if a shard is gone, DamagedEntry if a checksum
+    does not hold.
     """
-    arena, entries = _open_entry(folder, home)
-    everything = range(len(entries))
+    arena = _map(cases, home)
+    everything = range(len(arena.ids))
     kept = [] if home == "file" else list(everything if held is None else held)
-    _verify(arena, entries, folder, sorted({*kept, *verified}))
-    if not all(_keep(arena, case) for case in kept):
+    _verify(arena, cases, sorted({*kept, *verified}))
+    if not _keep(arena, kept):
         log.info(
-            "%s: can't be locked in memory (ulimit -l); the system may drop pages of it and read them again", folder
+            "%s: can't be locked in memory (ulimit -l); the system may drop pages of it and read them again",
+            first_few(shard.folder for shard in cases.shards),
         )
     left = sorted(set(everything) - {*kept, *verified})
     if not left:
         return arena
-    pages = Pages(
-        folder / IMAGE, folder / LABEL, left, shapes=arena.shapes, offsets=arena.offsets,
-        voxel_bytes=arena.tables.image.element_size(), num_channels=arena.num_channels,
-    )  # fmt: skip
-    return replace(arena, pages=pages)
+    store = arena.store
+    return replace(arena, pages=Pages(store.values, store.channels, left, shapes=arena.shapes, offsets=arena.offsets))
 
 
-def _keep(arena: Arena, case: int) -> bool:
-    flat = (arena.image(case), arena.label(case))
-    return all(lock_pages(each.data_ptr(), each.numel() * each.element_size()) for each in flat)
+def _keep(arena: Arena, cases: Sequence[int]) -> bool:
+    """Lock cases in memory, those that lie side by side at once. False where the system does not allow all of it."""
+    spans = sorted((arena.offsets[case], arena.offsets[case] + math.prod(arena.shapes[case])) for case in cases)
+    runs: list[tuple[int, int]] = []
+    for first, last in spans:
+        if runs and runs[-1][1] == first:
+            first = runs.pop()[0]
+        runs.append((first, last))
+    for key, flat in arena.store.values.items():
+        width = arena.store.channels[key] * flat.element_size()
+        for first, last in runs:
+            if not lock_pages(flat.data_ptr() + first * width, (last - first) * width):
+                return False
+    return True
 
 
 def verify_entry(folder: Path) -> int:
-    """Compare every byte of an entry with its checksum and return the number of cases.
+    """Compare every byte of a shard with its checksum and return the number of cases.
 
-    Needs next to no memory. Raises FileNotFoundError if there is no entry, DamagedEntry naming the file or case.
+    Needs next to no memory. Raises FileNotFoundError if there is no shard, DamagedEntry naming the file or case.
     """
-    arena, entries = _open_entry(folder, "file")
-    _verify(arena, entries, folder, range(len(entries)))
-    return len(entries)
+    cases = all_of(read_shard(folder))
+    open_arena(cases, home="file", verified=range(len(cases.rows)))
+    return len(cases.rows)
 
 
-def entry_bytes(folder: Path) -> int:
-    """Bytes an entry takes in memory. Raises FileNotFoundError if there is none, DamagedEntry if a file is gone."""
-    if not (folder / INDEX).exists():
-        raise FileNotFoundError(folder)
-    return sum(_size(folder / name) for name in (IMAGE, LABEL, POINTS))
+def index_of(entries: Sequence[CaseEntry], keys: Sequence[str]) -> dict[str, Any]:
+    """The part of arena.json that describes the cases: their ids and keys, and a flat list per property.
+
+    Equal geometries, as all tiles of a set may have, are written once.
+    """
+    texts = [json.dumps(entry.geometry) for entry in entries]
+    number = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+    return {
+        "format": FORMAT,
+        "cases": [entry.id for entry in entries],
+        "keys": "".join(keys),
+        **{name: list(chain.from_iterable(getattr(entry, name) for entry in entries)) for name in _ROWS},
+        "checksums": list(chain.from_iterable((entry.image_crc, entry.label_crc) for entry in entries)),
+        "geometries": [json.loads(text) for text in number],
+        "geometry": [number[text] for text in texts],
+    }
 
 
-def _open_entry(folder: Path, home: str) -> tuple[Arena, list[CaseEntry]]:
-    index = read_checked(folder / INDEX)
-    entries = [entry_from_dict(row) for row in index["cases"]]
-    num_channels, num_classes = int(index["num_channels"]), int(index["num_classes"])
-    voxels = [math.prod(entry.shape) for entry in entries]
-    offsets = np.concatenate([[0], np.cumsum(voxels, dtype=np.int64)])
-    counts = np.array([entry.num_points for entry in entries], dtype=np.int64).reshape(len(entries), num_classes - 1)
-    starts = np.concatenate([[0], np.cumsum(counts.ravel(), dtype=np.int64)])
-    points = _open(folder / POINTS, torch.int32, int(starts[-1]))
-    if checksum(points.numpy()) != index["points_crc"]:
-        raise DamagedEntry(f"{folder / POINTS}: does not match its checksum")
-    tables = Tables(
-        image=_open(folder / IMAGE, _DTYPES[index["dtype"]], int(offsets[-1]) * num_channels),
-        label=_open(folder / LABEL, torch.uint8, int(offsets[-1])),
-        points=points,
-        offset=torch.from_numpy(offsets[:-1].copy()),
-        shape=torch.tensor([entry.shape for entry in entries], dtype=torch.int64),
-        point_start=torch.from_numpy(starts[:-1].copy()).view(counts.shape),
-        point_count=torch.from_numpy(counts),
+@uncollected()
+def _map(cases: Selection, home: str) -> Arena:
+    """Every case's place in one flat tensor a key, over all shards, and their points."""
+    shards, rows = cases
+    first = shards[0]
+    starts, voxels = _places([int(shard.shape.prod(1).sum()) for shard in shards])
+    point_starts, num_points = _places([int(shard.num_points.sum()) for shard in shards])
+    points = _mapped(shards, POINTS, torch.int32, 1, point_starts, num_points)
+    for shard, start in zip(shards, point_starts, strict=True):
+        if checksum(points[start : start + int(shard.num_points.sum())].numpy()) != shard.points_crc:
+            raise DamagedEntry("does not match its checksum", shard.folder / POINTS)
+    shapes = np.concatenate([shard.shape for shard in shards])[rows]
+    offsets = np.concatenate(
+        [start + _before(shard.shape.prod(1)) for start, shard in zip(starts, shards, strict=True)]
+    )[rows]
+    counts = np.concatenate([shard.num_points for shard in shards])[rows]
+    firsts = np.concatenate(
+        [
+            start + _before(shard.num_points.ravel()).reshape(shard.num_points.shape)
+            for start, shard in zip(point_starts, shards, strict=True)
+        ]
+    )[rows]
+    order = rows.tolist()
+    ids = [name for shard in shards for name in shard.ids]
+    geometry = [each for shard in shards for each in shard.geometry]
+    store = Store(
+        values={
+            "image": _mapped(shards, IMAGE, first.dtype, first.num_channels, starts, voxels),
+            "label": _mapped(shards, LABEL, torch.uint8, 1, starts, voxels),
+        },
+        channels={"image": first.num_channels, "label": 1},
+        offset=torch.from_numpy(offsets),
+        shape=torch.from_numpy(shapes),
+        ids=tuple(ids[row] for row in order),
+        sets=PointSets(points, torch.from_numpy(firsts), torch.from_numpy(counts)),
     )
-    arena = Arena(
-        tables=tables,
-        ids=tuple(entry.id for entry in entries),
-        shapes=tuple(entry.shape for entry in entries),
-        offsets=tuple(int(value) for value in offsets[:-1]),
-        geometry=tuple(geometry_from_dict(entry.geometry) for entry in entries),
-        num_channels=num_channels,
-        num_classes=num_classes,
-        num_voxels=tuple(entry.num_voxels for entry in entries),
+    return Arena(
+        store=store,
+        shapes=_rows(shapes),
+        offsets=tuple(offsets.tolist()),
+        geometry=tuple(geometry[row] for row in order),
+        num_classes=first.num_classes,
+        num_voxels=_rows(np.concatenate([shard.num_voxels for shard in shards])[rows]),
         home=home,
-        files=(folder / IMAGE, folder / LABEL),
+        files=tuple(shard.folder / name for shard in shards for name in (IMAGE, LABEL)),
     )
-    return arena, entries
 
 
-def _verify(arena: Arena, entries: list[CaseEntry], folder: Path, cases: Iterable[int]) -> None:
-    for number in cases:
-        entry = entries[number]
-        if checksum(arena.image(number).numpy()) != entry.image_crc:
-            raise DamagedEntry(f"{folder / IMAGE}: case {entry.id} does not match its checksum")
-        if checksum(arena.label(number).numpy()) != entry.label_crc:
-            raise DamagedEntry(f"{folder / LABEL}: case {entry.id} does not match its checksum")
+def _before(sizes: np.ndarray) -> np.ndarray:
+    """The sum of what comes before each."""
+    return np.cumsum(sizes, dtype=np.int64) - sizes
+
+
+def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where each shard's elements begin, at a whole number of pages whatever an element's size, and where all end."""
+    starts, end = [], 0
+    for size in sizes:
+        starts.append(-(-end // PAGESIZE) * PAGESIZE)
+        end = starts[-1] + size
+    return starts, end
+
+
+def _mapped(
+    shards: Sequence[Shard], name: str, dtype: torch.dtype, channels: int, starts: Sequence[int], end: int
+) -> torch.Tensor:
+    """One file of every shard as one flat tensor. starts, end: of `_places`."""
+    width = channels * dtype.itemsize
+    if end == 0:
+        return torch.zeros(0, dtype=dtype)
+    spans = [
+        Span(shard.folder / name, start * width, _size(shard.folder / name))
+        for shard, start in zip(shards, starts, strict=True)
+    ]
+    return torch.frombuffer(map_files(spans, end * width), dtype=dtype)
+
+
+def _rows(table: np.ndarray) -> tuple[Any, ...]:
+    """The rows of a table as tuples, equal ones as one object: a million tiles may share one shape."""
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+    return tuple(known.setdefault(row, row) for row in map(tuple, table.tolist()))
+
+
+def _verify(arena: Arena, cases: Selection, positions: Iterable[int]) -> None:
+    expected = np.concatenate([shard.checksums for shard in cases.shards])[cases.rows].tolist()
+    ends = np.cumsum([len(shard.ids) for shard in cases.shards])
+    for case in positions:
+        views = (IMAGE, arena.image(case)), (LABEL, arena.label(case))
+        for (name, values), crc in zip(views, expected[case], strict=True):
+            if checksum(values.numpy()) != crc:
+                shard = cases.shards[int(np.searchsorted(ends, cases.rows[case], side="right"))]
+                raise DamagedEntry(f"case {arena.ids[case]} does not match its checksum", shard.folder / name)
 
 
 def entry_from_dict(row: dict) -> CaseEntry:
     """The inverse of `dataclasses.asdict`, for what JSON makes of it."""
-    return CaseEntry(**{**row, **{name: tuple(row[name]) for name in ("shape", "num_points", "num_voxels")}})
+    return CaseEntry(**{**row, **{name: tuple(row[name]) for name in _ROWS}})
 
 
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except FileNotFoundError as error:
-        raise DamagedEntry(f"{path}: is missing") from error
-
-
-def _open(path: Path, dtype: torch.dtype, count: int) -> torch.Tensor:
-    size, found = count * dtype.itemsize, _size(path)
-    if found != size:
-        raise DamagedEntry(f"{path}: {found} bytes, expected {size}")
-    if count == 0:
-        return torch.zeros(0, dtype=dtype)
-    # Not torch.from_file: its mapping is writable, so the kernel refuses one that is larger than memory and swap.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="r")).view(dtype)
+        raise DamagedEntry("is missing", path) from error

@@ -1,12 +1,16 @@
-"""The fingerprint of a data set, kept so that a second look at the same files reads none of them."""
+"""The fingerprint of a data set, kept so that a second look at the same files opens none of them."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from pathlib import Path
 
 from hasten.cache.checked import DamagedEntry, read_checked, write_checked
-from hasten.cache.key import cache_dir, entry_name, fingerprint_key
+from hasten.cache.key import Files, cache_dir, entry_name, files_of, fingerprint_key
 from hasten.cache.publish import sweep
+from hasten.cases.listing import Listing, uncollected
+from hasten.cases.sources import as_case_set, look_into
 from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import CacheConfig
@@ -15,26 +19,55 @@ from hasten.prepare.fingerprint import fingerprint_from_dict, fingerprint_to_dic
 log = logging.getLogger(__name__)
 
 
-def get_fingerprint(case_set: CaseSet, cache: CacheConfig) -> Fingerprint:
-    """The fingerprint of these cases: from the cache folder while no file has changed, else taken and kept there.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """What the cache folder has of a source while none of its files has changed."""
 
-    A damaged file is taken again, and a cache folder that can't be written costs the next run the same time; both
-    with a warning. Raises what taking it raises.
+    path: Path
+    fingerprint: Fingerprint | None
+    files: Files
+
+
+@uncollected()
+def find_kept(listing: Listing, cache: CacheConfig) -> Kept:
+    """Look for the fingerprint of these files. A damaged one counts as none, with a warning.
+
+    Raises ValueError for a file that is not there.
     """
-    path = cache_dir(cache) / "fingerprint" / f"{entry_name(case_set.name, fingerprint_key(case_set))}.json"
+    files = files_of(listing.cases, cache)
+    key = fingerprint_key(listing, files.identity)
+    path = cache_dir(cache) / "fingerprint" / f"{entry_name(listing.name, key)}.json"
     try:
-        return fingerprint_from_dict(read_checked(path))
+        return Kept(path=path, fingerprint=fingerprint_from_dict(read_checked(path)), files=files)
     except FileNotFoundError:
         pass
-    except (DamagedEntry, OSError, KeyError, TypeError, ValueError, AttributeError) as damage:
+    except (DamagedEntry, OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as damage:
         log.warning("%s: the kept fingerprint can't be used and is taken again: %s", path, damage)
+    return Kept(path=path, fingerprint=None, files=files)
+
+
+def get_case_set(listing: Listing, spatial_dims: int | None, kept: Kept) -> CaseSet:
+    """As `look_into`, which opens files, where the fingerprint does not tell what that would find."""
+    known = kept.fingerprint
+    if known is None or spatial_dims not in (None, known.spatial_dims):
+        return look_into(listing, spatial_dims)
+    return as_case_set(listing, labels=known.labels, channels=known.channels, spatial_dims=known.spatial_dims)
+
+
+def get_fingerprint(case_set: CaseSet, kept: Kept) -> Fingerprint:
+    """The kept fingerprint of the cases that `get_case_set` gave, else it is taken and kept.
+
+    A cache folder that can't be written costs the next run the same time, with a warning. Raises what taking it raises.
+    """
+    if kept.fingerprint is not None:
+        return kept.fingerprint
     fingerprint = take_fingerprint(case_set)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(path.parent)
-        write_checked(path, fingerprint_to_dict(fingerprint))
+        kept.path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(kept.path.parent)
+        write_checked(kept.path, fingerprint_to_dict(fingerprint))
     except OSError as error:
         log.warning(
-            "%s: the fingerprint can't be kept (%s); set cache.dir to a folder that can be written", path, error
+            "%s: the fingerprint can't be kept (%s); set cache.dir to a folder that can be written", kept.path, error
         )
     return fingerprint

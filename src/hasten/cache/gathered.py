@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.cache.arena import Arena, Tables
+from hasten.cache.arena import Arena, PointSets, Store
 from hasten.prepare.points import foreground_points
 
 
@@ -40,18 +40,25 @@ def gather(
     counts = torch.tensor([array.size for array in points], dtype=torch.int64).view(len(images), num_classes - 1)
     starts = counts.reshape(-1).cumsum(0) - counts.reshape(-1)
     shapes = tuple((label.shape[0], label.shape[1], label.shape[2]) for label in labels)
-    tables = Tables(
-        image=torch.cat([image.reshape(-1).to(dtype) for image in images]),
-        label=torch.cat([label.reshape(-1) for label in labels]),
+    store = Store(
+        values={
+            "image": torch.cat([image.reshape(-1).to(dtype) for image in images]),
+            "label": torch.cat([label.reshape(-1) for label in labels]),
+        },
+        channels={"image": len(images[0]), "label": 1},
         offset=sizes.cumsum(0) - sizes,
         shape=torch.tensor(shapes, dtype=torch.int64),
-        points=torch.from_numpy(np.concatenate(points) if points else np.zeros(0, np.int32)),
-        point_start=starts.view_as(counts),
-        point_count=counts,
+        spatial_dims=spatial_dims,
+        ids=tuple(names),
+        sets=PointSets(
+            torch.from_numpy(np.concatenate(points) if points else np.zeros(0, np.int32)),
+            starts.view_as(counts),
+            counts,
+        ),
     )
     return Arena(
-        tables=tables, ids=tuple(names), shapes=shapes, offsets=tuple(tables.offset.tolist()), geometry=(),
-        num_channels=len(images[0]), num_classes=num_classes, home="ram",
+        store=store, shapes=shapes, offsets=tuple(store.offset.tolist()), geometry=(), num_classes=num_classes,
+        home="ram",
     )  # fmt: skip
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from hasten.cache.arena import Arena, Part, Tables
-from hasten.cache.file import entry_bytes, open_arena, verify_entry
+from hasten.cache.arena import Arena, Part
+from hasten.cache.file import Selection, open_arena
 from hasten.cache.memory import available_memory
 from hasten.cache.own import own_cases
 from hasten.config.schema import CacheConfig
@@ -41,33 +41,31 @@ def place(sizes: Sequence[int], order: Sequence[int], *, device: int, ram: int) 
 
 
 def at_home(
-    folder: Path, config: CacheConfig, device: torch.device, first: Sequence[str] = (), *, only: bool = False
+    cases: Selection, config: CacheConfig, device: torch.device, first: Sequence[str] = (), *, only: bool = False
 ) -> Arena:
-    """Open an entry where `config` wants it. first: ids of the cases that fast homes are for (those trained on).
+    """Open prepared cases where `config` wants it. first: ids of the cases that fast homes are for (those trained on).
 
     only: fast homes hold nothing else, as a process does that trains on a part of the cases; where they all lie on the
     device, the arena holds no other case. Raises ValueError where the device is too small for what it was told to hold,
     and the errors of `open_arena`.
     """
     if only:
-        return _own(folder, config, device, first)
+        return _own(cases, config, device, first)
     if config.home in ("file", "ram"):
-        return open_arena(folder, home=config.home)
+        return open_arena(cases, home=config.home)
     if config.home == "device" and device.type == "cpu":
-        return open_arena(folder, home="ram")
+        return open_arena(cases, home="ram")
     if config.home == "device":
-        # By way of the page cache, which needs no memory of its own.
-        verify_entry(folder)
-        return _moved(open_arena(folder, home="file"), device, entry_bytes(folder), "home=device")
-    arena = open_arena(folder, home="file")
+        return _moved(cases, device, "home=device")
+    arena = open_arena(cases, home="file")
     wanted = arena.index(tuple(first))
     order = [*wanted, *sorted(set(range(len(arena.ids))) - set(wanted))]
     placement = place(arena.case_bytes, order, device=_device_budget(config, device), ram=_ram_budget(config))
-    return _placed(arena, folder, placement, device)
+    return _placed(arena, cases, placement, device)
 
 
-def _own(folder: Path, config: CacheConfig, device: torch.device, ids: Sequence[str]) -> Arena:
-    arena = open_arena(folder, home="file")
+def _own(cases: Selection, config: CacheConfig, device: torch.device, ids: Sequence[str]) -> Arena:
+    arena = open_arena(cases, home="file")
     own = arena.index(tuple(ids))
     if config.home == "file":
         return arena
@@ -78,12 +76,8 @@ def _own(folder: Path, config: CacheConfig, device: torch.device, ids: Sequence[
     else:
         placement = place(arena.case_bytes, own, device=_device_budget(config, device), ram=_ram_budget(config))
     if len(placement.device) < len(own):
-        return _kept(folder, arena, placement, device)
-    arena = open_arena(folder, home="file", verified=own)
-    try:
-        return own_cases(arena, own, device)
-    except torch.OutOfMemoryError as error:
-        raise _too_large(sum(arena.case_bytes[case] for case in own), device, "home=device") from error
+        return _kept(cases, arena, placement, device)
+    return _moved(cases, device, "home=device", own)
 
 
 def _device_budget(config: CacheConfig, device: torch.device) -> int:
@@ -98,58 +92,63 @@ def _ram_budget(config: CacheConfig) -> int:
     return available_memory() // 2 if config.ram == "auto" else parse_size(config.ram)
 
 
-def _placed(arena: Arena, folder: Path, placement: Placement, device: torch.device) -> Arena:
+def _placed(arena: Arena, cases: Selection, placement: Placement, device: torch.device) -> Arena:
     if len(placement.device) == len(arena.ids):
-        verify_entry(folder)
-        return _moved(arena, device, arena.num_bytes, "device")
+        return _moved(cases, device, "device")
     if len(placement.ram) == len(arena.ids):
-        return open_arena(folder, home="ram")
-    return _kept(folder, arena, placement, device)
+        return open_arena(cases, home="ram")
+    return _kept(cases, arena, placement, device)
 
 
-def _kept(folder: Path, arena: Arena, placement: Placement, device: torch.device) -> Arena:
+def _kept(cases: Selection, arena: Arena, placement: Placement, device: torch.device) -> Arena:
     """Some cases on the device, some in memory; all others in the file."""
-    arena = open_arena(folder, home="ram", held=placement.ram, verified=placement.device)
+    arena = open_arena(cases, home="ram", held=placement.ram, verified=placement.device)
     if placement.device:
         arena = replace(arena, part=part_of(arena, placement.device, device))
     counts = zip(Placement._fields, placement, strict=True)
-    return replace(arena, home=", ".join(f"{len(cases)} cases in {name}" for name, cases in counts if cases))
+    return replace(arena, home=", ".join(f"{len(some)} cases in {name}" for name, some in counts if some))
 
 
-def _moved(arena: Arena, device: torch.device, size: int, field: str) -> Arena:
+def _moved(cases: Selection, device: torch.device, field: str, some: Sequence[int] | None = None) -> Arena:
+    """Verified, by way of the page cache, which needs no memory of its own. some: positions; None for all cases."""
+    chosen = range(len(cases.rows)) if some is None else some
+    arena = open_arena(cases, home="file", verified=chosen)
+    flat = arena.store.values["label"].numel() == sum(map(math.prod, arena.shapes))
     try:
-        return arena.to(device, home="device")
+        # At one stroke, unless the shards hold other cases or gaps too.
+        return arena.to(device, home="device") if flat and some is None else own_cases(arena, chosen, device)
     except torch.OutOfMemoryError as error:
-        raise _too_large(size, device, field) from error
+        raise _too_large(sum(arena.case_bytes[case] for case in chosen), device, field) from error
 
 
 def part_of(arena: Arena, cases: Sequence[int], device: torch.device) -> Part:
     """Copy some cases to the device. Raises ValueError where they do not fit."""
-    voxels = [arena.label(case).numel() for case in cases]
-    source, channels = arena.tables, arena.num_channels
+    source, voxels = arena.store, [arena.label(case).numel() for case in cases]
     try:
-        image = torch.empty(sum(voxels) * channels, dtype=source.image.dtype, device=device)
-        label = torch.empty(sum(voxels), dtype=torch.uint8, device=device)
+        values = {
+            key: torch.empty(sum(voxels) * source.channels[key], dtype=value.dtype, device=device)
+            for key, value in source.values.items()
+        }
     except torch.OutOfMemoryError as error:
         raise _too_large(sum(arena.case_bytes[case] for case in cases), device, "device") from error
     start, offsets = 0, []
     for case, size in zip(cases, voxels, strict=True):
-        image[start * channels : (start + size) * channels].copy_(arena.image(case).reshape(-1))
-        label[start : start + size].copy_(arena.label(case).reshape(-1))
+        for key, target in values.items():
+            count, first = source.channels[key], arena.offsets[case]
+            target[start * count : (start + size) * count].copy_(
+                source.values[key][first * count : (first + size) * count]
+            )
         offsets.append(start)
         start += size
     rows = torch.tensor(cases, dtype=torch.int64)
-    tables = Tables(
-        image=image, label=label, offset=torch.tensor(offsets, dtype=torch.int64, device=device),
-        shape=source.shape[rows].to(device),
-        # Crops are drawn on the host, from the tables of all cases.
-        points=torch.zeros(0, dtype=torch.int32, device=device),
-        point_start=torch.zeros_like(source.point_start[rows], device=device),
-        point_count=torch.zeros_like(source.point_count[rows], device=device),
+    store = replace(
+        source, values=values, ids=tuple(arena.ids[case] for case in cases), shape=source.shape[rows].to(device),
+        offset=torch.tensor(offsets, dtype=torch.int64, device=device),
+        sets=None,  # crops are drawn on the host, from those of all cases
     )  # fmt: skip
     position = torch.full((len(arena.ids),), -1, dtype=torch.int64)
     position[rows] = torch.arange(len(cases))
-    return Part(tables=tables, position=position)
+    return Part(store=store, position=position)
 
 
 def _too_large(size: int, device: torch.device, field: str) -> ValueError:

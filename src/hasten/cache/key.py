@@ -6,17 +6,22 @@ import dataclasses
 import hashlib
 import json
 import os
+import stat
 from pathlib import Path
+from typing import NamedTuple
 
 import hasten
-from hasten.cases.tiff import spacing_file
+from hasten.cases.listing import Listing
+from hasten.cases.tiff import TIFF_ENDINGS, spacing_file
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.config.url import is_url, shown
 
-FORMAT = 4
+FORMAT = 6
 """Raised when the layout of an entry, or what goes into a voxel or a fingerprint, changes: older ones are not found."""
 _VERSION = [FORMAT, hasten.__version__]
+_ACCOMPANIED = (".mhd", ".nhdr", ".img", ".hdr", ".img.gz", ".hdr.gz", *TIFF_ENDINGS)
+"""Endings of files that `_parts` may find others for."""
 _PAIRED = {".img": ".hdr", ".hdr": ".img", ".img.gz": ".hdr.gz", ".hdr.gz": ".img.gz"}
 
 
@@ -33,25 +38,67 @@ def cache_dir(config: CacheConfig) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hasten"
 
 
-def files_identity(cases: tuple[Case, ...], *, content: bool = False) -> list[list[object]]:
-    """Id, paths, sizes and modification times of every case, and the SHA-256 of the files' bytes on request.
+class Files(NamedTuple):
+    """What the files of some cases were when they were looked at."""
 
-    Raises ValueError for a file that is not there.
+    cases: tuple[Case, ...]
+    identities: tuple[str, ...]
+    """Of each case, 16 hexadecimal digits: a digest of its id and of its files."""
+
+    @property
+    def identity(self) -> str:
+        """Digest of all in their order."""
+        return hashlib.sha256("".join(self.identities).encode()).hexdigest()[:16]
+
+
+def files_of(cases: tuple[Case, ...], config: CacheConfig, known: Files | None = None) -> Files:
+    """What the files of these cases are: `known` where that is of just these cases, else they are looked at.
+
+    Paths, sizes and modification times count, with `cache.hash_content` the files' bytes too. No file is opened
+    otherwise. Raises ValueError for a file that is not there.
     """
-    rows: list[list[object]] = []
+    if known is not None and known.cases == cases:
+        return known
+    identities = []
+    folders: dict[str, str] = {}
     for case in cases:
         row: list[object] = [case.id, len(case.image)]
         for named in (*case.image, *([case.label] if case.label else [])):
-            for path in _parts(named):
-                try:
-                    status = path.stat()
-                except OSError as error:
-                    raise ValueError(
-                        f"{path}: can't be found ({error.strerror}); restore it, or remove case {case.id} from the list"
-                    ) from error
-                row += [str(path.resolve()), status.st_size, status.st_mtime_ns, *([sha256(path)] if content else [])]
-        rows.append(row)
-    return rows
+            try:
+                row += _of_file(str(named), folders, config.hash_content) or [
+                    each
+                    for path in _parts(named)
+                    for each in _of_file(str(path), folders, config.hash_content, alone=True)
+                ]
+            except OSError as error:
+                raise ValueError(
+                    f"{error.filename}: can't be found ({error.strerror}); restore it, or remove case {case.id} from "
+                    "the list"
+                ) from error
+        # Not as JSON, which takes several times as long for such short rows.
+        identities.append(hashlib.sha256(repr(row).encode()).hexdigest()[:16])
+    return Files(cases, tuple(identities))
+
+
+def _of_file(path: str, folders: dict[str, str], content: bool, *, alone: bool = False) -> list[object]:
+    """Real path, size and time of a file, and its SHA-256; [] for a folder, or a file that others may belong to.
+
+    folders: the real paths of the folders that were met before. alone: no other files belong to it. Raises OSError.
+    """
+    # Not by pathlib, which takes twenty times as long: this runs for every file of a set at every start.
+    status = os.lstat(path)
+    folder, _, name = path.rpartition(os.sep)
+    if not alone and (stat.S_ISDIR(status.st_mode) or name.lower().endswith(_ACCOMPANIED)):
+        return []
+    if stat.S_ISLNK(status.st_mode):
+        real, status = os.path.realpath(path), os.stat(path)  # noqa: PTH116
+        if not alone and stat.S_ISDIR(status.st_mode):
+            return []
+    else:
+        if folder not in folders:
+            folders[folder] = os.path.realpath(path.removesuffix(name) or ".")
+        real = f"{folders[folder]}{os.sep}{name}"
+    return [real, status.st_size, status.st_mtime_ns, *([sha256(Path(path))] if content else [])]
 
 
 def _parts(path: Path) -> list[Path]:
@@ -84,27 +131,26 @@ def digest(content: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def arena_key(case_set: CaseSet, prepare: PrepareConfig, max_points: int, *, hash_content: bool = False) -> str:
-    """Key of the arena of these cases prepared so. The number of threads changes no voxel and is left out."""
+def settings_key(case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> str:
+    """Key of all that decides how a case is prepared, besides its files.
+
+    The number of threads changes no voxel and is left out.
+    """
     parameters = {name: value for name, value in dataclasses.asdict(prepare).items() if name != "num_threads"}
     for name in ("spacing", "window"):
         if parameters[name] is not None:
             parameters[name] = [float(value) for value in parameters[name]]  # 1 and 1.0 prepare alike
-    files = files_identity(case_set.cases, content=hash_content)
-    return digest([_VERSION, "arena", parameters, max_points, _shared(case_set), files])
+    shared = [sorted(case_set.labels.items()), list(case_set.channels)]
+    return digest([_VERSION, "arena", parameters, max_points, shared])
 
 
-def fingerprint_key(case_set: CaseSet) -> str:
-    """Key of the fingerprint of these cases."""
-    own = [case_set.name, case_set.modality, case_set.spatial_dims]
-    return digest([_VERSION, "fingerprint", own, _shared(case_set), files_identity(case_set.cases)])
+def fingerprint_key(listing: Listing, files: str) -> str:
+    """Key of the fingerprint of what a source lists and declares. files: `Files.identity` of its cases."""
+    labels = None if listing.labels is None else sorted(listing.labels.items())
+    return digest([_VERSION, "fingerprint", listing.name, listing.modality, listing.channels, labels, files])
 
 
 def entry_name(name: str, key: str) -> str:
     """Name of an entry: the data set's, as far as file names allow, for people; the key for finding it."""
     safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "_" for letter in name)
     return f"{safe[:40]}-{key}"
-
-
-def _shared(case_set: CaseSet) -> list[object]:
-    return [sorted(case_set.labels.items()), list(case_set.channels)]

@@ -6,11 +6,23 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Callable
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 _FAILED = ctypes.c_void_p(-1).value
+_MAP_FIXED = 0x10
+
+
+class Span(NamedTuple):
+    """A file, and the bytes of a larger range that it is mapped to."""
+
+    path: Path
+    start: int
+    """A multiple of the page size."""
+    size: int
+    """Of the whole file; 0 maps nothing."""
 
 
 def map_pages(handle: int, size: int, offset: int) -> int:
@@ -21,12 +33,35 @@ def map_pages(handle: int, size: int, offset: int) -> int:
     up all that a process may have. Raises OSError.
     """
     assert size > 0
-    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE
-    address = _libc().mmap(None, size, protection, flags, handle, offset)
-    if address == _FAILED:
+    return _mapped(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, handle, offset)
+
+
+def map_files(spans: Sequence[Span], size: int) -> memoryview:
+    """One read-only range of `size` bytes, in which each file lies where its span says; between them are zeros.
+
+    The mapping ends with what refers to it. Writing to it ends the process. Raises OSError.
+    """
+    # Pages of zeros, not unmapped ones: who copies the whole range reads the gaps too.
+    address = _mapped(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    view = view_of(address, size, partial(unmap, address, size))
+    for span in spans:
+        assert span.start % mmap.PAGESIZE == 0
+        assert span.start + span.size <= size
+        if span.size:
+            handle = os.open(span.path, os.O_RDONLY)
+            try:
+                _mapped(address + span.start, span.size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, handle, 0)
+            finally:
+                os.close(handle)
+    return view
+
+
+def _mapped(address: int | None, size: int, protection: int, flags: int, handle: int, offset: int) -> int:
+    found = _libc().mmap(address, size, protection, flags, handle, offset)
+    if found == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return int(address)
+    return int(found)
 
 
 def unmap(address: int, size: int) -> None:
@@ -50,6 +85,12 @@ def lock_pages(address: int, size: int) -> bool:
     """Read the pages of a mapping and keep them in memory until it ends; False where the system does not allow it."""
     start = address - address % mmap.PAGESIZE
     return bool(_libc().mlock(start, size + address - start) == 0)
+
+
+def read_ahead(address: int, size: int) -> None:
+    """Have a mapping's pages read in the background, if they are on the disk."""
+    start = address - address % mmap.PAGESIZE
+    _libc().madvise(start, size + address - start, mmap.MADV_WILLNEED)
 
 
 @cache

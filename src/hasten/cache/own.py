@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from hasten.cache.arena import Arena, Tables
+from hasten.cache.arena import Arena, PointSets, Store
 from hasten.prepare.types import Geometry
 
 
@@ -31,7 +31,8 @@ class CaseRow:
 
 def rows_of(arena: Arena) -> tuple[CaseRow, ...]:
     """Of each case of an arena, in its order."""
-    counts = arena.tables.point_count.tolist()
+    assert arena.store.sets is not None
+    counts = arena.store.sets.num.tolist()
     geometry = arena.geometry or (None,) * len(arena.ids)
     return tuple(
         CaseRow(id=name, shape=shape, num_points=tuple(own), geometry=place)
@@ -49,45 +50,53 @@ def room_for(rows: Sequence[CaseRow], like: Arena, device: torch.device | str) -
     starts = counts.flatten().cumsum(0).view_as(counts) - counts
     sizes = torch.tensor(voxels, dtype=torch.int64)
     offset = sizes.cumsum(0) - sizes
-    tables = Tables(
-        image=torch.empty(sum(voxels) * like.num_channels, dtype=like.tables.image.dtype, device=device),
-        label=torch.empty(sum(voxels), dtype=torch.uint8, device=device),
+    dtype = like.store.values["image"].dtype
+    store = Store(
+        values={
+            "image": torch.empty(sum(voxels) * like.num_channels, dtype=dtype, device=device),
+            "label": torch.empty(sum(voxels), dtype=torch.uint8, device=device),
+        },
+        channels=like.store.channels,
         offset=offset.to(device),
         shape=torch.tensor([row.shape for row in rows], dtype=torch.int64).view(-1, 3).to(device),
-        points=torch.empty(int(counts.sum()), dtype=torch.int32, device=device),
-        point_start=starts.to(device),
-        point_count=counts.to(device),
+        spatial_dims=like.store.spatial_dims,
+        ids=tuple(row.id for row in rows),
+        sets=PointSets(
+            torch.empty(int(counts.sum()), dtype=torch.int32, device=device), starts.to(device), counts.to(device)
+        ),
     )
     return Arena(
-        tables=tables,
-        ids=tuple(row.id for row in rows),
+        store=store,
         shapes=tuple(row.shape for row in rows),
         offsets=tuple(offset.tolist()),
         geometry=tuple(row.geometry for row in rows if row.geometry is not None),
-        num_channels=like.num_channels,
         num_classes=like.num_classes,
         home="ram" if torch.device(device).type == "cpu" else "device",
     )
 
 
-def point_starts(rows: Sequence[CaseRow]) -> list[int]:
-    """Where the points of each case begin, and at last where they end."""
-    return [0, *accumulate(sum(row.num_points) for row in rows)]
+def point_slices(rows: Sequence[CaseRow]) -> list[slice]:
+    """Where the points of each case lie in the arena of `room_for`."""
+    ends = list(accumulate(sum(row.num_points) for row in rows))
+    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def values_of(arena: Arena, case: int, starts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Flat views of one case: image (C * V,), label (V,) and points (P,). starts: `point_starts` of its arena."""
-    points = arena.tables.points[starts[case] : starts[case + 1]]
-    return arena.image(case).view(-1), arena.label(case).view(-1), points
+def values_of(arena: Arena, case: int, points: slice) -> tuple[Tensor, Tensor, Tensor]:
+    """Flat views of one case: image (C * V,), label (V,) and points (P,), which lie there in its arena."""
+    assert arena.store.sets is not None
+    return arena.image(case).view(-1), arena.label(case).view(-1), arena.store.sets.points[points]
 
 
 def own_cases(arena: Arena, cases: Sequence[int], device: torch.device | str) -> Arena:
     """Copy cases, by position, to memory of their own. Raises torch.OutOfMemoryError."""
-    rows = rows_of(arena)
-    own = tuple(rows[case] for case in cases)
+    rows, sets = rows_of(arena), arena.store.sets
+    assert sets is not None
+    own = [rows[case] for case in cases]
     found = room_for(own, arena, device)
-    starts, own_starts = point_starts(rows), point_starts(own)
-    for number, case in enumerate(cases):
-        for target, source in zip(values_of(found, number, own_starts), values_of(arena, case, starts), strict=True):
+    # Those of the cases of an arena on disk lie in any order.
+    starts = sets.first[:, 0].tolist() if arena.num_classes > 1 else [0] * len(rows)
+    for number, (case, there) in enumerate(zip(cases, point_slices(own), strict=True)):
+        here = slice(starts[case], starts[case] + sum(rows[case].num_points))
+        for target, source in zip(values_of(found, number, there), values_of(arena, case, here), strict=True):
             target.copy_(source)
-    return found
+    return replace(found, num_voxels=tuple(arena.num_voxels[case] for case in cases) if arena.num_voxels else ())

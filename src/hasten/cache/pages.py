@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from hasten.cache.libc import read_ahead
 
 
 class Pages:
-    """The files of an arena, and which of its cases are not kept in memory."""
+    """The mapped files of an arena, and which of its cases are not kept in memory."""
 
     def __init__(
-        self, image: Path, label: Path, cases: Sequence[int], *,
-        shapes: Sequence[tuple[int, int, int]], offsets: Sequence[int], voxel_bytes: int, num_channels: int,
+        self, values: Mapping[str, Tensor], channels: Mapping[str, int], cases: Sequence[int], *,
+        shapes: Sequence[tuple[int, int, int]], offsets: Sequence[int],
     ) -> None:  # fmt: skip
-        """voxel_bytes: of one channel of the image. shapes, offsets: of every case, as in `Arena`."""
+        """values, channels: as in `Store`, mapped. shapes, offsets: of every case, as in `Arena`."""
         self.cases = frozenset(cases)
         self.shapes, self.offsets = shapes, offsets
-        self.voxel_bytes, self.num_channels = voxel_bytes, num_channels
-        self.handles = [os.open(image, os.O_RDONLY)]
-        self.handles.append(os.open(label, os.O_RDONLY))
+        self.values, self.channels = values, channels
 
     def want(self, case: int, low: Sequence[int], high: Sequence[int]) -> None:
         """Have the box from `low` to before `high` (D, H, W) of a case read in the background, if it is on the disk."""
-        if case not in self.cases or not hasattr(os, "posix_fadvise"):
+        if case not in self.cases:
             return
         shape = self.shapes[case]
         low = [max(0, value) for value in low]
@@ -37,17 +37,9 @@ class Pages:
         runs = [(low[0] * plane + first, (high[0] - 1) * plane + last)] if whole else [
             (depth * plane + first, depth * plane + last) for depth in range(low[0], high[0])
         ]  # fmt: skip
-        image, label = self.handles
-        for begin, end in runs:
-            for channel in range(self.num_channels):
-                start = self.offsets[case] * self.num_channels + channel * voxels + begin
-                _advise(image, start * self.voxel_bytes, (end - begin) * self.voxel_bytes)
-            _advise(label, self.offsets[case] + begin, end - begin)
-
-    def __del__(self) -> None:
-        for handle in self.__dict__.pop("handles", []):
-            os.close(handle)
-
-
-def _advise(handle: int, start: int, size: int) -> None:
-    os.posix_fadvise(handle, start, size, os.POSIX_FADV_WILLNEED)
+        for key, flat in self.values.items():
+            address, item, channels = flat.data_ptr(), flat.element_size(), self.channels[key]
+            for begin, end in runs:
+                for channel in range(channels):
+                    start = self.offsets[case] * channels + channel * voxels + begin
+                    read_ahead(address + start * item, (end - begin) * item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -21,8 +22,13 @@ ENDINGS = (*NIFTI_ENDINGS, *ITK_ENDINGS, *PICTURE_ENDINGS)
 
 def ending(path: Path) -> str:
     """The known ending of a file name, lower case, or "" for another kind of file."""
-    name = path.name.lower()
-    return next((known for known in ENDINGS if name.endswith(known)), "")
+    return _ending(path.name)
+
+
+def _ending(name: str) -> str:
+    low = name.lower()
+    last = low[low.rfind(".") :]
+    return last if last in ENDINGS else next((known for known in ENDINGS if low.endswith(known)), "")
 
 
 def stem(path: Path) -> str:
@@ -55,9 +61,21 @@ def list_files(folder: Path) -> list[Path]:
 
     Hidden ones are left out, and a .hdr/.img pair is named by its .img.
     """
-    kinds = tuple(known for known in ENDINGS if not known.startswith(".hdr"))
-    shown = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-    return [path for path in shown if (path.is_file() and ending(path) in kinds) or is_series(path)]
+    return [path for _, path in named_files(folder)]
+
+
+def named_files(folder: Path) -> list[tuple[str, Path]]:
+    """What `list_files` gives, each with its `stem`. Of files only the folder is read."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name):
+            known = _ending(entry.name)
+            if entry.is_file():
+                if known and not known.startswith(".hdr"):
+                    found.append((entry.name[: -len(known)], folder / entry.name))
+            elif is_series(folder / entry.name):
+                found.append((entry.name, folder / entry.name))
+    return found
 
 
 def read_file(path: Path, *, label: bool = False) -> Volume:

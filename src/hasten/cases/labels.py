@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from hasten.cases.formats import read_file
+from hasten.cases.listing import batched
 
 _UNDECLARED = 255
 MAX_CLASSES = 255
@@ -70,12 +72,14 @@ def find_labels(paths: Iterable[Path], where: str) -> dict[int, str]:
     """Labels of a set that declares none: the values seen in its label files, named class_1, class_2, ... by value."""
     found: dict[int, Path] = {}
 
-    def values_of(path: Path) -> tuple[Path, np.ndarray]:
-        return path, distinct_values(as_integers(read_file(path, label=True).array, path))
+    def values_of(some: Sequence[Path]) -> list[tuple[Path, list[int]]]:
+        arrays = ((path, as_integers(read_file(path, label=True).array, path)) for path in some)
+        return [(path, distinct_values(array).tolist()) for path, array in arrays]
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for path, values in pool.map(values_of, paths):
-            found.update({int(v): path for v in values if int(v) not in found})
+    num_threads = min(8, os.cpu_count() or 1)
+    with ThreadPoolExecutor(num_threads) as pool:
+        for path, values in chain.from_iterable(pool.map(values_of, batched(list(paths), num_threads))):
+            found.update({value: path for value in values if value not in found})
             if len(found) > _MAX_FOUND:
                 raise ValueError(
                     f"{path}: with it, more than {_MAX_FOUND} label values are found ({_listed(sorted(found))}), which "

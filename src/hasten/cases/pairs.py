@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hasten.cases.formats import list_files, stem
+from hasten.cases.formats import named_files
 from hasten.cases.labels import parse_labels
 from hasten.cases.layouts import PAIR_FOLDERS, refuse_layout
 from hasten.cases.listing import Listing, first_few, load_json
@@ -57,8 +57,7 @@ def declared_labels(folder: Path) -> dict[int, str] | None:
 
 def _by_stem(folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
-    for path in list_files(folder):
-        name = stem(path)
+    for name, path in named_files(folder):
         if name in files:
             raise ValueError(f"{folder}: {files[name].name} and {path.name} share a name; keep one of them.")
         files[name] = path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import tarfile
 import zipfile
 from collections import Counter
@@ -13,7 +14,7 @@ from hasten.cases.dicom import is_series
 from hasten.cases.fetch import Patience
 from hasten.cases.formats import check_regular, is_picture, read_file_header
 from hasten.cases.labels import find_labels
-from hasten.cases.listing import Listing, first_few
+from hasten.cases.listing import Listing, first_few, uncollected
 from hasten.cases.lists import read_csv_list, read_json_list
 from hasten.cases.pairs import read_pairs
 from hasten.cases.place import Place
@@ -31,40 +32,22 @@ def load_case_set(
     remote_dir: Path | None = None,
     patience: Patience | None = None,
 ) -> CaseSet:
-    """The cases, classes and channels of a source.
+    """The cases, classes and channels of a source: `look_into` what `find_listing` finds. Raises ValueError."""
+    return look_into(find_listing(source, remote_dir=remote_dir, patience=patience), spatial_dims)
+
+
+def find_listing(source: str | Path, *, remote_dir: Path | None = None, patience: Patience | None = None) -> Listing:
+    """What a source lists, whose files are all here; none of them is opened.
 
     A source is a Decathlon folder or its dataset.json, a folder with images/ and labels/ (or imagesTr/ and labelsTr/),
     or a JSON or CSV list; or a URL of any of them. Remote files are first copied below `remote_dir`, once; `patience`
-    says when a server counts as gone. `spatial_dims` (2 or 3) is checked against the first image, which decides it if
-    None. Labels that are declared nowhere are read from the label maps.
+    says when a server counts as gone.
 
     Raises ValueError, naming the file and the remedy.
     """
     if not str(source):
         raise ValueError("data.source is empty: name a data set folder, its dataset.json, or a JSON or CSV list.")
-    listing = _find_listing(str(source), remote_dir, patience)
-    _check_cases(listing)
-    first = listing.cases[0]
-    headers = [read_file_header(p) for p in first.image]
-    dims = _checked_dims(listing, headers[0][0], spatial_dims)
-    labels = listing.labels
-    if labels is None:
-        labels = find_labels((case.label for case in listing.cases if case.label), str(listing.source))
-    return CaseSet(
-        name=listing.name,
-        source=listing.source,
-        cases=listing.cases,
-        labels=labels,
-        channels=_checked_channels(listing, sum(num_channels for _, num_channels, _ in headers)),
-        spatial_dims=dims,
-        modality=listing.modality,
-        regions=listing.regions,
-        region_values=listing.region_values,
-    )
-
-
-def _find_listing(source: str, remote_dir: Path | None, patience: Patience | None) -> Listing:
-    """The listing of a source whose files are all here."""
+    source = str(source)
     into = copying(remote_dir.expanduser().absolute(), patience) if remote_dir is not None else None
     if is_url(source):
         if into is None:
@@ -78,9 +61,41 @@ def _find_listing(source: str, remote_dir: Path | None, patience: Patience | Non
         assert into is not None
         fetch_all(listing.remote, into)
         fetch_all(companions(listing.remote), into)
+    _check_cases(listing)
     return listing
 
 
+def look_into(listing: Listing, spatial_dims: int | None = None) -> CaseSet:
+    """The listed cases with what only their files tell: labels and channels that are declared nowhere, 2-D or 3-D.
+
+    `spatial_dims` (2 or 3) is checked against the first image, which decides it if None. Labels that are declared
+    nowhere are read from all label maps. Raises ValueError, naming the file and the remedy.
+    """
+    headers = [read_file_header(p) for p in listing.cases[0].image]
+    dims = _checked_dims(listing, headers[0][0], spatial_dims)
+    labels = listing.labels
+    if labels is None:
+        labels = find_labels((case.label for case in listing.cases if case.label), str(listing.source))
+    channels = _checked_channels(listing, sum(num_channels for _, num_channels, _ in headers))
+    return as_case_set(listing, labels=labels, channels=channels, spatial_dims=dims)
+
+
+def as_case_set(listing: Listing, *, labels: dict[int, str], channels: tuple[str, ...], spatial_dims: int) -> CaseSet:
+    """The listed cases with these facts, which are known of them."""
+    return CaseSet(
+        name=listing.name,
+        source=listing.source,
+        cases=listing.cases,
+        labels=labels,
+        channels=channels,
+        spatial_dims=spatial_dims,
+        modality=listing.modality,
+        regions=listing.regions,
+        region_values=listing.region_values,
+    )
+
+
+@uncollected()
 def _read_listing(path: Path, place: Place) -> Listing:
     if path.is_dir():
         listed = path / "dataset.json"
@@ -101,6 +116,7 @@ def _read_listing(path: Path, place: Place) -> Listing:
     )
 
 
+@uncollected()
 def _check_cases(listing: Listing) -> None:
     if not listing.cases:
         raise ValueError(f"{listing.source}: lists 0 cases; add images with their label maps.")
@@ -111,12 +127,16 @@ def _check_cases(listing: Listing) -> None:
             'remove the repeats, or give each case an "id" of its own.'
         )
     for kind in ("image", "label"):
-        missing = [p for case in listing.cases for p in _files(case, kind) if not (p.is_file() or is_series(p))]
+        # Not by pathlib, nor a set for each case: this runs for every file at every start.
+        files = [p for case in listing.cases for p in _files(case, kind)]
+        missing = [p for p in files if not (os.path.isfile(p) or is_series(p))]  # noqa: PTH113
         if missing:
             raise ValueError(
                 f"{listing.source}: {len(missing)} {kind} files do not exist: {first_few(missing)}; "
                 "restore them or remove their cases from the source."
             )
+        if len(set(map(str, files))) == len(files):
+            continue
         shared = [
             p for p, count in Counter(p for case in listing.cases for p in {*_files(case, kind)}).items() if count > 1
         ]

@@ -55,7 +55,7 @@ def du(folder: Folder = None) -> None:
 
 @app.command()
 def verify(folder: Folder = None) -> None:
-    """Compare every byte of every arena with its checksum; exit code 1 if one is damaged."""
+    """Compare every byte of every shard with its checksum; exit code 1 if one is damaged."""
     from hasten.cache.entries import verify as verified
 
     wrong = 0
@@ -74,7 +74,7 @@ def prune(
     max_gib: Annotated[float | None, typer.Option(min=0, help="Keep at most so much, what was used last.")] = None,
     damaged: Annotated[bool, typer.Option("--damaged", help="Remove what fails `verify`.")] = False,
 ) -> None:
-    """Remove entries: builds that were stopped, and what the options name."""
+    """Remove builds that were stopped, sets that the options name, and shards that no set needs."""
     from hasten.cache.entries import prune as pruned
 
     limit = None if max_gib is None or max_gib == math.inf else int(max_gib * 2**30)

@@ -12,17 +12,17 @@ from hasten.observe.rundir import REPORT_HTML, RUN_YAML, SUMMARY_JSON
 if TYPE_CHECKING:
     from hasten.distribute.world import World
     from hasten.pathology.config import DetectionConfig
+    from hasten.recipes.recipe import Recipe
 
 
-def detection_config(source: str, overrides: Sequence[str]) -> DetectionConfig | None:
+def detection_config(source: str, overrides: Sequence[str], recipe: Recipe | None) -> DetectionConfig | None:
     """The run on slides that SOURCE names: a recipe for detection, or a YAML of that kind; None for anything else.
 
-    Raises ValueError for mistakes in it, or slides that are absent.
+    recipe: what `recipe_at` gives of SOURCE. Raises ValueError for mistakes in it, or slides that are absent.
     """
     from hasten.config.places import read_document
-    from hasten.recipes.load import YAMLS, recipe_at, source_folder
+    from hasten.recipes.load import YAMLS, source_folder
 
-    recipe = recipe_at(source)
     if recipe is not None:
         if recipe.kind != "detection":
             return None
@@ -47,7 +47,9 @@ def resumed_detection(out: Path, source: str | None, overrides: Sequence[str]) -
         overrides, source = [source, *overrides], None
     config = load(out / RUN_YAML, overrides)
     if source is not None:
-        named = detection_config(source, [])
+        from hasten.recipes.load import recipe_at
+
+        named = detection_config(source, [], recipe_at(source))
         if named is None or Path(named.data.source).resolve() != Path(config.data.source).resolve():
             raise ValueError(
                 f"{source}: the run in {out} was trained on the slides of {config.data.source}; leave SOURCE out to "

@@ -24,9 +24,14 @@ def plan(
     if out.exists() and not overwrite:  # a plan is there to be edited
         raise ValueError(f"--out {out}: exists; add --overwrite to replace it, or choose another --out")
 
-    from hasten.engine.run import make_plan
+    from hasten.engine.job import make_plan
     from hasten.observe.rundir import write_json
 
-    write_json(out, make_plan(config))
+    decided = make_plan(config)
+    write_json(out, decided)
+    if decided.get("augmentation"):
+        from hasten.augment.explain import Row, rows_table
+
+        echo(rows_table([Row(**row) for row in decided["augmentation"]]) + "\n")
     echo(f"plan       {out}")
     echo(f"train      hasten train {source} --plan {out} --out FOLDER")

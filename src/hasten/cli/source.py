@@ -12,6 +12,7 @@ from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSO
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
+    from hasten.recipes.recipe import Recipe
 
 SOURCE_HELP = (
     "A data set (folder, dataset.json, .json or .csv list, or a URL of one), a run's YAML, or a recipe "
@@ -30,15 +31,25 @@ def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
         ValueError: no such file or recipe, no data set named, data of a recipe that are absent or of other classes, or
             mistakes in the settings (all of them in one message).
     """
+    from hasten.config.url import is_url
+    from hasten.recipes.load import recipe_at
+
+    return config_of(source, overrides, None if is_url(source) else recipe_at(source))
+
+
+def config_of(source: str, overrides: Sequence[str], recipe: Recipe | None) -> RunConfig:
+    """As `config_from`; recipe: what `recipe_at` gives of SOURCE."""
     from hasten.config.load import load_run
     from hasten.config.url import is_url, shown
 
     path = Path(source).expanduser()
     if is_url(source) and shown(source).lower().endswith((".yaml", ".yml")):
         raise ValueError(f"{shown(source)}: a run's YAML must be a local file; download it first")
-    named_run = None if is_url(source) else _recipe_run(source, overrides)
-    if named_run is not None:
-        return named_run
+    if recipe is not None:
+        from hasten.recipes.load import source_folder
+        from hasten.recipes.run import run_of
+
+        return run_of(recipe, overrides, base=source_folder(source))
     if path.suffix.lower() in (".yaml", ".yml") and not is_url(source):
         config = load_run(path, overrides)
         if not config.data.source:
@@ -62,15 +73,6 @@ def _nearest(source: str) -> str:
 
     near = difflib.get_close_matches(source, recipe_names(), n=1)
     return f" (did you mean the recipe {near[0]}?)" if near else ""
-
-
-def _recipe_run(source: str, overrides: Sequence[str]) -> RunConfig | None:
-    """The run of the recipe that is named, if it is one."""
-    from hasten.recipes.load import recipe_at, source_folder
-    from hasten.recipes.run import run_of
-
-    recipe = recipe_at(source)
-    return run_of(recipe, overrides, base=source_folder(source)) if recipe is not None else None
 
 
 def run_from(source: str, overrides: Sequence[str]) -> RunConfig:

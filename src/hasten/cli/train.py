@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hasten.cli.detection import detection_config, resumed_detection, train_slides
-from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
+from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from, config_of
 from hasten.cli.terminal import echo
 from hasten.distribute.world import detect_world
 from hasten.observe.clock import process_start, process_start_seconds
@@ -19,6 +19,7 @@ from hasten.observe.rundir import REPORT_HTML, RUN_YAML, SUMMARY_JSON
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
     from hasten.pathology.config import DetectionConfig
+    from hasten.recipes.recipe import Recipe
 
 
 _REPORT_SHARE = 1.5
@@ -46,13 +47,14 @@ def train(
     world = detect_world()
     if world.restarts and (out / RUN_YAML).is_file():
         resume = True
-    slides = _slides(out, source, overrides or [], resume=resume)
+    recipe = None if resume else _recipe(source)
+    slides = _slides(out, source, overrides or [], recipe, resume=resume)
     if slides is not None:
         if plan is not None:
             raise ValueError(f"--plan {plan}: a run on slides has no plan; leave it out")
         echo("\n".join(train_slides(slides, out, world, resume=resume, quiet=quiet)))
         return
-    config = _resumed(out, source, overrides or []) if resume else _new(source, overrides or [])
+    config = _resumed(out, source, overrides or []) if resume else _new(source, overrides or [], recipe)
     if plan is not None and not plan.is_file():
         raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
 
@@ -81,17 +83,25 @@ def train(
     echo("\n".join(_closing(summary, out, report)))
 
 
-def _slides(out: Path, source: str | None, overrides: list[str], *, resume: bool) -> DetectionConfig | None:
+def _recipe(source: str | None) -> Recipe | None:
+    from hasten.recipes.load import recipe_at
+
+    return None if source is None else recipe_at(source)
+
+
+def _slides(
+    out: Path, source: str | None, overrides: list[str], recipe: Recipe | None, *, resume: bool
+) -> DetectionConfig | None:
     """The run on slides that is asked for, if it is one."""
     if resume:
         return resumed_detection(out, source, overrides)
-    return detection_config(source, overrides) if source is not None else None
+    return detection_config(source, overrides, recipe) if source is not None else None
 
 
-def _new(source: str | None, overrides: list[str]) -> RunConfig:
+def _new(source: str | None, overrides: list[str], recipe: Recipe | None) -> RunConfig:
     if source is None:
         raise ValueError("name a data set or a run's YAML: hasten train SOURCE --out DIR (only --resume does without)")
-    return config_from(source, overrides)
+    return config_of(source, overrides, recipe)
 
 
 def _resumed(out: Path, source: str | None, overrides: list[str]) -> RunConfig:

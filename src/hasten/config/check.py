@@ -8,6 +8,7 @@ import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hasten.config.augment import augment_mistakes
 from hasten.config.regions import region_mistakes
 from hasten.config.schema import (
     CacheConfig,
@@ -47,6 +48,7 @@ def check_run(config: RunConfig) -> list[str]:
         *_prepare(config.prepare),
         *_cache(config.cache),
         *_sample(config.sample),
+        *augment_mistakes(config.augment, config.sample, config.prepare),
         *_network(config.network),
         *_loss(config.loss),
         *_train(config.train, config.sample.batch_size),

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from hasten.config.augment import absolute_chain
 from hasten.config.check import check_run
 from hasten.config.places import Key, read_document, yaml_problem
 from hasten.config.schema import RunConfig
@@ -24,13 +25,15 @@ from hasten.config.yaml_text import load_yaml
 _T = typing.TypeVar("_T")
 _MOST_TOLD = 10
 """Mistakes in one error."""
+_PATHS: tuple[Key, ...] = (("data", "source"), ("cache", "dir"), ("augment", "chain"))
 
 
 def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
     """The run that a YAML file and overrides describe; without a file, the defaults and the overrides.
 
     An override is "section.field=value" with the value in YAML; a later one wins. A relative `data.source` or
-    `cache.dir` is taken from the YAML file's folder, one in an override from the current folder; both become absolute.
+    `cache.dir` or file of `augment.chain` is taken from the YAML file's folder, one in an override from the current
+    folder; all become absolute.
 
     Raises:
         ValueError: lists every mistake at once, each with its line or override, its dotted path and a remedy.
@@ -41,11 +44,11 @@ def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> R
     found += range_mistakes(config, found)
     refuse(given.mistakes, found, given.origins, path)
     folder = path.parent if path is not None else Path()
-    source_folder = Path() if ("data", "source") in given.overridden else folder
-    cache_folder = Path() if ("cache", "dir") in given.overridden else folder
+    source_folder, cache_folder, chain_folder = (Path() if key in given.overridden else folder for key in _PATHS)
     data = dataclasses.replace(config.data, source=_absolute(config.data.source, source_folder) or "")
     cache = dataclasses.replace(config.cache, dir=_absolute(config.cache.dir, cache_folder))
-    return dataclasses.replace(config, data=data, cache=cache)
+    augment = dataclasses.replace(config.augment, chain=absolute_chain(config.augment.chain, chain_folder))
+    return dataclasses.replace(config, data=data, cache=cache, augment=augment)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,8 +194,7 @@ def _apply_override(text: str, tree: dict[Any, Any], origins: dict[Key, str], fr
         del origins[old]
     origins[key] = f"override '{_short(text)}'"
     from_override.add(key)
-    if key in (("data",), ("cache",)):
-        from_override.update({("data", "source"), ("cache", "dir")})
+    from_override.update(path for path in _PATHS if key == path[:1])
     return None
 
 

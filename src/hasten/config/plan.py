@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from hasten.config.augment import chain_name
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import RunConfig, Spacing, Triple
+from hasten.config.settled import PlannedRun, planned_run
 
 _FEWEST_CROPS = 4
 """In a step, where a patch is a part of a case: with 2, whole steps show no foreground and the Dice term jumps."""
@@ -48,7 +50,7 @@ GIVEN = "set in the configuration"
 
 def make_plan(
     fingerprint: Fingerprint, config: RunConfig, *, num_train: int, cuda: bool
-) -> tuple[RunConfig, dict[str, Decision]]:
+) -> tuple[PlannedRun, dict[str, Decision]]:
     """The configuration with every field that data can decide filled in, and the decisions by dotted name.
 
     What only a measurement on the machine can decide (precision, memory format, compiling) is left as it is.
@@ -56,7 +58,7 @@ def make_plan(
     plan = _Plan(fingerprint, config, num_train, GPU if cuda else CPU)
     for name, decide in _DECISIONS:
         plan.settle(name, decide)
-    return plan.config, plan.decisions
+    return planned_run(plan.config), plan.decisions
 
 
 class _Plan:
@@ -188,8 +190,7 @@ def _patch(plan: _Plan) -> Decision:
 
 
 def _batch_size(plan: _Plan) -> Decision:
-    patch = plan.config.sample.patch
-    assert patch is not None
+    patch: Triple = plan.decisions["sample.patch"].value
     size = max(2, min(16, plan.budget.batch_voxels // math.prod(patch)))
     reason = f"about {plan.budget.batch_voxels} voxels in a step"
     if size < _FEWEST_CROPS and any(side < round(size) for side, size in zip(patch, plan.shape, strict=True)):
@@ -198,6 +199,9 @@ def _batch_size(plan: _Plan) -> Decision:
 
 
 def _flip_prob(plan: _Plan) -> Decision:
+    augment = plan.config.augment
+    if augment.chain or augment.preset != "default":
+        return Decision((0.0, 0.0, 0.0), f"not used: {chain_name(augment)} has its own flips")
     if plan.fingerprint.spatial_dims == 2:
         return Decision((0.0, 0.5, 0.5), "2-D: both axes")
     if plan.is_ct:
@@ -209,8 +213,7 @@ def _flip_prob(plan: _Plan) -> Decision:
 
 def _strides(plan: _Plan) -> Decision:
     network, flat = plan.config.network, plan.fingerprint.spatial_dims == 2
-    patch = plan.config.sample.patch
-    assert patch is not None
+    patch: Triple = plan.decisions["sample.patch"].value
     sides, voxel = list(patch), list(plan.voxel)
     # Given channels fix the number of levels, whatever can be halved; a network has two, a dynunet three at least.
     fewest = plan.num_strides if network.channels is not None else 2 if network.name == "dynunet" else 1
@@ -250,17 +253,17 @@ def _can_halve(side: int) -> bool:
 
 
 def _channels(plan: _Plan) -> Decision:
-    network, budget = plan.config.network, plan.budget
-    assert network.strides is not None
-    doubling = [budget.first * 2**level for level in range(len(network.strides) + 1)]
+    budget, strides = plan.budget, plan.decisions["network.strides"].value
+    doubling = [budget.first * 2**level for level in range(len(strides) + 1)]
     # A segresnet has no other widths than these.
-    channels = doubling if network.name == "segresnet" else [min(width, budget.widest) for width in doubling]
+    channels = (
+        doubling if plan.config.network.name == "segresnet" else [min(width, budget.widest) for width in doubling]
+    )
     return Decision(tuple(channels), f"{budget.first} at full resolution, doubled per level")
 
 
 def _steps(plan: _Plan) -> Decision:
-    steps = plan.budget.steps
-    size = plan.config.sample.batch_size or 1
+    steps, size = plan.budget.steps, plan.decisions["sample.batch_size"].value
     return Decision(
         steps, f"one cycle; {steps * size / plan.num_train:.0f} passes over {plan.num_train} training cases"
     )
@@ -271,15 +274,12 @@ def _learning_rate(plan: _Plan) -> Decision:
 
 
 def _validate_every(plan: _Plan) -> Decision:
-    steps = plan.config.train.steps
-    assert steps is not None
+    steps = plan.decisions["train.steps"].value
     return Decision(max(1, min(steps, max(25, steps // 30))), "about thirty validations in a full run")
 
 
 def _checkpoint_every(plan: _Plan) -> Decision:
-    every = plan.config.train.validate_every
-    assert every is not None
-    return Decision(every, "with every validation")
+    return Decision(plan.decisions["train.validate_every"].value, "with every validation")
 
 
 def _infer_patch(plan: _Plan) -> Decision:

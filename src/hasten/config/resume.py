@@ -47,6 +47,8 @@ RUN_RULES: Rules = {
     ),
     "sample.compile": Rule("machine", auto=True),
     "sample.*": Rule("training", auto=True),
+    "augment.digest": Rule("training", "the chain's source is another one", auto=True),
+    "augment.*": _TRAINING,
     "network.*": Rule("fixed", auto=True),
     "loss.*": Rule("training", "losses before and after can't be compared"),
     "train.seed": Rule("fixed", "the order of the cases follows from it"),

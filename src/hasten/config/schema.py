@@ -9,7 +9,7 @@ Space is written (D, H, W) everywhere, which is (z, y, x) of a NIfTI file; a 2-D
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Triple = tuple[int, int, int]
 Spacing = tuple[float, float, float]
@@ -96,7 +96,7 @@ class CacheConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleConfig:
-    """Random crop and augmentation, all in one batch program. `*_prob` is per sample."""
+    """Random crop, and the augmentation of `augment.preset: default`. `*_prob` is per sample."""
 
     patch: Triple | None = None
     """Size of a training patch (D, H, W) in voxels."""
@@ -134,6 +134,21 @@ class SampleConfig:
     """Whether a stage of smaller patches has more of them in a batch, a whole multiple, up to a full batch's voxels."""
     compile: bool | None = None
     """Compile the batch program; None compiles when the run is long enough for it to pay."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AugmentConfig:
+    """Which random operations a patch goes through (docs/augmentation.md, "Augmentation in a run")."""
+
+    preset: Literal["default", "nnunet", "spleen", "brats", "pathology", "none"] = "default"
+    """`default`: flips, affine and intensity with the strengths in `sample`; `none`: a crop alone; else that of
+    nnU-Net or of MONAI's tutorial."""
+    chain: str = ""
+    """A chain of your own in place of a preset: FILE.py:NAME, or package.module:NAME."""
+    digest: str | None = None
+    """SHA-256 of the source that `chain` names; a run fills it in, and goes on with that source only."""
+    override: dict[str, Any] = field(default_factory=dict)
+    """Fields of the chain's operations, such as {GaussianNoise.prob: 0.2}; Gamma[0].prob is the first Gamma's alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,7 +273,7 @@ class InferConfig:
     """Add them up in host memory from the start, and not only where the device has no room."""
 
 
-TrackerName = Literal["tensorboard", "mlflow", "neptune", "wandb", "jsonl"]
+TrackerName = Literal["tensorboard", "mlflow", "wandb", "jsonl"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,9 +283,9 @@ class ObserveConfig:
     monitor_every: float = 1.0
     """Seconds between samples of GPU and host in monitor.csv; 0 is off."""
     trackers: tuple[TrackerName, ...] = ("tensorboard",)
-    """Where metrics are sent besides metrics.jsonl; neptune and wandb write to files that their own tools send."""
+    """Where metrics are sent besides metrics.jsonl; wandb writes to files that its own tool sends."""
     project: str = "hasten"
-    """Name under which a tracker groups runs: MLflow's experiment, Neptune's and W&B's project."""
+    """Name under which a tracker groups runs: MLflow's experiment, W&B's project."""
 
 
 StrategyName = Literal["auto", "single", "dp", "ddp", "fsdp", "zero1", "pipeline", "local_sgd", "horovod"]
@@ -319,6 +334,7 @@ class RunConfig:
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     sample: SampleConfig = field(default_factory=SampleConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     train: TrainConfig = field(default_factory=TrainConfig)

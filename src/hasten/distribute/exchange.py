@@ -11,10 +11,11 @@ from torch import Tensor, distributed
 
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
-from hasten.cache.own import CaseRow, own_cases, point_starts, room_for, rows_of, values_of
+from hasten.cache.own import CaseRow, own_cases, point_slices, room_for, rows_of, values_of
 from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint
-from hasten.config.schema import CacheConfig, PrepareConfig, RunConfig
+from hasten.config.schema import CacheConfig, PrepareConfig
+from hasten.config.settled import PlannedRun
 from hasten.distribute.parts import CaseParts, Deal, FileHome, Home, own_ids, parts_mistake, prepared_voxels
 from hasten.sample.share import Share
 
@@ -89,22 +90,23 @@ def exchange(
     """
     rank = distributed.get_rank(group)
     own = [rows[name] for name in then[rank]]
-    found = room_for(own, arena, arena.tables.label.device)
-    old_starts, new_starts = point_starts([rows[name] for name in arena.ids]), point_starts(own)
+    found = room_for(own, arena, arena.store.device)
+    here, there = point_slices([rows[name] for name in arena.ids]), point_slices(own)
     held = {name: case for case, name in enumerate(arena.ids)}
 
     def taken(name: str) -> tuple[Tensor, ...]:
-        return values_of(arena, held[name], old_starts)
+        return values_of(arena, held[name], here[held[name]])
 
     def wanted(name: str) -> tuple[Tensor, ...]:
-        return values_of(found, found.index((name,))[0], new_starts)
+        (case,) = found.index((name,))
+        return values_of(found, case, there[case])
 
     for name in then[rank]:
         if name in held:
             for target, source in zip(wanted(name), taken(name), strict=True):
                 target.copy_(source)
-    wire = _wire(arena.tables.label.device, group)
-    item = arena.tables.image.element_size()
+    wire = _wire(arena.store.device, group)
+    item = arena.store.values["image"].element_size()
     for wave in waves(moves(now, then), lambda name: rows[name].num_bytes(arena.num_channels, item), limit):
         _send(wave, rank, taken, wanted, wire, group)
     return found
@@ -200,18 +202,17 @@ class SentHome:
 
 
 def stored_cases(case_set: CaseSet, ids: Sequence[str], prepare: PrepareConfig, cache: CacheConfig) -> Arena:
-    """The cases of these ids in a cache entry of their own, read from the file, as the whole set's entry has them.
+    """The cases of these ids in a cache entry of their own, read from the file, as the whole set's has them.
 
     Raises the errors of `get_arena`.
     """
     wanted = set(ids)
-    numbers = [number for number, case in enumerate(case_set.cases) if case.id in wanted]
-    some = replace(case_set, cases=tuple(case_set.cases[number] for number in numbers))
-    return get_arena(some, prepare, replace(cache, home="file"), numbers=numbers)
+    some = replace(case_set, cases=tuple(case for case in case_set.cases if case.id in wanted))
+    return get_arena(some, prepare, replace(cache, home="file"))
 
 
 def case_parts(
-    config: RunConfig,
+    config: PlannedRun,
     case_set: CaseSet,
     train: Sequence[str],
     fingerprint: Fingerprint,
@@ -221,13 +222,12 @@ def case_parts(
     send: bool = False,
     neighbours: int = 1,
 ) -> CaseParts:
-    """The parts of a run that has `distribute.parts`. config: with its plan settled; train: ids of the training cases.
+    """The parts of a run that has `distribute.parts`. train: ids of the training cases.
 
     fingerprint: of `case_set`. send: whether cases travel between ranks; else every host's cache holds all of them.
     neighbours: ranks on this host. Raises ValueError for cases or a batch that can't be dealt so.
     """
     own, batch = config.distribute, config.sample.batch_size
-    assert batch is not None
     mistake = parts_mistake(len(train), own.parts, batch, share.pieces, share.size)
     if mistake:
         raise ValueError(mistake)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TypeVar
 
 from hasten.config.schema import RunConfig
 
+Config = TypeVar("Config", bound=RunConfig)
 
-def grown(config: RunConfig, world: int) -> RunConfig:
+
+def grown(config: Config, world: int, batch: int) -> Config:
     """`config` with `world` times its batch, a learning rate in proportion, and steps for as many epochs as before.
 
-    sample.batch_size must be settled; steps and intervals that are open stay so.
+    batch: its sample.batch_size. Steps and intervals that are open stay so.
     """
-    batch = config.sample.batch_size
-    assert batch is not None
     if world == 1:
         return config
     train = config.train

@@ -6,7 +6,7 @@ that divides the parts sees the same samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -19,8 +19,6 @@ from hasten.cases.types import CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.schema import CacheConfig, PrepareConfig, Spacing
 from hasten.distribute.balance import Parts, deal, imbalance, in_order, loads_of
-from hasten.feed.rounds import RoundedProgram, Rounds
-from hasten.feed.staged import Program, Stage, StagedProgram
 from hasten.sample.dealt import Dealt
 from hasten.sample.random import random_words, sample_key
 from hasten.sample.share import Share, share_mistake
@@ -128,11 +126,8 @@ def own_ids(deal: Deal, round: int, share: Share) -> tuple[str, ...]:
     return tuple(name for number in share.parts(deal.parts) for name in parts[number])
 
 
-Make = Callable[[Arena, Dealt], Program | StagedProgram]
-
-
 class CaseParts:
-    """The cases of this rank's parts, round after round, and programs that draw from them."""
+    """The cases of this rank's parts, round after round."""
 
     def __init__(self, deal: Deal, share: Share, home: Home) -> None:
         """share: the rank's of every batch; one that makes whole batches has all parts."""
@@ -156,18 +151,6 @@ class CaseParts:
             round=round,
             begun=self.deal.begun(round),
         )
-
-    def program(
-        self, make: Make, stages: Sequence[Stage], *, first: int = 0
-    ) -> Program | StagedProgram | RoundedProgram:
-        """The run's program, or one that deals anew. make: of an arena and what is drawn from it, with this share.
-
-        stages: of the whole run (`stage_plan`, also of one without stages). first: the step that the run begins with.
-        """
-        if not self.deal.round_samples:
-            return make(self.arena(0), self.dealt(0))
-        rounds = Rounds(stages=tuple(stages), samples=self.deal.round_samples)
-        return RoundedProgram(rounds, lambda round: make(self.arena(round), self.dealt(round)), first=first)
 
 
 def part_table(deal: Deal, world_size: int, round: int = 0) -> str:

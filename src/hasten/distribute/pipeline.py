@@ -107,7 +107,7 @@ class Pipeline(Strategy):
         return Stage(network, self._stages, self.world.rank).train(network.training)
 
     def run_piece(self, step: Step, image: Tensor, label: Tensor, share: float) -> Tensor:
-        image, label = step.shaped(image, label)
+        image = step.shaped(image)
         stage = step.network
         assert isinstance(stage, Stage)
         stage.precision = step.autocast

@@ -25,8 +25,8 @@ class Step(Protocol):
         """() loss of a piece, with its graph."""
         ...
 
-    def shaped(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        """Image and label as network and loss take them: 2-D squeezed, in the memory format of the weights."""
+    def shaped(self, image: Tensor) -> Tensor:
+        """In the memory format of the weights."""
         ...
 
     def autocast(self) -> AbstractContextManager:

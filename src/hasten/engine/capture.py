@@ -8,17 +8,16 @@ step is taken by it and one without it from the same state, and the two must agr
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from hasten.augment.program import Program, Segment
+from hasten.engine.measure import certainly_faster, compared
 from hasten.engine.step import TrainStep
-from hasten.feed.staged import StagedProgram
 from hasten.optim.average import average_share
-from hasten.sample.program import BatchProgram
 
 log = logging.getLogger(__name__)
 
@@ -26,16 +25,22 @@ WARM_UP = 3
 """Steps before the capture; torch asks for some so that libraries have made their handles and workspaces."""
 
 
-def why_not(step: TrainStep, program: object) -> str | None:
+_SECONDS = 10.0
+"""That comparing the graph with the step may take."""
+_LEAST = 0.02
+"""A smaller gain is none."""
+
+
+def why_not(step: TrainStep, program: Program) -> str | None:
     """What keeps a step from being captured; None if nothing that can be told beforehand does."""
     if step.device.type != "cuda":
         return "there is no CUDA device"
     if step.strategy.world.size > 1 or step.strategy.name == "dp":
         return "several processes or devices share the step"
-    if isinstance(program, StagedProgram):
-        return "patches change their size on the way"
-    if not isinstance(program, BatchProgram) or program.seed.device.type != "cuda":
-        return "the prepared cases do not all lie on the device, so that batches come from the host"
+    if program.segment is None:
+        return "patches change their size, or cases are dealt anew, on the way"
+    if program.segment.why_not_captured is not None:
+        return program.segment.why_not_captured
     if step.update.scaler is not None and step.update.scaler.is_enabled():
         return "fp16's gradient scaler changes its mind on the host; use bf16"
     if not getattr(step.update.optimizer, "_step_supports_amp_scaling", False):
@@ -77,7 +82,7 @@ class CapturedStep:
     """
 
     step: TrainStep
-    program: BatchProgram
+    segment: Segment
     always: bool = False
     """Keep a graph that is not faster than the step."""
     engaged: bool = False
@@ -93,10 +98,8 @@ class CapturedStep:
     _loss: Tensor | None = None
 
     def __post_init__(self) -> None:
-        size = self.program.spec.sample.batch_size
-        assert size is not None
-        self._sample = torch.arange(size, device=self.program.seed.device)
-        self._share = torch.ones((), device=self.program.seed.device)
+        self._sample = torch.arange(self.segment.batch_size, device=self.segment.store.device)
+        self._share = torch.ones((), device=self.segment.store.device)
 
     def __call__(self, index: int) -> Tensor:
         """Returns () float32 loss on the device, in memory of its own."""
@@ -121,8 +124,8 @@ class CapturedStep:
         self.step.update.share = None
 
     def _plain(self, index: int) -> Tensor:
-        image, label = self.program(index)
-        return self.step(image, label, index)
+        batch = self.segment(index)
+        return self.step(batch["image"], batch["label"], index)
 
     def _warm(self, index: int) -> Tensor:
         """An ordinary step on the side stream, in the form that is captured."""
@@ -149,25 +152,17 @@ class CapturedStep:
         wrong = self._differs(found, wanted, wanted_state)
         if wrong is not None:
             return self._give_up(wrong, before, index)
-        plain, replayed = self._seconds(lambda: self._warm(index)), self._seconds(graph.replay)
+        # The weights go on meanwhile, and are restored below.
+        arms: dict[str, Callable[[], object]] = {"step": lambda: self._warm(index), "graph": graph.replay}
+        comparison = compared(arms, self.step.device, base="step", seconds=_SECONDS, least=_LEAST)
+        plain, replayed = comparison.median("step"), comparison.median("graph")
         told = f"{1e3 * replayed:.2f} ms as one CUDA graph, batch included, against {1e3 * plain:.2f} ms"
-        if replayed > 0.98 * plain and not self.always:
-            return self._give_up(f"not faster: {told}", before, index)
+        if not self.always and not certainly_faster(comparison, "graph", self.step.device, least=_LEAST):
+            return self._give_up(f"not certainly faster: {told}", before, index)
         self._restore(before)
         graph.replay()
         self._graph, self.engaged, self.why = graph, True, told
         return self._loss.clone()
-
-    def _seconds(self, call: Callable[[], object]) -> float:
-        """The shortest of a few turns; the weights go on meanwhile, and are restored by the caller."""
-        found = []
-        for _ in range(5):
-            self._wait()
-            begin = time.perf_counter()
-            call()
-            self._wait()
-            found.append(time.perf_counter() - begin)
-        return min(found)
 
     def _wait(self) -> None:
         if self.step.device.type == "cuda":
@@ -198,13 +193,12 @@ class CapturedStep:
                 group["lr"].fill_(schedule(index))
 
     def _body(self) -> Tensor:
-        program, update = self.program, self.step.update
+        update = self.step.update
         schedule, update.schedule = update.schedule, None  # set by `_set`, outside the graph
         try:
             with torch.no_grad():
-                drawn = program.drawn(self._sample)
-                image, label = program.render(program.spec, program.tables, drawn)
-            return self.step(image, label, 0)
+                batch = self.segment.rendered(self.segment.drawn(self._sample))
+            return self.step(batch["image"], batch["label"], 0)
         finally:
             update.schedule = schedule
 

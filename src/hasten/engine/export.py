@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import hasten
 from hasten.config.load import from_dict
-from hasten.config.schema import RunConfig
+from hasten.config.settled import PlannedRun, planned_run
 from hasten.engine.weights import load_weights, model_file, read_model
 from hasten.files import replacing, sync_folder
 from hasten.nets.build import build_network, divisor
@@ -61,7 +61,7 @@ def export_weights(
         raise ValueError(f"{out}: exists; choose another --out" + ("" if out.is_dir() else ", or add --force"))
     content = read_model(run)
     where = str(model_file(run))
-    config = from_dict(content["config"], where=where)
+    config = planned_run(from_dict(content["config"], where=where), where)
     network = _network(content, config, where=where)
     difference: float | None = 0.0
     scale = 0.0
@@ -93,7 +93,7 @@ def _format(out: Path, format: str | None) -> Format:
     raise ValueError(f"{out}: its ending names no format; let it end in .safetensors or .onnx, or give --format")
 
 
-def _network(content: dict[str, Any], config: RunConfig, *, where: str) -> nn.Module:
+def _network(content: dict[str, Any], config: PlannedRun, *, where: str) -> nn.Module:
     """The plain network on the CPU, as its class has it: what was done to it for speed is not rebuilt."""
     network = build_network(
         config.network,
@@ -144,7 +144,7 @@ def _safetensors(network: nn.Module, metadata: dict[str, str]) -> bytes:
     return data
 
 
-def _shapes(content: dict[str, Any], config: RunConfig) -> list[tuple[int, ...]]:
+def _shapes(content: dict[str, Any], config: PlannedRun) -> list[tuple[int, ...]]:
     """(B, C, ...) of images that differ in batch and in every side; the first is the one that is traced."""
     channels, dims = len(content["channels"]), content["spatial_dims"]
     unit = divisor(config.network)[-dims:]

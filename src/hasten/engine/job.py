@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import logging
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,36 +17,45 @@ from typing import Any
 import torch
 from torch import nn
 
-from hasten.cache.fingerprint import get_fingerprint
-from hasten.cache.key import cache_dir
+from hasten.augment.run_chain import RunChain, run_chain
+from hasten.cache.fingerprint import find_kept, get_case_set, get_fingerprint
+from hasten.cache.key import Files, cache_dir
 from hasten.cases.listing import first_few
 from hasten.cases.regions import Region, regions_of, with_regions
-from hasten.cases.sources import load_case_set
+from hasten.cases.sources import find_listing
 from hasten.cases.split import split_cases
 from hasten.cases.types import Case, CaseSet
 from hasten.config.check import check_run
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import from_dict, to_dict
-from hasten.config.plan import Decision, make_plan
+from hasten.config.plan import Decision
+from hasten.config.plan import make_plan as decided
 from hasten.config.schema import RunConfig, Triple
+from hasten.config.settled import PlannedRun
 from hasten.distribute.world import World
 from hasten.engine.foreground import sampled_warnings
 from hasten.engine.infer import Inference
+from hasten.engine.measure import variant_of
 from hasten.engine.shortage import memory_mistakes
 from hasten.nets.build import Loss, build_loss, build_network, divisor, network_mistake
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """A run whose data are known and whose configuration is full but for what is measured."""
+    """A run whose data are known and whose plan is made."""
 
-    config: RunConfig
+    config: PlannedRun
     decisions: dict[str, Decision]
     fingerprint: Fingerprint
     case_set: CaseSet
     train: tuple[Case, ...]
     validation: tuple[Case, ...]
     device: torch.device
+    augmentation: RunChain
+    """For full patches."""
+    files: Files | None = None
     warnings: tuple[str, ...] = ()
     """About the labels; of the prepared cases, once there are some."""
     foreground: dict[str, float] = field(default_factory=dict)
@@ -83,11 +94,22 @@ def with_train(planned: Planned, **settled: Any) -> Planned:
     return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=train))
 
 
-def plan_run(config: RunConfig, plan: Path | None = None, *, world: World | None = None) -> Planned:
+def make_plan(config: RunConfig) -> dict[str, Any]:
+    """The plan for a configuration: fingerprint, and each decision with its reason. Nothing is trained or written."""
+    planned = plan_run(config)
+    for warning in planned.warnings:
+        log.warning("%s", warning)
+    return plan_to_dict(planned)
+
+
+def plan_run(
+    config: RunConfig, plan: Path | None = None, *, world: World | None = None, device: torch.device | None = None
+) -> Planned:
     """Read what the source declares, split it, take its fingerprint and settle the plan.
 
     `plan`: a plan.json whose (perhaps edited) decisions are taken where the configuration leaves a field open.
-    Raises ValueError for anything wrong with the source, the split or the plan.
+    device: what `pick_device` gave for this run, if that is known. Raises ValueError for anything wrong with the
+    source, the split or the plan.
     """
     if not config.data.source:
         raise ValueError("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
@@ -95,22 +117,26 @@ def plan_run(config: RunConfig, plan: Path | None = None, *, world: World | None
         config = with_plan(config, plan)
     _raise(check_run(config))
     remote_dir = cache_dir(config.cache) / "remote"
-    case_set = load_case_set(config.data.source, config.data.spatial_dims, remote_dir=remote_dir)
-    case_set = with_regions(case_set, config.data)
+    listing = find_listing(config.data.source, remote_dir=remote_dir)
+    kept = find_kept(listing, config.cache)
+    case_set = with_regions(get_case_set(listing, config.data.spatial_dims, kept), config.data)
     if case_set.regions and config.loss.include_background:
         raise ValueError(
             "loss.include_background: there is no background among regions, each of which is told from all else; "
             "set it to false, or set data.regions={} to learn the plain classes"
         )
     train, validation = split_cases(case_set, config.data.split)
-    device = pick_device(config.train.device, world)
-    fingerprint = get_fingerprint(case_set, config.cache)
-    full, decisions = make_plan(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
+    device = device or pick_device(config.train.device, world)
+    fingerprint = get_fingerprint(case_set, kept)
+    full, decisions = decided(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or _check_network(full, case_set.spatial_dims))
     _raise(memory_mistakes(
         full, fingerprint, num_outputs=len(case_set.regions or case_set.labels), device=device,
         num_ranks=world.size if world is not None else 1,
     ))  # fmt: skip
+    augmentation = augmentation_of(full, fingerprint)
+    if augmentation.digest:
+        full = dataclasses.replace(full, augment=dataclasses.replace(full.augment, digest=augmentation.digest))
     return Planned(
         config=full,
         decisions=decisions,
@@ -119,8 +145,23 @@ def plan_run(config: RunConfig, plan: Path | None = None, *, world: World | None
         train=train,
         validation=validation,
         device=device,
+        augmentation=augmentation,
+        files=kept.files,
         warnings=(*left_out(case_set, train, validation), *sampled_warnings(fingerprint)),
     )
+
+
+def augmentation_of(config: PlannedRun, fingerprint: Fingerprint) -> RunChain:
+    """The chain of a run with full patches. Raises ValueError for one that can't be, before cases are prepared."""
+    spacing = config.prepare.spacing
+    if not spacing or not all(spacing):
+        columns = zip(*fingerprint.spacings, strict=True)
+        depth, height, width = (sorted(column)[len(column) // 2] for column in columns)
+        spacing = (depth, height, width)
+    return run_chain(
+        config.augment, config.sample, patch=config.sample.patch, spatial_dims=fingerprint.spatial_dims,
+        num_channels=len(fingerprint.channels), spacing=spacing,
+    )  # fmt: skip
 
 
 def left_out(case_set: CaseSet, train: Sequence[Case], validation: Sequence[Case]) -> tuple[str, ...]:
@@ -188,11 +229,9 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
     return device
 
 
-def _check_network(config: RunConfig, spatial_dims: int) -> list[str]:
+def _check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
     """A network that can't be built, or patches that it can't take."""
     unit, sample, infer = divisor(config.network), config.sample.patch, config.infer.patch
-    assert sample is not None
-    assert infer is not None
     # An inference patch that follows the training patch is not a second mistake.
     patches = {"sample.patch": sample} if infer == sample else {"sample.patch": sample, "infer.patch": infer}
     if spatial_dims == 2:
@@ -223,14 +262,24 @@ def _patch_mistake(name: str, patch: Triple, unit: Triple, norm: str) -> str | N
 
 
 def plan_to_dict(planned: Planned) -> dict[str, Any]:
-    """The plan file: fingerprint, decisions and warnings."""
+    """The plan file: fingerprint, decisions, warnings and what the augmentation does."""
     return {
         "warnings": list(planned.warnings),
-        "fingerprint": dataclasses.asdict(planned.fingerprint),
+        "fingerprint": {
+            **{each.name: getattr(planned.fingerprint, each.name) for each in dataclasses.fields(planned.fingerprint)},
+            "shapes": _counted(planned.fingerprint.shapes),
+            "spacings": _counted(planned.fingerprint.spacings),
+        },
         "decisions": {
             name: {"value": decision.value, "reason": decision.reason} for name, decision in planned.decisions.items()
         },
+        "augmentation": [dataclasses.asdict(step) for step in planned.augmentation.steps],
     }
+
+
+def _counted(rows: Iterable[tuple[float, ...]]) -> list[dict[str, Any]]:
+    """Each different value, and of how many cases it is."""
+    return [{"value": value, "cases": count} for value, count in Counter(rows).most_common()]
 
 
 def build_net(planned: Planned) -> nn.Module:
@@ -245,12 +294,11 @@ def build_net(planned: Planned) -> nn.Module:
     return network.to(planned.device)
 
 
-def inference_of(config: RunConfig, *, spatial_dims: int, device: torch.device, overlapping: bool = False) -> Inference:
-    """How a full configuration applies its network to volumes. overlapping: its outputs are regions."""
-    train, infer = config.train, config.infer
-    assert infer.patch is not None
-    assert train.precision is not None
-    assert train.channels_last is not None
+def inference_of(
+    config: PlannedRun, *, spatial_dims: int, device: torch.device, overlapping: bool = False
+) -> Inference:
+    """How a run applies its network to volumes. overlapping: its outputs are regions."""
+    infer, variant = config.infer, variant_of(config.train)
     return Inference(
         patch=infer.patch,
         divisor=divisor(config.network),
@@ -261,8 +309,8 @@ def inference_of(config: RunConfig, *, spatial_dims: int, device: torch.device, 
         flip_axes=infer.flip_axes,
         sums=infer.sums,
         sums_on_host=infer.sums_on_host,
-        precision=train.precision,
-        channels_last=train.channels_last,
+        precision=variant.precision,
+        channels_last=variant.channels_last,
         spatial_dims=spatial_dims,
         device=device,
         overlapping=overlapping,

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 from ignite.engine import Engine, Events
-from torch import Tensor, nn
+from torch import nn
 
+from hasten.augment.chain import Batch
 from hasten.distribute.agree import from_first
 from hasten.distribute.balance import balance_sentence, in_order, partition
 from hasten.distribute.launch.faults import faults_of
@@ -24,11 +25,11 @@ from hasten.engine.async_validate import AsyncValidation, Validated
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoints import Checkpoints
 from hasten.engine.collect import collected_between_steps
+from hasten.engine.components import RunComponents
 from hasten.engine.measure import Engaged
 from hasten.engine.metric import Dice
 from hasten.engine.observed import Observed
 from hasten.engine.outcome import Best, Outcome, best_on_disk, model_content
-from hasten.engine.parts import Parts
 from hasten.engine.ranks import RankLog, mean_over_ranks, random_states, take_up_random
 from hasten.engine.saver import Saver
 from hasten.engine.state import restore_state, training_state
@@ -36,8 +37,7 @@ from hasten.engine.stop import StopRequest
 from hasten.engine.time_limit import limit_of
 from hasten.engine.train_log import TrainLog
 from hasten.engine.validate import validate, validation_costs
-from hasten.feed.rounds import RoundedProgram
-from hasten.feed.staged import StagedProgram, feed_of
+from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, RANKS, read_jsonl, write_jsonl
@@ -57,7 +57,7 @@ class Loop:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: RunComponents,
         out: Path,
         clock: Clock,
         progress: Progress | None,
@@ -70,9 +70,9 @@ class Loop:
         self.parts, self.out, self.clock, self.progress = parts, out, clock, progress
         self.first, self.elapsed = first, elapsed
         self.train = parts.planned.config.train
-        self.steps = self.train.steps or 0
-        self.batch_size = parts.planned.config.sample.batch_size or 1
-        self.feed = feed_of(parts.program, device=parts.planned.device, first=first, last=self.steps)
+        self.steps = self.train.steps
+        self.batch_size = parts.planned.config.sample.batch_size
+        self.feed = Feed(parts.program, first=first, last=self.steps)
         self.done = first
         self.strategy, self.world = parts.step.strategy, parts.step.strategy.world
         shared, several = parts.planned.config.distribute, self.world.size > 1
@@ -83,7 +83,7 @@ class Loop:
         self.log = TrainLog(
             self.observed.record if self.world.first else None,
             lambda: self.feed.wait_seconds,
-            self._samples,
+            parts.program.samples,
             first=first,
             shared=partial(mean_over_ranks, strategy=self.strategy),
         )
@@ -142,7 +142,7 @@ class Loop:
 
     def _outcome(self, step: int) -> Outcome:
         trained = self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
-        done = self._samples(self.first, step)
+        done = self.parts.program.samples(self.first, step)
         return Outcome(
             status=self.status,
             step=step,
@@ -157,14 +157,7 @@ class Loop:
             validate_beside=self.beside.seconds if self.beside is not None else 0.0,
         )
 
-    def _samples(self, first: int, last: int) -> int:
-        """Patches in the steps from 0-based `first` up to `last`, which is not counted."""
-        program = self.parts.program
-        if isinstance(program, StagedProgram | RoundedProgram):
-            return program.samples(first, last)
-        return (last - first) * self.batch_size
-
-    def _batches(self) -> Iterable[tuple[Tensor, Tensor] | None]:
+    def _batches(self) -> Iterable[Batch | None]:
         """A captured step makes its batches itself."""
         return self.feed if self.parts.captured is None else [None] * (self.steps - self.first)
 
@@ -186,14 +179,14 @@ class Loop:
 
     # A step, and what may follow it
 
-    def _step(self, engine: Engine, batch: tuple[Tensor, Tensor] | None) -> None:
+    def _step(self, engine: Engine, batch: Batch | None) -> None:
         index = engine.state.iteration - 1
         with self.clock.span("train"):
             if batch is None:
                 assert self.parts.captured is not None
                 loss = self.parts.captured(index)
             else:
-                loss = self.parts.step(*batch, index)
+                loss = self.parts.step(batch["image"], batch["label"], index)
             self.log.losses.append(loss)
 
     def _after_step(self, engine: Engine) -> None:
@@ -216,7 +209,7 @@ class Loop:
             self.beside.poll()
         self.limit.after_step(step, self._trained_s())
         paced, ends = self.parts.paced, self.limit.over or self.parts.paced.done(step)
-        if ends or paced.reaches(step, self.train.validate_every or self.steps):
+        if ends or paced.reaches(step, self.train.validate_every):
             self._validate(step, ends=ends)
         self.asked = self.stop.agreed()
         if self.status == "finished":
@@ -225,7 +218,7 @@ class Loop:
             elif ends and step < self.steps:
                 self.status = "time_up"
         stops = ends or self.status != "finished"
-        if stops or paced.reaches(step, self.train.checkpoint_every or self.steps):
+        if stops or paced.reaches(step, self.train.checkpoint_every):
             self._save_last(step)
         if stops:
             engine.terminate()

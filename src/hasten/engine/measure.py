@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.cache.key import digest
+from hasten.config.schema import TrainConfig
 from hasten.engine.precision import autocast, autotuned, tensor_cores
 from hasten.engine.step import memory_format, shaped
 from hasten.nets.blocks import compile_blocks
@@ -34,6 +35,8 @@ MEASURE_S = 30.0
 """Seconds after which no further round of a measurement is begun."""
 _LEAST = 0.03
 """A smaller gain is none."""
+_LEAST_BUSY = 0.25
+"""The same where other programs take the processor: what they add can't be told from a smaller one."""
 _HOPELESS = 1.5
 """A variant that takes so many times the fastest one's seconds is not timed again."""
 _RULES = 3
@@ -61,6 +64,13 @@ class Variant:
         return f"{self.precision}{' channels-last' if self.channels_last else ''}"
 
 
+def variant_of(train: TrainConfig) -> Variant:
+    """Of a run where both are settled: set, or measured."""
+    assert train.precision is not None
+    assert train.channels_last is not None
+    return Variant(precision=train.precision, channels_last=train.channels_last)
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Median seconds of one forward and backward pass per variant, fastest first."""
@@ -70,6 +80,8 @@ class Measured:
     """The one with the largest gain over the first that was allowed, or that one where no gain is certain."""
     excluded: tuple[str, ...] = ()
     """Variants whose loss or gradient was not that of the first one."""
+    others: float = 0.0
+    """Cores that other programs used meanwhile, where that makes the times doubtful."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,9 +127,9 @@ def fastest_variant(
 
     A variant is out if, in any pass, its loss differs from that of the first one, the reference, by more than 2 %, or
     its gradient norm by more than 20 %. One is chosen over the reference only if the whole interval of its gain says
-    that it is faster. The result is kept in `memory` under the machine, the network and the shape, so that the next run
-    measures nothing, unless other programs made it doubtful. The network and torch's random state are left as they
-    were.
+    that it is faster, on a busy machine by a quarter at least. The result is kept in `memory` under the machine, the
+    network and the shape, so that the next run measures nothing, unless other programs made it doubtful. The network
+    and torch's random state are left as they were.
     """
     sizes = [str(tuple(parameter.shape)) for parameter in network.parameters()]
     names = [str(variant) for variant in allowed]
@@ -139,15 +151,18 @@ def fastest_variant(
             return Measured({names[0]: once}, allowed[0])
     timed = {name: _recorded(call, traces[name]) for name, call in calls.items()}
     with random_state_kept(probe.device):
-        comparison = _compare(timed, probe.device, base=names[0], seconds=seconds, hopeless=_HOPELESS)
+        comparison = compared(timed, probe.device, base=names[0], seconds=seconds, hopeless=_HOPELESS)
     reference = traces[names[0]][0]
     sound = [name for name in names if name == names[0] or all(agrees(trace, reference) for trace in traces[name])]
     medians = dict(sorted(((name, comparison.median(name)) for name in sound), key=lambda item: item[1]))
-    faster = [arm for arm in comparison.arms.values() if arm.arm in sound and arm.low > 1 + _LEAST]
+    busy = doubtful(comparison, probe.device)
+    least = _LEAST_BUSY if busy else _LEAST
+    faster = [arm for arm in comparison.arms.values() if arm.arm in sound and arm.low > 1 + least]
     best = max(faster, key=lambda arm: arm.gain).arm if faster else names[0]
     variant = next(variant for variant in allowed if str(variant) == best)
-    measured = Measured(medians, variant, tuple(name for name in names if name not in sound))
-    if _doubtful(comparison, probe.device) or len(comparison.seconds[best]) < _ROUNDS[0]:
+    others = comparison.others if busy else 0.0
+    measured = Measured(medians, variant, tuple(name for name in names if name not in sound), others)
+    if busy or len(comparison.seconds[best]) < _ROUNDS[0]:
         return measured
     try:
         memory.mkdir(parents=True, exist_ok=True)
@@ -159,25 +174,38 @@ def fastest_variant(
     return measured
 
 
-def _compare(
-    calls: Mapping[str, Callable[[], object]], device: torch.device, *, base: str, seconds: float, hopeless: float
+def compared(
+    calls: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    *,
+    base: str,
+    seconds: float,
+    hopeless: float = math.inf,
+    least: float = _LEAST,
 ) -> Comparison:
+    """Calls timed in turns, as every switch of a run is decided: five rounds at least, an interval, the load."""
     sync = partial(torch.cuda.synchronize, device) if device.type == "cuda" else None
     return compare(
         calls,
         base=base,
         sync=sync,
         rounds=_ROUNDS,
-        least=_LEAST,
+        least=least,
         seconds=seconds,
         hopeless=hopeless,
         clock=time.perf_counter,
     )
 
 
-def _doubtful(comparison: Comparison, device: torch.device) -> bool:
+def doubtful(comparison: Comparison, device: torch.device) -> bool:
     """Whether other programs took so much of the processor that times on it can't be believed."""
     return device.type == "cpu" and comparison.busy
+
+
+def certainly_faster(comparison: Comparison, arm: str, device: torch.device, *, least: float = _LEAST) -> bool:
+    """Whether enough rounds on a machine that was quiet enough say that the arm is faster than the base."""
+    enough = len(comparison.seconds[arm]) >= _ROUNDS[0]
+    return enough and comparison.arms[arm].low > 1 + least and not doubtful(comparison, device)
 
 
 def _remembered(path: Path, allowed: list[Variant]) -> Measured | None:
@@ -220,15 +248,14 @@ def faster_compiled(
             log.warning("the network runs uncompiled: %s", reason)
             return network, Engaged(False, f"torch.compile failed: {reason}")
         spent = time.perf_counter() - begin
-        comparison = _compare(calls, probe.device, base="eager", seconds=MEASURE_S, hopeless=math.inf)
+        comparison = compared(calls, probe.device, base="eager", seconds=MEASURE_S)
     eager, fused = (1e3 * comparison.median(name) for name in ("eager", "compiled"))
     gain = comparison.arms["compiled"]
     figures = f"{fused:.0f} ms against {eager:.0f} ms eager ({gain}), compiled in {spent:.0f} s"
     if not agrees(traces["compiled"], traces["eager"]):
         found, wanted = ("loss {:.4g} and gradient norm {:.4g}".format(*traces[name]) for name in ("compiled", "eager"))
         return network, Engaged(False, f"compiled it gives {found}, eager {wanted}")
-    enough = len(comparison.seconds["compiled"]) >= _ROUNDS[0]
-    certain = enough and gain.low > 1 + _LEAST and not _doubtful(comparison, probe.device)
+    certain = certainly_faster(comparison, "compiled", probe.device)
     if not always and not certain:
         return network, Engaged(False, f"not certainly faster: {figures}")
     return _compiled(network, blocks=blocks), Engaged(True, figures)
@@ -274,5 +301,7 @@ def explain(measured: Measured) -> str:
     chosen, first = str(measured.variant), next(iter(measured.seconds))
     what = f"{chosen} was fastest" if chosen == first else f"nothing was certainly faster than {chosen}"
     ranked = ", ".join(f"{name} {1e3 * value:.0f} ms" for name, value in measured.seconds.items())
+    busy = f"; other programs used {measured.others:.1f} cores meanwhile, so that this holds for this run alone"
+    ranked += busy if measured.others else ""
     out = f"; out for another loss or gradient: {', '.join(measured.excluded)}" if measured.excluded else ""
     return f"{what}; measured here, forward and backward of a small batch: {ranked}{out}"

@@ -21,6 +21,7 @@ from hasten.cases.regions import Region, paint, resolve_regions
 from hasten.cases.types import Case, Volume
 from hasten.config.load import from_dict
 from hasten.config.schema import PrepareConfig, RunConfig
+from hasten.config.settled import planned_run, undecided
 from hasten.engine.foreground import foreground_size, size_warning
 from hasten.engine.infer import Inference, infer_labels
 from hasten.engine.inputs import find_cases, listing
@@ -37,9 +38,8 @@ log = logging.getLogger(__name__)
 
 Tick = Callable[[int, int, Path], None]
 """Called with (cases done, cases in all, label map written) after each case."""
-_SETTLED = ("prepare.spacing", "prepare.intensity", "prepare.crop_foreground", "network.channels", "network.strides",
-            "infer.patch", "train.precision", "train.channels_last")  # fmt: skip
-"""Settings of a trained model that a plan or a measurement has decided."""
+_SETTLED = ("prepare.spacing", "prepare.intensity", "prepare.crop_foreground", "train.precision", "train.channels_last")
+"""Further settings of a trained model that a plan or a measurement has decided."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,10 +122,11 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto") -> 
     """The network of a best.pt's content, ready to predict. `where` names it in errors. Raises ValueError."""
     # A device goes through the configuration, which knows what may stand there.
     tree = {**content["config"], "train": {**content["config"]["train"], "device": device}}
-    config = _on_device(from_dict(tree, where=where))
-    unset = [name for name in _SETTLED if attrgetter(name)(config) is None]
+    given = _on_device(from_dict(tree, where=where))
+    unset = [*undecided(given), *(name for name in _SETTLED if attrgetter(name)(given) is None)]
     if unset:
         raise ValueError(f"{where}: is no model as Hasten writes it, as its config leaves open {', '.join(unset)}")
+    config = planned_run(given)
     target, dims = torch.device(config.train.device), content["spatial_dims"]
     labels = {int(value): name for value, name in content["labels"].items()}
     regions = resolve_regions(

@@ -22,7 +22,6 @@ def rank_mistakes(planned: Planned, strategy: Strategy) -> list[str]:
     config, world = planned.config, strategy.world
     found = strategy.mistakes(config)
     size, parts = share_of(planned, strategy).size, config.distribute.parts
-    assert config.sample.batch_size is not None
     if parts or size > 1:
         dealt = parts_mistake(len(planned.train), parts, config.sample.batch_size, config.train.accumulate, size)
         found += [dealt] if dealt else []

@@ -10,6 +10,7 @@ from typing import Any
 from hasten.cases.place import same_source
 from hasten.config.resume import RUN_RULES, Changes, Rules, changes_of, describe, rule_of, text_of, with_settled
 from hasten.config.schema import RunConfig
+from hasten.config.settled import PlannedRun, planned_run, undecided
 from hasten.observe.rundir import METRICS_JSONL, append_jsonl
 from hasten.optim.build import build_schedule
 
@@ -21,10 +22,17 @@ def resumed_settings(before: RunConfig, config: RunConfig) -> tuple[RunConfig, C
 
     Raises ValueError for changes that can't be.
     """
+    if config.augment.chain != before.augment.chain:  # the digest is that of the chain before
+        own = config.augment.digest if config.augment.digest != before.augment.digest else None
+        before, config = _with_digest(before, own), _with_digest(config, own)
     config = with_settled(before, config, RUN_RULES)
     if same_source(before.data.source, config.data.source):
         before = dataclasses.replace(before, data=dataclasses.replace(before.data, source=config.data.source))
     return config, changes_of(before, config, RUN_RULES)
+
+
+def _with_digest(config: RunConfig, digest: str | None) -> RunConfig:
+    return dataclasses.replace(config, augment=dataclasses.replace(config.augment, digest=digest))
 
 
 def require_use(out: Path, changes: Changes, rules: Rules, more: str) -> None:
@@ -48,15 +56,15 @@ def tell_changes(out: Path, step: int, changes: Changes, rules: Rules) -> None:
     append_jsonl(out / METRICS_JSONL, {"kind": "resumed", "step": step, "changed": changes})
 
 
-def tell_rate(out: Path, step: int, position: float, before: RunConfig, config: RunConfig) -> None:
-    """Say what becomes of the learning rate at `step`, if anything. config: full; before: as run.yaml has it.
+def tell_rate(out: Path, step: int, position: float, before: RunConfig, config: PlannedRun) -> None:
+    """Say what becomes of the learning rate at `step`, if anything. before: as run.yaml has it.
 
     position: of the step in the schedule.
     """
-    if before.train.learning_rate is None:  # of a file that somebody edited
+    if undecided(before):  # of a file that somebody edited
         return
     schedules = (
-        build_schedule(each.train, each.train.steps or 1, each.sample.batch_size or 1) for each in (before, config)
+        build_schedule(each.train, each.train.steps, each.sample.batch_size) for each in (planned_run(before), config)
     )
     was, now = (schedule(position) for schedule in schedules)
     if was != now:

@@ -10,6 +10,8 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hasten.cache.bus_error import bus_error_explained
 from hasten.config.load import dump_run, load_run
 from hasten.config.resume import RUN_RULES, Changes
@@ -20,16 +22,16 @@ from hasten.distribute.group import joined
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import detect_world
 from hasten.engine.checkpoints import Checkpoints, Found
-from hasten.engine.job import pick_device, plan_run, plan_to_dict
+from hasten.engine.components import RunComponents
+from hasten.engine.compose import prepare_run
+from hasten.engine.job import pick_device, plan_to_dict
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
 from hasten.engine.outcome import Outcome
-from hasten.engine.parts import Parts
 from hasten.engine.ranks import seed_rank
 from hasten.engine.resume import complete_summary, resumed_settings, tell_changes, tell_rate
 from hasten.engine.stop import Stopped
 from hasten.engine.summary import write_examples, write_summary
-from hasten.engine.together import put_together
 from hasten.observe.clock import Clock
 from hasten.observe.env import environment
 from hasten.observe.lock import run_lock
@@ -47,14 +49,6 @@ from hasten.observe.rundir import (
 from hasten.observe.trackers import check_trackers
 
 log = logging.getLogger(__name__)
-
-
-def make_plan(config: RunConfig) -> dict[str, Any]:
-    """The plan for a configuration: fingerprint, and each decision with its reason. Nothing is trained or written."""
-    planned = plan_run(config)
-    for warning in planned.warnings:
-        log.warning("%s", warning)
-    return plan_to_dict(planned)
 
 
 def train(
@@ -80,14 +74,15 @@ def train(
     if missing:
         raise ValueError("\n".join(missing))
     clock, world = Clock(started), detect_world()
-    with joined(world, config.distribute, pick_device(config.train.device, world)):
+    device = pick_device(config.train.device, world)
+    with joined(world, config.distribute, device):
         strategy = build_strategy(config.distribute, world)
         try:
             with ExitStack() as stack:
                 lock = run_lock(Path(out), resume=resume, patient=world.restarts > 0)
                 on_all(world, lambda: stack.enter_context(lock) if world.first else None)
                 path = Path(plan) if plan is not None else None
-                return _train(config, Path(out), path, resume, progress, strategy, clock, reserve_s)
+                return _train(config, Path(out), path, resume, progress, strategy, device, clock, reserve_s)
         finally:
             strategy.close()
 
@@ -99,6 +94,7 @@ def _train(
     resume: bool,
     progress: Progress | None,
     strategy: Strategy,
+    device: torch.device,
     clock: Clock,
     reserve_s: float,
 ) -> dict[str, Any]:
@@ -114,7 +110,7 @@ def _train(
             return done
     on_all(world, lambda: create_run_dir(out, resume=resume) if world.first else None)
     try:
-        parts = put_together(config, plan, clock, strategy)
+        parts = prepare_run(config, plan, clock, strategy, device)
         if resume:
             _keep_reasons(out, parts)
         # Before anything is written: a damaged checkpoint must leave the run as it was.
@@ -158,7 +154,7 @@ def _conclude(out: Path, loop: Loop, clock: Clock, outcome: Outcome, *, import_s
 
 
 def _make_loop(
-    out: Path, parts: Parts, clock: Clock, progress: Progress | None, *, resume: bool, reserve_s: float
+    out: Path, parts: RunComponents, clock: Clock, progress: Progress | None, *, resume: bool, reserve_s: float
 ) -> Loop:
     """The loop, at step 0 or where last.pt left it. Raises ValueError if that file is damaged or of other settings."""
     strategy, seed = parts.step.strategy, parts.planned.config.train.seed
@@ -171,7 +167,7 @@ def _make_loop(
     state = found.content
 
     def restored() -> Loop:
-        steps = parts.planned.config.train.steps or 0
+        steps = parts.planned.config.train.steps
         if steps < found.step:
             raise ValueError(f"train.steps={steps}: the run in {out} has done {found.step} steps; give as many or more")
         try:
@@ -220,7 +216,7 @@ def _complete(out: Path, config: RunConfig) -> dict[str, Any] | None:
     return summary if through or (status == "target_reached" and target == config.train.target) else None
 
 
-def _keep_reasons(out: Path, parts: Parts) -> None:
+def _keep_reasons(out: Path, parts: RunComponents) -> None:
     """On resuming, a switch is on because run.yaml says so; what was measured when the run began says more."""
     try:
         before = json.loads((out / PLAN_JSON).read_text())["engaged"]
@@ -232,7 +228,7 @@ def _keep_reasons(out: Path, parts: Parts) -> None:
             parts.engaged[name] = kept[name]
 
 
-def _write_records(out: Path, parts: Parts, *, resume: bool) -> None:
+def _write_records(out: Path, parts: RunComponents, *, resume: bool) -> None:
     # First, and in one rename: without it a run that is killed can be neither resumed nor begun again.
     temporary = out / f".{RUN_YAML}"
     temporary.write_text(dump_run(parts.planned.config))

@@ -9,7 +9,7 @@ import psutil
 import torch
 
 from hasten.config.fingerprint import Fingerprint
-from hasten.config.schema import RunConfig
+from hasten.config.settled import PlannedRun
 from hasten.config.size import size_text
 
 _TOLD = (
@@ -32,9 +32,9 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def memory_mistakes(
-    config: RunConfig, fingerprint: Fingerprint, *, num_outputs: int, device: torch.device, num_ranks: int = 1
+    config: PlannedRun, fingerprint: Fingerprint, *, num_outputs: int, device: torch.device, num_ranks: int = 1
 ) -> list[str]:
-    """Sizes in a full configuration that no step could hold in all the memory of `device`, with what would fit.
+    """Sizes that no step could hold in all the memory of `device`, with what would fit.
 
     And spacings at which a case does not fit into host memory while it is prepared.
 
@@ -43,10 +43,6 @@ def memory_mistakes(
     """
     patch, window, batch_size = config.sample.patch, config.infer.patch, config.sample.batch_size
     channels = config.network.channels
-    assert patch is not None
-    assert window is not None
-    assert batch_size is not None
-    assert channels is not None
     num_channels, total = len(fingerprint.channels), _total_memory(device)
     has = f"{device} has {size_text(total)}"
     voxels = f"use {total // (4 * num_channels + 1)} voxels at most, and fewer with what a step needs besides"
@@ -78,7 +74,7 @@ def memory_mistakes(
     return mistakes
 
 
-def _largest_case(config: RunConfig, fingerprint: Fingerprint) -> float:
+def _largest_case(config: PlannedRun, fingerprint: Fingerprint) -> float:
     """Voxels of the largest prepared case, or a part of them where its surroundings may be cropped before."""
     spacing = config.prepare.spacing or (0.0, 0.0, 0.0)
     voxels = max(

@@ -23,7 +23,7 @@ def memory_format(spatial_dims: int, channels_last: bool) -> torch.memory_format
 
 
 def shaped(image: Tensor, spatial_dims: int, layout: torch.memory_format) -> Tensor:
-    """(B, C, D, H, W) as the network takes it: D squeezed away in 2-D, in the chosen memory format."""
+    """(B, C, D, H, W) as a network takes it: D squeezed away in 2-D, in the chosen memory format."""
     return (image if spatial_dims == 3 else image[:, :, 0]).contiguous(memory_format=layout)
 
 
@@ -46,7 +46,7 @@ class TrainStep:
     """How ranks share the step; a batch is then this rank's share of one."""
 
     def __call__(self, image: Tensor, label: Tensor, index: int) -> Tensor:
-        """image: (B, C, D, H, W) float32; label: (B, 1, D, H, W) uint8; index: 0-based step.
+        """image: (B, C, *S) float32; label: (B, 1, *S) uint8; index: 0-based step.
 
         Returns () float32 on the device: the mean over the pieces, each weighted by its samples.
         """
@@ -61,15 +61,13 @@ class TrainStep:
     @Range(FORWARD)
     def forward(self, image: Tensor, label: Tensor) -> Tensor:
         """() float32 loss of a piece, with its graph. image, label: as `__call__` takes them."""
-        image, label = self.shaped(image, label)
         with self.autocast():
-            output = self.network(image)
+            output = self.network(self.shaped(image))
         return self.loss(output, label)
 
-    def shaped(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        """As network and loss take them: 2-D squeezed, the image in the memory format of the weights."""
-        image = shaped(image, self.spatial_dims, memory_format(self.spatial_dims, self.channels_last))
-        return image, label if self.spatial_dims == 3 else label[:, :, 0]
+    def shaped(self, image: Tensor) -> Tensor:
+        """In the memory format of the weights."""
+        return image.contiguous(memory_format=memory_format(self.spatial_dims, self.channels_last))
 
     def autocast(self) -> AbstractContextManager:
         """The precision of the network's forward pass."""

@@ -14,11 +14,11 @@ from torch import nn
 
 from hasten.cases.regions import paint
 from hasten.engine.checkpoint import read_checkpoint
+from hasten.engine.components import RunComponents
 from hasten.engine.infer import infer_labels
 from hasten.engine.measure import Engaged
 from hasten.engine.metric import Metric, counts_of, dice_of
 from hasten.engine.outcome import Outcome
-from hasten.engine.parts import Parts
 from hasten.observe.clock import Clock
 from hasten.observe.env import environment
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, SUMMARY_JSON, read_jsonl, write_json
@@ -29,7 +29,9 @@ EXAMPLES = "examples.npz"
 EXAMPLE_CASES = 3
 
 
-def write_summary(out: Path, parts: Parts, clock: Clock, outcome: Outcome, *, import_seconds: float) -> dict[str, Any]:
+def write_summary(
+    out: Path, parts: RunComponents, clock: Clock, outcome: Outcome, *, import_seconds: float
+) -> dict[str, Any]:
     """Write summary.json. Its seconds do not overlap and are those of this process; `total` includes the rest of it."""
     spans = clock.seconds
     seconds = {
@@ -84,7 +86,7 @@ def _times(out: Path, metric: Metric) -> dict[str, float]:
     return found
 
 
-def write_examples(out: Path, parts: Parts, outcome: Outcome, network: nn.Module) -> None:
+def write_examples(out: Path, parts: RunComponents, outcome: Outcome, network: nn.Module) -> None:
     """Slices of the worst, the median and the best validation case, predicted by the best weights (examples.npz).
 
     network: a whole one, which is left with these weights.

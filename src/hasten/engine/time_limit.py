@@ -14,7 +14,7 @@ import torch
 
 from hasten.distribute.agree import from_first
 from hasten.distribute.world import World
-from hasten.engine.parts import Parts
+from hasten.engine.components import RunComponents
 from hasten.engine.summary import EXAMPLE_CASES
 from hasten.engine.validate import expected_seconds
 from hasten.observe.clock import Clock
@@ -149,7 +149,7 @@ class TimeLimit:
         return self.left_s > self.closing_s
 
 
-def limit_of(parts: Parts, time_s: Callable[[], float], reserve_s: float) -> TimeLimit:
+def limit_of(parts: RunComponents, time_s: Callable[[], float], reserve_s: float) -> TimeLimit:
     """The time limit of a run. time_s, reserve_s: as in `TimeLimit`."""
     train, strategy = parts.planned.config.train, parts.step.strategy
     limited = train.max_seconds is not None
@@ -157,7 +157,7 @@ def limit_of(parts: Parts, time_s: Callable[[], float], reserve_s: float) -> Tim
         seconds=train.max_seconds,
         time_s=time_s,
         paced=parts.paced,
-        validate_every=train.validate_every or parts.paced.steps,
+        validate_every=train.validate_every,
         validation_s=expected_seconds(parts, strategy.whole(parts.validated)) if limited else 0.0,
         repeated=min(1.0, EXAMPLE_CASES / len(parts.planned.validation)),
         reserve_s=reserve_s,

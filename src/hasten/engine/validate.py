@@ -12,16 +12,16 @@ from torch import nn
 from hasten.config.schema import Triple
 from hasten.distribute.balance import case_costs, validation_share
 from hasten.engine.blend import window_starts
+from hasten.engine.components import RunComponents
 from hasten.engine.infer import Inference, infer_labels, padded_size
 from hasten.engine.metric import Dice, counts_of, dice_of
 from hasten.engine.metrics.gather import counts_over_ranks
-from hasten.engine.parts import Parts
 from hasten.observe.ranges import VALIDATION, Range
 
 
 @Range(VALIDATION)
 def validate(
-    parts: Parts,
+    parts: RunComponents,
     network: nn.Module,
     seconds: list[float] | None = None,
     *,
@@ -65,7 +65,7 @@ def validate(
     return dice_of(total, planned.class_names)
 
 
-def expected_seconds(parts: Parts, network: nn.Module) -> float:
+def expected_seconds(parts: RunComponents, network: nn.Module) -> float:
     """Seconds that a validation will take, by the time of its smallest case. network: as `validate` takes it."""
     arena, world = parts.arena, parts.step.strategy.world
     cases = arena.index(tuple(case.id for case in parts.planned.validation))
@@ -89,7 +89,7 @@ def _voxels(how: Inference, shape: Triple) -> int:
     return prod(size) if prod(size) <= how.whole_up_to else prod(windows) * prod(how.patch)
 
 
-def validation_costs(parts: Parts, seconds: Sequence[float] = ()) -> list[float]:
+def validation_costs(parts: RunComponents, seconds: Sequence[float] = ()) -> list[float]:
     """Of each validation case, in their order. seconds: as `validate` tells them; none for voxels."""
     arena = parts.arena
     cases = arena.index(tuple(case.id for case in parts.planned.validation))

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from hasten.augment.make_program import cases_of_arena, make_program
+from hasten.augment.presets import default_chain
 from hasten.cache.dataset import ChainDataset
 from hasten.cache.gathered import gather
 from hasten.config.schema import SampleConfig
 from hasten.feed.feed import Feed
-from hasten.sample.program import make_program
-from hasten.sample.types import BatchSpec
 
 
 def batched_feed(
@@ -29,8 +29,8 @@ def batched_feed(
     label_key: str = "label",
     compile: bool = False,
 ) -> Feed:
-    """Iterate over augmented batches of steps `first` ... `last` - 1: image (B, C, D, H, W) float32, label
-    (B, 1, D, H, W) uint8, for 2-D items with D = 1, on `device`.
+    """Augmented batches of steps `first` ... `last` - 1 on `device`, each a dict of image (B, C, *S) float32 and
+    label (B, 1, *S) uint8.
 
     The items are what the deterministic part of the data set's transform gives; they are put one behind the other in
     the memory of the device. Of a `SmartCacheDataset` that is the window as it is now: ask for a new feed after each
@@ -39,13 +39,14 @@ def batched_feed(
     """
     if sample.patch is None or sample.batch_size is None:
         raise ValueError("sample: patch and batch_size must be given; there is no plan to take them from")
-    where = torch.device(device)
     items = list(_items(dataset, image_key, label_key))
     dims = torch.as_tensor(items[0][1]).ndim - 1 if items else 3
-    arena = gather(items, spatial_dims=dims, num_classes=num_classes).to(where, home="device")
-    spec = BatchSpec(sample=sample, num_channels=arena.num_channels, spatial_dims=dims, spacing=spacing)
-    program = make_program(spec, arena.tables, tuple(range(len(arena.ids))), seed, compile=compile)
-    return Feed(program, device=where, first=first, last=last)
+    arena = gather(items, spatial_dims=dims, num_classes=num_classes).to(device, home="device")
+    chain = default_chain(sample, patch=sample.patch, spatial_dims=dims, spacing=spacing)
+    program = make_program(
+        chain, cases_of_arena(arena, dims), batch_size=sample.batch_size, seed=seed, device=device, compile=compile
+    )
+    return Feed(program, first=first, last=last)
 
 
 def _items(dataset: ChainDataset, image_key: str, label_key: str) -> Iterator[tuple[str, Any, Any]]:

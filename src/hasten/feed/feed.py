@@ -6,32 +6,29 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 
-import torch
-from torch import Tensor
-
+from hasten.augment.chain import Batch
+from hasten.augment.program import Prepared, Program
 from hasten.feed.ring import Ring
 from hasten.observe.ranges import LOADING, Range
-from hasten.sample.mixed import MixedProgram
-from hasten.sample.program import BatchProgram
 
 
 class Feed:
-    """Iterate over the batches of steps `first` ... `last` - 1.
+    """Iterate over the batches, (B, C, *S) by key, of steps `first` ... `last` - 1 of a program.
 
-    Where the arena lies on the training device a batch is made in line: on a GPU it is queued like any other kernel, on
-    a CPU the cores are the step's own. Otherwise a thread makes it on the host (or its share of it, where the device
-    holds some of the cases), a ring of slots carries it over, and it holds until the next one is asked for. Any step
-    can be the first one: nothing has to be skipped.
+    Where the cases lie on the training device a batch is made in line: on a GPU it is queued like any other kernel, on
+    a CPU the cores are the step's own. Otherwise a thread begins it on the host, a ring of slots carries it over, the
+    device finishes it, and it holds until the next one is asked for. Any step can be the first one: nothing has to be
+    skipped. Where patches change their size or cases are dealt anew, the first batch from the host is waited for.
     """
 
-    def __init__(self, program: BatchProgram | MixedProgram, *, device: torch.device, first: int, last: int) -> None:
-        self.program, self.device, self.first, self.last = program, device, first, last
+    def __init__(self, program: Program, *, first: int = 0, last: int, depth: int = 2) -> None:
+        """depth: slots of the ring."""
+        self.program, self.first, self.last, self.depth = program, first, last, depth
         self.wait_seconds = 0.0
         """Wall time so far in which the step stood still for data."""
 
-    def __iter__(self) -> Generator[tuple[Tensor, Tensor], None, None]:
-        source = self._batches()
-        try:
+    def __iter__(self) -> Generator[Batch, None, None]:
+        with closing(self._batches()) as source:  # ends the ring's thread now, not when the generator is collected
             while True:
                 begin = time.perf_counter()
                 with Range(LOADING):
@@ -40,18 +37,13 @@ class Feed:
                 if batch is None:
                     return
                 yield batch
-        finally:
-            source.close()  # ends the ring's thread now, and not when the generator happens to be collected
 
-    def _batches(self) -> Generator[tuple[Tensor, Tensor], None, None]:
-        program = self.program
-        if isinstance(program, MixedProgram):
-            return self._merged(program)
-        if program.seed.device.type == self.device.type:
-            return program.batches(self.first, self.last)
-        return iter(Ring(program.batches(self.first, self.last), self.device))
+    def _batches(self) -> Generator[Batch, None, None]:
+        for piece in self.program.pieces(self.first, self.last):
+            segment = piece.segment
+            with closing(self._prepared(segment.prepare(piece.first, piece.last), segment.hands_over)) as prepared:
+                yield from map(segment.finish, prepared)
+            del piece, segment, prepared  # the next round's cases must not find this one's still in memory
 
-    def _merged(self, program: MixedProgram) -> Generator[tuple[Tensor, Tensor], None, None]:
-        with closing(iter(Ring(program.host_batches(self.first, self.last), self.device))) as shares:
-            for share in shares:
-                yield program.merged(share)
+    def _prepared(self, source: Generator[Prepared, None, None], carried: bool) -> Generator[Prepared, None, None]:
+        return iter(Ring(source, self.program.device, depth=self.depth)) if carried else source

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Generator
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Generator, Iterator
+from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch.utils import _pytree as pytree
 
-Batch = TypeVar("Batch", bound=tuple[Tensor, ...])
+Batch = TypeVar("Batch")
+"""Tensors in tuples, dicts and named tuples."""
 
 
 class Ring(Generic[Batch]):
@@ -63,7 +64,7 @@ class Ring(Generic[Batch]):
             return
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(self._ready[slot])
-        for tensor in self._slots[slot]:
+        for tensor in pytree.tree_leaves(self._slots[slot]):
             # The slots come from the side stream's memory: without this they could be given away, when the ring is
             # dropped, while the consumer's last step still reads them.
             tensor.record_stream(stream)
@@ -85,16 +86,16 @@ class Ring(Generic[Batch]):
         if len(self._slots) <= slot:
             self._allocate(batch)
         if self._stream is None:
-            for target, source in zip(self._slots[slot], batch, strict=True):
+            for target, source in _pairs(self._slots[slot], batch):
                 target.copy_(source)
             return
         # The pinned buffer is still being read by the previous copy until its event has passed.
         self._ready[slot].synchronize()
         self._stream.wait_event(self._used[slot])
-        for pinned, source in zip(self._host[slot], batch, strict=True):
+        for pinned, source in _pairs(self._host[slot], batch):
             pinned.copy_(source)
         with torch.cuda.stream(self._stream):
-            for target, pinned in zip(self._slots[slot], self._host[slot], strict=True):
+            for target, pinned in _pairs(self._slots[slot], self._host[slot]):
                 target.copy_(pinned, non_blocking=True)
         self._ready[slot].record(self._stream)
 
@@ -108,5 +109,9 @@ class Ring(Generic[Batch]):
             self._used.append(torch.cuda.Event())
 
 
-def _like(batch: Batch, **options: Any) -> Batch:
-    return cast(Batch, tuple(torch.empty_like(part, **options) for part in batch))
+def _like(batch: Any, **options: Any) -> Any:
+    return pytree.tree_map(lambda value: torch.empty_like(value, **options), batch)
+
+
+def _pairs(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+    return zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)

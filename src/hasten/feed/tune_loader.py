@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from hasten.feed.loader import ThreadDataLoader
+from hasten.observe.compare import compare
 from hasten.observe.env import usable_cores
 
 
@@ -36,11 +39,9 @@ class LoaderTable:
 
     rows: tuple[LoaderRow, ...]
     batches_per_epoch: int
-
-    @property
-    def best(self) -> LoaderRow:
-        """The way with the shortest epoch, its start included."""
-        return self.rows[0]
+    best: LoaderRow
+    """The way with the shortest epoch, its start included, of those that are certainly faster than no workers and no
+    thread; that one where none is."""
 
     def epoch_seconds(self, row: LoaderRow) -> float:
         return row.start_s + max(0, self.batches_per_epoch - 1) / row.batches_per_s
@@ -61,14 +62,15 @@ def tune_loader(
     *,
     workers: Sequence[int] | None = None,
     num_batches: int = 16,
-    rounds: int = 3,
+    rounds: int = 5,
     **settings: Any,
 ) -> LoaderTable:
     """Measure loading with different numbers of workers, with threads against processes and pinned memory.
 
     workers: counts to try; None tries 0 and powers of two up to the usable cores. num_batches: of each round; the ways
-    take turns for `rounds` rounds. Pinned memory is tried where there is a GPU. settings: further arguments of
-    `DataLoader`. Takes about rounds * num_batches * (time of a batch) * (number of ways).
+    take turns for `rounds` rounds at least, of which fewer than 5 decide nothing. Pinned memory is tried where there is
+    a GPU. settings: further arguments of `DataLoader`. Takes about rounds * num_batches * (time of a batch) * (number
+    of ways).
     """
     counts = sorted(set(workers if workers is not None else _counts(usable_cores())))
     pins = [False, True] if torch.cuda.is_available() else [False]
@@ -79,20 +81,28 @@ def tune_loader(
         kind = ThreadDataLoader if thread else DataLoader
         options = {**settings, "num_workers": count, "pin_memory": pin, "batch_size": batch_size, "shuffle": False}
         make[count, thread, pin] = lambda kind=kind, options=options: kind(dataset, **options)  # type: ignore[misc]
-    found: dict[tuple[int, bool, bool], list[tuple[float, float]]] = {way: [] for way in ways}
-    for _ in range(rounds):
-        for way in ways:
-            found[way].append(_timed(make[way](), num_batches))
-    rows = [
-        LoaderRow(
-            num_workers=count, thread=thread, pin_memory=pin,
-            start_s=median(start for start, _ in found[count, thread, pin]),
-            batches_per_s=median(rate for _, rate in found[count, thread, pin]),
+    base = ways[0] if (0, False, False) not in ways else (0, False, False)
+    times: dict[tuple[int, bool, bool], list[tuple[float, float]]] = {way: [] for way in ways}
+    batches = -(-len(dataset) // batch_size)  # type: ignore[arg-type]
+
+    def epoch(way: tuple[int, bool, bool]) -> float:
+        times[way].append(_timed(make[way](), num_batches))
+        start, rate = times[way][-1]
+        return start + max(0, batches - 1) / rate
+
+    arms = {str(way): partial(epoch, way) for way in ways}
+    comparison = compare(arms, base=str(base), rounds=(rounds, 2 * rounds), seconds=math.inf, warmup=0)
+    rows = {
+        way: LoaderRow(
+            num_workers=way[0], thread=way[1], pin_memory=way[2],
+            start_s=median(start for start, _ in times[way]), batches_per_s=median(rate for _, rate in times[way]),
         )
-        for count, thread, pin in ways
-    ]  # fmt: skip
-    table = LoaderTable((), -(-len(dataset) // batch_size))  # type: ignore[arg-type]
-    return LoaderTable(tuple(sorted(rows, key=table.epoch_seconds)), table.batches_per_epoch)
+        for way in ways
+    }  # fmt: skip
+    faster = [way for way in ways if way != base and comparison.arms[str(way)].verdict == "faster"]
+    best = max(faster, key=lambda way: comparison.arms[str(way)].gain, default=base)
+    table = LoaderTable((), batches, rows[best])
+    return replace(table, rows=tuple(sorted(rows.values(), key=table.epoch_seconds)))
 
 
 def _counts(cores: int) -> list[int]:

@@ -12,15 +12,13 @@ import torch
 from torch import Tensor
 
 from hasten.augment.compile import compile_transforms
-from hasten.augment.program import ChainProgram
 from hasten.cache.dataset import CacheDataset, ChainDataset
 from hasten.cache.key import digest
 from hasten.config.schema import RunConfig
+from hasten.engine.cases import arena_of
 from hasten.engine.job import Planned, plan_run, with_train
-from hasten.engine.settle import settle_program
-from hasten.engine.together import arena_of
-from hasten.feed.chained import ChainFeed
-from hasten.feed.staged import feed_of
+from hasten.engine.sampling import settle_program
+from hasten.feed.feed import Feed
 from hasten.lightning.loaders import Batch, CaseLoader, Feeding, dealt
 from hasten.sample.share import Share
 
@@ -104,15 +102,11 @@ class PlannedSource:
         if steps:
             planned = with_train(planned, steps=steps)
         planned, program, _ = settle_program(planned, self._arena, place.share)
-        flat = planned.case_set.spatial_dims == 2
 
-        def feed(first: int, last: int) -> Any:
-            for image, label in feed_of(program, device=place.device, first=first, last=last):
-                yield {"image": image[:, :, 0], "label": label[:, :, 0]} if flat else {"image": image, "label": label}
+        def feed(first: int, last: int) -> Feed:
+            return Feed(program, first=first, last=last)
 
-        size = planned.config.sample.batch_size
-        assert size is not None
-        return feed, math.ceil(len(planned.train) / size)
+        return feed, math.ceil(len(planned.train) / planned.config.sample.batch_size)
 
     def validation(self, place: Place) -> CaseLoader | None:
         planned, arena = self.planned(place.device), self._arena
@@ -160,24 +154,15 @@ class ChainSource:
             self._validation_set = CacheDataset(rows, self.validation_compose, progress=False)
 
     def feed(self, place: Place, steps: int) -> tuple[Feeding, int]:
-        program = compile_transforms(self.compose)
+        program = compile_transforms(self.compose).bind(
+            self._train_set, batch_size=self.batch_size, seed=self.seed, device=place.device, compile=self.compile,
+            share=place.share,
+        )  # fmt: skip
 
-        def bound(device: torch.device) -> Any:
-            return program.bind(
-                self._train_set, batch_size=self.batch_size, seed=self.seed, device=device, compile=self.compile
-            )
+        def feed(first: int, last: int) -> Feed:
+            return Feed(program, first=first, last=last)
 
-        made = bound(place.device)
-        if place.device.type != "cpu" and not isinstance(made, ChainProgram):
-            made = bound(torch.device("cpu"))  # What runs sample by sample is made beside the step, and carried over.
-        crop = made.chain.crop if isinstance(made, ChainProgram) else None
-        several = crop.num_samples if crop is not None else getattr(getattr(made, "source", None), "num_samples", 1)
-        shared = made.shared(place.share)
-
-        def feed(first: int, last: int) -> ChainFeed:
-            return ChainFeed(shared, device=place.device, first=first, last=last)
-
-        return feed, math.ceil(len(self._train_set) * several / self.batch_size)
+        return feed, math.ceil(len(self._train_set) * program.latest.num_samples / self.batch_size)
 
     def validation(self, place: Place) -> CaseLoader | None:
         cached = self._validation_set

@@ -6,7 +6,8 @@ from math import prod
 
 from torch import nn
 
-from hasten.config.schema import NetworkConfig, Triple
+from hasten.config.schema import Triple
+from hasten.config.settled import PlannedNetwork
 from hasten.nets.losses.build import Loss, build_loss
 
 __all__ = ["Loss", "build_loss", "build_network", "divisor", "network_mistake"]
@@ -14,22 +15,20 @@ __all__ = ["Loss", "build_loss", "build_network", "divisor", "network_mistake"]
 _ACT = {"prelu": "PRELU", "relu": "RELU", "leakyrelu": ("LEAKYRELU", {"negative_slope": 0.01, "inplace": True})}
 
 
-def divisor(config: NetworkConfig) -> Triple:
+def divisor(config: PlannedNetwork) -> Triple:
     """What each side (D, H, W) of an input must be a multiple of."""
-    assert config.strides is not None
     depth, height, width = (prod(stride[axis] for stride in config.strides) for axis in range(3))
     return depth, height, width
 
 
-def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int, spatial_dims: int) -> nn.Module:
+def build_network(config: PlannedNetwork, *, num_channels: int, num_classes: int, spatial_dims: int) -> nn.Module:
     """A network that maps (B, C, D, H, W) to (B, K, D, H, W) scores, or (B, C, H, W) to (B, K, H, W) in 2-D.
 
-    `config` has channels and strides set. Raises ValueError for a combination that the network does not have.
+    Raises ValueError for a combination that the network does not have.
     """
     mistake = network_mistake(config, spatial_dims)
     if mistake:
         raise ValueError(mistake)
-    assert config.strides is not None
     strides = [stride[3 - spatial_dims :] for stride in config.strides]
     match config.name:
         case "unet":
@@ -40,11 +39,9 @@ def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int,
             return _segresnet(config, num_channels, num_classes, spatial_dims)
 
 
-def network_mistake(config: NetworkConfig, spatial_dims: int) -> str | None:
+def network_mistake(config: PlannedNetwork, spatial_dims: int) -> str | None:
     """What `build_network` would raise, without building anything."""
     channels, strides = config.channels, config.strides
-    assert channels is not None
-    assert strides is not None
     if len(strides) != len(channels) - 1:
         return (
             f"network.strides: {len(strides)} strides for {len(channels)} levels of network.channels; "
@@ -84,7 +81,7 @@ def _lists(strides: tuple[Triple, ...]) -> list[list[int]]:
     return [list(stride) for stride in strides]
 
 
-def _unet(config: NetworkConfig, strides: list[tuple[int, ...]], inputs: int, outputs: int, dims: int) -> nn.Module:
+def _unet(config: PlannedNetwork, strides: list[tuple[int, ...]], inputs: int, outputs: int, dims: int) -> nn.Module:
     from monai.networks.nets import UNet
 
     return UNet(
@@ -100,7 +97,7 @@ def _unet(config: NetworkConfig, strides: list[tuple[int, ...]], inputs: int, ou
     )
 
 
-def _dynunet(config: NetworkConfig, strides: list[tuple[int, ...]], inputs: int, outputs: int, dims: int) -> nn.Module:
+def _dynunet(config: PlannedNetwork, strides: list[tuple[int, ...]], inputs: int, outputs: int, dims: int) -> nn.Module:
     from monai.networks.nets import DynUNet
 
     return DynUNet(
@@ -120,10 +117,9 @@ def _dynunet(config: NetworkConfig, strides: list[tuple[int, ...]], inputs: int,
     )
 
 
-def _segresnet(config: NetworkConfig, inputs: int, outputs: int, dims: int) -> nn.Module:
+def _segresnet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
     from monai.networks.nets import SegResNet
 
-    assert config.channels is not None
     levels = len(config.channels)
     return SegResNet(
         spatial_dims=dims,

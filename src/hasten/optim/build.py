@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hasten.config.schema import TrainConfig
+from hasten.config.schema import OptimizerName
+from hasten.config.settled import PlannedTrain
 from hasten.optim.groups import exempt_parameters, param_groups, transposed_filters
 from hasten.optim.lamb import Lamb
 from hasten.optim.lars import Lars
@@ -15,12 +16,18 @@ from hasten.optim.layout import lay_out_moments
 from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
 from hasten.optim.novograd import Novograd
-from hasten.optim.schedule import FIRST, Schedule, one_cycle, scaled_rate, warmup_start
+from hasten.optim.schedule import FIRST, PacedSchedule, Schedule, one_cycle, scaled_rate, warmup_start
 
-__all__ = ["build_optimizer", "build_schedule", "one_cycle"]
+__all__ = ["build_optimizer", "build_schedule", "fusion_of", "one_cycle", "paced_schedule"]
+
+_FUSED = {
+    "adamw": "AdamW with fused=True: one pass over the weights",
+    "sgd": "SGD with fused=True: one pass over the weights",
+    "muon": "filters of one shape are updated together; AdamW with fused=True on the rest",
+}
 
 
-def build_optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+def build_optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimizer:
     """The optimizer of `config.optimizer`, torch's in their fused form, in a Lookahead if `config.lookahead` > 0.
 
     Weights of convolutions and linear layers decay; biases, norms and activations don't.
@@ -31,8 +38,12 @@ def build_optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Opti
     return optimizer
 
 
-def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    assert config.learning_rate is not None
+def fusion_of(name: OptimizerName) -> str:
+    """In words, how an optimizer updates many weights at once."""
+    return _FUSED.get(name, "all weights are updated together, one operation after another")
+
+
+def _optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimizer:
     rate, decay, momentum = config.learning_rate, config.weight_decay, config.momentum
     groups = param_groups(network, weight_decay=decay)
     match config.optimizer:
@@ -63,9 +74,13 @@ def _laid_right(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def build_schedule(config: TrainConfig, steps: int, batch_size: int) -> Schedule:
+def paced_schedule(config: PlannedTrain, batch_size: int) -> PacedSchedule:
+    """`build_schedule` over `config.steps`, which a limit of time may shorten on the way."""
+    return PacedSchedule(schedule=build_schedule(config, config.steps, batch_size), steps=config.steps)
+
+
+def build_schedule(config: PlannedTrain, steps: int, batch_size: int) -> Schedule:
     """The schedule of `config.schedule` over `steps`, its peak scaled to `batch_size` where the config asks for it."""
-    assert config.learning_rate is not None
     peak, first, reference = config.learning_rate, FIRST, config.learning_rate_batch
     if reference > 0:
         peak, first = scaled_rate(peak, batch_size, reference), warmup_start(batch_size, reference)

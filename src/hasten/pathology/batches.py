@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,13 +11,11 @@ from hasten.augment.affine import Zoom
 from hasten.augment.chain import Batch, Chain, Fixed
 from hasten.augment.colour import ColorJitter
 from hasten.augment.grid import Flip, Rotate90
-from hasten.augment.program import ChainProgram, make_chain_program
-from hasten.augment.source import batch_store
-from hasten.augment.store import Store
-from hasten.feed.ring import Ring
+from hasten.augment.make_program import Cases, make_program
+from hasten.augment.program import Program
+from hasten.cache.arena import Store
 from hasten.pathology.config import ColourConfig
 from hasten.pathology.tiles import TileSet
-from hasten.sample.order import cases_of
 
 _KEY = "image"
 _MIDDLE = 127.5
@@ -65,52 +61,18 @@ def balanced(label: Tensor) -> tuple[int, ...]:
     return tuple(int(group[number % len(group)]) for group in groups for number in range(most))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TileBatches:
-    """`batches(first, last)` gives (image (B, 3, H, W) float32, label (B,) uint8) of these steps on the device.
-
-    Tiles that lie on the device are read there; else a thread gathers those of the next batches on the host.
-    """
-
-    program: ChainProgram
-    tiles: Tensor
-    """(N, 3, H, W) uint8."""
-    label: Tensor
-    """(N,) uint8, on the device."""
-    resident: bool
-    """Whether the tiles lie on the device."""
-
-    def batches(self, first: int, last: int) -> Generator[tuple[Tensor, Tensor], None, None]:
-        program, size = self.program, self.program.batch_size
-        if self.resident:
-            for draws in program.draws(first, last):
-                yield program.rendered(draws)[_KEY], self.label[draws.case]
-            return
-        own = torch.arange(size, device=program.device)
-        with closing(iter(Ring(self._gathered(first, last), program.device))) as ahead:
-            for (tiles,), draws in zip(ahead, program.draws(first, last), strict=True):
-                here = replace(program, store=batch_store({_KEY: tiles}, program.device))
-                yield here.rendered(draws._replace(case=own))[_KEY], self.label[draws.case]
-
-    def _gathered(self, first: int, last: int) -> Generator[tuple[Tensor, ...], None, None]:
-        """Tiles of each batch on the host: the same as the program draws on the device."""
-        seed, positions, size = self.program.seed.cpu(), self.program.train_cases.cpu(), self.program.batch_size
-        for step in range(first, last):
-            sample = torch.arange(step * size, (step + 1) * size)
-            yield (self.tiles[positions[cases_of(seed, sample, len(positions))]],)
-
-
 def make_batches(
     tiles: TileSet, config: ColourConfig, *, batch_size: int, seed: int, device: torch.device, resident: bool
-) -> TileBatches:
-    """The batches of a training. resident: whether all tiles are kept on the device, and not only those of a batch."""
-    image = tiles.image.to(device) if resident else tiles.image
-    shown = image if resident else image[:1].to(device)  # which tells the form of a batch
-    program = make_chain_program(
-        tile_chain(config), _store(shown), batch_size=batch_size, seed=seed, train_cases=balanced(tiles.label),
-        device=device, compile=config.compile,
+) -> Program:
+    """Batches of image (B, 3, H, W) float32 and label (B,) uint8. resident: whether all tiles are kept on the device.
+
+    Otherwise a thread gathers those of the next batches on the host.
+    """
+    store = replace(_store(tiles.image), per_case={"label": tiles.label})
+    return make_program(
+        tile_chain(config), Cases(store=store.to(device) if resident else store), batch_size=batch_size, seed=seed,
+        train_cases=balanced(tiles.label), device=device, compile=config.compile,
     )  # fmt: skip
-    return TileBatches(program=program, tiles=image, label=tiles.label.to(device), resident=resident)
 
 
 def _store(image: Tensor) -> Store:

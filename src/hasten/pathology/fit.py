@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from hasten.config.schema import TrainConfig
+from hasten.augment.program import Program
+from hasten.config.settled import PlannedTrain
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.checkpoints import Checkpoints
 from hasten.engine.job import pick_device
@@ -28,13 +27,14 @@ from hasten.engine.stop import StopRequest
 from hasten.engine.time_limit import TimeLimit
 from hasten.engine.train_log import TrainLog
 from hasten.engine.update import Update
+from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock
 from hasten.observe.progress import Progress
 from hasten.observe.rundir import CHECKPOINTS, METRICS_JSONL, append_jsonl, read_jsonl, write_jsonl
 from hasten.optim.average import average_of
-from hasten.optim.build import build_optimizer, build_schedule
+from hasten.optim.build import build_optimizer, paced_schedule
 from hasten.optim.schedule import PacedSchedule
-from hasten.pathology.batches import TileBatches, make_batches
+from hasten.pathology.batches import balanced, make_batches
 from hasten.pathology.config import DetectionConfig, dump
 from hasten.pathology.evaluate import TileResult, evaluate_tiles
 from hasten.pathology.heatmap import Scorer
@@ -54,7 +54,8 @@ class Parts:
 
     config: DetectionConfig
     step: TrainStep
-    batches: TileBatches
+    batches: Program
+    num_tiles: int
     validation: TileSet
     variant: Variant
     paced: PacedSchedule
@@ -98,22 +99,25 @@ def make_parts(config: DetectionConfig, tiles: TileSet, validation: TileSet) -> 
     host = {"ram": "host memory", "file": "a mapped file"}[tiles.home]
     where = "GPU memory" if resident and device.type == "cuda" else host
     engaged["tiles cached"] = Engaged(True, f"{tiles}, read once; batches are made from {where}")
-    engaged["batched augmentation"] = Engaged(True, f"one program for a batch; compiled: {batches.program.why}")
-    per_epoch = -(-len(batches.program.train_cases) // train.batch_size)
+    engaged["batched augmentation"] = Engaged(True, f"one program for a batch; compiled: {batches.why}")
+    per_epoch = -(-len(balanced(tiles.label)) // train.batch_size)
     steps = train.steps or max(1, round(train.epochs * per_epoch))
-    settings = TrainConfig(
+    validate_every = train.validate_every or per_epoch
+    settings = PlannedTrain(
         optimizer=train.optimizer, learning_rate=train.learning_rate, weight_decay=train.weight_decay,
-        warmup_fraction=train.warmup_fraction,
+        warmup_fraction=train.warmup_fraction, steps=steps, validate_every=validate_every,
+        checkpoint_every=validate_every,
     )  # fmt: skip
-    paced = PacedSchedule(schedule=build_schedule(settings, steps, train.batch_size), steps=steps)
+    paced = paced_schedule(settings, train.batch_size)
     return Parts(
-        config=config, step=_step(config, network, variant, settings, paced, device), batches=batches, paced=paced,
-        validation=validation, variant=variant, validate_every=train.validate_every or per_epoch, engaged=engaged,
+        config=config, step=_step(config, network, variant, settings, paced, device), batches=batches,
+        num_tiles=len(tiles.label), paced=paced,
+        validation=validation, variant=variant, validate_every=validate_every, engaged=engaged,
     )  # fmt: skip
 
 
 def _step(
-    config: DetectionConfig, network: nn.Module, variant: Variant, settings: TrainConfig, paced: PacedSchedule,
+    config: DetectionConfig, network: nn.Module, variant: Variant, settings: PlannedTrain, paced: PacedSchedule,
     device: torch.device,
 ) -> TrainStep:  # fmt: skip
     train = config.train
@@ -157,7 +161,8 @@ class Fit:
         """cells: of the heat maps that follow the training; reserve_s: seconds that the caller needs after the run."""
         self.parts, self.out, self.clock, self.progress = parts, out, clock, progress
         self.kept, self.saver, self.stop = Checkpoints(out / CHECKPOINTS), Saver(), StopRequest()
-        self.first, self.elapsed, self.wait_seconds = 0, 0.0, 0.0
+        self.first, self.elapsed = 0, 0.0
+        self.feed = Feed(parts.batches, last=parts.steps)
         self.best = Best(value=math.nan, step=0)
         self.last: TileResult | None = None
         self.status = "finished"
@@ -213,9 +218,10 @@ class Fit:
         try:
             with self.stop, self.saver:
                 self.log.begin()
-                for index, (image, label) in enumerate(self._waited(), start=self.first):
+                self.feed.first = self.first
+                for index, batch in enumerate(self.feed, start=self.first):
                     with self.clock.span("train"):
-                        loss = self.parts.step(image[:, :, None], label[:, None, None, None, None], index)
+                        loss = self.parts.step(batch["image"], batch["label"][:, None, None, None], index)
                         self.log.losses.append(loss)
                     done = index + 1
                     if self._after(done):
@@ -223,26 +229,16 @@ class Fit:
         finally:
             if self.progress is not None:
                 self.progress.stop()
-        trained = self.clock.seconds.get("train", 0.0) + self.wait_seconds
+        trained = self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
         return Fitted(
             status=self.status, step=done, best=self.best, last=self.last,
             samples_per_s=self._samples(self.first, done) / trained if trained else 0.0,
-            wait_share=self.wait_seconds / trained if trained else 0.0,
+            wait_share=self.feed.wait_seconds / trained if trained else 0.0,
         )  # fmt: skip
-
-    def _waited(self) -> Iterator[tuple[Tensor, Tensor]]:
-        with closing(self.parts.batches.batches(self.first, self.parts.steps)) as source:
-            while True:
-                begin = time.perf_counter()
-                batch = next(source, None)
-                self.wait_seconds += time.perf_counter() - begin
-                if batch is None:
-                    return
-                yield batch
 
     def _after(self, step: int) -> bool:
         """What follows a step; whether it was the last."""
-        parts, trained_s = self.parts, self.clock.seconds["train"] + self.wait_seconds
+        parts, trained_s = self.parts, self.clock.seconds["train"] + self.feed.wait_seconds
         self.limit.after_step(step, trained_s)
         last = self.limit.over or parts.paced.done(step)
         if step % max(1, parts.steps // _LOGS) == 0 or last:
@@ -315,7 +311,7 @@ class Fit:
         append_jsonl(self.out / METRICS_JSONL, record)
 
     def _log_from(self, first: int) -> TrainLog:
-        return TrainLog(self._record, lambda: self.wait_seconds, self._samples, first=first)
+        return TrainLog(self._record, lambda: self.feed.wait_seconds, self._samples, first=first)
 
     def _samples(self, first: int, last: int) -> int:
         return (last - first) * self.parts.config.train.batch_size

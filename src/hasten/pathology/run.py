@@ -143,7 +143,7 @@ def _conclude(
         "skipped_updates": int(parts.step.update.skipped),
         "seconds": {"total": clock.elapsed, "import": imported, **spans},
         "slides": {"train": len(slides[0]), "validation": len(slides[1])},
-        "tiles": {"train": len(parts.batches.label), "validation": len(parts.validation.label)},
+        "tiles": {"train": parts.num_tiles, "validation": len(parts.validation.label)},
         "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},
         "environment": environment(),
     }

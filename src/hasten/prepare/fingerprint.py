@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from hasten.cases.listing import batched
 from hasten.cases.read import read_image, read_label, read_shape
 from hasten.cases.types import Case, CaseSet, Volume
-from hasten.config.fingerprint import Fingerprint
+from hasten.config.fingerprint import Fingerprint, Spacing, Triple
 from hasten.observe.env import usable_cores
 from hasten.prepare.foreground import box_above, max_profiles, union
 from hasten.prepare.orient import orientation_of
@@ -60,7 +61,7 @@ def take_fingerprint(
     cases = case_set.cases
     workers = num_threads or usable_cores()
     with ThreadPoolExecutor(workers) as pool:
-        headers = list(pool.map(_oriented_header, cases))
+        headers = [header for some in pool.map(_oriented_headers, batched(cases, workers)) for header in some]
         if max_sampled is None:
             voxels = sum(math.prod(shape) for shape, _ in headers) / len(headers)
             max_sampled = max(4, min(20, int(_SAMPLED_VOXELS / voxels)))
@@ -98,19 +99,29 @@ def take_fingerprint(
 
 
 def fingerprint_to_dict(fingerprint: Fingerprint) -> dict[str, Any]:
-    """Plain values for JSON. JSON keeps float64 exactly, so the round trip is exact."""
-    return asdict(fingerprint)
+    """Plain values for JSON, shapes and spacings that cases share once. JSON keeps float64 exactly: so is the trip."""
+    pairs = list(zip(fingerprint.shapes, fingerprint.spacings, strict=True))
+    number = {pair: index for index, pair in enumerate(dict.fromkeys(pairs))}
+    values = {each.name: getattr(fingerprint, each.name) for each in fields(fingerprint)}
+    return {
+        **values,
+        "shapes": [shape for shape, _ in number],
+        "spacings": [spacing for _, spacing in number],
+        "of_case": [number[pair] for pair in pairs],
+    }
 
 
 def fingerprint_from_dict(values: dict[str, Any]) -> Fingerprint:
     """The inverse of `fingerprint_to_dict`, also after a trip through JSON, which makes keys text and tuples lists."""
+    of_case = values["of_case"]
+    shapes, spacings = ([tuple(row) for row in values[name]] for name in ("shapes", "spacings"))
     return Fingerprint(
         **{
-            **values,
+            **{name: value for name, value in values.items() if name != "of_case"},
             "channels": tuple(values["channels"]),
             "labels": {int(value): name for value, name in values["labels"].items()},
-            "shapes": tuple(tuple(shape) for shape in values["shapes"]),
-            "spacings": tuple(tuple(spacing) for spacing in values["spacings"]),
+            "shapes": tuple(shapes[number] for number in of_case),
+            "spacings": tuple(spacings[number] for number in of_case),
             "intensity": {key: tuple(row) for key, row in values["intensity"].items()},
             "foreground_intensity": {key: tuple(row) for key, row in values["foreground_intensity"].items()},
             "class_voxels": {int(value): share for value, share in values["class_voxels"].items()},
@@ -118,8 +129,20 @@ def fingerprint_from_dict(values: dict[str, Any]) -> Fingerprint:
     )
 
 
-def _oriented_header(case: Case) -> tuple[tuple[int, int, int], tuple[float, float, float]]:
-    shape, affine = read_shape(case)
+def _oriented_headers(cases: Sequence[Case]) -> list[tuple[Triple, Spacing]]:
+    """Shape and spacing of each case, turned to RAS. Equal headers, as tiles have, give the same objects."""
+    known: dict[tuple[Triple, bytes], tuple[Triple, Spacing]] = {}
+    headers = []
+    for case in cases:
+        shape, affine = read_shape(case)
+        key = shape, affine.tobytes()
+        if key not in known:
+            known[key] = _oriented(case, shape, affine)
+        headers.append(known[key])
+    return headers
+
+
+def _oriented(case: Case, shape: Triple, affine: np.ndarray) -> tuple[Triple, Spacing]:
     try:
         (d, h, w), _ = orientation_of(affine, "RAS", shape)
     except ValueError as error:

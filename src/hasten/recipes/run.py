@@ -12,6 +12,7 @@ from hasten.cases.labels import as_integers, distinct_values
 from hasten.cases.public import absent, data_home, public_set
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import CaseSet
+from hasten.config.augment import OF_DEFAULT
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url, shown
@@ -35,6 +36,10 @@ def run_of(
     train = tree.get("train") or {}
     target = recipe.target if twin is None or twin.target is None else twin.target
     tree = overlaid(tree, {"train": {"metric": recipe.metric, **({"target": target} if target else {}), **train}})
+    if _is_given("augment.preset", overrides) or _is_given("augment.chain", overrides):
+        # The recipe's own augmentation, which the given one takes the place of.
+        kept = {name: value for name, value in (tree.get("sample") or {}).items() if name not in OF_DEFAULT}
+        tree = {**tree, "sample": kept, "augment": {}}
     config = load_run(None, [*_as_overrides(tree), *overrides])
     source = _source(recipe, tree, config, overrides, base)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))

@@ -22,7 +22,7 @@ import yaml
 from hasten.config.yaml_text import load_yaml
 from hasten.report.metrics import TrainRecord, ValidationRecord, read_metrics
 from hasten.report.monitor import Machine, read_monitor
-from hasten.report.values import integer, mapping, number, number_in, numbers
+from hasten.report.values import entries, integer, mapping, number, number_in, numbers
 
 MAX_EXAMPLES = 6
 """More slices than this would make the page heavy without telling more."""
@@ -51,6 +51,16 @@ class Decision:
     name: str
     value: Any
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operation:
+    """One step of the augmentation, as plan.json has it."""
+
+    name: str
+    how: str
+    why: str
+    ops: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +95,7 @@ class Run:
     """Foreground label value to class name, by value."""
     engaged: tuple[Engaged, ...]
     decisions: tuple[Decision, ...]
+    augmentation: tuple[Operation, ...]
     environment: dict[str, Any]
     config: str
     examples: tuple[Example, ...]
@@ -147,6 +158,7 @@ def read_run(folder: Path) -> Run:
         class_names=_class_names(plan, validations),
         engaged=_engaged(summary),
         decisions=_decisions(plan),
+        augmentation=_augmentation(plan),
         environment=environment,
         config=config,
         examples=_read_examples(folder / "examples.npz", notes),
@@ -247,6 +259,15 @@ def _engaged(summary: dict[str, Any]) -> tuple[Engaged, ...]:
         on = detail.get("on")
         parts.append(Engaged(name=name, on=on if isinstance(on, bool) else None, why=str(detail.get("why") or "")))
     return tuple(parts)
+
+
+def _augmentation(plan: dict[str, Any]) -> tuple[Operation, ...]:
+    steps = []
+    for entry in entries(plan.get("augmentation")):
+        step = mapping(entry)
+        name, how, why = (str(step.get(key) or "") for key in ("name", "how", "why"))
+        steps.append(Operation(name=name, how=how, why=why, ops=tuple(map(str, entries(step.get("ops"))))))
+    return tuple(steps)
 
 
 def _decisions(plan: dict[str, Any]) -> tuple[Decision, ...]:

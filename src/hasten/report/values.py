@@ -10,6 +10,10 @@ def mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def entries(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def numbers(value: Any) -> dict[str, float]:
     """The entries of a JSON object that are finite numbers."""
     found = {str(key): number(entry) for key, entry in mapping(value).items()}

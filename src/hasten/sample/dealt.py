@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hasten.sample.order import cases_of
+from hasten.sample.order import CaseOrder, repeated_cases_of
 from hasten.sample.random import random_words, sample_key
 from hasten.sample.share import Share
 
@@ -31,43 +31,30 @@ class Dealt:
     """Samples that each part gave in earlier rounds."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartOrders:
-    """The parts that one rank draws from, on the device that samples are drawn on."""
+def part_order(dealt: Dealt, *, seed: Tensor, share: Share, batch_size: int, repeats: int = 1) -> CaseOrder:
+    """The order of the cases of one rank's parts. seed: () int64 of the run, on the device to draw on.
 
-    cases: tuple[Tensor, ...]
-    """(n,) int64 positions in the arena, of each of these parts."""
-    seeds: tuple[Tensor, ...]
-    """() int64: what the order of each of them is drawn with."""
-    num_parts: int
-    """Of all ranks."""
-    begun: int
-
-    def cases_of(self, sample: Tensor, batch_size: int, pieces: int) -> Tensor:
-        """(N * own slots,) int64 positions, as `Share.cut` orders them. sample: (N * batch_size,) of whole batches."""
-        steps, each = sample.shape[0] // batch_size, batch_size // self.num_parts
-        number = torch.arange(steps * each, device=sample.device)
-        number = number + (torch.div(sample[0], self.num_parts, rounding_mode="floor") - self.begun)
-        found = [
-            cases[cases_of(seed, number, cases.shape[0])].view(steps, pieces, -1)
-            for cases, seed in zip(self.cases, self.seeds, strict=True)
-        ]
-        return torch.stack(found, dim=2).flatten()
-
-
-def part_orders(dealt: Dealt, seed: Tensor, share: Share) -> PartOrders:
-    """The parts of one rank. seed: () int64 of the run, on the device to draw on."""
+    repeats: samples in a row of a part that come from one case.
+    """
     total = len(dealt.parts)
     assert total % share.size == 0
     assert total <= _MOST_PARTS
-    own = share.parts(total)
-    assert all(dealt.parts[part] for part in own)
-    numbers = torch.tensor([dealt.round * _MOST_PARTS + part for part in own], dtype=torch.int64, device=seed.device)
+    parts = share.parts(total)
+    assert all(dealt.parts[part] for part in parts)
+    numbers = torch.tensor([dealt.round * _MOST_PARTS + part for part in parts], dtype=torch.int64, device=seed.device)
     words = random_words(sample_key(seed, numbers), _PART_STREAM, 2)
     seeds = words[:, 0] + ((words[:, 1] >> 1) << 32)
-    return PartOrders(
-        cases=tuple(torch.tensor(dealt.parts[part], dtype=torch.int64, device=seed.device) for part in own),
-        seeds=tuple(seeds.unbind()),
-        num_parts=total,
-        begun=dealt.begun,
-    )
+    cases = [torch.tensor(dealt.parts[part], dtype=torch.int64, device=seed.device) for part in parts]
+    each = batch_size // total
+
+    def order(sample: Tensor) -> Tensor:
+        steps = sample.shape[0] // batch_size
+        number = torch.arange(steps * each, device=sample.device)
+        number = number + (torch.div(sample[0], total, rounding_mode="floor") - dealt.begun)
+        drawn = [
+            part[repeated_cases_of(own, number, part.shape[0], repeats)].view(steps, share.pieces, -1)
+            for part, own in zip(cases, seeds.unbind(), strict=True)
+        ]
+        return torch.stack(drawn, dim=2).flatten()
+
+    return order

@@ -9,23 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hasten.cache.arena import Tables
-
 Coordinates = tuple[Tensor, Tensor, Tensor]
 Neighbour = tuple[Tensor, Tensor]
 """Weight (float32, 0 outside the case) and place (int32, clamped into the case) along one axis."""
-
-
-def gather_image(
-    tables: Tables, case: Tensor, start: Tensor, coordinates: Coordinates, num_channels: int, spatial_dims: int
-) -> Tensor:
-    """(B, C, D, H, W) float32, trilinear (bilinear in 2-D).
-
-    start: (B, 3) whole voxels of the case; coordinates: three (B, D, H, W) float32 in voxels from there.
-    """
-    return gather_flat(
-        tables.image, tables.shape[case], tables.offset[case], start, coordinates, num_channels, spatial_dims
-    )
 
 
 def gather_flat(
@@ -37,7 +23,10 @@ def gather_flat(
     num_channels: int,
     spatial_dims: int,
 ) -> Tensor:
-    """As `gather_image`, from any flat tensor of cases (C, D, H, W). shape: (B, 3), offset: (B,) voxels of each case.
+    """(B, C, D, H, W) float32, trilinear (bilinear in 2-D), from a flat tensor of cases (C, D, H, W).
+
+    shape: (B, 3), offset: (B,) voxels of each case; start: (B, 3) whole voxels of the case; coordinates: three
+    (B, D, H, W) float32 in voxels from there.
 
     A coordinate that is a whole number gives the stored voxel bit for bit. Indices within a case are int32: a case
     holds fewer than 2**31 voxels; only its place among all cases needs 64 bits.
@@ -59,11 +48,6 @@ def gather_flat(
                     total = totals[channel]
                     totals[channel] = value if total is None else total + value
     return torch.stack([total for total in totals if total is not None], dim=1)
-
-
-def gather_label(tables: Tables, case: Tensor, start: Tensor, coordinates: Coordinates) -> Tensor:
-    """(B, 1, D, H, W) uint8 class index of the nearest voxel (halves round up)."""
-    return nearest_flat(tables.label, tables.shape[case], tables.offset[case], start, coordinates, 1)
 
 
 def nearest_flat(

@@ -1,68 +1,22 @@
-"""The batch program's second half on a CPU: sample by sample, doing only what was drawn.
+"""Reading between the voxels of one case on a CPU.
 
-It gives what `render` gives (whole coordinates and labels bit for bit, the rest within float32 rounding), many times
-faster than running `render` operation by operation: the voxels that a patch can touch are cut out once, with zeros
-around the case, so that no neighbour needs a mask, and a sample that drew no rotation is a plain copy. It reads drawn
-values on the host, which on a CPU costs nothing; it is never used on a GPU.
+The voxels that a patch can touch are cut out once, with zeros around the case, so that no neighbour needs a mask: many
+times faster than `gather`, which reads a whole batch at once, operation by operation.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hasten.cache.arena import Tables
 from hasten.config.schema import Triple
-from hasten.observe.ranges import Range
-from hasten.sample.geometry import source_coordinates
-from hasten.sample.intensity import Intensity, augment_intensity
-from hasten.sample.types import BatchSpec, Draw
 
 _LARGE = 2**18
 """Voxels of a patch from which torch's own kernel is faster, twice at 96^3; at 40x56x40 it takes a third longer."""
-
-
-def render_on_host(spec: BatchSpec, tables: Tables, drawn: Draw) -> tuple[Tensor, Tensor]:
-    """Image (B, C, D, H, W) float32 and label (B, 1, D, H, W) uint8, as `render` gives them."""
-    patch = spec.sample.patch
-    assert patch is not None
-    size = drawn.case.shape[0]
-    image = torch.empty(size, spec.num_channels, *patch)
-    label = torch.empty(size, 1, *patch, dtype=torch.uint8)
-    shapes, offsets = tables.shape[drawn.case].tolist(), tables.offset[drawn.case].tolist()
-    starts, matrices = drawn.start.tolist(), drawn.matrix.tolist()
-    for number in range(size):
-        depth, height, width = shapes[number]
-        voxels, first = depth * height * width, offsets[number]
-        channels = spec.num_channels
-        volume = tables.image[first * channels : (first + voxels) * channels].view(channels, depth, height, width)
-        classes = tables.label[first : first + voxels].view(1, depth, height, width)
-        signs = _signs(matrices[number])
-        if signs is not None:
-            backward = [axis + 1 for axis in range(3) if signs[axis] < 0]
-            with Range("crop and flip"):
-                for target, source in ((image[number], volume), (label[number], classes)):
-                    target.copy_(torch.flip(cut(source, starts[number], patch), backward))
-            continue
-        with Range("rotate and scale"):
-            coordinates = source_coordinates(drawn.matrix[number : number + 1], patch)
-            flat = tuple(axis.reshape(-1) for axis in coordinates)
-            interpolate(volume, starts[number], flat, spec.spatial_dims, out=image[number])
-            nearest(classes, starts[number], flat, out=label[number])
-    return _augment(image, drawn, spec), label
-
-
-def _signs(matrix: list[list[float]]) -> list[float] | None:
-    """The diagonal of a matrix that only flips; None for any other."""
-    diagonal = [matrix[axis][axis] for axis in range(3)]
-    others = any(matrix[row][column] for row in range(3) for column in range(3) if row != column)
-    return None if others or any(abs(entry) != 1.0 for entry in diagonal) else diagonal
 
 
 def cut(volume: Tensor, start: list[int], size: Triple | list[int]) -> Tensor:
@@ -167,20 +121,3 @@ def nearest(
         index = (whole[0] * height + whole[1]) * width + whole[2]
     for channel in range(box.shape[0]):
         out[channel] = box[channel].reshape(-1).index_select(0, index).view(out.shape[1:])
-
-
-def _augment(image: Tensor, drawn: Draw, spec: BatchSpec) -> Tensor:
-    """Each sample through the operations that it drew; the rest of them would be identities."""
-    strength = drawn.intensity
-    off = {"brightness": 1.0, "contrast": 1.0, "gamma": 1.0, "noise": 0.0}
-    used = {name: (getattr(strength, name) != value).tolist() for name, value in off.items()}
-    for number in range(image.shape[0]):
-        names = [name for name in off if used[name][number]]
-        if not names:
-            continue
-        one = slice(number, number + 1)
-        own = Intensity(**{name: getattr(strength, name)[one] for name in off})
-        probability: dict[str, Any] = {f"{name}_prob": 0.0 for name in off if name not in names}
-        with Range(" + ".join(names)):
-            image[one] = augment_intensity(image[one], drawn.key[one], own, replace(spec.sample, **probability))
-    return image

@@ -13,12 +13,13 @@ from monai.data import MetaTensor
 from monai.engines.utils import IterationEvents
 from torch import nn
 
+from hasten.augment.program import Piece
 from hasten.cache.dataset import CacheDataset
 from hasten.config.schema import SampleConfig
 from hasten.engine.workflow import SupervisedEvaluator, SupervisedTrainer
 from hasten.engine.workflow.arithmetic import Arithmetic
 from hasten.feed.batched import batched_feed
-from hasten.feed.chained import ChainFeed
+from hasten.feed.feed import Feed
 from hasten.optim.average import average_of, average_share, update_average
 from tests.engine.workflow.parts import batches, loss, network
 
@@ -272,9 +273,8 @@ def test_a_feed_is_a_loader(dims: int) -> None:
     other = copy.deepcopy(net)
     trainer_of(net, feed, epochs=2, epoch_length=3).run()
     optimizer = torch.optim.SGD(other.parameters(), lr=0.5)
-    for image, label in batched_feed(dataset, crops, num_classes=2, last=6):
-        scores = other(image[:, :, 0] if dims == 2 else image)
-        loss(scores, label[:, :, 0] if dims == 2 else label).backward()
+    for batch in batched_feed(dataset, crops, num_classes=2, last=6):
+        loss(other(batch["image"]), batch["label"]).backward()
         optimizer.step()
         optimizer.zero_grad()
     assert distance(net, other) == 0
@@ -282,14 +282,18 @@ def test_a_feed_is_a_loader(dims: int) -> None:
 
 
 def test_a_feed_of_a_compiled_chain_is_a_loader() -> None:
-    class Chain:
-        device = torch.device("cpu")
+    class Program:
+        hands_over = False
+        finish = staticmethod(dict)
 
-        def batches(self, first: int, last: int) -> Any:
+        def pieces(self, first: int, last: int) -> Any:
+            yield Piece(self, first, last)  # type: ignore[arg-type]
+
+        def prepare(self, first: int, last: int) -> Any:
             yield from ({key: one[key] for key in ("image", "label")} for one in batches()[first:last])
 
     net = network()
-    trainer = trainer_of(net, ChainFeed(Chain(), device="cpu", last=4), epochs=2, epoch_length=2)
+    trainer = trainer_of(net, Feed(Program(), last=4), epochs=2, epoch_length=2)  # type: ignore[arg-type]
     trainer.run()
     assert trainer.state.iteration == 4
     assert distance(net, trained(epochs=1)) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -71,28 +70,6 @@ def read_mlflow(run: Path) -> Held:
             for name, value in found.data.tags.items():
                 if name.startswith("summary/"):
                     held.summary[name.removeprefix("summary/")] = value
-    return held
-
-
-def read_neptune(run: Path) -> Held:
-    from neptune.core.components.queue.disk_queue import DiskQueue
-    from neptune.internal.operation import LogFloats, Operation
-
-    held = Held()
-    folders = (run / ".neptune" / "offline").iterdir()
-    for folder in sorted(folders, key=lambda folder: (folder / "metadata.json").stat().st_mtime):
-        queue = DiskQueue(
-            data_path=folder, to_dict=lambda entry: {}, from_dict=Operation.from_dict, lock=threading.RLock()
-        )
-        for element in queue.get_batch(100_000):
-            entry = element.obj
-            if isinstance(entry, LogFloats):
-                held.points["/".join(entry.path)] += [(int(value.step), value.value) for value in entry.values]
-            elif entry.path[0] == "config":
-                held.config[".".join(entry.path[1:])] = entry.value
-            elif entry.path[0] == "summary":
-                held.summary["/".join(entry.path[1:])] = entry.value
-    held.ids.add(json.loads((run / "trackers.json").read_text())["neptune"]["custom_run_id"])
     return held
 
 
@@ -164,6 +141,5 @@ READERS = {
     "jsonl": read_jsonl,
     "tensorboard": read_tensorboard,
     "mlflow": read_mlflow,
-    "neptune": read_neptune,
     "wandb": read_wandb,
 }

@@ -31,7 +31,7 @@ SUMMARY = {
 CLASSES = ("Anterior", "tumor core (T1/T2)")
 
 
-USERS = ("RANK", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI", "NEPTUNE_DATA_DIRECTORY")
+USERS = ("RANK", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI")
 OURS = {"WANDB_ERROR_REPORTING": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}
 """Set where the user has not, before a tracker is imported."""
 
@@ -141,7 +141,7 @@ def test_what_was_logged_is_read_back_and_a_resumed_run_goes_on(
     held = held_by(name, run)
     assert held.ids == before, "the same run of the tracker"
     # These cannot take back what the killed process sent; MLflow gives points by the time they were taken.
-    again = (30, 40) if name in ("mlflow", "wandb", "neptune") else ()
+    again = (30, 40) if name in ("mlflow", "wandb") else ()
     assert {key: sorted(found) for key, found in held.points.items()} == {
         key: sorted(found, key=lambda point: point[0]) for key, found in points(10, 20, 30, 40, *again, 50, 60).items()
     }
@@ -165,7 +165,7 @@ def test_closing_twice_and_logging_late_do_nothing(name: str, tmp_path: Path, da
     assert dict(READERS[name](tmp_path / "run").points) == {"train/loss": [(1, 0.5)]}
 
 
-BLOCKED = {"jsonl": "tracking.jsonl", "tensorboard": "tensorboard", "mlflow": "../mlflow.db", "neptune": ".neptune"}
+BLOCKED = {"jsonl": "tracking.jsonl", "tensorboard": "tensorboard", "mlflow": "../mlflow.db"}
 """What stands in each one's way: a file where it wants a folder, or the other way round. W&B evades such."""
 
 
@@ -186,7 +186,7 @@ def test_one_that_cannot_write_is_told_once_and_ends_nothing(
     assert told.startswith(f"{name}: the run is not tracked there any further (")
 
 
-@pytest.mark.parametrize("name", ["mlflow", "neptune", "wandb", "tensorboard"])
+@pytest.mark.parametrize("name", ["mlflow", "wandb", "tensorboard"])
 def test_one_that_is_not_installed_is_told_with_its_remedy(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,11 +240,11 @@ def test_mlflow_goes_where_its_users_send_it(tmp_path: Path, database: Path, mon
 
 
 def test_a_package_that_is_only_a_folder_of_that_name_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "neptune").mkdir()
+    (tmp_path / "wandb").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    for module in [module for module in sys.modules if module.split(".")[0] == "neptune"]:
+    for module in [module for module in sys.modules if module.split(".")[0] == "wandb"]:
         monkeypatch.delitem(sys.modules, module)
-    assert check_trackers(["neptune"])
+    assert check_trackers(["wandb"])
 
 
 def test_unknown_trackers_are_named() -> None:

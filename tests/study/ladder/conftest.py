@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from hasten.config.load import load_run, to_dict
-from hasten.config.schema import NetworkConfig, PrepareConfig
+from hasten.config.schema import PrepareConfig
+from hasten.config.settled import PlannedNetwork
 from hasten.study.ladder.task import PeerSettings, Task, TaskCase, write_task
 from tests.boxes import write_boxes
 
-TINY = NetworkConfig(
+TINY = PlannedNetwork(
     name="unet", channels=(4, 8, 8), strides=((1, 2, 2), (2, 2, 2)), num_res_units=0, norm="instance", act="prelu"
 )
 FLAT = dataclasses.replace(TINY, strides=((1, 2, 1), (1, 2, 2)))

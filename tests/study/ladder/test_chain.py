@@ -12,7 +12,8 @@ import torch
 from monai.transforms import Compose
 
 from hasten.config.load import from_dict
-from hasten.config.schema import NetworkConfig, PrepareConfig
+from hasten.config.schema import PrepareConfig
+from hasten.config.settled import PlannedNetwork
 from hasten.study.ladder.chain import RegionMasks, deterministic, network_of, random_crop, rows_of
 from hasten.study.ladder.task import Task
 from tests.study.ladder.conftest import FLAT
@@ -88,14 +89,14 @@ def test_flat_images(make_task: Callable[..., Task]) -> None:
 
 
 NETWORKS = [
-    (3, (16, 8, 24), NetworkConfig(channels=(4, 8, 8), strides=((1, 2, 2), (2, 1, 2)), num_res_units=2)),
-    (2, (1, 8, 24), NetworkConfig(channels=(4, 8, 8), strides=((1, 2, 1), (1, 2, 2)), num_res_units=0)),
+    (3, (16, 8, 24), PlannedNetwork(channels=(4, 8, 8), strides=((1, 2, 2), (2, 1, 2)), num_res_units=2)),
+    (2, (1, 8, 24), PlannedNetwork(channels=(4, 8, 8), strides=((1, 2, 1), (1, 2, 2)), num_res_units=0)),
 ]
 
 
 @pytest.mark.parametrize(("dims", "patch", "config"), NETWORKS, ids=["3-D", "2-D"])
 def test_one_network_for_both_orders_of_axes(
-    dims: int, patch: tuple[int, int, int], config: NetworkConfig, make_task: Callable[..., Task]
+    dims: int, patch: tuple[int, int, int], config: PlannedNetwork, make_task: Callable[..., Task]
 ) -> None:
     """With its kernels turned, MONAI's network on (x, y, z) is Hasten's on (z, y, x)."""
     shape = (30, 26, 20) if dims == 3 else (30, 26)

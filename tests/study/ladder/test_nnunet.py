@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hasten.config.schema import NetworkConfig, PrepareConfig
+from hasten.config.schema import PrepareConfig
+from hasten.config.settled import PlannedNetwork
 from hasten.study.ladder.arms import nnunet
 from hasten.study.ladder.nnunet_raw import DATASET, read_classes, write_raw, write_split
 from hasten.study.ladder.task import Task, TaskCase, write_task
@@ -28,7 +29,7 @@ def task(cases: list[TaskCase], **changes: Any) -> Task:
         "validation": tuple(cases[-1:]),
         "labels": LABELS,
         "prepare": PrepareConfig(spacing=(0.0, 0.0, 0.0), intensity="zscore", window=(0.0, 1.0), crop_foreground=False),
-        "network": NetworkConfig(),
+        "network": PlannedNetwork(channels=(4, 8), strides=((2, 2, 2),)),
         "target": 1.0,
         "patch": (16, 16, 16),
         "roi": (16, 16, 16),

@@ -56,7 +56,7 @@ def test_the_summary_is_whole(out: Path) -> None:
         "All kernels", "Kernels using Tensor Cores", "Memory kernels", "All other kernels",
     }  # fmt: skip
     assert set(summary["Phases"]) >= set(PHASES)
-    assert summary["Transforms"]["rotate and scale"]["# Calls"] == 3 * STEPS
+    assert summary["Transforms"]["PhysicalAffine"]["# Calls"] == STEPS
     assert any("Conv3d" in name for name in summary["Modules"])
     assert summary["Run"]["Steps"] == STEPS
     assert summary["Run"]["Settings"]["patch"] == "16 x 16 x 16"

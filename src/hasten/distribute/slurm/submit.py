@@ -65,12 +65,13 @@ def settings_at(config: RunConfig, world: int, mode: Mode) -> RunConfig:
     Raises ValueError for a batch that can't be dealt among them.
     """
     if mode == "weak":
-        if config.sample.batch_size is None:
+        batch = config.sample.batch_size
+        if batch is None:
             raise ValueError(
                 "--sweep-mode weak: sample.batch_size is open, so there is nothing to multiply; add "
                 "sample.batch_size=N, the batch of one process"
             )
-        config = grown(config, world)
+        config = grown(config, world, batch)
     batch, shared = config.sample.batch_size, config.distribute
     # The stages of a pipeline all see the whole batch.
     if batch is not None and world > 1 and shared.strategy != "pipeline":

@@ -11,7 +11,7 @@ from monai.inferers import SimpleInferer
 from monai.transforms import apply_transform
 
 from hasten.engine.workflow.arithmetic import Arithmetic
-from hasten.engine.workflow.batch import is_flat_feed, plain, prepare_batch, prepare_flat_batch
+from hasten.engine.workflow.batch import plain
 from hasten.engine.workflow.late import KEEP, LateState
 from hasten.engine.workflow.layout import as_laid_out
 from hasten.engine.workflow.sample import Sample
@@ -51,8 +51,6 @@ class QuickWorkflow:
         if own_iteration and type(self)._iteration is QuickWorkflow._iteration:
             own._process_function = self._quick_iteration
         self.arithmetic = Arithmetic.of(self.state.device, amp=own.amp, amp_kwargs=own.amp_kwargs, precision=precision)
-        if own.prepare_batch is prepare_batch and is_flat_feed(own.data_loader):
-            own.prepare_batch = prepare_flat_batch
         self._takes_apart = decollate
         if postprocessing is not None:
             own._register_postprocessing(postprocessing)

@@ -11,9 +11,6 @@ from monai.engines.utils import default_prepare_batch
 from monai.utils.enums import CommonKeys as Keys
 from torch import Tensor
 
-from hasten.feed.feed import Feed
-from hasten.sample.mixed import MixedProgram
-
 
 def prepare_batch(batch: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
     """Image and label (or None) of a dict, a pair or a tensor, on the device: MONAI's `default_prepare_batch`.
@@ -26,21 +23,6 @@ def prepare_batch(batch: Any, device: Any = None, non_blocking: bool = False, **
         if pair is not None and _lies_on(pair[0], device) and _lies_on(pair[1], device):
             return pair
     return default_prepare_batch(batch, device, non_blocking, **kwargs)
-
-
-def prepare_flat_batch(batch: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
-    """Of a `Feed` of 2-D images, (B, C, 1, H, W): image (B, C, H, W) and label (B, 1, H, W)."""
-    image, label = batch
-    return prepare_batch((image[:, :, 0], label[:, :, 0]), device, non_blocking, **kwargs)
-
-
-def is_flat_feed(loader: Any) -> bool:
-    """Whether it gives batches of 2-D images with an axis D = 1."""
-    if not isinstance(loader, Feed):
-        return False
-    program = loader.program
-    spec = program.host.spec if isinstance(program, MixedProgram) else program.spec
-    return spec.spatial_dims == 2
 
 
 def _pair(batch: Any) -> tuple[Any, Any] | None:

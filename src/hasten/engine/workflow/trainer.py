@@ -30,7 +30,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
     What a handler does not look at is not made: outputs are taken apart into samples on the first look, metatensors
     pass the network and the loss as plain tensors, and the loss stays on the device until somebody reads it. Gradients
     are dropped before a step (`optim_set_to_none`), never filled with 0. Losses are computed in float32. A batch may be
-    a dict, an (image, label) pair or what else `prepare_batch` takes, so that a `Feed` or `ChainFeed` can be the
+    a dict, an (image, label) pair or what else `prepare_batch` takes, so that a `Feed` can be the
     loader; they know no length, so give `epoch_length`. A part of the network that was put into evaluation mode stays
     in it, as long as the network is in training mode. post_transform: older name of postprocessing.
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 _NEEDS = {
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy"),
-    "neptune": ("neptune",),
     "wandb": ("wandb",),
     "jsonl": (),
 }

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hasten.config.schema import NetworkConfig, PrepareConfig, RunConfig, Spacing, Triple
+from hasten.config.schema import PrepareConfig, RunConfig, Spacing, Triple
+from hasten.config.settled import PlannedNetwork, PlannedRun
 from hasten.observe.rundir import write_json
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ class Task:
     modality: str = ""
     prepare: PrepareConfig
     """With every field settled; spacing (0, 0, 0) keeps each case's own."""
-    network: NetworkConfig
-    """With channels and strides settled; strides are (D, H, W)."""
+    network: PlannedNetwork
+    """Strides are (D, H, W)."""
     metric: Literal["dice", "iou"] = "dice"
     target: float
     patch: Triple
@@ -111,15 +112,13 @@ def task_of(config: RunConfig, peer: PeerSettings | None = None, *, name: str = 
 
     peer = peer or PeerSettings()
     planned = plan_run(config)
+    if config.train.target is None:
+        raise ValueError("train.target: say what the arms are to reach, such as train.target=0.85")
     full, case_set = planned.config, planned.case_set
     if case_set.regions and peer.loss == "dice_ce":
         peer = dataclasses.replace(peer, loss="dice_focal")  # MONAI's DiceCE has no form for classes that overlap
     patch = peer.patch or full.sample.patch
-    assert patch is not None
-    assert full.train.steps is not None
-    assert full.sample.batch_size is not None
     _check(full, {"peer.patch": patch, "peer.roi": peer.roi or patch})
-    assert full.train.target is not None
     return Task(
         name=name or case_set.name,
         train=task_cases(planned.train),
@@ -133,7 +132,7 @@ def task_of(config: RunConfig, peer: PeerSettings | None = None, *, name: str = 
         prepare=full.prepare,
         network=full.network,
         metric=full.train.metric,
-        target=full.train.target,
+        target=config.train.target,
         patch=patch,
         roi=peer.roi or patch,
         overlap=peer.overlap,
@@ -143,11 +142,9 @@ def task_of(config: RunConfig, peer: PeerSettings | None = None, *, name: str = 
     )
 
 
-def _check(full: RunConfig, patches: dict[str, Triple]) -> None:
+def _check(full: PlannedRun, patches: dict[str, Triple]) -> None:
     from hasten.nets.build import divisor
 
-    if full.train.target is None:
-        raise ValueError("train.target: say what the arms are to reach, such as train.target=0.85")
     if full.network.deep_supervision:
         raise ValueError(
             f"network.deep_supervision: {full.network.deep_supervision}; the arms train networks of one output, set 0"

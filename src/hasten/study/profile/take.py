@@ -18,12 +18,12 @@ from torch import nn
 from hasten.config.schema import RunConfig
 from hasten.engine.checkpoints import Checkpoints
 from hasten.engine.collect import collected_between_steps
-from hasten.engine.parts import Parts
+from hasten.engine.components import RunComponents
+from hasten.engine.compose import prepare_run
 from hasten.engine.saver import Saver
 from hasten.engine.state import training_state
-from hasten.engine.together import put_together
 from hasten.engine.validate import validate
-from hasten.feed.staged import feed_of
+from hasten.feed.feed import Feed
 from hasten.observe.clock import Clock
 from hasten.observe.ranges import Range
 from hasten.study.profile.recording import MODULE, STEP
@@ -63,7 +63,7 @@ def take(config: RunConfig, *, steps: int, cases: int = CASES, with_profiler: bo
     if config.train.capture is not False:
         # A replayed graph is one launch: nothing in it has a phase or a name.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
-    parts = put_together(config, None, Clock())
+    parts = prepare_run(config, None, Clock())
     if parts.planned.device.type == "cuda":
         notes.append("Taken without a CUDA graph, which would hide the phases; training may use one and be faster.")
     compiled = parts.engaged["compiled network"].on
@@ -78,20 +78,22 @@ def take(config: RunConfig, *, steps: int, cases: int = CASES, with_profiler: bo
         return _taken(parts, folder, steps, cases, with_profiler=with_profiler, notes=tuple(notes))
 
 
-def _taken(parts: Parts, folder: Path, steps: int, cases: int, *, with_profiler: bool, notes: tuple[str, ...]) -> Taken:
+def _taken(
+    parts: RunComponents, folder: Path, steps: int, cases: int, *, with_profiler: bool, notes: tuple[str, ...]
+) -> Taken:
     device, plain = parts.planned.device, min(steps, _PLAIN)
-    total = parts.planned.config.train.steps or 1
+    total = parts.planned.config.train.steps
     last = WARM_UP + plain + steps
     some = dataclasses.replace(parts.planned, validation=parts.planned.validation[:cases])
-    with closing(iter(feed_of(parts.program, device=device, first=0, last=last))) as feed:
+    with closing(iter(Feed(parts.program, last=last))) as feed:
 
         def run(first: int, count: int) -> list[float]:
             spent = []
             for index in range(first, first + count):
                 begin = time.perf_counter()
                 with Range(STEP):
-                    image, label = next(feed)
-                    parts.step(image, label, min(index, total - 1))
+                    batch = next(feed)
+                    parts.step(batch["image"], batch["label"], min(index, total - 1))
                 if not with_profiler or first < WARM_UP + plain:
                     _wait(device)
                 spent.append(time.perf_counter() - begin)
@@ -132,7 +134,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _save(parts: Parts, folder: Path, step: int) -> None:
+def _save(parts: RunComponents, folder: Path, step: int) -> None:
     update = parts.step.update
     content = training_state(
         network=update.weights, optimizer=update.optimizer, step=step, average=update.average, scaler=update.scaler
@@ -164,12 +166,12 @@ def _nothing(_: object) -> None:
     """What a hook returns takes the place of the module's inputs."""
 
 
-def _setting(parts: Parts) -> dict[str, str]:
+def _setting(parts: RunComponents) -> dict[str, str]:
     """What the figures depend on."""
     config = parts.planned.config
     return {
         "data": config.data.source,
-        "patch": " x ".join(map(str, config.sample.patch or ())),
+        "patch": " x ".join(map(str, config.sample.patch)),
         "batch size": str(config.sample.batch_size),
         "precision": str(config.train.precision),
         "channels-last": str(config.train.channels_last).lower(),

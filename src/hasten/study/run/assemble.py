@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 
-from hasten.cache.file import INDEX
-from hasten.cache.key import arena_key, cache_dir, entry_name
+from hasten.cache.build import is_prepared
 from hasten.cases.read import read_image, read_label
 from hasten.cases.types import Case
 from hasten.config.schema import RunConfig
+from hasten.engine.cases import arena_of
+from hasten.engine.components import RunComponents
+from hasten.engine.compose import compose_run
 from hasten.engine.job import Planned, plan_run, with_train
-from hasten.engine.parts import Parts
-from hasten.engine.together import arena_of, parts_of
 from hasten.observe.clock import Clock
 from hasten.observe.env import usable_cores
 from hasten.prepare.case import prepare_case
@@ -55,7 +55,7 @@ class Cold:
 class Assembled:
     """A run that is ready for its first step."""
 
-    parts: Parts
+    parts: RunComponents
     cold: Cold | None
     """None where the cache holds the run's cases already."""
     validation_cases: int
@@ -93,14 +93,13 @@ def assemble(config: RunConfig, folder: Path, *, seconds: float, read_delay_s: f
         if planned.config.train.capture is None and planned.device.type != "cuda":
             planned = with_train(planned, capture=False)
         torch.manual_seed(planned.config.train.seed)
-        parts = parts_of(planned, arena, clock)
+        parts = compose_run(planned, arena, clock)
     return Assembled(parts=parts, cold=cold, validation_cases=cases, whole=fits, once=clock.seconds)
 
 
 def _is_cached(planned: Planned) -> bool:
-    config, cases = planned.config, planned.case_set
-    key = arena_key(cases, config.prepare, config.cache.max_points, hash_content=config.cache.hash_content)
-    return (cache_dir(config.cache) / "arena" / entry_name(cases.name, key) / INDEX).exists()
+    config = planned.config
+    return is_prepared(planned.case_set, config.prepare, config.cache, planned.files)
 
 
 def probe_cold(planned: Planned, *, read_delay_s: float = 0.0) -> Cold:

@@ -13,13 +13,11 @@ import torch
 
 from hasten.config.schema import RunConfig
 from hasten.engine.collect import collected_between_steps
-from hasten.engine.measure import Variant
-from hasten.engine.parts import Parts
+from hasten.engine.components import RunComponents
+from hasten.engine.measure import variant_of
 from hasten.feed.feed import Feed
-from hasten.feed.staged import StagedFeed, StagedProgram, feed_of
 from hasten.observe.env import environment
 from hasten.observe.load import LoadMeter
-from hasten.sample.mixed import MixedProgram
 from hasten.study.environment.rates import copy_rate, matmul_rate, transfer_rates
 from hasten.study.environment.threads import threads_here
 from hasten.study.finding import Finding
@@ -30,9 +28,7 @@ from hasten.study.run.probes import (
     Arms,
     Batch,
     device_busy,
-    last_program,
     operation_costs,
-    plain_program,
     run_arms,
     slower_than,
     work_of,
@@ -142,34 +138,31 @@ class _Found:
 class _Bench:
     """A run's parts, and feeds of them from the step on whose patches most of the run has."""
 
-    def __init__(self, parts: Parts, *, wrap_feed: WrapFeed | None) -> None:
+    def __init__(self, parts: RunComponents, *, wrap_feed: WrapFeed | None) -> None:
         self.parts, self.wrap_feed = parts, wrap_feed
         self.device = parts.planned.device
-        program = parts.program
-        self.first = program.stages[-1].first if isinstance(program, StagedProgram) else 0
-        plain = plain_program(parts)
-        mixed = isinstance(last_program(parts), MixedProgram)
-        self.inline = not mixed and plain is not None and plain.seed.device.type == self.device.type
+        self.first = parts.program.rounds.stages[-1].first
+        self.inline = not parts.program.latest.hands_over
 
-    def feed(self) -> Feed | StagedFeed:
-        return feed_of(self.parts.program, device=self.device, first=self.first, last=_ENDLESS)
+    def feed(self) -> Feed:
+        return Feed(self.parts.program, first=self.first, last=_ENDLESS)
 
     def batch(self) -> Batch:
         """One that stays."""
         source = iter(self.feed())
-        image, label = next(source)
-        kept = image.clone(), label.clone()
+        batch = next(source)
+        kept = batch["image"].clone(), batch["label"].clone()
         source.close()
         return kept
 
 
-def _with_delay(parts: Parts, wrap_feed: WrapFeed | None, delay: float) -> WrapFeed | None:
+def _with_delay(parts: RunComponents, wrap_feed: WrapFeed | None, delay: float) -> WrapFeed | None:
     """Batches from a file come later by what each of their samples does."""
-    pause = delay * (parts.planned.config.sample.batch_size or 1)
+    pause = delay * parts.planned.config.sample.batch_size
     if not pause or "file" not in parts.arena.home:
         return wrap_feed
 
-    def wrapped(feed: Iterable[Batch]) -> Iterator[Batch]:
+    def wrapped(feed: Iterable[Any]) -> Iterator[Any]:
         for batch in feed if wrap_feed is None else wrap_feed(feed):
             time.sleep(pause)
             yield batch
@@ -181,7 +174,7 @@ def _measure(
     bench: _Bench, run: Assembled, folder: Path, steps: int, seconds: float, wrap_step: WrapStep | None, tell: Echo
 ) -> _Found:
     parts, device = bench.parts, bench.device
-    last = parts.planned.config.train.steps or steps
+    last = parts.planned.config.train.steps
     disk_s = _disk_seconds(parts, bench.first)
     captured_s = _captured(parts, steps, seconds * 0.1)
     tell(f"training {steps} steps")
@@ -224,7 +217,7 @@ def _measure(
     )
 
 
-def _by_hand(parts: Parts, ran: Ran, seconds: float) -> dict[str, float]:
+def _by_hand(parts: RunComponents, ran: Ran, seconds: float) -> dict[str, float]:
     """Only a run whose variant was set has something to learn: any other took the fastest."""
     step_s = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
     why = parts.engaged["channels-last"].why
@@ -256,8 +249,7 @@ def _facts(config: RunConfig, run: Assembled, found: _Found, delay: float, other
         shares=found.shares,
     )
     threads = threads_here()
-    delayed = delay * (settled.sample.batch_size or 1) if "file" in parts.arena.home else 0.0
-    assert settled.train.precision is not None
+    delayed = delay * settled.sample.batch_size if "file" in parts.arena.home else 0.0
     return Facts(
         config=settled,
         given=config,
@@ -269,8 +261,9 @@ def _facts(config: RunConfig, run: Assembled, found: _Found, delay: float, other
         cold=run.cold,
         arms=found.arms,
         operations=found.operations,
+        probabilities={type(op).__name__: op.prob for op in parts.program.latest.chain.ops if hasattr(op, "prob")},
         variants=found.variants,
-        variant=str(Variant(precision=settled.train.precision, channels_last=bool(settled.train.channels_last))),
+        variant=str(variant_of(settled.train)),
         threads=threads.torch,
         cores=threads.wanted,
         reads=found.ran.reads,
@@ -288,25 +281,24 @@ def _has_isal() -> bool:
     return True
 
 
-def _disk_seconds(parts: Parts, first: int) -> float:
+def _disk_seconds(parts: RunComponents, first: int) -> float:
     """Seconds of a batch that are gone when its voxels lie in the page cache; 0 where cases are not in the file."""
-    program = plain_program(parts)
-    if program is None or parts.arena.pages is None or program.compiled:
+    segment = parts.program.latest
+    if parts.arena.pages is None or segment.compiled:
         return 0.0
     saved = []
     for number in range(3):
-        drawn = next(program.draws(first + number, first + number + 1))
+        drawn = next(segment.draws(first + number, first + number + 1))
         times = []
         for _ in range(2):
             begin = time.perf_counter()
-            with torch.no_grad():
-                program.render(program.spec, program.tables, drawn)
+            segment.rendered(drawn)
             times.append(time.perf_counter() - begin)
         saved.append(times[0] - times[1])
     return max(0.0, sorted(saved)[1])
 
 
-def _captured(parts: Parts, steps: int, seconds: float) -> float | None:
+def _captured(parts: RunComponents, steps: int, seconds: float) -> float | None:
     """Seconds of a step as a CUDA graph, where it came to one."""
     captured, device = parts.captured, parts.planned.device
     if captured is None:
@@ -334,7 +326,7 @@ def _copy_seconds(batch: Batch, device: torch.device) -> float:
     return size / transfer_rates(device)[0]
 
 
-def _intensity(parts: Parts, batch: Batch, ran: Ran) -> tuple[float | None, float | None]:
+def _intensity(parts: RunComponents, batch: Batch, ran: Ran) -> tuple[float | None, float | None]:
     """Shares of the memory's and of the multipliers' measured rates that forward and backward reach."""
     compute = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
     precision, device = parts.planned.config.train.precision, parts.planned.device
@@ -349,7 +341,7 @@ def _intensity(parts: Parts, batch: Batch, ran: Ran) -> tuple[float | None, floa
     return moved, work.flops / compute / matmul_rate(device, precision)
 
 
-def _settings(parts: Parts) -> dict[str, Any]:
+def _settings(parts: RunComponents) -> dict[str, Any]:
     config = parts.planned.config
     return {
         "device": str(parts.planned.device),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from hasten.config.schema import RunConfig
+from hasten.config.settled import PlannedRun
 from hasten.study.finding import gain_of
 from hasten.study.run.assemble import Cold
 from hasten.study.run.probes import Arms
@@ -17,8 +18,7 @@ from hasten.study.split import Split
 class Facts:
     """All that a finding can follow from."""
 
-    config: RunConfig
-    """Settled: every field that matters is set."""
+    config: PlannedRun
     given: RunConfig
     """As the user wrote it."""
     split: Split
@@ -32,6 +32,8 @@ class Facts:
     arms: Arms
     operations: dict[str, float] = field(default_factory=dict)
     """As `operation_costs` gives them."""
+    probabilities: dict[str, float] = field(default_factory=dict)
+    """Of each operation of the augmentation, by its name."""
     variants: dict[str, float] = field(default_factory=dict)
     """As `slower_than` gives them."""
     variant: str = ""

@@ -129,18 +129,16 @@ def _augmentation(facts: Facts) -> Iterator[Finding]:
         )
         return
     worst = max(costs, key=lambda name: costs[name])
-    evidence += "; saved without " + ", ".join(f"{name.removeprefix('sample.')}: {ms(costs[name])}" for name in costs)
-    field_name = worst.removeprefix("sample.").split(",")[0]
-    now = float(getattr(facts.config.sample, field_name))
+    evidence += "; saved without " + ", ".join(f"{name}: {ms(costs[name])}" for name in costs)
+    now = facts.probabilities[worst]
     less = _rounded(now / 3)
-    names = [part.strip().removeprefix("sample.") for part in worst.split(",")]
-    cure = " ".join(f"sample.{name}={less:g}" for name in names)
+    cure = f"augment.override='{{{worst}.prob: {less:g}}}'"
     if facts.cuda and not facts.inline:
         cure = "cache.home=device"
     yield Finding(
         name="slow-augmentation",
-        title=f"Augmentation takes much of a step, {field_name} most",
-        where=f"sample.{field_name}",
+        title=f"Augmentation takes much of a step, {worst} most",
+        where="augment",
         cure=cure,
         evidence=evidence,
         **cost_of(facts, min(spent, costs[worst]) * (1 - less / now)),
@@ -220,7 +218,7 @@ def _launches(facts: Facts) -> Iterator[Finding]:
     elif not train.compile:
         where, cure = "train.compile", "train.compile=true"
     else:
-        where, cure = "sample.batch_size", f"sample.batch_size={2 * (facts.config.sample.batch_size or 1)}"
+        where, cure = "sample.batch_size", f"sample.batch_size={2 * facts.config.sample.batch_size}"
     yield Finding(
         name="launch-overhead",
         title="Interpreter and launches take much of a step",
@@ -302,7 +300,7 @@ def _validation(facts: Facts) -> Iterator[Finding]:
     rare, cost = facts.rare, facts.split.parts.get("validation", 0.0)
     if cost <= _VALIDATION_FROM * facts.split.step_s:
         return
-    every = facts.config.train.validate_every or rare.steps
+    every = facts.config.train.validate_every
     rest = facts.split.step_s - cost
     wanted = _nice(rare.validation_s * (1 - _VALIDATION) / (_VALIDATION * rest)) if rest > 0 else rare.steps
     evidence = (
@@ -330,7 +328,7 @@ def _checkpoints(facts: Facts) -> Iterator[Finding]:
     rare, cost = facts.rare, facts.split.parts.get("checkpoint", 0.0)
     if cost <= 2 * _CHECKPOINTS * facts.split.step_s:
         return
-    every = facts.config.train.checkpoint_every or rare.steps
+    every = facts.config.train.checkpoint_every
     rest = facts.split.step_s - cost
     alone = max(rare.write_s, rare.checkpoint_s) if rest <= 0 else rare.checkpoint_s
     wanted = min(rare.steps, max(2 * every, _nice(alone / (_CHECKPOINTS * max(rest, 1e-9)))))

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,25 +16,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
+from hasten.augment.chain import stages_of
+from hasten.augment.program import Segment
 from hasten.cache.key import cache_dir
-from hasten.engine.measure import Variant, fastest_variant
-from hasten.engine.parts import Parts
-from hasten.engine.settle import probe_of
+from hasten.engine.autotune import probe_of
+from hasten.engine.components import RunComponents
+from hasten.engine.measure import Variant, compared, fastest_variant, variant_of
 from hasten.engine.shortage import out_of_memory
 from hasten.engine.step import TrainStep
-from hasten.feed.rounds import RoundedProgram
-from hasten.feed.staged import StagedProgram
 from hasten.nets.build import divisor
-from hasten.sample.mixed import MixedProgram
-from hasten.sample.program import BatchProgram
 
 Batch = tuple[Tensor, Tensor]
-_ROUNDS = 9
+_HOPELESS = 20.0
+"""An arm that takes so many times the fastest one's seconds is not timed again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arms:
-    """Least seconds by arm, taken in turns; an arm that ran out of memory, or makes no sense here, is missing."""
+    """Median seconds by arm, taken in turns; an arm that ran out of memory, or makes no sense here, is missing."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     """`fixed`: the step as it is; `doubled`: on twice the samples; `whole`: in one piece; `eager`: not compiled;
@@ -59,7 +58,7 @@ class Arms:
         return min(max(0.0, fixed), forward_backward)
 
 
-def run_arms(parts: Parts, batch: Batch, *, threads: int, seconds: float) -> Arms:
+def run_arms(parts: RunComponents, batch: Batch, *, threads: int, seconds: float) -> Arms:
     """Time the arms that make sense for this run, in turns. threads: cores that torch could use on a CPU."""
     step, (image, label) = parts.step, batch
     arms: dict[str, Callable[[], object]] = {"fixed": lambda: step(image, label, 0)}
@@ -84,25 +83,20 @@ def run_arms(parts: Parts, batch: Batch, *, threads: int, seconds: float) -> Arm
 
 
 def _in_turns(arms: Mapping[str, Callable[[], object]], seconds: float, device: torch.device) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in arms}
-    begun = time.perf_counter()
-    for _ in range(_ROUNDS + 1):
-        for name in list(times):
-            start = time.perf_counter()
-            try:
-                arms[name]()
-            except RuntimeError as error:
-                if name == "fixed" or not out_of_memory(error):
-                    raise
-                del times[name]
-                continue
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            times[name].append(time.perf_counter() - start)
-        if time.perf_counter() - begun > seconds:
-            break
-    # The least, as other work only ever adds; a first time holds what is done once, and counts only if it is alone.
-    return {name: min(found[1:] or found) for name, found in times.items()}
+    """Median seconds by arm, without those that ran out of memory."""
+
+    def guarded(name: str, call: Callable[[], object]) -> object:
+        try:
+            return call()
+        except RuntimeError as error:
+            if name == "fixed" or not out_of_memory(error):
+                raise
+            return math.inf
+
+    calls = {name: partial(guarded, name, call) for name, call in arms.items()}
+    comparison = compared(calls, device, base="fixed", seconds=seconds, hopeless=_HOPELESS)
+    medians = {name: comparison.median(name) for name in arms}
+    return {name: value for name, value in medians.items() if math.isfinite(value)}
 
 
 def _on_threads(threads: int, call: Callable[[], object]) -> None:
@@ -114,7 +108,7 @@ def _on_threads(threads: int, call: Callable[[], object]) -> None:
         torch.set_num_threads(before)
 
 
-def _small(parts: Parts, image: Tensor) -> Batch | None:
+def _small(parts: RunComponents, image: Tensor) -> Batch | None:
     """One patch of a few voxels at the coarsest level; not fewer than 3, below which a CPU's bf16 is unsound."""
     unit = divisor(parts.planned.config.network)
     sides = [min(side, 3 * by) for side, by in zip(image.shape[2:], unit, strict=True)]
@@ -131,37 +125,26 @@ def _forward_backward(step: TrainStep, image: Tensor, label: Tensor) -> None:
 
 # Augmentation, operation by operation
 
-OPERATIONS: dict[str, tuple[str, ...]] = {
-    "sample.affine_prob": ("affine_prob",),
-    "sample.noise_prob": ("noise_prob",),
-    "sample.brightness_prob, contrast_prob, gamma_prob": ("brightness_prob", "contrast_prob", "gamma_prob"),
-}
-"""Settings by whose switching off an operation's cost is known."""
 
+def operation_costs(parts: RunComponents, *, seconds: float) -> dict[str, float]:
+    """Seconds of a batch by the operation that would save them, and "batch": the whole. Empty of compiled programs.
 
-def operation_costs(parts: Parts, *, seconds: float) -> dict[str, float]:
-    """Seconds of a batch by the operation that would save them, and "batch": the whole. Empty of compiled programs."""
-    program = plain_program(parts)
-    if program is None or program.compiled:
+    Operations of one class count as one.
+    """
+    segment = parts.program.latest
+    if segment.compiled:
         return {}
-    sample = program.spec.sample
-    without = {"batch": program}
-    for name, fields in OPERATIONS.items():
-        if any(getattr(sample, each) > 0 for each in fields):
-            never: dict[str, Any] = dict.fromkeys(fields, 0.0)
-            spec = dataclasses.replace(program.spec, sample=dataclasses.replace(sample, **never))
-            without[name] = dataclasses.replace(program, spec=spec)
-    device = program.seed.device
-    times: dict[str, list[float]] = {name: [] for name in without}
+    names = dict.fromkeys(type(op).__name__ for op in segment.chain.ops if getattr(op, "prob", 0.0) > 0)
+    arms = {"batch": segment} | {name: _without(segment, name) for name in names}
+    times: dict[str, list[float]] = {name: [] for name in arms}
     begun = time.perf_counter()
     for number in range(13):
-        for name, each in without.items():
+        for name, each in arms.items():
             drawn = next(each.draws(number, number + 1))
             start = time.perf_counter()
-            with torch.no_grad():
-                each.render(each.spec, each.tables, drawn)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            each.rendered(drawn)
+            if segment.device.type == "cuda":
+                torch.cuda.synchronize(segment.device)
             if number:
                 times[name].append(time.perf_counter() - start)
         if number >= 2 and time.perf_counter() - begun > seconds:
@@ -173,33 +156,27 @@ def operation_costs(parts: Parts, *, seconds: float) -> dict[str, float]:
     }
 
 
-def last_program(parts: Parts) -> BatchProgram | MixedProgram:
-    """Of the last stage, and of the round that the run begins with where the cases are dealt anew."""
-    program = parts.program.now if isinstance(parts.program, RoundedProgram) else parts.program
-    return program.programs[-1] if isinstance(program, StagedProgram) else program
-
-
-def plain_program(parts: Parts) -> BatchProgram | None:
-    """The program that renders on its own: of the last stage, and the host's half of a mixed one."""
-    program = last_program(parts)
-    return program.host if isinstance(program, MixedProgram) else program
+def _without(segment: Segment, name: str) -> Segment:
+    ops = tuple(dataclasses.replace(op, prob=0.0) if type(op).__name__ == name else op for op in segment.chain.ops)
+    chain = dataclasses.replace(segment.chain, ops=ops)
+    return dataclasses.replace(segment, chain=chain, stages=stages_of(chain, segment.warp.size))
 
 
 # Precision and memory format
 
 
-def slower_than(parts: Parts, *, step_s: float, seconds: float) -> dict[str, float]:
+def slower_than(parts: RunComponents, *, step_s: float, seconds: float) -> dict[str, float]:
     """Seconds of a probe by variant, fastest first, where one was set by hand; empty where none was or time is short.
 
     What was measured on this machine before is taken from the cache.
     """
     train = parts.planned.config.train
     cuda = parts.planned.device.type == "cuda"
-    assert train.precision is not None
-    if 32 * step_s / (parts.planned.config.sample.batch_size or 1) > seconds:
+    if 32 * step_s / parts.planned.config.sample.batch_size > seconds:
         return {}
     names = ["fp32", "tf32", "bf16"] if cuda else ["fp32", "bf16"]
-    names += [train.precision] if train.precision not in names else []
+    precision = variant_of(train).precision
+    names += [precision] if precision not in names else []
     allowed = [Variant(precision=name, channels_last=last) for name in names for last in (False, True)]  # type: ignore[arg-type]
     memory = cache_dir(parts.planned.config.cache) / "measured"
     return fastest_variant(parts.step.update.weights, probe_of(parts.planned), allowed, memory).seconds
@@ -236,7 +213,7 @@ class _Moved(TorchDispatchMode):
         return found
 
 
-def work_of(parts: Parts, batch: Batch) -> Work:
+def work_of(parts: RunComponents, batch: Batch) -> Work:
     """Counted on one sample of the batch, on the network as it is not compiled."""
     step = dataclasses.replace(parts.step, network=parts.step.update.weights)
     samples = batch[0].shape[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from hasten.engine.checkpoints import Checkpoints
-from hasten.engine.parts import Parts
+from hasten.engine.components import RunComponents
 from hasten.engine.saver import Saver
 from hasten.engine.state import training_state
 from hasten.engine.validate import validate
@@ -43,15 +43,13 @@ class Rare:
         return self.checkpoint_s * self.checkpoints / self.steps
 
 
-def measure_rare(parts: Parts, folder: Path, *, cases: int, step_s: float, seconds: float) -> Rare:
+def measure_rare(parts: RunComponents, folder: Path, *, cases: int, step_s: float, seconds: float) -> Rare:
     """Time a validation of a few cases and a checkpoint in `folder`. cases: validation cases of the run."""
     train = parts.planned.config.train
-    assert train.steps is not None
     spent, timed = _validation(parts, seconds)
-    every = train.checkpoint_every or train.steps
     stands, writes = _checkpoint(parts, folder)
     # The next save waits for the one before it.
-    stands += max(0.0, writes - every * step_s)
+    stands += max(0.0, writes - train.checkpoint_every * step_s)
     scale = cases / len(parts.planned.validation)
     return Rare(
         validation_s=spent * scale,
@@ -64,12 +62,12 @@ def measure_rare(parts: Parts, folder: Path, *, cases: int, step_s: float, secon
     )
 
 
-def _times(steps: int, every: int | None) -> int:
+def _times(steps: int, every: int) -> int:
     """Every so many steps, and at the end."""
-    return -(-steps // (every or steps))
+    return -(-steps // every)
 
 
-def _validation(parts: Parts, seconds: float) -> tuple[float, int]:
+def _validation(parts: RunComponents, seconds: float) -> tuple[float, int]:
     """Seconds for all cases of `parts`, by their voxels, and how many were timed."""
     cases = parts.planned.validation
     voxels = [parts.arena.label(case).numel() for case in parts.arena.index(tuple(case.id for case in cases))]
@@ -81,7 +79,7 @@ def _validation(parts: Parts, seconds: float) -> tuple[float, int]:
     return spent * sum(voxels) / sum(voxels[:count]), count
 
 
-def _validated(parts: Parts, count: int) -> float:
+def _validated(parts: RunComponents, count: int) -> float:
     few = dataclasses.replace(parts.planned, validation=parts.planned.validation[:count])
     begin = time.perf_counter()
     validate(dataclasses.replace(parts, planned=few), parts.validated)
@@ -90,7 +88,7 @@ def _validated(parts: Parts, count: int) -> float:
     return time.perf_counter() - begin
 
 
-def _checkpoint(parts: Parts, folder: Path) -> tuple[float, float]:
+def _checkpoint(parts: RunComponents, folder: Path) -> tuple[float, float]:
     """Seconds that a save keeps the loop, and until it is written."""
     update = parts.step.update
     folder.mkdir(parents=True, exist_ok=True)

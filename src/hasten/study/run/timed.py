@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasten.augment.chain import Batch
 from hasten.engine.step import TrainStep
 
-Batch = tuple[Tensor, Tensor]
 StepLike = Callable[[Tensor, Tensor, int], Any]
 """Called with image, label and the 0-based step, as `TrainStep` is."""
 WrapStep = Callable[[StepLike], StepLike]
@@ -142,11 +142,11 @@ def run_steps(
                 begin = time.perf_counter()
                 marks.mark("begin")
             ask = time.perf_counter()
-            image, label = next(outer)
+            batch = next(outer)
             asked += time.perf_counter() - ask
             marks.mark("batch")
             reads.outside = True
-            call(image, label, min(index, last - 1))
+            call(batch["image"], batch["label"], min(index, last - 1))
             reads.outside = False
             marks.mark("around")
             index += 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hasten.config.schema import RunConfig, StrategyName
+from hasten.config.settled import PlannedRun
 from hasten.distribute.grown import grown
 from hasten.sample.share import share_mistake
 from hasten.study.scale.runs import SINGLE
@@ -50,17 +51,15 @@ def arms_of(worlds: Sequence[int], strategies: Sequence[StrategyName], seeds: Se
     return arms
 
 
-def settings_of(base: RunConfig, arm: Arm, mode: Mode) -> RunConfig:
-    """What an arm trains with. base: a run of one process, planned.
+def settings_of(base: PlannedRun, arm: Arm, mode: Mode) -> PlannedRun:
+    """What an arm trains with. base: a run of one process.
 
     Raises ValueError for a batch that can't be dealt among the arm's processes.
     """
-    config = grown(base, arm.world) if mode == "weak" else base
-    batch = config.sample.batch_size
-    assert batch is not None
+    config = grown(base, arm.world, base.sample.batch_size) if mode == "weak" else base
     # The stages of a pipeline all see the whole batch.
     if arm.world > 1 and arm.strategy != "pipeline":
-        mistake = share_mistake(batch, config.train.accumulate, arm.world, config.distribute.parts)
+        mistake = share_mistake(config.sample.batch_size, config.train.accumulate, arm.world, config.distribute.parts)
         if mistake is not None:
             raise ValueError(f"{mistake}; --mode weak multiplies it with the workers")
     return dataclasses.replace(

@@ -149,11 +149,10 @@ class Lab:
     def _validation_s(self, step: float) -> float:
         """A forward pass is a third of a step, and windows overlap."""
         planned = self.shop.planned
-        patch, arena = planned.config.infer.patch, self.shop.arena(str(self.start["home"]))
-        assert patch is not None
+        arena = self.shop.arena(str(self.start["home"]))
         cases = arena.index(tuple(case.id for case in planned.validation[:4]))
         voxels = sum(math.prod(arena.shapes[case]) for case in cases)
-        trained = math.prod(planned.config.sample.patch or patch) * self.shop.batch_size
+        trained = math.prod(planned.config.sample.patch) * self.shop.batch_size
         return step / 3 * voxels / trained / (1 - planned.config.infer.overlap) ** 2
 
     def _base(self, kind: Kind, base: Setting) -> Arm:

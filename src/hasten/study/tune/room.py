@@ -6,8 +6,8 @@ import torch
 
 from hasten.cache.memory import available_memory
 from hasten.config.size import size_text
+from hasten.engine.autotune import example_of
 from hasten.engine.precision import autocast
-from hasten.engine.settle import example_of
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.recompute.apply import recompute
 from hasten.study.tune.kept import Kept

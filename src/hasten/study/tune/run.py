@@ -12,6 +12,7 @@ from typing import Any
 
 import hasten
 from hasten.cache.key import cache_dir, digest
+from hasten.config.augment import absolute_chain
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
 from hasten.engine.allocator import keep_freed_memory
@@ -94,7 +95,7 @@ def _tuned(
     rules = Rules(
         cost=kept.cost(lab.cost if left > 0 else _endless),
         ceiling=kept.ceiling(lab.ceiling),
-        pays=pays_within(planned.config.train.steps or 0),
+        pays=pays_within(planned.config.train.steps),
         tell=echo,
     )
     space = space_of(planned, base, room, larger_batch=larger_batch)
@@ -190,6 +191,7 @@ def _absolute(config: RunConfig) -> RunConfig:
         config,
         data=dataclasses.replace(config.data, source=source),
         cache=dataclasses.replace(config.cache, dir=folder),
+        augment=dataclasses.replace(config.augment, chain=absolute_chain(config.augment.chain, Path())),
     )
 
 

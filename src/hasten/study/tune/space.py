@@ -54,7 +54,7 @@ def start_of(planned: Planned) -> Setting:
             "activations": train.activations,
             "home": config.cache.home,
             "batch_program": bool(sample.compile),
-            "batch_size": sample.batch_size or 1,
+            "batch_size": sample.batch_size,
             "ring_depth": 2,
             "threads": torch.get_num_threads(),
             "norm_fusion": True,

@@ -17,17 +17,16 @@ from torch import Tensor, nn
 from hasten.cache.arena import Arena
 from hasten.cache.build import get_arena
 from hasten.config.schema import CacheConfig
+from hasten.engine.autotune import operated_net
+from hasten.engine.components import RunComponents
+from hasten.engine.compose import compose_run
 from hasten.engine.infer import infer_labels
 from hasten.engine.job import Planned, build_net, with_train
 from hasten.engine.measure import Trace
-from hasten.engine.parts import Parts, build_parts
 from hasten.engine.precision import tensor_cores
-from hasten.engine.settle import example_of, keep_layers
 from hasten.engine.step import TrainStep
-from hasten.feed.ring import Ring
-from hasten.feed.staged import feed_of
+from hasten.feed.feed import Feed
 from hasten.nets.blocks import compile_blocks
-from hasten.nets.surgery.operate import operate
 from hasten.observe.clock import Clock
 from hasten.study.tune.search import Kind
 from hasten.study.tune.setting import Setting
@@ -70,9 +69,7 @@ class Workshop:
 
     @property
     def batch_size(self) -> int:
-        size = self.planned.config.sample.batch_size
-        assert size is not None
-        return size
+        return self.planned.config.sample.batch_size
 
     def arena(self, home: str) -> Arena:
         """The run's cases in a home; filled from the files if the cache has no such entry."""
@@ -81,17 +78,15 @@ class Workshop:
             cache = own if home == own.home else housed(own, home)
             ids = tuple(case.id for case in self.planned.train)
             self._arenas[home] = get_arena(
-                self.planned.case_set, self.planned.config.prepare, cache, device=str(self.device), first=ids
-            )
+                self.planned.case_set, self.planned.config.prepare, cache, device=str(self.device), first=ids,
+                files=self.planned.files,
+            )  # fmt: skip
         return self._arenas[home]
 
     def network(self, fused: bool) -> nn.Module:
         """A copy, with the norms operated on or as MONAI has them."""
         if fused not in self._networks:
-            network = build_net(self.planned)
-            if fused and not operate(network).fused:
-                operate(network, example_of(self.planned, small=True))
-            self._networks[fused] = network
+            self._networks[fused] = operated_net(self.planned)[0] if fused else build_net(self.planned)
         return copy.deepcopy(self._networks[fused])
 
     def build(self, kind: Kind, setting: Setting) -> Arm:
@@ -100,7 +95,7 @@ class Workshop:
             parts, note = self.parts(setting)
             if kind == "validate":
                 return self._validation(parts)
-            batch = _first_batch(parts, self.device)
+            batch = _first_batch(parts)
             if kind == "update":
                 return _update(parts.step, batch, str(setting["optimizer"]))
             begin = time.perf_counter()
@@ -111,7 +106,7 @@ class Workshop:
             parts.step(*batch, 0)
             self.sync()
             once = time.perf_counter() - begin if compiled else 0.0
-            once += getattr(parts.program, "compile_seconds", 0.0)
+            once += parts.program.compile_seconds
             calls = {"step": lambda: self._step(parts, batch, setting), "run": lambda: self._run(parts, setting)}
 
             def arm(kind: Kind) -> Arm:
@@ -119,24 +114,22 @@ class Workshop:
 
             return arm(kind)
 
-    def parts(self, setting: Setting) -> tuple[Parts, str]:
+    def parts(self, setting: Setting) -> tuple[RunComponents, str]:
         """The run put together as `train` does, but for compiling the network; and what it says about recomputation."""
         planned = self.planned_for(setting)
         network = self.network(bool(setting["norm_fusion"]))
-        keep_layers(planned, network)
-        engaged: dict[str, Any] = {}
         arena = self.arena(str(setting["home"]))
         with _unwarned():
-            parts = build_parts(planned, arena, network, Clock(), engaged=engaged, step_seconds=0.0)
+            parts = compose_run(planned, arena, Clock(), network=network)
         for module in network.modules():
             # Its draws would drown what is compared.
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.eval()
         if setting["capture"] and parts.captured is None:
-            raise ValueError(f"the step can't be captured, as {engaged['CUDA graph'].why}")
+            raise ValueError(f"the step can't be captured, as {parts.engaged['CUDA graph'].why}")
         if setting["batch_program"] and not parts.program.compiled:
             raise ValueError(parts.program.why)
-        recomputed = engaged.get("recomputed activations")
+        recomputed = parts.engaged.get("recomputed activations")
         return parts, recomputed.why if recomputed else ""
 
     def planned_for(self, setting: Setting) -> Planned:
@@ -171,7 +164,7 @@ class Workshop:
 
         return call
 
-    def _step(self, parts: Parts, batch: tuple[Tensor, Tensor], setting: Setting) -> Callable[[], float]:
+    def _step(self, parts: RunComponents, batch: tuple[Tensor, Tensor], setting: Setting) -> Callable[[], float]:
         repeats = self.repeats
         scale = self.batch_size / int(setting["batch_size"]) / repeats
 
@@ -181,11 +174,10 @@ class Workshop:
 
         return self._timed(body, scale, int(setting["threads"]))
 
-    def _run(self, parts: Parts, setting: Setting) -> Callable[[], float]:
+    def _run(self, parts: RunComponents, setting: Setting) -> Callable[[], float]:
         """Steps with their batches, through the feed that a run has."""
         steps, depth, captured = self.run_steps, int(setting["ring_depth"]), parts.captured
         scale = self.batch_size / int(setting["batch_size"]) / steps
-        program: Any = parts.program
         done = 0
 
         def replay() -> None:
@@ -195,13 +187,9 @@ class Workshop:
             done += steps
 
         def feed() -> None:
-            if depth == 2 or program.seed.device.type == self.device.type:
-                batches = iter(feed_of(program, device=self.device, first=0, last=steps))
-            else:
-                batches = iter(Ring(program.batches(0, steps), self.device, depth=depth))
-            with closing(batches):
+            with closing(iter(Feed(parts.program, last=steps, depth=depth))) as batches:
                 for index, batch in enumerate(batches):
-                    parts.step(*batch, index)
+                    parts.step(batch["image"], batch["label"], index)
 
         if captured is None:
             return self._timed(feed, scale, int(setting["threads"]))
@@ -211,7 +199,7 @@ class Workshop:
             raise ValueError(captured.why)
         return self._timed(replay, scale, int(setting["threads"]))
 
-    def _validation(self, parts: Parts) -> Arm:
+    def _validation(self, parts: RunComponents) -> Arm:
         cases = parts.arena.index(tuple(case.id for case in self.planned.validation[:_CASES]))
         network = parts.step.update.weights.eval()
 
@@ -227,7 +215,7 @@ class Workshop:
 @contextmanager
 def _unwarned() -> Iterator[None]:
     """What putting a run together warns about, such as a budget that can't be met, is told in the arm's note."""
-    logger = logging.getLogger("hasten.engine.parts")
+    logger = logging.getLogger("hasten.engine.autotune")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
@@ -263,10 +251,10 @@ def _compiled(network: nn.Module, setting: Setting) -> nn.Module:
     return network
 
 
-def _first_batch(parts: Parts, device: torch.device) -> tuple[Tensor, Tensor]:
-    with closing(iter(feed_of(parts.program, device=device, first=0, last=1))) as batches:
-        image, label = next(batches)
-        return image.clone(), label.clone()
+def _first_batch(parts: RunComponents) -> tuple[Tensor, Tensor]:
+    with closing(iter(Feed(parts.program, last=1))) as batches:
+        batch = next(batches)
+        return batch["image"].clone(), batch["label"].clone()
 
 
 def _trace(step: TrainStep, batch: tuple[Tensor, Tensor]) -> Trace:

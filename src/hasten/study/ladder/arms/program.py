@@ -17,10 +17,8 @@ from hasten.study.ladder.arms.hasten import engine_config, fresh_cache
 from hasten.study.ladder.record import Record, arm_arguments
 
 if TYPE_CHECKING:
-    import torch
-
+    from hasten.augment.program import Program
     from hasten.cache.arena import Arena
-    from hasten.engine.settle import Program
     from hasten.study.ladder.task import Task
 
 
@@ -31,9 +29,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _train(record: Record) -> None:
+    from hasten.engine.cases import arena_of
     from hasten.engine.job import plan_run
-    from hasten.engine.settle import settle_program
-    from hasten.engine.together import arena_of
+    from hasten.engine.sampling import settle_program
     from hasten.study.ladder.algorithms import fast_loss, fast_optimizer
     from hasten.study.ladder.chain import network_of
     from hasten.study.ladder.loop import Arm, may_autocast, run, set_up
@@ -48,14 +46,14 @@ def _train(record: Record) -> None:
     arena = arena_of(planned)
     record.seconds["cache"] = time.perf_counter() - start
     planned, program, engaged = settle_program(planned, arena)
-    record.engaged = {"compiled batch program": {"on": engaged.on, "why": engaged.why}}
+    record.engaged = {name: {"on": each.on, "why": each.why} for name, each in engaged.items()}
     net = network_of(task, xyz=False).to(device)
     arm = Arm(
         task=task,
         net=net,
         loss=fast_loss(task),
         optimizer=fast_optimizer(task, net),
-        train=_Epochs(task, program, device),
+        train=_Epochs(task, program),
         validation=_Volumes(task, arena, [case.id for case in planned.validation]),
         roi=task.roi[3 - task.spatial_dims :],
         device=device,
@@ -71,22 +69,20 @@ class _Epochs:
 
     task: Task
     program: Program
-    device: torch.device
     done: int = 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        from hasten.feed.staged import feed_of
+        from hasten.feed.feed import Feed
         from hasten.study.ladder.record import class_masks
 
         peer = self.task.peer
         first = self.done
         self.done += -(-self.task.patches_per_epoch // (peer.cases * peer.crops))
-        for image, label in feed_of(self.program, device=self.device, first=first, last=self.done):
-            if self.task.spatial_dims == 2:
-                image, label = image[:, :, 0], label[:, :, 0]
+        for batch in Feed(self.program, first=first, last=self.done):
+            label = batch["label"]
             if self.task.regions:
                 label = class_masks(label[:, 0], self.task).transpose(0, 1).float()
-            yield {"image": image, "label": label}
+            yield {"image": batch["image"], "label": label}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,184 @@
+"""Chain and cases put together, and compiled: the making of segments and programs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasten.augment.chain import Batch, Chain, Stage, is_per_sample, stages_of
+from hasten.augment.program import Prepared, Program, Segment
+from hasten.augment.render import follow, render
+from hasten.augment.store import check_fits, common_size, size_of, store_of_batch, with_sets
+from hasten.augment.whole_cases import WholeCases
+from hasten.cache.arena import Arena, Part, Store
+from hasten.cache.pages import Pages
+from hasten.sample.dealt import Dealt, part_order
+from hasten.sample.order import CaseOrder, epoch_order
+from hasten.sample.schedule import Rounds, one_stage
+from hasten.sample.share import WHOLE, Share, share_mistake
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cases:
+    """What batches are made of, and where it lies."""
+
+    store: Store
+    on_device: Part | None = None
+    pages: Pages | None = None
+    whole_cases: WholeCases | None = None
+    """Transforms that give the samples; `store` is then an example of them."""
+
+
+def cases_of_arena(arena: Arena, spatial_dims: int) -> Cases:
+    """The prepared cases of an arena, where they are; nothing is copied."""
+    store = replace(arena.store, spatial_dims=spatial_dims)
+    return Cases(store=store, on_device=arena.part, pages=arena.pages)
+
+
+def make_segment(
+    chain: Chain,
+    cases: Cases,
+    *,
+    batch_size: int,
+    seed: int = 0,
+    train_cases: Sequence[int] | Dealt | None = None,
+    device: torch.device | str = "cpu",
+    share: Share = WHOLE,
+    compile: bool = False,
+    cache_dir: Path | None = None,
+    spans: bool = False,
+) -> Segment:
+    """Batches of a chain and cases.
+
+    train_cases: positions that are drawn from, in parts or not; None for all. device: where batches are wanted. share:
+    what this rank makes of every batch; operations that mix the samples of a batch mix those of the share. compile: the
+    costly steps on the host, all of what runs on a GPU; an absent or failing compiler leaves it eager, and `why` says
+    so. cache_dir: of compiled kernels, in place of $HASTEN_CACHE. Raises ValueError where chain and cases do not fit,
+    naming the operation, and for a batch that can't be dealt among the ranks.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}; at least 1 is needed")
+    parts = len(train_cases.parts) if isinstance(train_cases, Dealt) else 0
+    mistake = share_mistake(batch_size, share.pieces, share.size, parts)
+    if mistake:
+        raise ValueError(mistake)
+    store, where = cases.store, torch.device(device)
+    if chain.crop is None:
+        size = common_size(store)
+    else:
+        check_fits(store, chain.crop)
+        store, size = with_sets(store, chain.crop), chain.crop.size
+    stages = stages_of(chain, size)
+    seed_tensor = torch.tensor(seed, dtype=torch.int64, device=store.device)
+    segment = Segment(
+        chain=chain, stages=stages, store=store, device=where, batch_size=batch_size, seed=seed_tensor, share=share,
+        order=_order(train_cases, store, seed_tensor, share, batch_size, chain.num_samples), pages=cases.pages,
+        whole_cases=cases.whole_cases, on_device=cases.on_device, spans=spans,
+        hands_over=cases.on_device is not None or store.device.type != where.type,
+    )  # fmt: skip
+    if segment.hands_over:
+        segment = replace(segment, host_stages=_host_stages(stages, read=chain.crop is not None))
+        if segment.host_stages > 1:
+            segment = replace(segment, on_device=None)  # a later stage needs the whole batch on the host
+    return _compiled(segment, cache_dir) if compile else segment
+
+
+def _order(
+    train_cases: Sequence[int] | Dealt | None, store: Store, seed: Tensor, share: Share, batch_size: int, repeats: int
+) -> CaseOrder:
+    if isinstance(train_cases, Dealt):
+        return part_order(train_cases, seed=seed, share=share, batch_size=batch_size, repeats=repeats)
+    cases = range(store.shape.shape[0]) if train_cases is None else train_cases
+    positions = torch.tensor(list(cases), dtype=torch.int64, device=seed.device)
+    return partial(epoch_order, cases=positions, seed=seed, share=share, batch_size=batch_size, repeats=repeats)
+
+
+def _host_stages(stages: Sequence[Stage], *, read: bool) -> int:
+    """Up to the last one that can only run there. read: whether patches are cut out there."""
+    per_sample = [number + 1 for number, stage in enumerate(stages) if is_per_sample(stage)]
+    return max([int(read), *per_sample])
+
+
+def make_program(chain: Chain, cases: Cases, **options: Any) -> Program:
+    """A program of one segment. options: those of `make_segment`."""
+    return program_of(make_segment(chain, cases, **options))
+
+
+def program_of(segment: Segment) -> Program:
+    """A program that makes every batch by one segment."""
+    stages = one_stage(segment.warp.out, segment.batch_size)
+    return Program(lambda round, stage: segment, Rounds(stages=stages))
+
+
+def augment_batch(segment: Segment, batch: Mapping[str, Tensor], first: int) -> Batch:
+    """A batch of samples `first` ... through the operations of a chain without a crop. batch: (B, C, *S) by key.
+
+    Raises ValueError where its form is not that which the segment was made for.
+    """
+    given = {key: batch[key] for key in segment.chain.keys}
+    store, entering = store_of_batch(given, segment.device), segment.warp.size
+    if store.channels != segment.store.channels or size_of(given) != entering:
+        raise ValueError(
+            f"a batch has {dict(store.channels)} channels and {size_of(given)} voxels, the program was made for "
+            f"{dict(segment.store.channels)} and {entering}; samples must be alike"
+        )
+    count, device = store.shape.shape[0], segment.device
+    rows = torch.arange(count, device=device)
+    with torch.no_grad():
+        draws = segment.drawn_for(rows, rows + first)
+    samples = {key: store.values[key].view(value.shape) for key, value in given.items()}
+    return segment.finish(Prepared(draws, samples, {}))
+
+
+def segment_of_batch(
+    chain: Chain, batch: Mapping[str, Tensor], seed: int, device: torch.device | str, **options: Any
+) -> Segment:
+    """A segment for `augment_batch`, of batches like this one. options: of `make_segment`."""
+    store = store_of_batch(batch, device)
+    return make_segment(chain, Cases(store=store), batch_size=len(store.ids), seed=seed, device=device, **options)
+
+
+def _compiled(segment: Segment, folder: Path | None) -> Segment:
+    on_host = segment.host_stages if segment.hands_over else len(segment.stages)
+    if segment.store.device.type != "cuda" and on_host:
+        from hasten.augment.kernels import host_kernels
+
+        built = host_kernels(segment.stages[:on_host], segment.store, folder)
+        segment = replace(
+            segment, kernels=built.kernels, compiled=built.compiled, why=built.why, compile_seconds=built.seconds
+        )
+    return _compiled_on_gpu(segment) if segment.device.type == "cuda" else segment
+
+
+def _compiled_on_gpu(segment: Segment) -> Segment:
+    begin = time.perf_counter()
+    store = segment.store if segment.on_device is None else segment.on_device.store
+    for tensor in (*store.values.values(), store.shape, store.offset):
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)
+    # The indices are clamped by construction, so inductor's bounds check on each would be work for nothing.
+    options: dict[str, Any] = {"assert_indirect_indexing": False}
+    renderer, follower = (
+        torch.compile(each, fullgraph=True, dynamic=False, options=options) for each in (render, follow)
+    )
+    compiled = replace(segment, renderer=renderer, follower=follower)
+    try:
+        # Every program of the process compiles the same function; by default torch gives up at the ninth.
+        with torch._dynamo.config.patch(recompile_limit=256):
+            compiled(0)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        log.warning("the augmentation runs uncompiled: %s", reason)
+        seconds = segment.compile_seconds + time.perf_counter() - begin
+        return replace(segment, compiled=False, why=f"torch.compile failed: {reason}", compile_seconds=seconds)
+    seconds = segment.compile_seconds + time.perf_counter() - begin
+    return replace(compiled, compiled=True, why=f"compiled in {seconds:.1f} s", compile_seconds=seconds)

@@ -1,0 +1,230 @@
+"""The augmentation of a run: from the settings `augment` to one chain of operations, checked before data are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from hasten.augment.chain import Batch, BatchOp, Chain, Fixed, PerSample, Warp, stages_of
+from hasten.augment.chain_file import load_chain
+from hasten.augment.chain_object import KEYS, LABEL_KEYS, check_keys, of_ops, plan_of, wrong_size
+from hasten.augment.crop import CropOp, ForegroundCrop
+from hasten.augment.explain import Row, explained, rows_table
+from hasten.augment.grid import Mirror
+from hasten.augment.lower import name_of
+from hasten.augment.mix import MixUp
+from hasten.augment.op import ValueOp
+from hasten.augment.overrides import with_overrides
+from hasten.augment.presets import default_chain, preset_chain
+from hasten.augment.steps import FUSED, PER_SAMPLE, Plan, Step, check_size
+from hasten.config.augment import chain_name
+from hasten.config.schema import AugmentConfig, SampleConfig, Spacing, Triple
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunChain:
+    """What every sample of a run goes through."""
+
+    chain: Chain
+    """Hasten's operations, with the crop; without one where it is among `transforms`."""
+    transforms: tuple[Any, ...]
+    """Random transforms that run on whole cases, sample by sample, before the operations (`WholeCases.transforms`)."""
+    steps: tuple[Row, ...]
+    """For the report and `hasten plan`."""
+    digest: str
+    """SHA-256 of the file or module that `augment.chain` names; "" of a preset."""
+
+    @property
+    def per_sample(self) -> tuple[Row, ...]:
+        """The steps that run on the host, sample by sample."""
+        return tuple(step for step in self.steps if step.how == PER_SAMPLE)
+
+    def table(self) -> str:
+        """The steps as text."""
+        return rows_table(self.steps)
+
+
+def run_chain(
+    augment: AugmentConfig,
+    sample: SampleConfig,
+    *,
+    patch: Triple,
+    spatial_dims: int,
+    num_channels: int,
+    spacing: Spacing,
+) -> RunChain:
+    """The chain of a run with full patches. For the smaller ones of `sample.stages` see `with_patch`.
+
+    patch: (D, H, W) voxels, in 2-D (1, H, W). spacing: (D, H, W) mm. Code that `augment.chain` names is executed.
+    Raises ValueError, naming the setting, for all that can't be a run's chain.
+    """
+    crop: CropOp = ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob)
+    digest, named = "", chain_name(augment)
+    if augment.chain:
+        value, digest = load_chain(augment.chain)
+        if augment.digest not in (None, digest):
+            raise ValueError(
+                f"{named}: its source has changed since the run began (augment.digest={augment.digest}); restore it, "
+                f"or go on with the new one by augment.digest={digest}"
+            )
+        with _naming(named):
+            plan = plan_of(value, patch, spatial_dims)
+            _check_own_crop(plan, sample)
+    else:
+        if augment.preset == "default":
+            chain = default_chain(sample, patch=patch, spatial_dims=spatial_dims, spacing=spacing)
+        else:
+            chain = preset_chain(
+                augment.preset, crop=crop, foreground_prob=sample.foreground_prob, spatial_dims=spatial_dims,
+                num_channels=num_channels,
+            )  # fmt: skip
+        plan = of_ops(None if chain.crop == crop else chain.crop, chain.ops)
+    plan = _overridden(plan, augment)
+    if plan.crop is None and not plan.source:
+        first = Step(transform=crop, how=FUSED, why="sample.patch, sample.foreground_prob", ops=(crop,))
+        plan = replace(plan, crop=crop, steps=(first, *plan.steps))
+    with _naming(named):
+        chain = _chain_of(plan, patch, spatial_dims, num_channels)
+        found = RunChain(chain=chain, transforms=plan.source, steps=explained(plan, chain), digest=digest)
+        _check_batch_size(chain, sample)
+        for _, factor in sample.stages:
+            depth, height, width = (max(1, round(side * factor)) for side in patch)
+            with_patch(found, (depth, height, width))
+    return found
+
+
+def with_patch(run: RunChain, patch: Triple) -> RunChain:
+    """The same for patches of another size, of a stage (`sample.stages`). Raises ValueError where it can't follow."""
+    crop = run.chain.crop
+    if crop is None:
+        raise ValueError(
+            "sample.stages: the chain crops sample by sample, always to one size; make the crop its first random "
+            "transform, or leave sample.stages out"
+        )
+    sized: CropOp = replace(crop, size=patch)  # type: ignore[type-var]  # every crop is a dataclass
+    ops = tuple(_sized_check(op, patch) for op in run.chain.ops)
+    chain = replace(run.chain, crop=sized, ops=ops)
+    final = _final_size(chain, patch)
+    if final != patch:
+        raise ValueError(
+            f"sample.stages: the chain makes patches of {list(final)} whatever comes in, so that a stage can't have "
+            f"{list(patch)}; leave its crops and resizes to a fixed size out, or sample.stages"
+        )
+    return replace(run, chain=chain)
+
+
+@contextmanager
+def _naming(setting: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{setting}: {error}") from None
+
+
+def _check_own_crop(plan: Plan, sample: SampleConfig) -> None:
+    usual = SampleConfig().foreground_prob
+    if (plan.crop is not None or plan.source) and sample.foreground_prob != usual:
+        raise ValueError(
+            f"the chain has a crop of its own, so that sample.foreground_prob={sample.foreground_prob} is of no use; "
+            f"leave the crop out, or set sample.foreground_prob={usual}"
+        )
+
+
+def _check_batch_size(chain: Chain, sample: SampleConfig) -> None:
+    repeats = 1 if chain.crop is None else chain.crop.num_samples
+    if sample.batch_size is not None and sample.batch_size % repeats:
+        raise ValueError(
+            f"{name_of(chain.crop)}: num_samples={repeats} does not divide sample.batch_size={sample.batch_size}; set "
+            "num_samples=1, or another batch size"
+        )
+
+
+def _overridden(plan: Plan, augment: AugmentConfig) -> Plan:
+    first = () if plan.crop is None else (plan.crop,)
+    crop, ops = plan.crop, with_overrides((*first, *plan.ops), augment.override)
+    if plan.crop is not None:
+        crop, ops = ops[0], ops[1:]
+    steps = []
+    for step in plan.steps:
+        if step.how == FUSED and step.positions:
+            step = replace(step, ops=tuple(ops[place] for place in step.positions))
+        elif step.how == FUSED and step.ops:
+            assert crop is not None
+            step = replace(step, ops=(crop,))
+        steps.append(step)
+    return replace(plan, steps=tuple(steps), crop=crop, ops=ops)
+
+
+def _chain_of(plan: Plan, patch: Triple, spatial_dims: int, num_channels: int) -> Chain:
+    """The operations, checked. Raises ValueError, naming the operation, where they don't fit a run."""
+    for op in (*(() if plan.crop is None else (plan.crop,)), *plan.ops):
+        needed = (getattr(op, "centred_on", None), getattr(op, "image_key", None))
+        check_keys(name_of(op), [*getattr(op, "keys", ()), *(key for key in needed if key is not None)], KEYS)
+        if isinstance(op, MixUp):
+            raise ValueError(
+                "MixUp: makes shares of classes, and the losses of a run take one class a voxel; use CutMix instead"
+            )
+        if isinstance(op, BatchOp) and set(op.keys) != set(KEYS):
+            raise ValueError(f"{name_of(op)}: keys={op.keys}; image and label must be mixed alike: keys={KEYS}")
+    chain = Chain(crop=plan.crop, ops=plan.ops, keys=KEYS, label_keys=LABEL_KEYS)
+    final = _final_size(chain, patch if plan.crop is None else plan.crop.size)
+    if final != patch:
+        raise ValueError(wrong_size(final, patch))
+    _check_draws(plan.ops, patch[3 - spatial_dims :], num_channels)
+    if plan.source or any(isinstance(op, Fixed | PerSample) for op in plan.ops):
+        check = partial(_check_batch, size=patch[3 - spatial_dims :], num_channels=num_channels)
+        chain = replace(chain, ops=(*chain.ops, Fixed(name="check", apply=check)))
+    return chain
+
+
+def _final_size(chain: Chain, entering: Triple) -> Triple:
+    """(D, H, W) of what comes out, as far as operations say."""
+    try:
+        stages = stages_of(chain, entering)
+    except ValueError as error:
+        raise ValueError(f"{error} (sample.patch is {list(entering)})") from None
+    return next(stage.out for stage in reversed(stages) if isinstance(stage, Warp))
+
+
+def _check_draws(ops: Sequence[Any], space: tuple[int, ...], num_channels: int) -> None:
+    """Draw once for one sample, so that an operation that can't have so many channels, or axes, says so now."""
+    for op in ops:
+        named = getattr(op, "spatial_axis", None) or getattr(op, "spatial_axes", None) or ()
+        if not isinstance(op, Mirror) and any(not -len(space) <= axis < len(space) for axis in named):
+            raise ValueError(
+                f"{name_of(op)}: axes {tuple(named)}; patches have {len(space)}, counted from 0: name these"
+            )
+        if isinstance(op, ValueOp):
+            channels = 1 if op.keys[:1] == LABEL_KEYS else num_channels
+            try:
+                op.draw(torch.zeros(1, 2, dtype=torch.int64), (channels, *space))
+            except Exception as error:
+                told = str(error) if isinstance(error, ValueError) else f"{name_of(op)}: draw raises {error!r}"
+                raise ValueError(told) from error
+
+
+def _check_batch(batch: Batch, size: tuple[int, ...], num_channels: int) -> Batch:
+    """The two entries. Raises ValueError where steps that Hasten does not look into have made them another shape."""
+    for key, channels in zip(KEYS, (num_channels, 1), strict=True):
+        if key not in batch:
+            raise ValueError(f'augment.chain: leaves no "{key}" in the batch; select or keep both of {KEYS}')
+        if tuple(batch[key].shape[1:]) != (channels, *size):
+            raise ValueError(
+                f'augment.chain: makes "{key}" {tuple(batch[key].shape[1:])}, and a run needs {(channels, *size)} '
+                "(channels, voxels); let the chain end with that"
+            )
+    return {key: batch[key] for key in KEYS}
+
+
+def _sized_check(op: Any, patch: Triple) -> Any:
+    """A check within or at the end of a chain, for another size of patches."""
+    apply = getattr(op, "apply", None)
+    if not isinstance(apply, partial) or apply.func not in (_check_batch, check_size):
+        return op
+    size = patch[3 - len(apply.keywords["size"]) :]
+    return replace(op, apply=partial(apply.func, **{**apply.keywords, "size": size}))

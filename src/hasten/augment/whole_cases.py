@@ -1,0 +1,144 @@
+"""Random transforms that run on whole cases, sample by sample, as MONAI runs them, before anything is batched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasten.augment.chain import Batch
+from hasten.augment.op import op_key
+from hasten.augment.per_sample import run_one, stacked
+from hasten.augment.store import kept_type
+from hasten.cache.arena import Arena
+from hasten.cache.chain import fresh
+from hasten.sample.order import cases_of
+from hasten.sample.random import sample_key
+
+_CASE, _SAMPLE = 0x50C4, 0x50C5
+"""Places that no operation of a chain has: of the transforms up to a crop, and of those after it."""
+_APART = 0x61C88647
+"""Between the seeds of neighbouring transforms."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Items:
+    """Prepared cases by number."""
+
+    count: int
+    get: Callable[[int], Any]
+    """The item, free to be changed."""
+    name: Callable[[int], str]
+
+
+def items_of_arena(arena: Arena) -> Items:
+    """Its cases as items of "image" and "label", (C, *S)."""
+    flat = all(shape[0] == 1 for shape in arena.shapes)
+
+    def item(case: int) -> dict[str, Tensor]:
+        image, label = arena.image(case), arena.label(case)[None]
+        return {"image": image[:, 0] if flat else image, "label": label[:, 0] if flat else label}
+
+    return Items(count=len(arena.ids), get=item, name=lambda case: arena.ids[case])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WholeCases:
+    """Transforms on whole cases and what they give: (C, *S) tensors by key, several samples a case or one."""
+
+    transforms: tuple[Any, ...]
+    keys: tuple[str, ...]
+    seed: int
+    items: Items
+    train_cases: tuple[int, ...]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that follow each other of one case."""
+        return next((found for each in self.transforms if (found := _several(each))), 1)
+
+    def sample(self, number: int) -> dict[str, Tensor]:
+        """One sample of the stream."""
+        return self.samples([number])[0]
+
+    def batch(self, numbers: Sequence[int]) -> Batch:
+        """(B, C, *S) by key: these samples of the stream, one on the other."""
+        samples = stacked(self.transforms, self.samples(numbers))
+        return {key: kept_type(samples[key]) for key in self.keys}
+
+    def samples(self, numbers: Sequence[int]) -> list[dict[str, Tensor]]:
+        """Samples of the stream, numbers one after the other; a case that several come from is worked on once.
+
+        Raises RuntimeError naming the item where a transform fails, ValueError where it gives something else.
+        """
+        crop = next((at for at, each in enumerate(self.transforms) if _several(each)), len(self.transforms) - 1)
+        found: list[dict[str, Tensor]] = []
+        given, last = None, -1
+        for number in numbers:
+            item = number // self.num_samples
+            if item != last:
+                given, last = self._given(item, self.transforms[: crop + 1]), item
+            own = given[number % self.num_samples] if isinstance(given, list) else given
+            found.append(self._finished(item, own, number, self.transforms[crop + 1 :]))
+        return found
+
+    def _given(self, item: int, transforms: tuple[Any, ...]) -> Any:
+        case = self._case(item)
+        given = self._run(case, transforms, self.items.get(case), self._word(item, _CASE))
+        if isinstance(given, list) and len(given) != self.num_samples:
+            raise ValueError(
+                f"{_names(transforms)}: gives {len(given)} samples of a case where {self.num_samples} are expected; "
+                "only MONAI's crops with num_samples may give several"
+            )
+        return given
+
+    def _finished(self, item: int, given: Any, number: int, transforms: tuple[Any, ...]) -> dict[str, Tensor]:
+        if transforms:
+            # Crops of one case may share its memory, which the transforms after them may write to.
+            given = self._run(self._case(item), transforms, fresh(given), self._word(number, _SAMPLE), single=True)
+        absent = [key for key in self.keys if key not in given]
+        if absent:
+            raise ValueError(
+                f'{_names(self.transforms)}: gives no "{absent[0]}", only {sorted(map(str, given))}; name what batches '
+                "hold by keys"
+            )
+        return {key: _tensor(given[key]) for key in self.keys}
+
+    def _run(self, case: int, transforms: tuple[Any, ...], given: Any, word: int, *, single: bool = False) -> Any:
+        for number, each in enumerate(transforms):
+            try:
+                given = run_one((each,), given, (word + _APART * number) % 2**32)
+            except Exception as error:
+                cause = error.__cause__ or error
+                told = f"{type(cause).__name__}: {cause}"
+                raise RuntimeError(f"{self.items.name(case)}: {_names((each,))} failed: {told}") from error
+            if single and isinstance(given, list):
+                if len(given) != 1:
+                    raise ValueError(f"{_names((each,))}: gives several samples of a sample; set its num_samples=1")
+                given = given[0]
+        return given
+
+    def _case(self, item: int) -> int:
+        at = cases_of(torch.tensor(self.seed), torch.tensor([item]), len(self.train_cases))
+        return self.train_cases[int(at[0])]
+
+    def _word(self, number: int, place: int) -> int:
+        return int(op_key(sample_key(torch.tensor(self.seed), torch.tensor([number])), place)[0, 0])
+
+
+def _tensor(value: Any) -> Tensor:
+    return torch.as_tensor(value).as_subclass(Tensor).detach()
+
+
+def _several(transform: Any) -> int:
+    """How many samples a crop lists for a case; 0 for what gives no list."""
+    inner = getattr(transform, "transforms", ())
+    own = getattr(getattr(transform, "cropper", None), "num_samples", 0)
+    return max([int(own), *(_several(each) for each in inner)])
+
+
+def _names(transforms: Sequence[Any]) -> str:
+    return ", ".join(getattr(each, "__name__", type(each).__name__) for each in transforms)

@@ -1,0 +1,133 @@
+"""The list of a set's cases: which shards they lie in. Cases are found in shards by their key, whatever set they were
+prepared for, so that a set with a new case needs just that one prepared.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hasten.cache.checked import DamagedEntry, read_checked, write_checked
+from hasten.cache.file import INDEX, Selection, Shard, key_array, read_shard
+from hasten.cache.key import digest, entry_name
+from hasten.cache.publish import discard, sweep
+from hasten.cases.types import CaseSet
+
+log = logging.getLogger(__name__)
+
+SHARDS, LISTS = "arena", "sets"
+"""Folders of a cache folder."""
+
+
+class Wanted(NamedTuple):
+    """What is looked for in a cache folder."""
+
+    folder: Path
+    case_set: CaseSet
+    settings: str
+    """`settings_key` of how the cases are prepared."""
+    keys: tuple[str, ...]
+    """`Files.identities` of the cases."""
+
+    @property
+    def list_path(self) -> Path:
+        return self.folder / LISTS / f"{self.entry_name(self.keys)}.json"
+
+    def shard_folder(self, missing: Sequence[int]) -> Path:
+        """Of a shard to be made, which begins with the first of these cases."""
+        return self.folder / SHARDS / self.entry_name([self.keys[case] for case in missing])
+
+    def entry_name(self, keys: Sequence[str]) -> str:
+        return entry_name(self.case_set.name, f"{self.settings}-{digest(list(keys))}")
+
+
+def read_list(wanted: Wanted) -> Selection | None:
+    """The listed cases, whose voxels are still unread; None where there is no list that can be used.
+
+    Raises DamagedEntry for a shard that is gone or not as it was written.
+    """
+    path = wanted.list_path
+    try:
+        body = read_checked(path)
+    except FileNotFoundError:
+        return None
+    except DamagedEntry as damage:
+        log.warning("the list of a set is damaged, and its cases are looked up again: %s", damage)
+        return None
+    shards = []
+    for name in body["shards"]:
+        folder = path.parents[1] / SHARDS / name
+        try:
+            shards.append(read_shard(folder))
+        except FileNotFoundError:
+            raise DamagedEntry(f"is missing, but {path.name} names cases of it", folder / INDEX) from None
+    runs = np.array(body["runs"], dtype=np.int64).reshape(-1, 2)
+    rows = np.concatenate([np.arange(first, first + count) for first, count in runs])
+    keys = np.concatenate([shard.keys for shard in shards])
+    # A list of the right name that names other cases is of a shard that was made again with fewer.
+    same = all(shard.settings == wanted.settings for shard in shards) and rows.max() < len(keys)
+    if not same or not np.array_equal(keys[rows], key_array("".join(wanted.keys))):
+        return None
+    return Selection(tuple(shards), rows)
+
+
+def write_list(wanted: Wanted, cases: Selection) -> None:
+    """Write where the cases lie. A folder that can't be written costs the next run the time to look for them."""
+    path, breaks = wanted.list_path, np.flatnonzero(np.diff(cases.rows) != 1) + 1
+    runs = [[int(run[0]), len(run)] for run in np.split(cases.rows, breaks)]
+    body = {
+        "name": wanted.case_set.name,
+        "source": str(wanted.case_set.source),
+        "num_cases": len(cases.rows),
+        "shards": [shard.folder.name for shard in cases.shards],
+        "runs": runs,
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent)
+        write_checked(path, body)
+    except OSError as error:
+        log.info("%s: can't be written (%s); the cases are looked up at every start", path, error)
+
+
+def find_cases(wanted: Wanted) -> tuple[Selection, list[int]]:
+    """Those of the cases that some shard holds, in the set's order, and the positions of the others.
+
+    Only shards whose name has the same settings are looked into. A damaged one is removed, with a warning.
+    """
+    shards: list[Shard] = []
+    for folder in sorted((wanted.folder / SHARDS).glob(f"*-{wanted.settings}-*")):
+        if folder.name.startswith("."):
+            continue
+        try:
+            shard = read_shard(folder)
+        except FileNotFoundError:
+            continue
+        except DamagedEntry as damage:
+            log.warning("a cache entry is damaged and is removed: %s", damage)
+            discard(folder)
+        else:
+            shards += [shard] if shard.settings == wanted.settings else []
+    keys = key_array("".join(wanted.keys))
+    if not shards:
+        return Selection((), np.zeros(0, np.int64)), list(range(len(keys)))
+    held = np.concatenate([shard.keys for shard in shards])
+    order = np.argsort(held, kind="stable")
+    place = order[np.searchsorted(held, keys, sorter=order).clip(max=len(held) - 1)]
+    there = held[place] == keys
+    return _used(shards, place[there]), np.flatnonzero(~there).tolist()
+
+
+def _used(shards: Sequence[Shard], rows: np.ndarray) -> Selection:
+    """The same cases without the shards that hold none of them."""
+    sizes = np.array([len(shard.ids) for shard in shards])
+    ends = sizes.cumsum()
+    number = np.searchsorted(ends, rows, side="right")
+    used = np.unique(number)
+    before = np.zeros(len(shards), np.int64)
+    before[used] = sizes[used].cumsum() - sizes[used]
+    return Selection(tuple(shards[each] for each in used), rows - (ends - sizes)[number] + before[number])

@@ -1,0 +1,104 @@
+"""The section `augment`: which settings exclude each other, and how overrides of operations are written."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hasten.config.schema import AugmentConfig, PrepareConfig, SampleConfig
+
+OF_DEFAULT = (
+    "flip_prob", "affine_prob", "rotate_deg", "scale_range", "shear", "brightness_prob", "brightness_range",
+    "contrast_prob", "contrast_range", "gamma_prob", "gamma_range", "noise_prob", "noise_std",
+)  # fmt: skip
+"""Fields of `sample` that are the strengths of the preset `default`."""
+_TARGET = re.compile(r"\w+(\[\d+\])?\.\w+")
+
+
+def chain_name(augment: AugmentConfig) -> str:
+    """The preset or the chain as it was set: "augment.preset=nnunet"."""
+    return f"augment.chain={augment.chain}" if augment.chain else f"augment.preset={augment.preset}"
+
+
+def is_file(place: str) -> bool:
+    """Whether the part of `augment.chain` before the colon names a file, and not a module."""
+    return place.endswith(".py") or "/" in place
+
+
+def absolute_chain(chain: str, folder: Path) -> str:
+    """A relative file of `augment.chain` as seen from `folder`; a module stays as it is."""
+    place, colon, name = chain.rpartition(":")
+    return f"{Path.cwd() / folder / Path(place).expanduser()}:{name}" if colon and is_file(place) else chain
+
+
+def override_items(override: Mapping[str, Any]) -> dict[str, Any]:
+    """Value by "Operation.field"; {"Gamma": {"prob": 0.2}}, as augment.override.Gamma.prob=0.2 gives it, is the same as
+    {"Gamma.prob": 0.2}."""
+    items: dict[str, Any] = {}
+    for name, value in override.items():
+        items |= (
+            {f"{name}.{field}": each for field, each in value.items()} if isinstance(value, dict) else {name: value}
+        )
+    return items
+
+
+def augment_mistakes(augment: AugmentConfig, sample: SampleConfig, prepare: PrepareConfig) -> Iterator[str]:
+    """What is wrong with the section whatever the chain holds, each as "dotted.path: what is wrong"."""
+    chain, name = augment.chain, chain_name(augment)
+    if chain and augment.preset != "default":
+        yield f"augment.chain: takes the place of a preset (given {augment.preset}); leave one of them out"
+    place, colon, attribute = chain.rpartition(":")
+    if chain and not (colon and place and attribute.isidentifier()):
+        yield f"augment.chain: must be FILE.py:NAME or package.module:NAME (given {chain})"
+    if augment.digest is not None and not chain:
+        yield "augment.digest: is of no use without augment.chain; leave it out"
+    if chain or augment.preset != "default":
+        yield from _strengths(sample, name)
+    if augment.preset == "pathology" and not chain:
+        yield from _colours(augment, prepare)
+    for target, value in override_items(augment.override).items():
+        if value is None and ":" in target:
+            yield f"augment.override: {target}: write a space after the colon, as YAML asks"
+        elif not _TARGET.fullmatch(target):
+            yield f"augment.override: {target}: must read Operation.field, such as GaussianNoise.prob, or Gamma[0].prob"
+        elif not _is_plain(value):
+            yield f"augment.override: {target}: must be a finite number, true, false, a text, or a list (given {value})"
+
+
+def _strengths(sample: SampleConfig, name: str) -> Iterator[str]:
+    """Strengths of `default` that another chain would not heed. The plan settles `flip_prob` to no flips for these."""
+    usual = {field.name: field.default for field in dataclasses.fields(SampleConfig)}
+    off = (usual["flip_prob"], (0.0, 0.0, 0.0))
+    for field in OF_DEFAULT:
+        value = getattr(sample, field)
+        if value != usual[field] and not (field == "flip_prob" and value in off):
+            default = off[1] if field == "flip_prob" else usual[field]
+            yield (
+                f"sample.{field}: belongs to augment.preset=default (given {_shown(value)}); with {name} leave it out, "
+                f"or at its default {_shown(default)}, and write augment.override={{Operation.field: value}}"
+            )
+
+
+def _colours(augment: AugmentConfig, prepare: PrepareConfig) -> Iterator[str]:
+    if prepare.intensity == "zscore" or (
+        prepare.intensity == "none" and "ColorJitter.value_range" not in override_items(augment.override)
+    ):
+        yield (
+            f"augment.preset: pathology changes colours, and prepare.intensity={prepare.intensity} does not tell their "
+            "range; set prepare.intensity=window and prepare.window=[0, 255], or none and "
+            "augment.override={ColorJitter.value_range: 255}"
+        )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(each) for each in value)
+    return value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _shown(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

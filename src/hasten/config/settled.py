@@ -1,0 +1,74 @@
+"""The settings of a run with everything set that its plan decides.
+
+In a `RunConfig` None says that a field is open. `planned_run` is the one place that looks: whatever takes a
+`PlannedRun` or a section of one finds numbers there. `dataclasses.replace` keeps the type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from dataclasses import dataclass
+
+from hasten.config.schema import InferConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig, Triple
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSample(SampleConfig):
+    patch: Triple
+    batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedNetwork(NetworkConfig):
+    channels: tuple[int, ...]
+    strides: tuple[Triple, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedTrain(TrainConfig):
+    """Precision, memory format and compiling may still be open: they are measured."""
+
+    steps: int
+    learning_rate: float
+    validate_every: int
+    checkpoint_every: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedInfer(InferConfig):
+    patch: Triple
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun(RunConfig):
+    sample: PlannedSample
+    network: PlannedNetwork
+    train: PlannedTrain
+    infer: PlannedInfer
+
+
+_SECTIONS = {"sample": PlannedSample, "network": PlannedNetwork, "train": PlannedTrain, "infer": PlannedInfer}
+
+
+def planned_run(config: RunConfig, where: str = "the run") -> PlannedRun:
+    """The same settings. Raises ValueError that begins with `where` if something is open that a plan decides."""
+    names = undecided(config)
+    if names:
+        raise ValueError(f"{where}: leaves {', '.join(names)} open; set it, or let `hasten plan` decide")
+    sections = {name: kind(**_fields(getattr(config, name))) for name, kind in _SECTIONS.items()}
+    return PlannedRun(**{**_fields(config), **sections})
+
+
+def undecided(config: RunConfig) -> list[str]:
+    """Dotted names of the fields that are open and that a plan decides."""
+    return [
+        f"{name}.{key}"
+        for name, kind in _SECTIONS.items()
+        for key in inspect.get_annotations(kind)
+        if getattr(getattr(config, name), key) is None
+    ]
+
+
+def _fields(section: object) -> dict[str, object]:
+    return {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}  # type: ignore[arg-type]

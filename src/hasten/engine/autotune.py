@@ -1,0 +1,279 @@
+"""Settling what only this machine can tell: precision, memory format, what fits, and what is worth compiling."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor, distributed, nn
+
+from hasten.augment.program import Program
+from hasten.cache.key import cache_dir
+from hasten.config.size import parse_size
+from hasten.distribute.agree import by_first
+from hasten.distribute.strategy import Strategy
+from hasten.distribute.world import World
+from hasten.engine.batch_size import find_batch_size_for
+from hasten.engine.capture import CapturedStep, why_not
+from hasten.engine.job import Planned, build_net, with_train
+from hasten.engine.measure import (
+    MEASURE_S,
+    Engaged,
+    Precision,
+    Probe,
+    Variant,
+    explain,
+    faster_compiled,
+    fastest_variant,
+    variant_of,
+)
+from hasten.engine.precision import autocast
+from hasten.engine.step import TrainStep, memory_format
+from hasten.nets.build import divisor
+from hasten.nets.recompute.apply import recompute
+from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
+from hasten.nets.surgery.operate import Surgery, operate
+from hasten.observe.clock import Clock
+
+log = logging.getLogger(__name__)
+
+Group = distributed.ProcessGroup | None
+MEASURE_SHARE = 0.1
+"""Of the time until train.max_seconds that measuring precision and memory format may take."""
+_GIVEN = "set in the configuration"
+_NETWORK_COMPILE_SECONDS = 1200.0
+"""Seconds of eager training below which compiling the network is not even tried: trying costs about a minute."""
+
+
+def operated_net(planned: Planned) -> tuple[nn.Module, Surgery]:
+    """The planned network on its device, its weights drawn from train.seed, and what surgery made of it."""
+    network = build_net(planned)
+    # MONAI's blocks with an instance norm are known at sight; looking at a forward pass takes a second.
+    done = operate(network)
+    return network, done if done.fused else operate(network, example_of(planned, small=True))
+
+
+def settle_variant_on_all(
+    planned: Planned,
+    network: nn.Module,
+    clock: Clock,
+    strategy: Strategy,
+    group: Group,
+    engaged: dict[str, Engaged],
+) -> tuple[Planned, float]:
+    """`settle_variant` on rank 0, whose choice is that of all, as two that measure might choose differently.
+
+    The run's steps are then those that fit into the time. Returns the seconds of a step's forward and backward, too.
+    """
+    world, budget_s = strategy.world, MEASURE_SHARE * time_left(planned, clock)
+
+    def measured() -> tuple[Variant, dict[str, Engaged], float]:
+        found, switches, seconds = settle_variant(planned, network, budget_s)
+        return variant_of(found.config.train), switches, seconds
+
+    variant, switches, seconds = by_first(world, measured, group=group)
+    engaged |= switches
+    if not world.first:
+        keep_layers(planned, network)
+    if world.size > 1:
+        engaged["strategy"] = Engaged(True, f"{strategy.name} on {world.size} processes")
+    planned = with_train(planned, precision=variant.precision, channels_last=variant.channels_last)
+    steps = by_first(world, lambda: fitting_steps(planned, clock, seconds), group=group)
+    return with_train(planned, steps=steps), seconds
+
+
+def settle_variant(
+    planned: Planned, network: nn.Module, budget_s: float = math.inf
+) -> tuple[Planned, dict[str, Engaged], float]:
+    """Precision and memory format, as set or the fastest measured, and the seconds of a step's forward and backward.
+
+    budget_s: seconds that measuring may take.
+
+    Layers that must not, or are set not to, run in a shorter float are kept from it in `network`, in place. Nothing is
+    measured, and the seconds are 0, where precision, memory format and compiling are all set.
+    """
+    train = planned.config.train
+    kept = keep_layers(planned, network)
+    precisions = _precisions(planned)
+    formats = [train.channels_last] if train.channels_last is not None else [False, True]
+    allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
+    variant, why, seconds = allowed[0], "", 0.0
+    if len(allowed) > 1 or train.compile is None:
+        probe = probe_of(planned)
+        memory = cache_dir(planned.config.cache) / "measured"
+        measured = fastest_variant(network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s))
+        variant = measured.variant
+        why = explain(measured) if len(allowed) > 1 else ""
+        seconds = measured.seconds[str(variant)] * planned.config.sample.batch_size / probe.shape[0]
+    precision_why = (_GIVEN if train.precision is not None else why) + kept
+    engaged = {
+        _PRECISION_NAMES[variant.precision]: Engaged(variant.precision != "fp32", precision_why),
+        "channels-last": Engaged(variant.channels_last, why if train.channels_last is None else _GIVEN),
+    }
+    settled = with_train(planned, precision=variant.precision, channels_last=variant.channels_last)
+    return settled, engaged, seconds
+
+
+_PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "autocast fp16", "tf32": "TF32"}
+
+
+def _precisions(planned: Planned) -> list[Precision]:
+    """The precisions to choose from; the first one is what the others are compared with."""
+    given = planned.config.train.precision
+    if given is not None:
+        return [given]
+    return ["fp32", "tf32", "bf16"] if planned.device.type == "cuda" else ["fp32", "bf16"]
+
+
+def keep_layers(planned: Planned, network: nn.Module) -> str:
+    """Keep layers in float32, in place: those that are set, and on a CPU those whose bf16 gradients are wrong.
+
+    There a bf16 convolution whose image is shorter than its filter returns uninitialised memory as its weights'
+    gradient (torch 2.13 with AVX512-BF16; the loss looks normal). Returns what to add to the reason for the precision.
+    """
+    train = planned.config.train
+    told = ""
+    if train.fp32_layers:
+        try:
+            names = keep_fp32(network, train.fp32_layers)
+        except ValueError as error:
+            raise ValueError(f"train.fp32_layers: {str(error).removeprefix('patterns: ')}") from None
+        told = f"; {len(names)} layers stay in float32 (train.fp32_layers)"
+    if planned.device.type != "cpu" or train.precision not in (None, "bf16") or min(_deepest(planned)) >= 3:
+        return told
+    tiny = tiny_layers(network, example_of(planned))
+    if tiny:
+        keep_fp32(network, tiny)
+        told += f"; {len(tiny)} convolutions of the smallest features stay in float32, as a CPU's bf16 is unsound there"
+    return told
+
+
+def example_of(planned: Planned, *, small: bool = False) -> Tensor:
+    """An image (1, C, ...) of the training patch's size, as the network takes it; or the smallest two for its norms."""
+    channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
+    patch, unit = planned.config.sample.patch, divisor(planned.config.network)
+    sides = [min(side, 2 * by) if small else side for side, by in zip(patch, unit, strict=True)]
+    # Two, as a batch norm has but one value of each where the coarsest features are a single voxel.
+    image = torch.randn(2 if small else 1, channels, *sides[3 - dims :], generator=torch.Generator().manual_seed(0))
+    return image.to(planned.device)
+
+
+def time_left(planned: Planned, clock: Clock) -> float:
+    """Seconds until train.max_seconds; infinite without it."""
+    limit = planned.config.train.max_seconds
+    return math.inf if limit is None else limit - clock.elapsed
+
+
+def fitting_steps(planned: Planned, clock: Clock, step_seconds: float) -> int:
+    """The run's steps; with progressive patches, which last shares of the steps, no more than fit into the time."""
+    steps, left = planned.config.train.steps, time_left(planned, clock)
+    if not planned.config.sample.stages or not step_seconds or steps * step_seconds <= left:
+        return steps
+    fitting = max(1, int(left / step_seconds))
+    log.warning(
+        "train.max_seconds: %d steps of about %.2g s don't fit into the %.0f s that are left; sample.stages are shares "
+        "of %d steps",
+        steps, step_seconds, left, fitting,
+    )  # fmt: skip
+    return fitting
+
+
+def settle_activations(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]) -> None:
+    """Throw away and compute again as many activations as the budget asks for."""
+    train = planned.config.train
+    if train.activations == "all":
+        return
+    with autocast(planned.device, variant_of(train).precision):
+        report = recompute(
+            network, example_of(planned), parse_size(train.activations), batch_size=planned.config.sample.batch_size
+        )
+    if not report.fits:
+        log.warning("train.activations: %s; give more, or a smaller sample.batch_size or sample.patch", report)
+    engaged["recomputed activations"] = Engaged(bool(report.modules), str(report))
+
+
+def settle_batch_size(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]) -> Planned:
+    """The run with the largest batch, if it asks for one; what it settles on is not looked for again on resuming."""
+    config = planned.config
+    if not config.sample.fit_batch:
+        return planned
+    variant, dims, batch_size = variant_of(config.train), planned.case_set.spatial_dims, config.sample.batch_size
+    with autocast(planned.device, variant.precision):
+        found = find_batch_size_for(
+            network,
+            planned.loss(),
+            tuple(example_of(planned).shape[1:]),
+            num_classes=len(planned.case_set.labels),
+            device=planned.device,
+            layout=memory_format(dims, variant.channels_last),
+        )
+    engaged["largest batch"] = Engaged(True, f"{found.batch_size} patches instead of {batch_size}: {found.why}")
+    sample = replace(config.sample, batch_size=found.batch_size, fit_batch=False)
+    planned = replace(planned, config=replace(config, sample=sample))
+    return with_train(planned, learning_rate_batch=config.train.learning_rate_batch or batch_size)
+
+
+def settle_network(
+    planned: Planned, network: nn.Module, predicted: float, world: World | None = None
+) -> tuple[Planned, nn.Module, Engaged]:
+    """The network, compiled if that is set, or if the run is long enough for it to pay and it measures faster.
+
+    predicted: seconds that the steps are expected to take.
+    """
+    train = planned.config.train
+    wanted = train.compile
+    found = network
+    if wanted is None and world is not None and world.size > 1:
+        # Each would measure for itself, and one might find otherwise than the rest.
+        engaged = Engaged(False, "not tried where several processes share the step; set train.compile")
+    elif wanted is None and predicted < _NETWORK_COMPILE_SECONDS:
+        limit = f"{_NETWORK_COMPILE_SECONDS / 60:.0f} min"
+        engaged = Engaged(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
+    elif wanted is False:
+        engaged = Engaged(False, _GIVEN)
+    else:
+        found, engaged = faster_compiled(
+            network, probe_of(planned), variant_of(train), always=bool(wanted), blocks=train.compile_blocks
+        )
+    return with_train(planned, compile=engaged.on), found, engaged
+
+
+def settle_capture(
+    planned: Planned, step: TrainStep, program: Program, engaged: dict[str, Engaged]
+) -> tuple[Planned, CapturedStep | None]:
+    """The step and its batch as a CUDA graph, if it can be one; what becomes of it is known some steps into the run."""
+    wanted = planned.config.train.capture
+    reason = _GIVEN if wanted is False else why_not(step, program)
+    if reason is None and planned.config.train.activations != "all" and planned.config.network.dropout > 0:
+        reason = "recomputing a dropout asks the host for the random state"
+    if reason is None:
+        assert program.segment is not None
+        return planned, CapturedStep(step=step, segment=program.segment, always=bool(wanted))
+    if wanted:
+        log.warning("train.capture: the step can't be captured, as %s", reason)
+    engaged["CUDA graph"] = Engaged(False, reason)
+    return with_train(planned, capture=False), None
+
+
+def _deepest(planned: Planned) -> list[int]:
+    """Sides of the coarsest feature map of a patch."""
+    patch, unit = planned.config.sample.patch, divisor(planned.config.network)
+    first = 0 if planned.case_set.spatial_dims == 3 else 1
+    return [side // by for side, by in zip(patch[first:], unit[first:], strict=True)]
+
+
+def probe_of(planned: Planned) -> Probe:
+    """One or two patches of the run's shape: ratios are those of the whole batch, at a fraction of its time.
+
+    Two on a GPU, where a single one may leave it waiting for launches.
+    """
+    patch, size = planned.config.sample.patch, planned.config.sample.batch_size
+    return Probe(
+        loss=planned.loss(),
+        shape=(1 if planned.device.type == "cpu" else min(size, 2), len(planned.case_set.channels), *patch),
+        num_classes=len(planned.case_set.labels),
+        spatial_dims=planned.case_set.spatial_dims,
+        device=planned.device,
+    )

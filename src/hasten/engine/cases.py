@@ -1,0 +1,102 @@
+"""The prepared cases of a run: from the cache or prepared into it, whole or in parts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+
+from hasten.cache.arena import Arena
+from hasten.cache.build import Tick, get_arena
+from hasten.distribute.agree import first_here
+from hasten.distribute.exchange import case_parts, stored_cases
+from hasten.distribute.parts import CaseParts, part_balance, part_table
+from hasten.distribute.strategy import Strategy
+from hasten.engine.autotune import Group, time_left
+from hasten.engine.foreground import check_labelled, training_range
+from hasten.engine.job import Planned, left_out
+from hasten.engine.measure import Engaged
+from hasten.engine.ranks import share_of
+from hasten.observe.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+def prepare_cases(
+    planned: Planned, clock: Clock, strategy: Strategy, group: Group
+) -> tuple[Planned, Arena, CaseParts | None]:
+    """The run with what its label maps tell, its cases, and this rank's training cases where they are dealt into parts.
+
+    The first rank of each host fills the cache. Raises ValueError where nothing is labelled, a case can't be prepared,
+    or train.max_seconds has passed.
+    """
+    shared = planned.config.distribute
+    send = shared.exchange == "send" and shared.parts > 0 and strategy.world.size > 1
+    with first_here(strategy.world, group):
+        arena = arena_of(planned, send=send, tick=_within(planned, clock))
+    parts = _own_parts(planned, strategy, send=send) if shared.parts else None
+    return _labelled(planned, arena), arena, parts
+
+
+def _within(planned: Planned, clock: Clock) -> Tick:
+    """A tick of the preparation that ends it with a ValueError when train.max_seconds has passed."""
+
+    def tick(done: int, total: int) -> None:
+        if time_left(planned, clock) < 0:
+            limit = planned.config.train.max_seconds
+            raise ValueError(
+                f"train.max_seconds={limit:g}: the time was up when {done} of {total} cases were prepared; they stay "
+                "in the cache, so that the same command goes on after them; or give more time"
+            )
+
+    return tick
+
+
+def arena_of(planned: Planned, *, send: bool = False, tick: Tick | None = None) -> Arena:
+    """The run's prepared cases, from the cache or prepared into it.
+
+    Where the training cases are dealt into parts it is read for validation alone, and stays in its file; it holds only
+    those cases where others are sent between processes.
+    """
+    config, first = planned.config, tuple(case.id for case in planned.train)
+    if send:
+        ids = [case.id for case in planned.validation]
+        return stored_cases(planned.case_set, ids, config.prepare, config.cache)
+    whole = partial(get_arena, planned.case_set, config.prepare, tick=tick, files=planned.files)
+    if config.distribute.parts:
+        return whole(replace(config.cache, home="file"))
+    return whole(config.cache, device=str(planned.device), first=first)
+
+
+def _labelled(planned: Planned, arena: Arena) -> Planned:
+    """The same with what the prepared label maps tell. Raises ValueError where nothing is labelled."""
+    parts = planned.case_set, planned.train, planned.validation
+    return replace(
+        planned,
+        warnings=(*left_out(*parts), *check_labelled(planned.case_set, arena, planned.train, planned.validation)),
+        foreground=training_range(arena, planned.train, planned.case_set.spatial_dims),
+    )
+
+
+def _own_parts(planned: Planned, strategy: Strategy, *, send: bool) -> CaseParts:
+    """This rank's training cases, in memory."""
+    ids, world = [case.id for case in planned.train], strategy.world
+    share = share_of(planned, strategy)
+    parts = case_parts(
+        planned.config, planned.case_set, ids, planned.fingerprint, share, planned.device,
+        send=send, neighbours=world.local_size,
+    )  # fmt: skip
+    parts.arena(0)
+    if world.first:
+        log.info("training cases in parts\n%s", part_table(parts.deal, share.size))
+    return parts
+
+
+def homes_of(arena: Arena, parts: CaseParts | None) -> dict[str, Engaged]:
+    """Where the training cases lie."""
+    trained = arena if parts is None else parts.arena(0)
+    size = f"{trained.num_bytes / 2**20:.0f} MiB for {len(trained.ids)} cases"
+    homes = {"arena home": Engaged(True, f"{trained.home}, {size}")}
+    if parts is None:
+        return homes
+    return {"cases in parts": Engaged(True, f"{parts.deal.parts} parts; {part_balance(parts.deal)}"), **homes}

@@ -1,0 +1,174 @@
+"""The order in which a run is put together: `compose_run`; `prepare_run` has its plan and its cases before that."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from hasten.cache.arena import Arena
+from hasten.config.schema import RunConfig
+from hasten.distribute.agree import first_here, on_all, require_same
+from hasten.distribute.group import patient_group
+from hasten.distribute.launch.facts import start_facts
+from hasten.distribute.parts import CaseParts
+from hasten.distribute.strategy import Strategy, alone
+from hasten.engine.allocator import keep_freed_memory
+from hasten.engine.autotune import (
+    Group,
+    operated_net,
+    settle_activations,
+    settle_batch_size,
+    settle_capture,
+    settle_network,
+    settle_variant_on_all,
+    time_left,
+)
+from hasten.engine.cases import homes_of, prepare_cases
+from hasten.engine.components import RunComponents
+from hasten.engine.job import Planned, inference_of, plan_run, with_train
+from hasten.engine.measure import Engaged, variant_of
+from hasten.engine.precision import scaler_for
+from hasten.engine.ranks import rank_mistakes, share_of
+from hasten.engine.sampling import settle_program
+from hasten.engine.step import TrainStep, memory_format
+from hasten.engine.update import Update
+from hasten.observe.clock import Clock
+from hasten.optim.average import average_of
+from hasten.optim.build import build_optimizer, fusion_of, paced_schedule
+from hasten.optim.schedule import PacedSchedule
+
+log = logging.getLogger(__name__)
+
+
+def prepare_run(
+    config: RunConfig,
+    plan: Path | None,
+    clock: Clock,
+    strategy: Strategy | None = None,
+    device: torch.device | None = None,
+) -> RunComponents:
+    """A run that is ready for its first step. Raises ValueError for what is wrong with the settings or the data.
+
+    Of several ranks, the first one of each host does what is kept in the cache, and rank 0 measures for all. device:
+    as for `plan_run`.
+    """
+    strategy = strategy or alone()
+    world = strategy.world
+
+    def read_plan() -> Planned:
+        with first_here(world, group):
+            planned = plan_run(config, plan, world=world, device=device)
+        mistakes = rank_mistakes(planned, strategy)
+        if mistakes:
+            raise ValueError("\n".join(mistakes))
+        return planned
+
+    with patient_group() as group:
+        with clock.span("read_plan"):
+            planned = on_all(world, read_plan, group=group)
+            if world.size > 1:
+                ids = [case.id for case in (*planned.train, *planned.validation)]
+                require_same(world, start_facts(config, planned.fingerprint, cases=ids))
+        with clock.span("prepare"):
+            prepared = on_all(world, lambda: prepare_cases(planned, clock, strategy, group), group=group)
+        planned, arena, parts = prepared
+        for warning in planned.warnings if world.first else ():
+            log.warning("%s", warning)
+        return compose_run(planned, arena, clock, strategy, group=group, parts=parts)
+
+
+def compose_run(
+    planned: Planned,
+    arena: Arena,
+    clock: Clock,
+    strategy: Strategy | None = None,
+    *,
+    group: Group = None,
+    parts: CaseParts | None = None,
+    network: nn.Module | None = None,
+) -> RunComponents:
+    """Network, measured switches and programs, on cases that lie ready. `Loop` adds the feed, and runs the steps.
+
+    parts: the training cases, where they are dealt into parts; `arena` then holds those of validation. network: as
+    `operated_net` or `build_net` makes it; None builds it.
+    """
+    strategy, engaged, surgery = strategy or alone(), dict[str, Engaged](), None
+    if not strategy.whole_network:
+        # Neither is the network compiled nor a loss scaled where a rank has but a part of it.
+        planned = with_train(planned, compile=False, capture=False)
+    with clock.span("tune"):
+        if network is None:
+            network, surgery = operated_net(planned)
+        # Before precision and format are measured: surgery and kept memory change what a step takes.
+        kept = keep_freed_memory() if planned.device.type == "cpu" else None
+        planned, step_seconds = settle_variant_on_all(planned, network, clock, strategy, group, engaged)
+        if kept is not None:
+            engaged["kept host memory"] = kept
+        if surgery is not None:
+            engaged["surgery"] = Engaged(surgery.fused + surgery.biases > 0, str(surgery))
+    # Before the optimizer, whose moments lie in memory as the weights do.
+    layout = memory_format(planned.case_set.spatial_dims, variant_of(planned.config.train).channels_last)
+    network.to(memory_format=layout)  # type: ignore[call-overload]
+    # What is recomputed decides what batch fits, and that what the programs are compiled for.
+    settle_activations(planned, network, engaged)
+    planned = settle_batch_size(planned, network, engaged)
+    train = planned.config.train
+    with clock.span("compile"):
+        planned, program, of_program = settle_program(planned, arena, share_of(planned, strategy), parts)
+        engaged |= of_program
+        # The strategy places the weights before the optimizer takes them up; it wraps what is compiled.
+        network, average = strategy.place(network, average_of(network) if train.ema > 0 else None)
+        optimizer = strategy.share_optimizer(build_optimizer(network, train))
+        paced = paced_schedule(train, planned.config.sample.batch_size)
+        step = _step(planned, strategy, network, average, optimizer, paced)
+        seconds = min(step_seconds * train.steps, time_left(planned, clock))
+        planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds, strategy.world)
+        step.network = strategy.wrap(compiled)
+    engaged["fused optimizer"] = Engaged(True, fusion_of(train.optimizer))
+    engaged |= homes_of(arena, parts)
+    # Of the finished step with its batch; whether the graph is kept is known some steps into the run.
+    planned, captured = settle_capture(planned, step, program, engaged)
+    inference = inference_of(
+        planned.config, spatial_dims=planned.case_set.spatial_dims, device=planned.device,
+        overlapping=bool(planned.regions),
+    )  # fmt: skip
+    return RunComponents(
+        planned=planned, arena=arena, step=step, program=program, captured=captured, inference=inference,
+        engaged=engaged, paced=paced,
+    )  # fmt: skip
+
+
+def _step(
+    planned: Planned,
+    strategy: Strategy,
+    network: nn.Module,
+    average: nn.Module | None,
+    optimizer: torch.optim.Optimizer,
+    paced: PacedSchedule,
+) -> TrainStep:
+    """The step on the uncompiled network, which holds the weights whatever is compiled later."""
+    train, variant = planned.config.train, variant_of(planned.config.train)
+    update = Update(
+        weights=network,
+        optimizer=optimizer,
+        schedule=paced,
+        average=average,
+        average_decay=train.ema,
+        clip_norm=train.clip_norm,
+        scaler=scaler_for(planned.device, variant.precision),
+        strategy=strategy,
+    )
+    return TrainStep(
+        network=network.train(),
+        loss=planned.loss(over_ranks=planned.config.distribute.sync_loss and strategy.same_loss),
+        update=update,
+        precision=variant.precision,
+        channels_last=variant.channels_last,
+        spatial_dims=planned.case_set.spatial_dims,
+        device=planned.device,
+        accumulate=train.accumulate,
+        strategy=strategy,
+    )

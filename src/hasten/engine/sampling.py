@@ -1,0 +1,198 @@
+"""What a run draws its batches from: its augmentation, its cases, and whether the two are compiled together."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import torch
+
+from hasten.augment.chain import is_per_sample
+from hasten.augment.make_program import Cases, cases_of_arena, make_segment
+from hasten.augment.program import Program, Segment
+from hasten.augment.run_chain import RunChain, with_patch
+from hasten.augment.store import store_of_batch
+from hasten.augment.whole_cases import WholeCases, items_of_arena
+from hasten.cache.arena import Arena
+from hasten.cache.key import cache_dir, digest
+from hasten.distribute.parts import CaseParts
+from hasten.engine.job import Planned
+from hasten.engine.measure import Engaged, certainly_faster, compared
+from hasten.nets.build import divisor
+from hasten.sample.dealt import Dealt
+from hasten.sample.schedule import PatchStage, Rounds, stage_plan
+from hasten.sample.share import WHOLE, Share
+
+log = logging.getLogger(__name__)
+
+_GIVEN = "set in the configuration"
+_COMPARE_SECONDS = 10.0
+"""That comparing an eager and a compiled program may take."""
+_COMPILE_SECONDS = 40.0
+"""What compiling a batch program costs on a slow machine."""
+_SAVED = {"cpu": 0.5}
+"""Share of an eager batch's time that a compiled one saves, about; four fifths on a GPU."""
+
+
+def settle_program(
+    planned: Planned, arena: Arena, share: Share = WHOLE, parts: CaseParts | None = None
+) -> tuple[Planned, Program, dict[str, Engaged]]:
+    """The batch program of a rank's share, compiled if that is set, or if it pays within this run.
+
+    parts: the training cases, where they are dealt into parts; else they lie in `arena`. Raises ValueError for an
+    augmentation that can't be had with these cases.
+    """
+    config = planned.config
+    wanted, why = config.sample.compile, _GIVEN
+    marker = _kernel_marker(planned)
+    if wanted is None and share.size > 1 and planned.device.type == "cpu":
+        # Each would measure for itself, and one might find otherwise than the rest.
+        wanted, why = False, "not tried where several processes share the step; set sample.compile"
+    if wanted is not None:
+        program = _program(planned, arena, share, parts, compile=wanted)
+    else:
+        program = _program(planned, arena, share, parts, compile=False)
+        wanted, why = _compile_pays(program.latest, config.train.steps, planned.device, known=marker.is_file())
+        if wanted:
+            program, why = _faster(program, _program(planned, arena, share, parts, compile=True), why)
+    if program.compiled:
+        # Only a hint for the next run's decision: a cache folder that can't be written must not end this one.
+        with contextlib.suppress(OSError):
+            marker.parent.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+    part = dataclasses.replace(config.sample, compile=program.compiled)
+    settled = dataclasses.replace(planned, config=dataclasses.replace(config, sample=part))
+    told = f"{why}; {program.why}" if wanted and program.why != "not asked for" else why
+    engaged = {"compiled batch program": Engaged(program.compiled, told)}
+    return settled, program, engaged | _fused(planned, program)
+
+
+def _faster(eager: Program, compiled: Program, why: str) -> tuple[Program, str]:
+    """The compiled program if it is certainly faster, and why."""
+    if not compiled.compiled:
+        return compiled, why
+    programs = {"eager": eager, "compiled": compiled}
+    arms = {name: partial(_next_batch, each.latest, count()) for name, each in programs.items()}
+    comparison = compared(arms, eager.device, base="eager", seconds=_COMPARE_SECONDS)
+    gain = comparison.arms["compiled"]
+    if certainly_faster(comparison, "compiled", eager.device):
+        return compiled, f"{why}; measured {gain}"
+    return eager, f"{why}, but it is not certainly faster: {gain}"
+
+
+def _next_batch(segment: Segment, numbers: Iterator[int]) -> None:
+    segment(next(numbers))
+
+
+def _fused(planned: Planned, program: Program) -> dict[str, Engaged]:
+    """What of the augmentation runs sample by sample, and what that costs; nothing where all of it is fused."""
+    slow = planned.augmentation.per_sample
+    if not slow:
+        return {}
+    seconds = per_sample_seconds(program.latest)
+    names = "; ".join(f"{step.name} ({step.why})" for step in slow)
+    told = f"{len(slow)} of {len(planned.augmentation.steps)} steps run sample by sample: {names}"
+    cost = f"{1e3 * seconds:.0f} ms of a batch"
+    log.warning("augment.chain: %s, %s", told, cost)
+    return {"fused augmentation": Engaged(False, f"{told}; {cost}")}
+
+
+def per_sample_seconds(segment: Segment) -> float:
+    """What transforms that run sample by sample take of a batch, by the medians of three batches."""
+    kept = [not is_per_sample(stage) for stage in segment.stages]
+    fused = dataclasses.replace(
+        segment, stages=tuple(stage for stage, keep in zip(segment.stages, kept, strict=True) if keep),
+        host_stages=sum(kept[: segment.host_stages]),
+    )  # fmt: skip
+    whole, without, on_cases = [], [], []
+    for draws, bare in zip(segment.draws(0, 3), fused.draws(0, 3), strict=True):
+        whole.append(_seconds(partial(segment.rendered, draws), segment.device))
+        without.append(_seconds(partial(fused.rendered, bare), segment.device))
+        if segment.whole_cases is not None:
+            on_cases.append(_seconds(partial(segment.whole_cases.batch, draws.sample.tolist()), segment.device))
+    spent = sorted(whole)[1] - sorted(without)[1] + (sorted(on_cases)[1] if on_cases else 0.0)
+    return max(0.0, spent)
+
+
+def _seconds(call: Callable[[], object], device: torch.device) -> float:
+    begin = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
+
+
+def _program(planned: Planned, arena: Arena, share: Share, parts: CaseParts | None, *, compile: bool) -> Program:
+    stages = _stages(planned)
+
+    def segment(arena: Arena, cases: tuple[int, ...] | Dealt, stage: PatchStage) -> Segment:
+        run = planned.augmentation
+        if stage.patch != planned.config.sample.patch:
+            run = with_patch(run, stage.patch)
+        return make_segment(
+            run.chain, _cases(planned, run, arena, cases), batch_size=stage.batch_size,
+            seed=planned.config.train.seed, train_cases=cases, device=planned.device, share=share, compile=compile,
+            cache_dir=cache_dir(planned.config.cache),
+        )  # fmt: skip
+
+    if parts is None:
+        cases = arena.index(tuple(case.id for case in planned.train))
+        return Program(lambda round, stage: segment(arena, cases, stage), Rounds(stages=stages))
+    rounds = Rounds(stages=stages, samples=parts.deal.round_samples)
+    return Program(lambda round, stage: segment(parts.arena(round), parts.dealt(round), stage), rounds)
+
+
+def _cases(planned: Planned, run: RunChain, arena: Arena, cases: tuple[int, ...] | Dealt) -> Cases:
+    """The prepared cases, or what transforms make of whole ones."""
+    if not run.transforms:
+        return cases_of_arena(arena, planned.case_set.spatial_dims)
+    if isinstance(cases, Dealt):
+        raise ValueError(
+            "distribute.parts: the chain of augment.chain begins with transforms on whole cases, which draw from all "
+            "of them; leave distribute.parts out, or begin the chain with a crop"
+        )
+    whole = WholeCases(
+        transforms=run.transforms, keys=run.chain.keys, seed=planned.config.train.seed, items=items_of_arena(arena),
+        train_cases=cases,
+    )  # fmt: skip
+    return Cases(store=store_of_batch(whole.batch([0]), "cpu"), whole_cases=whole)
+
+
+def _stages(planned: Planned) -> tuple[PatchStage, ...]:
+    """Of the whole run; one where patches keep their size."""
+    sample, train = planned.config.sample, planned.config.train
+    least = 3 if planned.device.type == "cpu" and train.precision == "bf16" else 1  # as for `_deepest`
+    unit = divisor(planned.config.network)
+    return stage_plan(
+        sample.stages, train.steps, sample.patch, unit, sample.batch_size, sample.stage_voxels, least=least
+    )
+
+
+def _compile_pays(eager: Segment, steps: int, device: torch.device, *, known: bool) -> tuple[bool, str]:
+    """Compare what compiling saves over the whole run with what it costs."""
+    _, *later = [_seconds(partial(eager, 0), device) for _ in range(3)]
+    seconds = min(later)
+    saved = _SAVED.get(device.type, 0.8) * seconds * steps
+    cost = _COMPILE_SECONDS / 10 if known else _COMPILE_SECONDS
+    kernel = "a kernel compiled by an earlier run" if known else "compiling"
+    told = (
+        f"an eager batch takes {1e3 * seconds:.0f} ms, so {kernel} (about {cost:.0f} s) would save about {saved:.0f} s"
+    )
+    return saved > cost, f"{told} in {steps} steps"
+
+
+def _kernel_marker(planned: Planned) -> Path:
+    """A file that says that torch's own cache has seen this program."""
+    sample = dataclasses.replace(planned.config.sample, compile=None)
+    channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+    augment = dataclasses.asdict(planned.config.augment)
+    key = digest([torch.__version__, dataclasses.asdict(sample), augment, channels, dims, str(planned.device), folder])
+    return cache_dir(planned.config.cache) / "measured" / f"kernel-{key}"

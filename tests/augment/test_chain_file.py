@@ -1,0 +1,96 @@
+"""A user's chain file: what is loaded from it, and what is said where it can't be."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from hasten.augment.chain_file import load_chain
+
+GOOD = """
+from __future__ import annotations
+from dataclasses import dataclass
+from hasten.augment.grid import Flip
+
+@dataclass(frozen=True)
+class Mine:
+    prob: float = 0.5
+
+mine = [Flip(prob=Mine().prob)]
+number = 3
+"""
+
+
+def write(folder: Path, text: str, name: str = "chains.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_name_and_the_hash_of_its_file(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    before = set(sys.modules)
+    value, digest = load_chain(f"{path}:mine")
+    assert value[0].prob == 0.5
+    assert all(name.startswith("_hasten_chain_") for name in set(sys.modules) - before)
+    assert not (tmp_path / "__pycache__").exists()
+    write(tmp_path, GOOD.replace("0.5", "0.7"))  # of the same size, within the same tick of the clock
+    value, changed = load_chain(f"{path}:mine")
+    assert value[0].prob == 0.7
+    assert changed != digest
+    assert load_chain(f"{path}:mine")[1] == changed
+
+
+def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_chains_for_a_test").mkdir()
+    write(tmp_path, GOOD, "my_chains_for_a_test/good.py")
+    write(tmp_path, "one = 1\nraise KeyError('late')", "my_chains_for_a_test/bad.py")
+    write(tmp_path, "import absent_for_a_test", "my_chains_for_a_test/needs.py")
+    with pytest.raises(ValueError, match="no module my_chains_for_a_test; put its folder on PYTHONPATH"):
+        load_chain("my_chains_for_a_test.good:mine")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert (
+        load_chain("my_chains_for_a_test.good:mine")[1]
+        == load_chain(f"{tmp_path}/my_chains_for_a_test/good.py:mine")[1]
+    )
+    with pytest.raises(ValueError, match=r"bad.py:2: raise KeyError\('late'\): raises KeyError"):
+        load_chain("my_chains_for_a_test.bad:one")
+    with pytest.raises(ValueError, match=r"needs.py:1: import absent_for_a_test: raises ModuleNotFoundError"):
+        load_chain("my_chains_for_a_test.needs:one")
+    with pytest.raises(ValueError, match=r"there is no module my_chains_for_a_test.goood;"):
+        load_chain("my_chains_for_a_test.goood:mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("one = 1\ntwo = one / 0\n", "chains.py:2: two = one / 0: raises ZeroDivisionError: division by zero"),
+        ("def f():\n    return [][1]\n\n\nf()\n", "chains.py:2: return [][1]: raises IndexError"),
+        ("import json\njson.loads('{')\n", "chains.py:2: json.loads('{'): raises JSONDecodeError"),
+        ("mine = [\n", "chains.py:1: mine = [: '[' was never closed"),
+        ("raise SystemExit(2)\n", "chains.py:1: raise SystemExit(2): raises SystemExit: 2"),
+        ("a = 1\x00\n", "chains.py"),
+        ("from hasten.augment.noise import GaussianNoise\nmine = [GaussianNoise(prob=2)]", "GaussianNoise: prob=2"),
+        (GOOD, "chains.py has no name main; did you mean mine?"),
+        ("number = 3\n", "chains.py has no name main; it has number"),
+        ("", "chains.py has no name main; it has none"),
+    ],
+)
+def test_a_file_that_does_not_serve(tmp_path: Path, text: str, message: str) -> None:
+    before = set(sys.modules)
+    with pytest.raises(ValueError, match=re.escape(message)) as raised:
+        load_chain(f"{write(tmp_path, text)}:main")
+    assert str(raised.value).startswith("augment.chain: ")
+    assert "\n" not in str(raised.value)
+    if "no name" not in message:
+        assert not [name for name in set(sys.modules) - before if name.startswith("_hasten_chain_")]
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"gone.py: can't be read \(No such file or directory\); write FILE.py:NAME"):
+        load_chain(f"{tmp_path / 'gone.py'}:mine")
+    with pytest.raises(ValueError, match=r"can't be read \(Is a directory\)"):
+        load_chain(f"{tmp_path}/:mine")

@@ -1,0 +1,151 @@
+"""Programs whose patches grow and whose cases are dealt anew on the way."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from hasten.augment.chain import Batch
+from hasten.augment.make_program import program_of
+from hasten.augment.program import Program, Segment
+from hasten.cache.homes import part_of
+from hasten.feed.feed import Feed
+from hasten.sample.order import cases_of
+from hasten.sample.schedule import PatchStage, Rounds, stage_plan
+from tests.augment.stores import Shape, arena_of, random_store, segment_of
+
+SHAPES: list[Shape] = [(9, 8, 7), (6, 8, 10), (8, 8, 8), (7, 9, 8), (8, 6, 9)]
+SETTINGS: dict[str, Any] = {"affine_prob": 0.5, "foreground_prob": 0.5, "noise_prob": 0.5}
+PATCH, UNIT = (8, 8, 4), (2, 2, 2)
+HALVES = ((0.3, 0.5), (0.6, 0.75))
+CPU = torch.device("cpu")
+
+
+def plan(stages: Any = HALVES, steps: int = 10, *, keep_voxels: bool = False) -> tuple[PatchStage, ...]:
+    return stage_plan(stages, steps, PATCH, UNIT, 2, keep_voxels)
+
+
+def segment(stage: PatchStage, kind: str = "in memory", seed: int = 5) -> Segment:
+    store = random_store(SHAPES, dtype="float16")
+    made = segment_of(store, stage.patch, batch_size=stage.batch_size, seed=seed, **SETTINGS)
+    if kind == "in memory":
+        return made
+    part = part_of(arena_of(store), (1, 3), CPU)
+    return replace(made, on_device=part, hands_over=True, host_stages=1)
+
+
+def program(kind: str, stages: tuple[PatchStage, ...], samples: int = 0) -> Program:
+    """Each round has a seed of its own."""
+    return Program(lambda number, stage: segment(stage, kind, 5 + number), Rounds(stages=stages, samples=samples))
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def copied(batch: Batch) -> Batch:
+    return {key: value.clone() for key, value in batch.items()}
+
+
+kinds = pytest.mark.parametrize("kind", ["in memory", "mixed"])
+sizes = pytest.mark.parametrize("keep_voxels", [False, True])
+
+
+@sizes
+@kinds
+@pytest.mark.parametrize("samples", [0, 14])
+def test_a_batch_is_a_function_of_the_step_alone(kind: str, keep_voxels: bool, samples: int) -> None:
+    stages = plan(keep_voxels=keep_voxels)
+    own = program(kind, stages, samples)
+    whole = list(map(copied, Feed(own, last=13)))
+    assert [tuple(batch["image"].shape[2:]) for batch in whole] == [own.stage(step).patch for step in range(13)]
+    assert [len(batch["image"]) for batch in whole] == [own.stage(step).batch_size for step in range(13)]
+    for first, last in [(0, 2), (2, 4), (3, 6), (5, 13), (6, 7), (12, 13), (4, 4)]:
+        for found in (list(own.batches(first, last)), list(map(copied, Feed(own, first=first, last=last)))):
+            assert len(found) == last - first
+            assert all(same(batch, wanted) for batch, wanted in zip(found, whole[first:last], strict=True))
+    assert all(same(own(step), whole[step]) for step in (0, 3, 9))
+
+
+def test_one_stage_is_the_segment_itself() -> None:
+    one = segment(plan(())[0])
+    for own in (program("in memory", plan(())), program_of(one)):
+        assert own.segment is not None
+        assert all(same(batch, one(step)) for step, batch in enumerate(own.batches(0, 12)))
+    assert program("in memory", plan()).segment is None
+    assert program("in memory", plan(()), 7).segment is None
+    # With as many patches in a step, later stages have the batches that they have without a first one.
+    later = program("in memory", plan(((0.5, 0.5),))).batches(5, 8)
+    assert all(same(batch, one(5 + number)) for number, batch in enumerate(later))
+
+
+@sizes
+def test_cases_keep_their_order_over_the_stages(keep_voxels: bool) -> None:
+    stages = plan(keep_voxels=keep_voxels)
+    own = program("in memory", stages)
+    draws = (each for piece in own.pieces(0, 10) for each in piece.segment.draws(piece.first, piece.last))
+    seen = [case for each in draws for case in each.case.tolist()]
+    # The stream of cases, less the few samples that are left out where batches of another size begin.
+    skipped, numbers = 0, list[int]()
+    for stage in stages:
+        start = -(-(len(numbers) + skipped) // stage.batch_size) * stage.batch_size
+        skipped += start - len(numbers) - skipped
+        numbers += range(start, start + stage.samples)
+    assert seen == cases_of(torch.tensor(5), torch.arange(numbers[-1] + 1), 5)[numbers].tolist()
+    assert own.samples(0, 10) == len(seen) == sum(stage.samples for stage in stages)
+    assert own.samples(2, 12) == sum(own.stage(step).batch_size for step in range(2, 12))
+    counts = Counter(seen).values()
+    assert max(counts) - min(counts) <= 2 + skipped
+
+
+@pytest.mark.parametrize("stages", [plan((), 20), plan(((0.5, 0.5),), 20)], ids=["one size", "staged"])
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_rounds_cases_are_gone_when_the_next_ones_are_made(stages: tuple[PatchStage, ...], carried: bool) -> None:
+    stores: list[weakref.ref] = []
+    current: dict[int, Any] = {}
+
+    def make(number: int, stage: PatchStage) -> Segment:
+        if number not in current:
+            current.clear()
+            assert not any(each() is not None for each in stores)
+            current[number] = random_store([(9, 8, 7), (8, 8, 8)], seed=number)
+            stores.append(weakref.ref(current[number].values["image"]))
+        made = segment_of(current[number], stage.patch, batch_size=stage.batch_size)
+        return replace(made, hands_over=carried, host_stages=int(carried))
+
+    feed = Feed(Program(make, Rounds(stages=stages, samples=14)), last=20)
+    assert sum(1 for _ in feed) == 20
+    assert len(stores) > 2
+    assert feed.wait_seconds > 0
+
+
+def test_only_the_rounds_that_are_asked_for_are_made() -> None:
+    rounds: list[int] = []
+
+    def make(number: int, stage: PatchStage) -> Segment:
+        rounds.append(number)
+        return segment(stage, seed=number)
+
+    own = Program(make, Rounds(stages=plan((), 20), samples=10), first=12)
+    assert rounds == [2]
+    list(own.batches(12, 20))
+    assert rounds == [2, 3]
+
+
+def test_what_was_compiled_is_told_by_stage() -> None:
+    own = program("in memory", plan())
+    assert (own.compiled, own.why, own.compile_seconds) == (False, "not asked for", 0.0)
+
+    def make(number: int, stage: PatchStage) -> Segment:
+        made = segment(stage)
+        return replace(made, compiled=True, why="compiled in 3.0 s", compile_seconds=3.0) if stage.first else made
+
+    mixed = Program(make, Rounds(stages=plan()[:2]))
+    assert mixed.why == "4 x 4 x 2: not asked for; 6 x 6 x 4: compiled in 3.0 s"
+    assert mixed.compile_seconds == 3.0
+    assert not mixed.compiled

@@ -1,0 +1,327 @@
+"""Sets are lists of cases that lie in shards: what changes is prepared, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hasten.cache.build as build
+import hasten.cache.homes as homes
+from hasten.cache.arena import Arena
+from hasten.cache.build import get_arena, is_prepared
+from hasten.cache.checked import read_checked, write_checked
+from hasten.cases.nifti import read_nifti, write_nifti
+from hasten.cases.types import Case, CaseSet
+from hasten.config.schema import CacheConfig
+from tests.cache.sets import SPEC, assert_same_cases, write_case_set
+from tests.cache.test_publish import FILL, process
+
+SHAPES = [(2, 3, 4), (5, 1, 2), (3, 3, 3), (4, 2, 5), (1, 4, 4), (2, 2, 2)]
+
+
+@contextmanager
+def prepared() -> Iterator[list[str]]:
+    """Ids of the cases that are prepared inside the block."""
+    ids: list[str] = []
+    real = build.load_prepared
+
+    def load(case: Case, *args: Any) -> Any:
+        ids.append(case.id)
+        return real(case, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "load_prepared", load)
+        yield ids
+
+
+@pytest.fixture
+def six(tmp_path: Path) -> CaseSet:
+    return write_case_set(tmp_path / "set", SHAPES, num_channels=2)
+
+
+def some(case_set: CaseSet, *numbers: int) -> CaseSet:
+    return replace(case_set, cases=tuple(case_set.cases[number] for number in numbers))
+
+
+def shards_in(cache: CacheConfig) -> list[Path]:
+    return sorted((Path(str(cache.dir)) / "arena").iterdir())
+
+
+def rebuilt(case_set: CaseSet, cache: CacheConfig) -> Arena:
+    """The same in a cache of its own: one shard, in the set's order."""
+    with tempfile.TemporaryDirectory() as folder:
+        return get_arena(case_set, SPEC, replace(cache, dir=folder, home="ram"))
+
+
+def touched(path: Path) -> None:
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000))
+
+
+def other_content(path: Path) -> None:
+    volume = read_nifti(path)
+    write_nifti(path, volume.array[0][::-1].copy(), volume.affine)
+    touched(path)
+
+
+CHANGES: dict[str, tuple[Callable[[CaseSet], CaseSet], list[str]]] = {
+    "nothing": (lambda s: s, []),
+    "removed": (lambda s: some(s, 0, 1, 3, 4), []),
+    "another order": (lambda s: some(s, 4, 2, 0, 3, 1), []),
+    "added at the end": (lambda s: replace(s, cases=(*s.cases, replace(s.cases[0], id="new"))), ["new"]),
+    "added in front": (lambda s: replace(s, cases=(replace(s.cases[1], id="new"), *s.cases)), ["new"]),
+    "replaced": (lambda s: replace(s, cases=(replace(s.cases[1], id="new"), *s.cases[1:])), ["new"]),
+    "another name of the set": (lambda s: replace(s, name="other"), []),
+    "another source of the set": (lambda s: replace(s, source=Path("/elsewhere")), []),
+    "another class": (lambda s: replace(s, labels={**s.labels, 7: "seventh"}), [f"case{n}" for n in range(5)]),
+}
+
+
+@pytest.mark.parametrize("home", ["file", "ram"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_only_what_is_new_is_prepared(six: CaseSet, cache: CacheConfig, change: str, home: str) -> None:
+    first = some(six, 0, 1, 2, 3, 4)
+    get_arena(first, SPEC, cache)
+    changed, wanted = CHANGES[change][0](first), CHANGES[change][1]
+    assert is_prepared(changed, SPEC, cache) == (not wanted)
+    with prepared() as ids:
+        arena = get_arena(changed, SPEC, replace(cache, home=home))
+        assert sorted(ids) == wanted
+        get_arena(changed, SPEC, cache)
+        get_arena(first, SPEC, cache)
+    assert sorted(ids) == wanted
+    assert_same_cases(arena, rebuilt(changed, cache))
+
+
+@pytest.mark.parametrize("harm", [touched, other_content])
+@pytest.mark.parametrize("which", ["image", "label"])
+def test_a_changed_case_is_prepared_alone(
+    six: CaseSet, cache: CacheConfig, harm: Callable[[Path], None], which: str
+) -> None:
+    get_arena(six, SPEC, cache)
+    case = six.cases[3]
+    assert case.label
+    harm(case.label if which == "label" else case.image[1])
+    with prepared() as ids:
+        arena = get_arena(six, SPEC, cache)
+    assert ids == ["case3"]
+    assert_same_cases(arena, rebuilt(six, cache))
+
+
+def test_ticks_count_what_the_cache_had(six: CaseSet, cache: CacheConfig) -> None:
+    get_arena(some(six, 0, 1, 2, 3), SPEC, cache)
+    ticks: list[tuple[int, int]] = []
+    get_arena(six, SPEC, cache, tick=lambda done, total: ticks.append((done, total)))
+    assert ticks == [(5, 6), (6, 6)]
+
+
+def test_a_set_larger_than_a_shard_is_several(
+    six: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "SHARD_BYTES", 200)
+    with prepared() as ids:
+        arena = get_arena(six, SPEC, cache)
+    assert set(ids) == {case.id for case in six.cases}
+    assert len(shards_in(cache)) == 3
+    assert_same_cases(arena, rebuilt(six, cache))
+    with prepared() as ids:
+        assert_same_cases(get_arena(six, SPEC, cache), arena)
+    assert ids == []
+
+
+@pytest.fixture
+def three_shards(six: CaseSet, cache: CacheConfig) -> CaseSet:
+    """Two cases in each, and a set that takes five of them in an order of its own."""
+    for numbers in ((0, 1), (2, 3), (4, 5)):
+        get_arena(some(six, *numbers), SPEC, cache)
+    return some(six, 5, 0, 2, 1, 3)
+
+
+@pytest.mark.parametrize("home", ["file", "ram", "device", "auto"])
+def test_every_home_holds_the_cases_of_three_shards(three_shards: CaseSet, cache: CacheConfig, home: str) -> None:
+    with prepared() as ids:
+        arena = get_arena(three_shards, SPEC, replace(cache, home=home))
+    assert ids == []
+    assert len(shards_in(cache)) == 3
+    assert_same_cases(arena, rebuilt(three_shards, cache))
+    assert_same_cases(arena.to("cpu", home="ram"), arena)
+
+
+def test_three_shards_lie_in_mixed_homes(
+    three_shards: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = rebuilt(three_shards, cache)
+    locked: list[int] = []
+    monkeypatch.setattr("hasten.cache.file.lock_pages", lambda address, size: locked.append(size) or True)
+    monkeypatch.setattr(homes, "available_memory", lambda: 2 * sum(sorted(whole.case_bytes)[:3]))
+    arena = get_arena(three_shards, SPEC, replace(cache, home="auto"))
+    assert_same_cases(arena, whole)
+    assert arena.pages is not None
+    assert sum(locked) == sum(size for case, size in enumerate(whole.case_bytes) if case not in arena.pages.cases)
+
+
+def test_device_memory_holds_no_case_of_another_set(three_shards: CaseSet, cache: CacheConfig) -> None:
+    whole = rebuilt(three_shards, cache)
+    cases = build._complete(build._wanted(three_shards, SPEC, cache, None), SPEC, cache.max_points, None, None)
+    arena = homes._moved(cases, torch.device("cpu"), "device")
+    assert arena.store.values["label"].numel() == sum(map(np.prod, whole.shapes))
+    assert_same_cases(arena, whole)
+    assert arena.num_voxels == whole.num_voxels
+    part = homes._moved(cases, torch.device("cpu"), "device", (3, 0))
+    assert part.ids == tuple(three_shards.cases[number].id for number in (3, 0))
+
+
+@pytest.mark.parametrize("home", ["file", "ram"])
+def test_batches_of_three_shards_are_those_of_one(three_shards: CaseSet, cache: CacheConfig, home: str) -> None:
+    from benchmarks.ours.feed import default_program
+    from hasten.config.schema import SampleConfig
+
+    sample = SampleConfig(patch=(2, 2, 2), batch_size=4)
+
+    def batches(arena: Arena) -> list[Any]:
+        program = default_program(arena, sample)
+        return list(program.batches(0, 4))
+
+    found, wanted = (
+        batches(arena)
+        for arena in (get_arena(three_shards, SPEC, replace(cache, home=home)), rebuilt(three_shards, cache))
+    )
+    for one, other in zip(found, wanted, strict=True):
+        assert all(torch.equal(one[key], other[key]) for key in ("image", "label"))
+
+
+@pytest.mark.parametrize("harm", ["folder", "arena.json", "image.bin", "points.bin", "flip"])
+def test_cases_of_a_shard_that_is_gone_are_prepared_again_and_named(
+    three_shards: CaseSet, cache: CacheConfig, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    get_arena(three_shards, SPEC, cache)
+    (shard,) = (path for path in shards_in(cache) if "case2" in read_checked(path / "arena.json")["cases"])
+    if harm == "folder":
+        shutil.rmtree(shard)
+    elif harm == "flip":
+        data = bytearray((shard / "label.bin").read_bytes())
+        data[0] ^= 1
+        (shard / "label.bin").write_bytes(data)
+    else:
+        (shard / harm).unlink()
+    with caplog.at_level(logging.WARNING), prepared() as ids:
+        again = get_arena(three_shards, SPEC, cache)
+    assert sorted(ids) == ["case2", "case3"]
+    (record,) = caplog.records
+    assert re.search(rf"prepared again: case2, case3; .*{shard.name}", record.getMessage())
+    assert_same_cases(again, rebuilt(three_shards, cache))
+
+
+@pytest.mark.parametrize("harm", ["gone", "damaged", "wrong rows", "rows beyond"])
+def test_a_list_that_does_not_hold_is_written_again(three_shards: CaseSet, cache: CacheConfig, harm: str) -> None:
+    wanted = get_arena(three_shards, SPEC, cache)
+    (path,) = (each for each in (Path(str(cache.dir)) / "sets").iterdir() if read_checked(each)["num_cases"] == 5)
+    body = read_checked(path)
+    match harm:
+        case "gone":
+            path.unlink()
+        case "damaged":
+            path.write_bytes(path.read_bytes()[:-9])
+        case "wrong rows":
+            write_checked(path, {**body, "runs": [[0, 5]]})
+        case "rows beyond":
+            write_checked(path, {**body, "runs": [[20, 5]]})
+    with prepared() as ids:
+        assert_same_cases(get_arena(three_shards, SPEC, cache), wanted)
+    assert ids == []
+    assert read_checked(path)["runs"] == body["runs"]
+
+
+def test_a_list_is_not_needed_where_it_cannot_be_written(
+    three_shards: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("hasten.cache.lists.write_checked", refused)
+    assert_same_cases(get_arena(three_shards, SPEC, cache), rebuilt(three_shards, cache))
+
+
+def test_shards_of_another_format_are_not_looked_into(six: CaseSet, cache: CacheConfig) -> None:
+    get_arena(six, SPEC, cache)
+    (shard,) = shards_in(cache)
+    index = read_checked(shard / "arena.json")
+    write_checked(shard / "arena.json", {**index, "format": index["format"] - 1})
+    two = some(six, 0, 1)
+    with prepared() as ids:
+        arena = get_arena(two, SPEC, cache)
+    assert sorted(ids) == ["case0", "case1"]
+    assert_same_cases(arena, rebuilt(two, cache))
+
+
+def test_a_renamed_shard_of_other_settings_is_not_misread(six: CaseSet, cache: CacheConfig) -> None:
+    get_arena(six, SPEC, cache)
+    (shard,) = shards_in(cache)
+    other = replace(SPEC, intensity="none")
+    get_arena(some(six, 0), other, cache)
+    (name,) = (path.name for path in shards_in(cache) if path != shard)
+    shutil.rmtree(shard.with_name(name))
+    shard.rename(shard.with_name(name))
+    arena = get_arena(some(six, 0), other, cache)
+    assert torch.equal(arena.label(0), rebuilt(some(six, 0), cache).label(0))
+    with tempfile.TemporaryDirectory() as folder:
+        plain = get_arena(some(six, 0), other, replace(cache, dir=folder))
+        assert torch.equal(arena.image(0), plain.image(0))
+
+
+@given(steps=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), min_size=1, max_size=6))
+@settings(max_examples=25, deadline=None)
+def test_any_sequence_of_sets_is_what_plain_builds_give(steps: list[list[int]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        six = write_case_set(Path(folder) / "set", SHAPES)
+        cache = CacheConfig(dir=f"{folder}/cache", home="ram", max_points=3)
+        known: set[str] = set()
+        for numbers in steps:
+            case_set = some(six, *numbers)
+            with prepared() as ids:
+                arena = get_arena(case_set, SPEC, cache)
+            assert sorted(ids) == sorted({case.id for case in case_set.cases} - known)
+            known |= set(ids)
+            assert_same_cases(arena, rebuilt(case_set, cache))
+
+
+OVERLAP = FILL.replace('load_case_set(folder / "set")', 'part(load_case_set(folder / "set"))').replace(
+    "def tick",
+    """def part(case_set):
+    from dataclasses import replace
+    return replace(case_set, cases=case_set.cases[:3] if name == "one" else case_set.cases[1:])
+
+def tick""",
+)
+
+
+def test_two_processes_build_sets_that_overlap(tmp_path: Path) -> None:
+    from hasten.cases.phantom import write_phantoms
+    from hasten.cases.sources import load_case_set
+
+    case_set = load_case_set(write_phantoms(tmp_path / "set", num_cases=4, shape=(8, 16, 16)))
+    with (
+        process("one", "two", str(tmp_path), program=OVERLAP) as one,
+        process("two", "one", str(tmp_path), program=OVERLAP) as two,
+    ):
+        outcomes = [each.communicate(timeout=120) for each in (one, two)]
+    assert (one.returncode, two.returncode) == (0, 0), outcomes
+    cache = CacheConfig(dir=str(tmp_path / "cache"), home="ram")
+    with prepared() as ids:
+        arena = get_arena(case_set, SPEC, cache)
+    assert ids == []
+    assert_same_cases(arena, rebuilt(case_set, cache))

@@ -1,0 +1,49 @@
+import dataclasses
+import pickle
+
+import pytest
+
+from hasten.config.load import dump_run, from_dict, to_dict
+from hasten.config.schema import InferConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
+from hasten.config.settled import PlannedRun, PlannedSample, planned_run, undecided
+
+FULL = RunConfig(
+    sample=SampleConfig(patch=(8, 16, 16), batch_size=3, stages=((0.5, 0.5),)),
+    network=NetworkConfig(channels=(4, 8), strides=((2, 2, 2),)),
+    train=TrainConfig(steps=20, learning_rate=1e-3, validate_every=5, checkpoint_every=10, seed=7),
+    infer=InferConfig(patch=(8, 16, 32)),
+)
+
+
+def test_the_same_settings_in_the_same_order_and_bytes() -> None:
+    planned = planned_run(FULL)
+    assert list(to_dict(planned).items()) == list(to_dict(FULL).items())
+    assert dump_run(planned) == dump_run(FULL)
+    assert planned_run(from_dict(to_dict(planned), where="here")) == planned
+
+
+def test_replacing_a_field_and_sending_it_to_a_process_keep_the_type() -> None:
+    planned = planned_run(FULL)
+    sample = dataclasses.replace(planned.sample, batch_size=5)
+    changed = dataclasses.replace(planned, sample=sample)
+    assert type(sample) is PlannedSample
+    assert type(changed) is PlannedRun
+    assert pickle.loads(pickle.dumps(changed)) == changed
+
+
+@pytest.mark.parametrize("name", undecided(RunConfig()))
+def test_a_field_that_is_open_is_named(name: str) -> None:
+    section, key = name.split(".")
+    part = dataclasses.replace(getattr(FULL, section), **{key: None})
+    config = dataclasses.replace(FULL, **{section: part})
+    assert undecided(config) == [name]
+    with pytest.raises(ValueError, match=f"^here: leaves {name} open"):
+        planned_run(config, "here")
+
+
+def test_the_fields_that_data_decide() -> None:
+    assert undecided(FULL) == []
+    assert set(undecided(RunConfig())) == {
+        "sample.patch", "sample.batch_size", "network.channels", "network.strides", "train.steps",
+        "train.learning_rate", "train.validate_every", "train.checkpoint_every", "infer.patch",
+    }  # fmt: skip

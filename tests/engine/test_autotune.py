@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hasten.cases.types import Case, CaseSet
+from hasten.config.fingerprint import Fingerprint
+from hasten.config.plan import make_plan
+from hasten.config.schema import CacheConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
+from hasten.engine import autotune
+from hasten.engine.autotune import probe_of, settle_network, settle_variant
+from hasten.engine.job import Planned, augmentation_of, build_net
+from hasten.engine.measure import Engaged, Measured, Probe, Variant
+from hasten.nets.build import build_network
+from hasten.observe.load import LoadMeter
+
+GIVEN = "set in the configuration"
+
+
+def planned(
+    cache: Path,
+    *,
+    dims: int = 3,
+    patch: tuple[int, int, int] = (16, 16, 16),
+    strides: tuple[tuple[int, int, int], ...] = ((2, 2, 2), (2, 2, 2)),
+    device: str = "cpu",
+    batch_size: int = 4,
+    spacings: tuple[tuple[float, float, float], ...] = ((3.0, 1.0, 1.0), (1.0, 1.0, 1.0), (2.0, 1.0, 1.0)),
+    sample: dict[str, Any] | None = None,
+    **train: Any,
+) -> Planned:
+    cases = tuple(Case(id=name, image=(Path(f"{name}.nii"),)) for name in "abc")
+    case_set = CaseSet(
+        name="set",
+        source=cache,
+        cases=cases,
+        labels={0: "background", 3: "organ"},
+        channels=("one", "two"),
+        spatial_dims=dims,
+    )
+    row = (0.0, 0.0)
+    statistics = dict.fromkeys(("min", "p0_5", "p50", "p99_5", "max", "mean", "std"), row)
+    fingerprint = Fingerprint(
+        name="set",
+        num_cases=3,
+        spatial_dims=dims,
+        modality="",
+        channels=case_set.channels,
+        labels=case_set.labels,
+        shapes=(patch,) * 3,
+        spacings=spacings,
+        sampled_cases=3,
+        intensity=statistics,
+        foreground_intensity=statistics,
+        class_voxels={},
+        crop_fraction=1.0,
+    )
+    config = RunConfig(
+        cache=CacheConfig(dir=str(cache)),
+        sample=SampleConfig(patch=patch, batch_size=batch_size, **(sample or {})),
+        network=NetworkConfig(channels=(2, 4, 4)[: len(strides) + 1], strides=strides),
+        train=TrainConfig(**train),
+    )
+    config, decisions = make_plan(fingerprint, config, num_train=2, cuda=False)
+    return Planned(
+        config=config,
+        decisions=decisions,
+        fingerprint=fingerprint,
+        case_set=case_set,
+        train=cases[:2],
+        validation=cases[2:],
+        device=torch.device(device),
+        augmentation=augmentation_of(config, fingerprint),
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What is to be measured; the last of the allowed is the fastest."""
+    made: list[tuple[Any, ...]] = []
+
+    def measure(network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float) -> Measured:
+        made.append((network, probe, allowed, memory))
+        return Measured({str(allowed[-1]): 0.01}, allowed[-1])
+
+    monkeypatch.setattr(autotune, "fastest_variant", measure)
+    return made
+
+
+def test_precision_and_format_are_measured_if_open(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+    network = nn.Identity()
+    found, engaged, _ = settle_variant(planned(tmp_path), network)
+    ((timed, probe, allowed, memory),) = asked
+    assert timed is network
+    assert probe.shape == (1, 2, 16, 16, 16)
+    assert [(variant.precision, variant.channels_last) for variant in allowed] == [
+        ("fp32", False),
+        ("fp32", True),
+        ("bf16", False),
+        ("bf16", True),
+    ]
+    assert memory == tmp_path / "measured"
+    assert (found.config.train.precision, found.config.train.channels_last) == ("bf16", True)
+    assert engaged["autocast bf16"].on
+    assert engaged["channels-last"].on
+    assert all("bf16 channels-last 10 ms" in each.why for each in engaged.values())
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_what_is_set_is_not_measured(tmp_path: Path, asked: list[tuple[Any, ...]], precision: Any, last: bool) -> None:
+    found, engaged, _ = settle_variant(
+        planned(tmp_path, precision=precision, channels_last=last, compile=False), nn.Identity()
+    )
+    assert asked == []
+    assert (found.config.train.precision, found.config.train.channels_last) == (precision, last)
+    name = f"autocast {'bf16' if precision == 'fp32' else precision}"
+    assert engaged == {name: Engaged(precision != "fp32", GIVEN), "channels-last": Engaged(last, GIVEN)}
+
+
+def test_what_is_set_in_part_is_measured_in_part(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+    _, engaged, _ = settle_variant(planned(tmp_path, precision="fp16"), nn.Identity())
+    assert [str(variant) for variant in asked[0][2]] == ["fp16", "fp16 channels-last"]
+    assert engaged["autocast fp16"] == Engaged(True, GIVEN)
+    assert "measured" in engaged["channels-last"].why
+    _, engaged, _ = settle_variant(planned(tmp_path, channels_last=True), nn.Identity())
+    assert [str(variant) for variant in asked[1][2]] == ["fp32 channels-last", "bf16 channels-last"]
+    assert engaged["channels-last"] == Engaged(True, GIVEN)
+    assert "measured" in engaged["autocast bf16"].why
+
+
+@pytest.mark.parametrize(
+    ("dims", "patch", "strides", "device", "sound"),
+    [
+        (3, (12, 12, 12), ((2, 2, 2), (2, 2, 2)), "cpu", True),
+        (3, (8, 12, 12), ((2, 2, 2), (2, 2, 2)), "cpu", False),
+        (3, (12, 12, 8), ((2, 2, 2), (2, 2, 2)), "cpu", False),
+        (3, (4, 12, 12), ((1, 2, 2), (1, 2, 2)), "cpu", True),
+        (3, (2, 12, 12), ((1, 2, 2), (1, 2, 2)), "cpu", False),
+        (3, (8, 8, 8), ((2, 2, 2), (2, 2, 2)), "cuda", True),
+        # The depth of a 2-D image is no side of it.
+        (2, (1, 12, 12), ((1, 2, 2), (1, 2, 2)), "cpu", True),
+        (2, (1, 8, 12), ((1, 2, 2), (1, 2, 2)), "cpu", False),
+    ],
+)
+def test_layers_whose_bf16_gradients_are_wrong_stay_in_float32(
+    tmp_path: Path,
+    asked: list[tuple[Any, ...]],
+    dims: int,
+    patch: tuple[int, int, int],
+    strides: tuple[tuple[int, int, int], ...],
+    device: str,
+    sound: bool,
+) -> None:
+    run = planned(tmp_path, dims=dims, patch=patch, strides=strides, device=device)
+    network = build_network(run.config.network, num_channels=2, num_classes=2, spatial_dims=dims)
+    _, engaged, _ = settle_variant(run, network)
+    assert {variant.precision for variant in asked[0][2]} >= {"fp32", "bf16"}
+    kept = [name for name, module in network.named_modules() if type(module).__name__.startswith("Fp32")]
+    assert (kept == []) is sound
+    assert ("stay in float32" in engaged["autocast bf16"].why) is not sound
+
+
+def test_layers_that_are_set_stay_in_float32(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+    run = planned(tmp_path, fp32_layers=("model.0.*",), precision="bf16")
+    network = build_net(run)
+    _, engaged, _ = settle_variant(run, network)
+    assert "layers stay in float32 (train.fp32_layers)" in engaged["autocast bf16"].why
+    assert type(network.model[0].conv).__name__.startswith("Fp32")  # type: ignore[index, union-attr]
+    with pytest.raises(ValueError, match=r"train\.fp32_layers: 'absent\.\*' matches no module"):
+        settle_variant(planned(tmp_path, fp32_layers=("absent.*",)), build_net(run))
+
+
+def test_a_gpu_is_offered_tf32_too(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+    settle_variant(planned(tmp_path, device="cuda", channels_last=False), nn.Identity())
+    assert [str(variant) for variant in asked[0][2]] == ["fp32", "tf32", "bf16"]
+
+
+def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LoadMeter, "others", lambda self: 0.0)
+    run = planned(tmp_path)
+    network = build_net(run)
+    found, engaged, _ = settle_variant(run, network)
+    assert found.config.train.precision in ("fp32", "bf16")
+    assert found.config.train.channels_last is not None
+    assert set(engaged) == {"autocast bf16", "channels-last"}
+    again, evidence, _ = settle_variant(run, network)
+    assert (again.config, evidence) == (found.config, engaged)
+
+
+def test_the_probe_is_a_small_batch_of_the_runs_own_shape(tmp_path: Path) -> None:
+    assert probe_of(planned(tmp_path, batch_size=1)).shape == (1, 2, 16, 16, 16)
+    flat = probe_of(planned(tmp_path, dims=2, patch=(1, 16, 32), strides=((1, 2, 2),)))
+    assert (flat.shape, flat.spatial_dims, flat.num_classes) == ((1, 2, 1, 16, 32), 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("compile", "steps", "step_seconds", "tried"),
+    [
+        (None, 100, 1.0, False),
+        (None, 100, 1e5, True),
+        (None, 10**9, 1.0, True),
+        (True, 1, 0.0, True),
+        (False, 10**9, 1e5, False),
+    ],
+)
+@pytest.mark.parametrize("works", [False, True])
+def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compile: bool | None,
+    steps: int,
+    step_seconds: float,
+    tried: bool,
+    works: bool,
+) -> None:
+    calls: list[Any] = []
+    network, other = nn.Identity(), nn.Identity()
+
+    def compiled(
+        own: nn.Module, probe: Probe, variant: Variant, *, always: bool, blocks: bool
+    ) -> tuple[nn.Module, Engaged]:
+        calls.append((own, variant, always))
+        return (other, Engaged(True, "twice as fast")) if works else (own, Engaged(False, "not faster"))
+
+    monkeypatch.setattr(autotune, "faster_compiled", compiled)
+    run = planned(tmp_path, compile=compile, steps=steps, precision="bf16", channels_last=True)
+    found, chosen, engaged = settle_network(run, network, step_seconds * steps)
+    if tried:
+        assert calls == [(network, Variant(precision="bf16", channels_last=True), compile is True)]
+    else:
+        assert calls == []
+        assert engaged.why == GIVEN if compile is False else "min" in engaged.why
+    assert chosen is (other if tried and works else network)
+    assert engaged.on is found.config.train.compile is (tried and works)
+    assert dataclasses.replace(found.config.train, compile=None) == dataclasses.replace(run.config.train, compile=None)

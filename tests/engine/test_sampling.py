@@ -1,0 +1,190 @@
+"""What a run draws its batches from, and when that is compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hasten.augment.program import Program
+from hasten.engine import sampling
+from hasten.engine.measure import Engaged
+from hasten.observe.compare import Compared, Comparison
+from hasten.sample.share import Share
+from tests.augment.stores import random_store
+from tests.engine.test_autotune import planned
+
+
+def settle_program(planned: Any, arena: Any) -> tuple[Any, Program, Engaged]:
+    found, program, engaged = sampling.settle_program(planned, arena)
+    assert set(engaged) == {"compiled batch program"}
+    return found, program, engaged["compiled batch program"]
+
+
+GIVEN = "set in the configuration"
+
+
+class Clock:
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Programs:
+    """Stands in for `make_segment`: an eager batch takes `seconds`, whatever is compiled works or fails."""
+
+    def __init__(self, clock: Clock, seconds: float, works: bool = True) -> None:
+        self.clock, self.seconds, self.works = clock, seconds, works
+        self.made: list[bool] = []
+        self.batches = 0
+        self.chain: Any = None
+        self.cases: Any = None
+        self.store: Any = None
+
+    def __call__(self, chain: Any, cases: Any, *, train_cases: Any, compile: bool, **more: Any) -> Any:
+        self.made.append(compile)
+        self.chain, self.cases, self.store = chain, train_cases, cases.store
+
+        def batch(step: int) -> None:
+            self.batches += 1
+            # The first batch of a process is slower than the others, and one is disturbed.
+            self.clock.now += self.seconds * {1: 50.0, 3: 9.0}.get(self.batches, 1.0)
+
+        why = "compiled in 3.0 s" if self.works else "torch.compile failed: no compiler"
+        made = SimpleNamespace(compiled=compile and self.works, why=why)
+        return _Callable(batch, made)
+
+
+class _Callable:
+    device = torch.device("cpu")
+
+    def __init__(self, call: Any, facts: SimpleNamespace) -> None:
+        self.call, self.compiled, self.why = call, facts.compiled, facts.why
+
+    def __call__(self, step: int) -> None:
+        self.call(step)
+
+
+def judged(gain: float) -> Comparison:
+    """Five rounds in which the compiled program was so many times as fast."""
+    arm = Compared(arm="compiled", gain=gain, low=gain, high=gain, verdict="faster" if gain > 1 else "same", why="")
+    return Comparison(
+        base="eager", seconds={"eager": [gain] * 5, "compiled": [1.0] * 5}, others=0.0, arms={"compiled": arm}
+    )
+
+
+STORE = random_store([(8, 8, 8)], num_channels=2)
+ARENA: Any = SimpleNamespace(store=STORE, part=None, pages=None, index=lambda ids: ids)
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
+    clock = Clock()
+    made = Programs(clock, seconds=0.1)
+    monkeypatch.setattr(sampling, "time", clock)
+    monkeypatch.setattr(sampling, "make_segment", made)
+    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(2.0))
+    return made
+
+
+def markers(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "measured").glob("kernel-*"))
+
+
+ELSEWHERE = "meta"
+"""A device that is not the CPU, where the decision is one of time; nothing here computes anything."""
+
+
+def test_on_a_cpu_half_of_a_batch_s_time_is_to_be_saved(tmp_path: Path, programs: Programs) -> None:
+    _, program, engaged = settle_program(planned(tmp_path, steps=700), ARENA)
+    assert programs.made == [False]
+    assert not program.compiled
+    assert "would save about 35 s in 700 steps" in engaged.why
+    programs.batches = 0
+    assert settle_program(planned(tmp_path, steps=900), ARENA)[1].compiled
+
+
+def test_a_short_run_keeps_its_batch_program_eager(tmp_path: Path, programs: Programs) -> None:
+    run = planned(tmp_path, device=ELSEWHERE, steps=100)
+    found, program, engaged = settle_program(run, ARENA)
+    assert programs.made == [False]
+    assert programs.batches == 3
+    assert not program.compiled
+    assert (engaged.on, found.config.sample.compile) == (False, False)
+    assert "an eager batch takes 100 ms" in engaged.why
+    assert "in 100 steps" in engaged.why
+    assert markers(tmp_path) == []
+
+
+def test_a_long_run_compiles_its_batch_program_and_remembers_it(tmp_path: Path, programs: Programs) -> None:
+    long, short = planned(tmp_path, device=ELSEWHERE, steps=100_000), planned(tmp_path, device=ELSEWHERE, steps=100)
+    found, program, engaged = settle_program(long, ARENA)
+    assert programs.made == [False, True]
+    assert program.compiled
+    assert (engaged.on, found.config.sample.compile) == (True, True)
+    assert engaged.why.endswith("; compiled in 3.0 s")
+    assert len(markers(tmp_path)) == 1
+    # A kernel that torch has kept is cheap, so that a short run takes it too, where a new one would not pay.
+    _, program, engaged = settle_program(short, ARENA)
+    assert program.compiled
+    assert "a kernel compiled by an earlier run" in engaged.why
+    other = planned(tmp_path, device=ELSEWHERE, steps=100, sample={"noise_prob": 0.77})
+    assert not settle_program(other, ARENA)[1].compiled
+    assert len(markers(tmp_path)) == 1
+
+
+def test_a_compiled_program_that_is_no_faster_is_left(
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "compared", lambda *_, **__: judged(1.0))
+    found, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000), ARENA)
+    assert programs.made == [False, True]
+    assert not program.compiled
+    assert (engaged.on, found.config.sample.compile) == (False, False)
+    assert "but it is not certainly faster: same: 1.00 times" in engaged.why
+    assert markers(tmp_path) == []
+
+
+def test_a_compiler_that_fails_is_not_remembered(tmp_path: Path, programs: Programs) -> None:
+    programs.works = False
+    found, program, engaged = settle_program(planned(tmp_path, device=ELSEWHERE, steps=100_000), ARENA)
+    assert not program.compiled
+    assert (engaged.on, found.config.sample.compile) == (False, False)
+    assert "torch.compile failed: no compiler" in engaged.why
+    assert markers(tmp_path) == []
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_set_batch_program_is_not_timed(tmp_path: Path, programs: Programs, compile: bool) -> None:
+    found, program, engaged = settle_program(planned(tmp_path, steps=100, sample={"compile": compile}), ARENA)
+    assert programs.made == [compile]
+    assert programs.batches == 0
+    assert program.compiled is engaged.on is found.config.sample.compile is compile
+    assert engaged.why.startswith(GIVEN)
+
+
+def test_a_cache_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, programs: Programs) -> None:
+    (tmp_path / "file").write_text("")
+    assert settle_program(planned(tmp_path / "file" / "cache", device=ELSEWHERE, steps=100_000), ARENA)[1].compiled
+
+
+def test_the_program_trains_on_the_training_cases_in_true_proportions(tmp_path: Path, programs: Programs) -> None:
+    settle_program(planned(tmp_path, steps=100, spacings=((5.0, 2.0, 1.0),) * 3), ARENA)
+    assert programs.cases == ("a", "b")
+    assert programs.chain.ops[0].spacing == (5.0, 2.0, 1.0)
+    assert programs.store.spatial_dims == 3
+    # Cases of several spacings are resampled to their median.
+    settle_program(planned(tmp_path, steps=100), ARENA)
+    assert programs.chain.ops[0].spacing == (2.0, 1.0, 1.0)
+
+
+def test_several_processes_on_a_cpu_do_not_measure_for_themselves(tmp_path: Path, programs: Programs) -> None:
+    run = planned(tmp_path, steps=100_000, batch_size=2)
+    _, program, engaged = sampling.settle_program(run, ARENA, Share(0, 2))
+    assert programs.made == [False]
+    assert not program.compiled
+    assert "several processes" in engaged["compiled batch program"].why
