@@ -42,20 +42,21 @@ class Rung:
 
 
 RUNGS = (
-    Rung(name="eager fp32"),
-    Rung(name="eager tf32", precision="tf32"),
-    Rung(name="eager fp16", precision="fp16"),
     Rung(name="eager bf16", precision="bf16"),
+    Rung(name="hasten", precision="bf16", channels_last=True, fused=True, own=True),
+    Rung(name="hasten captured", precision="bf16", channels_last=True, fused=True, own=True, captured=True),
+    Rung(name="hasten contiguous", precision="bf16", fused=True, own=True),
+    Rung(name="hasten captured contiguous", precision="bf16", fused=True, own=True, captured=True),
+    Rung(name="hasten compiled", precision="bf16", channels_last=True, own=True, compiled=True),
+    Rung(name="hasten compiled captured", precision="bf16", channels_last=True, own=True, compiled=True, captured=True),
     Rung(name="bf16 channels-last", precision="bf16", channels_last=True),
     Rung(name="bf16 fused norm", precision="bf16", fused=True),
     Rung(name="bf16 channels-last fused norm", precision="bf16", channels_last=True, fused=True),
-    Rung(name="hasten contiguous", precision="bf16", fused=True, own=True),
-    Rung(name="hasten", precision="bf16", channels_last=True, fused=True, own=True),
-    Rung(name="hasten captured contiguous", precision="bf16", fused=True, own=True, captured=True),
-    Rung(name="hasten captured", precision="bf16", channels_last=True, fused=True, own=True, captured=True),
-    Rung(name="hasten compiled", precision="bf16", channels_last=True, own=True, compiled=True),
-    Rung(name="hasten compiled captured", precision="bf16", channels_last=True, own=True, compiled=True, captured=True),
+    Rung(name="eager fp16", precision="fp16"),
+    Rung(name="eager tf32", precision="tf32"),
+    Rung(name="eager fp32"),
 )
+"""In the order of their worth, as time may run out: what a run takes first, float32 last."""
 
 
 @dataclass(kw_only=True, slots=True)
