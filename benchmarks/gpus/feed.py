@@ -102,7 +102,8 @@ def count_waits(sheet: Sheet, name: str, work: Nnunet, cases: list[Case], kind: 
         sheet.skip(f"{name}: waits", "only a CUDA device says when it is waited for")
         return
     made, theirs = program.batches(0, ENDLESS), their_batches(cases, work, sheet.device)
-    sheet.keep({f"{name}/waits a batch, hasten {kind}": [waits_of(lambda: next(made)) for _ in range(BATCHES_WATCHED)][1:]})
+    waits = [waits_of(lambda: next(made)) for _ in range(BATCHES_WATCHED)]
+    sheet.keep({f"{name}/waits a batch, hasten {kind}": waits[1:]})
     sheet.keep({f"{name}/waits a batch, monai": [waits_of(lambda: next(theirs)) for _ in range(4)][1:]})
 
 

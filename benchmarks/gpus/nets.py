@@ -47,6 +47,11 @@ NETS = {
         side=96, num_classes=2, batch=16, small_batch=4,
         about="MONAI's UNet of its fast spleen tutorial, without its dropout, which would blur what is compared; 96^3",
     ),
+    "brats": Net(
+        network=NetworkConfig(name="segresnet", channels=(16, 32, 64, 128), strides=((2, 2, 2),) * 3),
+        side=128, num_classes=3, batch=2, small_batch=1,
+        about="MONAI's SegResNet of its BraTS tutorial, with 1 channel; group norms of 8; 128^3",
+    ),
 }  # fmt: skip
 """What MLPerf gives to a card at once is 7 patches; the spleen tutorial takes 16."""
 

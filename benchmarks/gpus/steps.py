@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.gpus.card import products
 from benchmarks.gpus.nets import Net, net_named, operations
-from benchmarks.gpus.rungs import RUNGS, Ready, Rung, make_rung
+from benchmarks.gpus.rungs import RUNGS, Rung, make_rung
 from benchmarks.gpus.sheet import Sheet
 from benchmarks.gpus.timing import milliseconds, peak_mib, turns
 from benchmarks.harness import Claim
