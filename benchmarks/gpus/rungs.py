@@ -19,7 +19,7 @@ from hasten.engine.precision import autocast, scaler_for, tensor_cores
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
 from hasten.nets.build import build_loss
-from hasten.nets.surgery.operate import operate
+from hasten.nets.surgery import fused_norms, operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
 
@@ -98,7 +98,9 @@ def _network(rung: Rung, net: Net, device: torch.device) -> tuple[nn.Module, str
     if not rung.fused:
         return network, ""
     probe = torch.randn(2, 1, net.side, net.side, net.side, device=device)
-    return network, str(operate(network, probe, compiled=device.type == "cuda"))
+    done = operate(network, probe)
+    fused_norms(network, True)
+    return network, str(done)
 
 
 def _plain(rung: Rung, network: nn.Module, image: Tensor, label: Tensor) -> Callable[[], None]:
