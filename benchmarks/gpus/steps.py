@@ -35,7 +35,6 @@ LARGE_GIB = 60.0
 
 
 def measure(sheet: Sheet) -> None:
-    torch.backends.cudnn.benchmark = sheet.cuda  # as every training with fixed shapes has it
     sheet.tell("about", __doc__)
     ceilings = products(sheet)
     sheet.keep(ceilings)
