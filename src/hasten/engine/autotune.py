@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor, distributed, nn
@@ -34,6 +34,7 @@ from hasten.engine.step import TrainStep, memory_format
 from hasten.nets.build import divisor
 from hasten.nets.recompute.apply import recompute
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
+from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.operate import Surgery, operate
 from hasten.observe.clock import Clock
 
@@ -43,6 +44,8 @@ Group = distributed.ProcessGroup | None
 MEASURE_SHARE = 0.1
 """Of the time until train.max_seconds that measuring precision and memory format may take."""
 _GIVEN = "set in the configuration"
+_FAST_BF16 = (8, 0)
+"""Compute capability from which on bf16 has matrix units."""
 _AUTOTUNE_SECONDS = 600.0
 """Seconds of training from which on cuDNN times its algorithms. On an H100 with bf16 that gained less than 2 %."""
 _NETWORK_COMPILE_SECONDS = 1200.0
@@ -81,7 +84,8 @@ def settle_variant_on_all(
         keep_layers(planned, network)
     if world.size > 1:
         engaged["strategy"] = Engaged(True, f"{strategy.name} on {world.size} processes")
-    planned = with_train(planned, precision=variant.precision, channels_last=variant.channels_last)
+    planned = with_train(planned, **asdict(variant))
+    fused_norms(network, variant.fused_norms)
     steps = by_first(world, lambda: fitting_steps(planned, clock, seconds), group=group)
     return with_train(planned, steps=steps), seconds
 
@@ -98,9 +102,7 @@ def settle_variant(
     """
     train = planned.config.train
     kept = keep_layers(planned, network)
-    precisions = _precisions(planned)
-    formats = [train.channels_last] if train.channels_last is not None else [False, True]
-    allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
+    allowed = _variants(planned, network)
     variant, why, seconds = allowed[0], "", 0.0
     if len(allowed) > 1 or train.compile is None:
         probe = probe_of(planned)
@@ -114,19 +116,39 @@ def settle_variant(
         _PRECISION_NAMES[variant.precision]: Engaged(variant.precision != "fp32", precision_why),
         "channels-last": Engaged(variant.channels_last, why if train.channels_last is None else _GIVEN),
     }
-    settled = with_train(planned, precision=variant.precision, channels_last=variant.channels_last)
+    if planned.device.type == "cuda":
+        engaged["fused norms"] = Engaged(variant.fused_norms, why if train.fused_norms is None else _GIVEN)
+    settled = with_train(planned, **asdict(variant))
     return settled, engaged, seconds
 
 
 _PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "autocast fp16", "tf32": "TF32"}
 
 
-def _precisions(planned: Planned) -> list[Precision]:
-    """The precisions to choose from; the first one is what the others are compared with."""
-    given = planned.config.train.precision
-    if given is not None:
-        return [given]
-    return ["fp32", "tf32", "bf16"] if planned.device.type == "cuda" else ["fp32", "bf16"]
+def _variants(planned: Planned, network: nn.Module) -> list[Variant]:
+    """What may be chosen; the first one is what the others are compared with.
+
+    On a GPU with fast bf16, float32 is there to tell whether the others compute the same: TF32 is never faster there.
+    """
+    train, device = planned.config.train, planned.device
+    formats = [train.channels_last] if train.channels_last is not None else [False, True]
+    fused = [train.fused_norms] if train.fused_norms is not None else [False, True]
+    if device.type != "cuda" or not fused_norms(network, False):
+        fused = [False]
+    given: list[Precision] = ["fp32", "bf16"] if device.type == "cpu" else ["fp32", "tf32", "bf16"]
+    if train.precision is not None:
+        given = [train.precision]
+    elif device.type == "cuda" and torch.cuda.get_device_capability(device) >= _FAST_BF16:
+        reference = Variant(precision="fp32", channels_last=formats[0])
+        return [reference, *_combined(["bf16"], formats, fused)]
+    return _combined(given, formats, fused)
+
+
+def _combined(precisions: list[Precision], formats: list[bool], fused: list[bool]) -> list[Variant]:
+    return [
+        Variant(precision=precision, channels_last=last, fused_norms=on)
+        for precision in precisions for last in formats for on in fused
+    ]  # fmt: skip
 
 
 def keep_layers(planned: Planned, network: nn.Module) -> str:
@@ -291,4 +313,5 @@ def probe_of(planned: Planned) -> Probe:
         num_classes=len(planned.case_set.labels),
         spatial_dims=planned.case_set.spatial_dims,
         device=planned.device,
+        replay=planned.device.type == "cuda" and planned.config.train.capture is not False,
     )

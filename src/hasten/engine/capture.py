@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hasten.augment.program import Program, Segment
+from hasten.engine.aside import Aside
 from hasten.engine.measure import certainly_faster, compared
 from hasten.engine.step import TrainStep
 from hasten.optim.average import average_share
@@ -48,30 +49,6 @@ def why_not(step: TrainStep, program: Program) -> str | None:
     if step.accumulate > 1:
         return "a batch goes through the network in pieces"
     return None
-
-
-class Aside:
-    """A stream of its own, on which work is run or captured."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.stream = device, torch.cuda.Stream(device)
-
-    def run(self, body: Callable[[], Tensor]) -> Tensor:
-        """Run after what the current stream has, and before what it gets."""
-        current = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            found = body()
-        current.wait_stream(self.stream)
-        found.record_stream(current)
-        return found
-
-    def capture(self, body: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """A graph of what `body` queues, and where its result will lie; nothing of it is run."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            found = body()
-        return graph, found
 
 
 @dataclass(kw_only=True, slots=True)

@@ -18,11 +18,14 @@ from torch import Tensor, nn
 
 from hasten.cache.key import digest
 from hasten.config.schema import TrainConfig
-from hasten.engine.precision import autocast, autotuned, tensor_cores
+from hasten.engine.aside import Aside
+from hasten.engine.batch_size import free_memory
+from hasten.engine.precision import autocast, tensor_cores
 from hasten.engine.step import memory_format, shaped
 from hasten.nets.blocks import compile_blocks
 from hasten.nets.build import Loss
 from hasten.nets.random_state import random_state_kept
+from hasten.nets.surgery.fuse import fused_norms
 from hasten.observe.compare import Comparison, compare
 from hasten.observe.env import cpu_model
 from hasten.observe.rundir import write_json
@@ -39,7 +42,9 @@ _LEAST_BUSY = 0.25
 """The same where other programs take the processor: what they add can't be told from a smaller one."""
 _HOPELESS = 1.5
 """A variant that takes so many times the fastest one's seconds is not timed again."""
-_RULES = 3
+_WARM_UP = 3
+"""Passes before one is captured, so that libraries have made their handles and workspaces."""
+_RULES = 4
 """Raised when another thing is measured, or something else asked of a variant: older results are not found."""
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -59,16 +64,19 @@ class Engaged:
 class Variant:
     precision: Precision
     channels_last: bool
+    fused_norms: bool = False
+    """On a GPU, norm and activation as one kernel of Hasten's."""
 
     def __str__(self) -> str:
-        return f"{self.precision}{' channels-last' if self.channels_last else ''}"
+        parts = (self.precision, "channels-last" * self.channels_last, "fused norms" * self.fused_norms)
+        return " ".join(part for part in parts if part)
 
 
 def variant_of(train: TrainConfig) -> Variant:
     """Of a run where both are settled: set, or measured."""
     assert train.precision is not None
     assert train.channels_last is not None
-    return Variant(precision=train.precision, channels_last=train.channels_last)
+    return Variant(precision=train.precision, channels_last=train.channels_last, fused_norms=bool(train.fused_norms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,9 @@ class Probe:
     num_classes: int
     spatial_dims: int
     device: torch.device
+    replay: bool = False
+    """Time passes as CUDA graphs, as the step of the run will be one: launched one by one, the kernels of a small
+    network would take the host longer than the device."""
 
 
 def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Trace]:
@@ -105,7 +116,7 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Tr
     layout = memory_format(probe.spatial_dims, variant.channels_last)
 
     def call() -> Trace:
-        with tensor_cores(probe.device, variant.precision), autotuned(probe.device):
+        with tensor_cores(probe.device, variant.precision):
             with autocast(probe.device, variant.precision):
                 output = network(shaped(image, probe.spatial_dims, layout))
             value = probe.loss(output, label)
@@ -116,6 +127,33 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Tr
         return value.detach(), norm
 
     return call
+
+
+def _replayed(calls: dict[str, Callable[[], Trace]], device: torch.device) -> dict[str, Callable[[], Trace]]:
+    """Each call as a CUDA graph; the calls themselves where one of them can't be captured."""
+    found: dict[str, Callable[[], Trace]] = {}
+    try:
+        for name, call in calls.items():
+            found[name] = _graph_of(call, device)
+    except RuntimeError as error:
+        log.info("timed without CUDA graphs: %s", next(iter(str(error).strip().splitlines()), type(error).__name__))
+        found.clear()
+        free_memory()
+        return calls
+    return found
+
+
+def _graph_of(call: Callable[[], Trace], device: torch.device) -> Callable[[], Trace]:
+    aside = Aside(device)
+    for _ in range(_WARM_UP):
+        aside.run(lambda: call()[0])
+    graph, (loss, norm) = aside.capture(call)
+
+    def replay() -> Trace:
+        graph.replay()
+        return loss.clone(), norm.clone()
+
+    return replay
 
 
 def fastest_variant(
@@ -142,6 +180,9 @@ def fastest_variant(
     traces: dict[str, list[Trace]] = {name: [] for name in names}
     copies = {str(variant): _copy(network, probe, variant) for variant in allowed}
     calls = {str(variant): _pass(copies[str(variant)], probe, variant) for variant in allowed}
+    if probe.replay:
+        with random_state_kept(probe.device):
+            calls = _replayed(calls, probe.device)
     if seconds < MEASURE_S:
         begin = time.perf_counter()
         with random_state_kept(probe.device):
@@ -241,6 +282,8 @@ def faster_compiled(
         try:
             compiled = _compiled(_copy(network, probe, variant), blocks=blocks)
             calls = {"eager": _pass(twin, probe, variant), "compiled": _pass(compiled, probe, variant)}
+            if probe.replay:
+                calls = _replayed(calls, probe.device)
             traces = {name: call() for name, call in calls.items()}
         except Exception as error:
             lines = str(error).strip().splitlines()
@@ -276,6 +319,7 @@ def _copy(network: nn.Module, probe: Probe, variant: Variant) -> nn.Module:
     """
     layout = memory_format(probe.spatial_dims, variant.channels_last)
     twin = copy.deepcopy(network).to(memory_format=layout).train()  # type: ignore[call-overload]
+    fused_norms(twin, variant.fused_norms)
     for module in twin.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.eval()

@@ -1,0 +1,46 @@
+"""Work on a stream of its own, and the capture of that work as a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Aside:
+    """A stream of its own, on which work is run or captured."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream = device, torch.cuda.Stream(device)
+
+    def run(self, body: Callable[[], Tensor]) -> Tensor:
+        """Run after what the current stream has, and before what it gets."""
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            found = body()
+        current.wait_stream(self.stream)
+        found.record_stream(current)
+        return found
+
+    def capture(self, body: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
+        """A graph of what `body` queues, and where its result will lie; nothing of it is run."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # The stream is set around the graph, too, which does not give it back where ending the capture fails.
+            # By default, an allocation of any other thread (a saver, a validation) would break the capture.
+            with (
+                torch.cuda.stream(self.stream),
+                torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"),
+            ):
+                found = body()
+        except BaseException:
+            # The generator would take the capture for one that goes on, and refuse to draw outside of it.
+            generator = torch.cuda.default_generators[self.stream.device.index]
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
+        return graph, found
