@@ -11,7 +11,13 @@ BENCHMARKS := cache_fill cache listing feed feed_nnunet step engine windows augm
 # Test files are dealt out to so many processes.
 JOBS ?= 2
 
-.PHONY: help setup lint docs docs-links test test-all horovod nnunet gpu-wheels demo bench clean
+# `make gpu-dry` has an environment of its own: a CUDA build of torch, which imports without a GPU.
+DRY := .venv-gpu-dry
+DRY_READY := $(DRY)/.ready
+DRY_TORCH := torch==2.11.0
+DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda traces inductor compile_kernels)
+
+.PHONY: help setup lint docs docs-links test test-all horovod nnunet gpu-dry gpu-wheels demo bench clean
 
 help:
 	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
@@ -22,6 +28,7 @@ help:
 	@echo "make test-all  lint and every test, the slow ones too"
 	@echo "make horovod   build Horovod for the installed torch (5 minutes; needs cmake and g++)"
 	@echo "make nnunet    install nnU-Net, for the comparison with it and its tests"
+	@echo "make gpu-dry   check the CUDA paths on a machine without a GPU (a CUDA build of torch: 5 GB in $(DRY))"
 	@echo "make gpu-wheels  pack what a GPU machine without a network needs for python -m benchmarks.gpu"
 	@echo "make demo      train twice on made-up CT, the regular way and with Hasten, and write report.html"
 	@echo "make bench     run the benchmarks behind the speed claims"
@@ -68,6 +75,18 @@ nnunet: $(READY)
 
 test-all: lint docs horovod nnunet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not gpu'
+
+$(DRY_READY): pyproject.toml
+	$(PYTHON) -m venv $(DRY)
+	$(DRY)/bin/python -m pip install $(DRY_TORCH)
+	$(DRY)/bin/python -m pip install $(DRY_TORCH) -e . hypothesis pytest scikit-image scipy
+	@touch $@
+
+# All of them run, whatever the first one finds.
+gpu-dry: $(DRY_READY)
+	@failed=; for name in $(DRY_CHECKS); do \
+		OMP_NUM_THREADS=1 $(DRY)/bin/python -m tools.gpu_dry.$$name || failed="$$failed $$name"; done; \
+	if [ -n "$$failed" ]; then echo "gpu-dry: failed:$$failed" >&2; exit 1; fi
 
 gpu-wheels: $(READY)
 	$(BIN)/python -m benchmarks.gpus.pack --to .whl

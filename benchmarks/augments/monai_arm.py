@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
+import torch
+
 from benchmarks.augments.loaders import Loader, batches_of
 from benchmarks.augments.patches import Batch, Brats, Case, Nnunet, Spleen, check_room
 
@@ -27,7 +29,7 @@ def nnunet(
     """Batches of `work.batch` patches; labels float32, as MONAI resamples them."""
     check_room(cases, work.source)
     items = [{"image": case.image, "label": case.label.float()} for case in cases]
-    return _run(items, nnunet_chain(work), work.batch, loader, workers, track_meta)
+    return _run(items, nnunet_chain(work, cases[0].image.device), work.batch, loader, workers, track_meta)
 
 
 def spleen(
@@ -78,8 +80,11 @@ def brats(
     return _run(items, chain, work.batch, loader, workers, track_meta)
 
 
-def nnunet_chain(work: Nnunet) -> list[Any]:
-    """From a case {"image", "label"} to a patch. The larger patch is a view, and only what is resampled is computed."""
+def nnunet_chain(work: Nnunet, device: torch.device | None = None) -> list[Any]:
+    """From a case {"image", "label"} to a patch. The larger patch is a view, and only what is resampled is computed.
+
+    device: where the cases lie, so that grids are computed there too; None is the CPU.
+    """
     from monai import transforms as mt
 
     # With one channel, applying a transform and then taking the channel in is one draw.
@@ -87,7 +92,7 @@ def nnunet_chain(work: Nnunet) -> list[Any]:
     sigma = work.blur_sigma
     return [
         mt.RandSpatialCropd(KEYS, roi_size=(work.source,) * 3, random_size=False),
-        _spatial(work),
+        _spatial(work, device),
         mt.RandGaussianNoised("image", prob=work.noise_prob, std=work.noise_std[1], sample_std=True),
         mt.RandGaussianSmoothd("image", prob=blur, sigma_x=sigma, sigma_y=sigma, sigma_z=sigma),
         mt.RandScaleIntensityd("image", prob=work.brightness_prob, factors=_less_one(work.brightness_range)),
@@ -105,7 +110,7 @@ def nnunet_chain(work: Nnunet) -> list[Any]:
     ]
 
 
-def _spatial(work: Nnunet) -> Any:
+def _spatial(work: Nnunet, device: torch.device | None) -> Any:
     """Rotation and scaling, drawn independently; a patch that has neither is only cropped.
 
     RandAffined by itself would resample each patch, since its size differs from what is cut first.
@@ -116,6 +121,7 @@ def _spatial(work: Nnunet) -> Any:
     scale = {"scale_range": (_less_one(work.scale_range),) * 3}
     shared: dict[str, Any] = {
         "mode": ("bilinear", "nearest"), "padding_mode": "zeros", "spatial_size": work.patch, "cache_grid": True,
+        "device": device,
     }  # fmt: skip
     moves = [mt.RandAffined(KEYS, prob=1.0, **range_, **shared) for range_ in (rotate, scale, rotate | scale)]
     return mt.OneOf([mt.CenterSpatialCropd(KEYS, roi_size=work.patch), *moves], weights=work.spatial_probs())

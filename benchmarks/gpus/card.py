@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from benchmarks.gpus.sheet import Sheet
 from benchmarks.gpus.timing import milliseconds, turns
 from benchmarks.harness import Claim, interleave
-from hasten.engine.precision import DTYPES, autocast, tensor_cores
+from hasten.engine.precision import DTYPES, autocast, autotuned, tensor_cores
 from hasten.engine.step import memory_format
 from hasten.observe.monitor.gpu import GpuProbe
 from hasten.study.environment.conv import check_conv3d, probe_conv3d
@@ -108,10 +108,10 @@ def copies(sheet: Sheet) -> dict[str, list[float]]:
     """GB/s."""
     size = (16 if sheet.quick else 1024) * 2**20
     device, rounds = sheet.device, 3 if sheet.quick else 9
-    one, other = (torch.randint(0, 255, (size,), dtype=torch.uint8, device=device) for _ in range(2))
+    one, other = (_bytes(size, device) for _ in range(2))
     arms: dict[str, Callable[[], object]] = {"device": lambda: other.copy_(one)}
     if sheet.cuda:
-        pageable = torch.randint(0, 255, (size,), dtype=torch.uint8)
+        pageable = _bytes(size, torch.device("cpu"))
         pinned = pageable.pin_memory()
         arms |= {
             "host to device, pinned": lambda: one.copy_(pinned, non_blocking=True),
@@ -124,6 +124,11 @@ def copies(sheet: Sheet) -> dict[str, list[float]]:
     return {
         f"copy/{name}_GB/s": [moved.get(name, size) / value / 1e6 for value in values] for name, values in times.items()
     }
+
+
+def _bytes(size: int, device: torch.device) -> Tensor:
+    """So many bytes that are not all the same; drawing random ones takes seconds on a host."""
+    return torch.arange(size // 8, device=device).view(torch.uint8)
 
 
 def products(sheet: Sheet) -> dict[str, list[float]]:
@@ -183,7 +188,7 @@ def _convolution(
     back = torch.randn_like(image)
 
     def once() -> None:
-        with tensor_cores(device, precision):
+        with tensor_cores(device, precision), autotuned(device):
             with autocast(device, precision):
                 output = conv(image)
             output.backward(back)

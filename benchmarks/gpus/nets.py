@@ -18,8 +18,10 @@ class Net:
     side: int
     """Of the cubic patch, in voxels."""
     num_classes: int
-    batches: tuple[int, ...]
-    """Batch sizes to try, the largest first."""
+    batch: int
+    """Patches a step, on a card of 60 GiB or more."""
+    small_batch: int
+    """The same on a smaller card."""
     about: str
 
     @property
@@ -33,7 +35,7 @@ NETS = {
             name="dynunet", channels=(32, 64, 128, 256, 320, 320), strides=((2, 2, 2),) * 5, num_res_units=0,
             norm="instance", act="relu",
         ),
-        side=128, num_classes=3, batches=(7, 4, 2, 1),
+        side=128, num_classes=3, batch=7, small_batch=2,
         about="MONAI's DynUNet with the widths of MLPerf Training's unet3d (32, 64, 128, 256, 320 and a bottleneck of "
         "320), instance norm, ReLU, no biases before norms, transposed convolutions; 128^3, 1 channel, 3 classes",
     ),
@@ -42,8 +44,13 @@ NETS = {
             name="unet", channels=(32, 64, 128, 256, 512), strides=((2, 2, 2),) * 4, num_res_units=2, norm="batch",
             act="prelu",
         ),
-        side=96, num_classes=2, batches=(16, 8, 4, 1),
+        side=96, num_classes=2, batch=16, small_batch=4,
         about="MONAI's UNet of its fast spleen tutorial, without its dropout, which would blur what is compared; 96^3",
+    ),
+    "brats": Net(
+        network=NetworkConfig(name="segresnet", channels=(16, 32, 64, 128), strides=((2, 2, 2),) * 3),
+        side=128, num_classes=3, batch=2, small_batch=1,
+        about="MONAI's SegResNet of its BraTS tutorial, with 1 channel; group norms of 8; 128^3",
     ),
 }  # fmt: skip
 """What MLPerf gives to a card at once is 7 patches; the spleen tutorial takes 16."""
@@ -57,7 +64,7 @@ def net_named(name: str, *, quick: bool) -> Net:
     levels = 4 if name == "mlperf" else 3
     channels = tuple(4 * 2**level for level in range(levels))
     network = replace(net.network, channels=channels, strides=((2, 2, 2),) * (levels - 1))
-    return replace(net, network=network, side=16, batches=(2, 1))
+    return replace(net, network=network, side=16, batch=2, small_batch=2)
 
 
 def build(net: Net, device: torch.device) -> nn.Module:

@@ -15,11 +15,11 @@ from benchmarks.gpus.nets import Net, batch_of, build
 from hasten.augment.program import Segment
 from hasten.config.schema import LossConfig, TrainConfig
 from hasten.engine.capture import WARM_UP, CapturedStep
-from hasten.engine.precision import autocast, scaler_for, tensor_cores
+from hasten.engine.precision import autocast, autotuned, scaler_for, tensor_cores
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
 from hasten.nets.build import build_loss
-from hasten.nets.surgery.operate import operate
+from hasten.nets.surgery import fused_norms, operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
 
@@ -39,23 +39,28 @@ class Rung:
     """Hasten's step: its loss, fused optimizer, clipping and weight average, and no value read."""
     compiled: bool = False
     captured: bool = False
+    autotuned: bool = False
+    """cuDNN times its algorithms; the others take what its heuristics say, as a short run does."""
 
 
 RUNGS = (
-    Rung(name="eager fp32"),
-    Rung(name="eager tf32", precision="tf32"),
-    Rung(name="eager fp16", precision="fp16"),
     Rung(name="eager bf16", precision="bf16"),
+    Rung(name="hasten", precision="bf16", channels_last=True, fused=True, own=True),
+    Rung(name="hasten captured", precision="bf16", channels_last=True, fused=True, own=True, captured=True),
+    Rung(name="hasten contiguous", precision="bf16", fused=True, own=True),
+    Rung(name="hasten captured contiguous", precision="bf16", fused=True, own=True, captured=True),
+    Rung(name="hasten compiled", precision="bf16", channels_last=True, own=True, compiled=True),
+    Rung(name="hasten compiled captured", precision="bf16", channels_last=True, own=True, compiled=True, captured=True),
     Rung(name="bf16 channels-last", precision="bf16", channels_last=True),
     Rung(name="bf16 fused norm", precision="bf16", fused=True),
     Rung(name="bf16 channels-last fused norm", precision="bf16", channels_last=True, fused=True),
-    Rung(name="hasten contiguous", precision="bf16", fused=True, own=True),
-    Rung(name="hasten", precision="bf16", channels_last=True, fused=True, own=True),
-    Rung(name="hasten captured contiguous", precision="bf16", fused=True, own=True, captured=True),
-    Rung(name="hasten captured", precision="bf16", channels_last=True, fused=True, own=True, captured=True),
-    Rung(name="hasten compiled", precision="bf16", channels_last=True, own=True, compiled=True),
-    Rung(name="hasten compiled captured", precision="bf16", channels_last=True, own=True, compiled=True, captured=True),
+    Rung(name="eager bf16 autotuned", precision="bf16", autotuned=True),
+    Rung(name="hasten autotuned", precision="bf16", channels_last=True, fused=True, own=True, autotuned=True),
+    Rung(name="eager fp16", precision="fp16"),
+    Rung(name="eager tf32", precision="tf32"),
+    Rung(name="eager fp32"),
 )
+"""In the order of their worth, as time may run out: what a run takes first, float32 last."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -97,7 +102,9 @@ def _network(rung: Rung, net: Net, device: torch.device) -> tuple[nn.Module, str
     if not rung.fused:
         return network, ""
     probe = torch.randn(2, 1, net.side, net.side, net.side, device=device)
-    return network, str(operate(network, probe, compiled=device.type == "cuda"))
+    done = operate(network, probe)
+    fused_norms(network, True)
+    return network, str(done)
 
 
 def _plain(rung: Rung, network: nn.Module, image: Tensor, label: Tensor) -> Callable[[], None]:
@@ -110,7 +117,7 @@ def _plain(rung: Rung, network: nn.Module, image: Tensor, label: Tensor) -> Call
 
     def once() -> None:
         optimizer.zero_grad()
-        with tensor_cores(device, rung.precision):
+        with tensor_cores(device, rung.precision), autotuned(device, rung.autotuned):
             with autocast(device, rung.precision):
                 loss = loss_function(network(image), label)
             scaler.scale(loss).backward()
@@ -127,6 +134,7 @@ def _own(rung: Rung, network: nn.Module, device: torch.device, *, backend: str =
     return TrainStep(
         network=cast(nn.Module, called), loss=build_loss(LossConfig()), update=update, precision=rung.precision,
         channels_last=rung.channels_last, device=device,
+        autotune=rung.autotuned,
     )  # fmt: skip
 
 

@@ -34,8 +34,11 @@ def volume(sheet: Sheet, precision: str) -> None:
     setting.warm_up()
     arms = {f"{name}, {precision}_s": partial(seconds_of, partial(setting.run, name), sheet.device)
             for name in ("network", *TIMED)}  # fmt: skip
-    times = interleave(arms, rounds=1 if sheet.quick else 5, warmup=0 if sheet.quick else 1)
-    sheet.keep(times)
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for each in range(1 if sheet.quick else 5):
+        for name, values in interleave(arms, rounds=1, warmup=0 if sheet.quick or each else 1).items():
+            times[name] += values
+        sheet.keep(times)  # after each round, as the time may run out in the next one
     ratio = median_ratio(times[f"monai_labels, {precision}_s"], times[f"surgery_labels, {precision}_s"])
     sheet.claim(Claim.at_least(f"512x512x200, 14 classes, {precision}: MONAI takes this many times as long", ratio, 2))
     if not sheet.cuda:

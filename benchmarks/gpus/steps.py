@@ -1,6 +1,6 @@
 """One optimizer step on a fixed batch, rung by rung, for an MLPerf-like network at 128^3 and the spleen's at 96^3.
 
-Every rung of a network has the same batch: the largest of those tried that plain eager float32 can hold. Figures are
+Every rung of a network has the same batch, what MLPerf and the tutorial give to a card. Figures are
 milliseconds, patches and Mvoxels a second, and the share of what this card's matrix products reach in the rung's own
 precision (the operations of convolutions and products alone are counted). Hasten's rungs take turns with eager bf16,
 which so shows whether the card has changed its pace; `best, larger batch` is the fastest rung once more with twice the
@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.gpus.card import products
 from benchmarks.gpus.nets import Net, net_named, operations
-from benchmarks.gpus.rungs import RUNGS, Ready, Rung, make_rung
+from benchmarks.gpus.rungs import RUNGS, Rung, make_rung
 from benchmarks.gpus.sheet import Sheet
 from benchmarks.gpus.timing import milliseconds, peak_mib, turns
 from benchmarks.harness import Claim
@@ -30,24 +30,21 @@ ROUND_MS = 300.0
 """A round of a rung takes about this long, or one step."""
 COMPILE_SECONDS = 35.0
 """Kept free for a rung that is compiled."""
+LARGE_GIB = 60.0
+"""Of a card that is given the larger batch."""
 
 
 def measure(sheet: Sheet) -> None:
-    torch.backends.cudnn.benchmark = sheet.cuda  # as every training with fixed shapes has it
     sheet.tell("about", __doc__)
     ceilings = products(sheet)
     sheet.keep(ceilings)
     peaks = {name.split("/")[1].split("_")[0]: median(values) for name, values in ceilings.items()}
     nets = {name: net_named(name, quick=sheet.quick) for name in ("mlperf", "spleen")}
     ladders = {name: Ladder(name, net, sheet, peaks) for name, net in nets.items()}
-    for ladder in ladders.values():
-        sheet.attempt(f"{ladder.name}: batch", 10, ladder.find_batch)
-    # Compiling takes longest: what needs none comes first, of both networks.
-    for compiled in (False, True):
+    # A rung of all networks before the next one: whatever time is left, both have the rungs that matter most.
+    for rung in RUNGS:
         for ladder in ladders.values():
-            for rung in RUNGS:
-                if rung.compiled == compiled and ladder.size:
-                    ladder.climb(rung)
+            ladder.climb(rung)
     for ladder in ladders.values():
         ladder.finish()
 
@@ -57,28 +54,12 @@ class Ladder:
 
     def __init__(self, name: str, net: Net, sheet: Sheet, peaks: dict[str, float]) -> None:
         self.name, self.net, self.sheet, self.peaks = name, net, sheet, peaks
-        self.size = 0
+        self.size = net.batch if memory_gib(sheet.device) >= LARGE_GIB else net.small_batch
         self.work = operations(net)
         self.pace: dict[str, float] = {}
         """Patches a second by rung."""
         sheet.tell(name, {"network": net.about, "parameters": net.network, "side": net.side,
-                          "teraflop a patch": self.work / 1e12})  # fmt: skip
-
-    def find_batch(self) -> None:
-        """The largest that the hungriest rung can hold."""
-        for size in self.net.batches:
-            try:
-                ready = make_rung(RUNGS[0], self.net, size, self.sheet.device, quick=self.sheet.quick)
-                ready.step()
-                ready.step()
-            except torch.OutOfMemoryError:
-                ready = Ready(step=lambda: None)
-                torch.cuda.empty_cache()
-                continue
-            self.size = size
-            self.sheet.tell(f"{self.name}: batch", size)
-            return
-        raise RuntimeError(f"not even a batch of {self.net.batches[-1]} fits")
+                          "batch": self.size, "teraflop a patch": self.work / 1e12})  # fmt: skip
 
     def climb(self, rung: Rung, size: int | None = None) -> None:
         needs = COMPILE_SECONDS if rung.compiled and self.sheet.cuda else 4.0
@@ -142,6 +123,11 @@ class Ladder:
             card, anchor = anchor_of(torch.cuda.get_device_name() if self.sheet.cuda else "")
             text = f"mlperf: patches of 128^3 a second, the step alone, against a whole training in MLPerf ({card})"
             self.sheet.claim(Claim.at_least(text, fastest, anchor))
+
+
+def memory_gib(device: torch.device) -> float:
+    """Of the card; 0 of a CPU."""
+    return torch.cuda.get_device_properties(device).total_memory / 2**30 if device.type == "cuda" else 0.0
 
 
 def anchor_of(card: str) -> tuple[str, float]:

@@ -56,12 +56,16 @@ def seconds_of(call: Callable[[], object], device: torch.device) -> float:
 
 
 def peak_mib(call: Callable[[], object], device: torch.device) -> float | None:
-    """MiB that torch held at most during a call, beyond nothing; None off a GPU."""
+    """MiB that torch had reserved at most during a call, a captured graph's own pool included; None off a GPU.
+
+    What is allocated does not count a graph's memory, which torch only reserves.
+    """
     if device.type != "cuda":
         call()
         return None
     torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     call()
     torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) / 2**20
+    return torch.cuda.max_memory_reserved(device) / 2**20

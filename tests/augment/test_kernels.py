@@ -146,6 +146,18 @@ def test_without_a_compiler_it_runs_uncompiled_and_says_so(
     assert not list((tmp_path / "kernels").glob("*.pt2"))
 
 
+def test_a_library_that_kills_who_loads_it_kills_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed = tmp_path / "python"
+    killed.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setattr(module.sys, "executable", str(killed))
+    found = made(chain(3, GaussianNoise(prob=1)), tmp_path, batch_size=4)
+    assert not found.compiled
+    assert "could not be loaded (signal 11)" in caplog.text
+
+
 @needs_compiler
 def test_a_damaged_library_does_not_stop_it(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     own = chain(3, GaussianNoise(prob=1))

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from hasten.config.fingerprint import Fingerprint
 from hasten.config.plan import make_plan
 from hasten.config.schema import CacheConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
 from hasten.engine import autotune
-from hasten.engine.autotune import probe_of, settle_network, settle_variant
+from hasten.engine.autotune import probe_of, settle_autotuning, settle_network, settle_variant
 from hasten.engine.job import Planned, augmentation_of, build_net
 from hasten.engine.measure import Engaged, Measured, Probe, Variant
 from hasten.nets.build import build_network
@@ -239,3 +240,11 @@ def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
     assert chosen is (other if tried and works else network)
     assert engaged.on is found.config.train.compile is (tried and works)
     assert dataclasses.replace(found.config.train, compile=None) == dataclasses.replace(run.config.train, compile=None)
+
+
+@pytest.mark.parametrize(("predicted", "on"), [(0.0, False), (599.0, False), (601.0, True)])
+def test_cudnn_times_its_algorithms_in_long_runs_only(predicted: float, on: bool) -> None:
+    step = SimpleNamespace(autotune=None)
+    engaged = settle_autotuning(cast(Any, step), predicted)
+    assert (step.autotune, engaged.on) == (on, on)
+    assert ("was not measured" in engaged.why) == (predicted == 0)

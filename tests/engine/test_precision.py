@@ -53,3 +53,8 @@ def test_not_where_the_same_bits_are_asked_for(how: str) -> None:
 def test_a_cpu_is_left_alone() -> None:
     with autotuned(torch.device("cpu")):
         assert not torch.backends.cudnn.benchmark
+
+
+def test_nothing_is_timed_unless_it_is_asked_for() -> None:
+    with autotuned(CUDA, False):
+        assert not torch.backends.cudnn.benchmark

@@ -161,14 +161,20 @@ def _build(spec: Spec, path: Path) -> None:
     try:
         done = subprocess.run(command, input=pickle.dumps(spec), capture_output=True, timeout=_SECONDS, check=False)
         if done.returncode:
-            raise RuntimeError(
-                done.stderr.decode(errors="replace").strip() or f"{command[2]} ended with {done.returncode}"
-            )
+            raise RuntimeError(_reason(done.returncode, done.stderr.decode(errors="replace").strip()))
         made.replace(path)
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(f"the compiler took more than {_SECONDS} s") from error
     finally:
         made.unlink(missing_ok=True)
+
+
+def _reason(returncode: int, stderr: str) -> str:
+    if returncode < 0:
+        return (
+            f"a compiled kernel could not be loaded (signal {-returncode}); its compiler's C++ runtime is not torch's"
+        )
+    return stderr or f"the compiler ended with {returncode}"
 
 
 def opened(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:

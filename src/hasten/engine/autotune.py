@@ -43,6 +43,8 @@ Group = distributed.ProcessGroup | None
 MEASURE_SHARE = 0.1
 """Of the time until train.max_seconds that measuring precision and memory format may take."""
 _GIVEN = "set in the configuration"
+_AUTOTUNE_SECONDS = 600.0
+"""Seconds of training from which on cuDNN times its algorithms. On an H100 with bf16 that gained less than 2 %."""
 _NETWORK_COMPILE_SECONDS = 1200.0
 """Seconds of eager training below which compiling the network is not even tried: trying costs about a minute."""
 _LEAST_CAPTURED_STEPS = 200
@@ -240,6 +242,19 @@ def settle_network(
             network, probe_of(planned), variant_of(train), always=bool(wanted), blocks=train.compile_blocks
         )
     return with_train(planned, compile=engaged.on), found, engaged
+
+
+def settle_autotuning(step: TrainStep, predicted: float) -> Engaged:
+    """Let cuDNN time its algorithms in runs that are long enough for it to pay.
+
+    predicted: seconds that the steps are expected to take; 0 where nothing was measured.
+    """
+    step.autotune = predicted >= _AUTOTUNE_SECONDS
+    limit = f"{_AUTOTUNE_SECONDS / 60:.0f} min"
+    length = f"the steps take about {predicted:.0f} s" if predicted else "how long the steps take was not measured"
+    return Engaged(
+        step.autotune, f"{length}; timing cuDNN's algorithms takes some 10 s and pays in runs of over {limit}"
+    )
 
 
 def settle_capture(

@@ -20,6 +20,7 @@ from hasten.engine.autotune import (
     Group,
     operated_net,
     settle_activations,
+    settle_autotuning,
     settle_batch_size,
     settle_capture,
     settle_network,
@@ -125,6 +126,8 @@ def compose_run(
         paced = paced_schedule(train, planned.config.sample.batch_size)
         step = _step(planned, strategy, network, average, optimizer, paced)
         seconds = min(step_seconds * train.steps, time_left(planned, clock))
+        if planned.device.type == "cuda":
+            engaged["cuDNN autotuning"] = settle_autotuning(step, seconds)
         planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds, strategy.world)
         step.network = strategy.wrap(compiled)
     engaged["fused optimizer"] = Engaged(True, fusion_of(train.optimizer))

@@ -42,6 +42,8 @@ class TrainStep:
     device: torch.device
     accumulate: int = 1
     """Pieces that a batch is cut into along its samples. A loss that looks at a whole batch sees a piece at a time."""
+    autotune: bool = False
+    """On a GPU, let cuDNN time its algorithms for each new shape; otherwise it chooses by its heuristics."""
     strategy: Strategy = field(default_factory=alone)
     """How ranks share the step; a batch is then this rank's share of one."""
 
@@ -51,7 +53,7 @@ class TrainStep:
         Returns () float32 on the device: the mean over the pieces, each weighted by its samples.
         """
         losses: list[Tensor] = []
-        with tensor_cores(self.device, self.precision), autotuned(self.device):
+        with tensor_cores(self.device, self.precision), autotuned(self.device, self.autotune):
             for image_piece, label_piece, share, last in self._pieces(image, label):
                 with self.strategy.sync(self.network, last=last):
                     losses.append(self.strategy.run_piece(self, image_piece, label_piece, share))

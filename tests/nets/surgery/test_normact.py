@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from hasten.nets.surgery.activate import prelu
 from hasten.nets.surgery.normact import NormAct, group_norm_act, norm_act
-from hasten.nets.surgery.normact_compiled import compiled_norm_act, written_out
+from hasten.nets.surgery.written_out import written_out
 
 
 @settings(max_examples=40, deadline=None)
@@ -221,15 +221,3 @@ def test_written_out_it_is_the_same_and_keeps_the_format(groups: int, slope: tor
     assert torch.allclose(found, group_norm_act(image, groups, None, None, slope), atol=1e-5)
     assert found.is_contiguous(memory_format=torch.channels_last_3d)
     assert written_out(image.bfloat16(), groups, None, None, slope, 1e-5).dtype == torch.bfloat16
-
-
-@pytest.mark.slow
-def test_compiled_it_is_the_same() -> None:
-    image = torch.randn(2, 4, 3, 5, 6).contiguous(memory_format=torch.channels_last_3d).requires_grad_()
-    slope = torch.tensor([0.2], requires_grad=True)
-    found = compiled_norm_act(image, 4, None, None, slope, 1e-5)
-    wanted = group_norm_act(image, 4, None, None, slope)
-    assert torch.allclose(found, wanted, atol=1e-5)
-    assert found.is_contiguous(memory_format=torch.channels_last_3d)
-    grads = [torch.autograd.grad(each.square().sum(), [image, slope]) for each in (found, wanted)]
-    assert all(torch.allclose(one, other, atol=1e-3) for one, other in zip(*grads, strict=True))

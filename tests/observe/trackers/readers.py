@@ -122,6 +122,8 @@ def _wandb_records(data: bytes) -> list[Any]:
             position += left
             continue
         _, length, kind = struct.unpack_from("<IHB", data, position)
+        if position + 7 + length > len(data):
+            break  # being written at this moment
         whole += data[position + 7 : position + 7 + length]
         position += 7 + length
         if kind in (1, 4):  # the only piece, or the last

@@ -2,6 +2,7 @@
 
 from hasten.nets.surgery.bias import cancelled_biases, drop_biases, with_biases, without_biases
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
+from hasten.nets.surgery.fuse import fused_norms
 from hasten.nets.surgery.operate import Surgery, operate, undo
 from hasten.nets.surgery.sync_norm import sync_batch_norm
 
@@ -9,6 +10,7 @@ __all__ = [
     "Surgery",
     "cancelled_biases",
     "drop_biases",
+    "fused_norms",
     "keep_fp32",
     "operate",
     "sync_batch_norm",

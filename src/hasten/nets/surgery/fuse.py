@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hasten.nets.kernels import kernels_take
 from hasten.nets.surgery.activate import Slope, prelu
 from hasten.nets.surgery.dataflow import Flow
 from hasten.nets.surgery.deferred import FUNCTIONS, Deferred
 from hasten.nets.surgery.moments import layout_of, on_cpu_only
-from hasten.nets.surgery.normact import group_norm_act
-from hasten.nets.surgery.normact_compiled import compiled_norm_act
+from hasten.nets.surgery.normact import NormAct, group_norm_act
 from hasten.nets.surgery.reclass import Mixed, become, original
 
 _INSTANCE = (nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -40,22 +40,17 @@ class _Kept(Mixed):
 
     hasten_defers: bool = False
     """Its output goes to an activation, so that it waits for that."""
-    hasten_compiles: bool = False
-    """Norm and activation are one compiled kernel where this is on a GPU."""
+    hasten_kernels: bool = False
+    """On a GPU, norm and activation are computed by Triton kernels; see `fused_norms`."""
 
     def forward(self: Any, image: Tensor) -> Tensor:
-        ours = on_cpu_only(image, self.weight, self.bias) or _compiles(self, image)
+        ours = on_cpu_only(image, self.weight, self.bias) or (self.hasten_kernels and kernels_take(image))
         if not (ours and _regular(self, image)):
             found: Tensor = super().forward(image)  # type: ignore[misc]
             traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(found, Deferred)
             return found if traced else found.contiguous(memory_format=layout_of(image))
         finish = partial(_finish, self, image)
         return Deferred(image, finish) if self.hasten_defers else finish(None, False)
-
-
-def _compiles(norm: Any, image: Tensor) -> bool:
-    busy = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
-    return norm.hasten_compiles and image.is_cuda and not busy
 
 
 def _regular(norm: Any, image: Tensor) -> bool:
@@ -73,8 +68,6 @@ def _regular(norm: Any, image: Tensor) -> bool:
 
 def _finish(norm: Any, image: Tensor, slope: Slope, keep_output: bool) -> Tensor:
     groups = norm.num_groups if isinstance(norm, nn.GroupNorm) else image.shape[1]
-    if image.is_cuda:
-        return compiled_norm_act(image, groups, norm.weight, norm.bias, slope, norm.eps)
     return group_norm_act(image, groups, norm.weight, norm.bias, slope, norm.eps, keep_output=keep_output)
 
 
@@ -105,11 +98,11 @@ def _slope(activation: nn.Module) -> Slope:
     return float(activation.negative_slope) if isinstance(activation, nn.LeakyReLU) else 0.0
 
 
-def fuse(network: nn.Module, flow: Flow, *, compiled: bool = False) -> Fused:
+def fuse(network: nn.Module, flow: Flow) -> Fused:
     """Change the classes of norms and activations of `network`, in place; `flow` is what was seen of it.
 
     Parameters, buffers, names and hooks stay. Batch norms are left as they are: torch's keeps channels-last, and fused
-    it was no faster. compiled: on a GPU, an instance or group norm and its activation are compiled into one kernel.
+    it was no faster. On a GPU nothing changes before `fused_norms`.
     """
     norms, activations, pairs = [], [], []
     for name, module in network.named_modules():
@@ -120,16 +113,29 @@ def fuse(network: nn.Module, flow: Flow, *, compiled: bool = False) -> Fused:
         followers = _followers(name, flow)
         become(module, _Kept)
         norms.append(name)
-        module.hasten_defers, module.hasten_compiles = bool(followers), compiled
+        module.hasten_defers = bool(followers)
         pairs += [(name, follower) for follower in followers]
     return Fused(tuple(norms), tuple(activations), tuple(pairs))
+
+
+def fused_norms(network: nn.Module, on: bool) -> int:
+    """Switch the Triton kernels for norm and activation on or off in place, in a network that `operate` changed.
+
+    Off, which is the default, a norm on a GPU is torch's own. Parameters, names and hooks stay, and a copy keeps the
+    setting. Returns the number of norms that are switched. Whatever the setting, torch's own operations run
+    while the network is compiled or traced, and where the image is on no GPU that Triton supports.
+    """
+    norms = [module for module in network.modules() if isinstance(module, _Kept | NormAct)]
+    for norm in norms:
+        norm.hasten_kernels = on
+    return len(norms)
 
 
 def unfuse(module: nn.Module) -> None:
     """Take back what `fuse` did to one module."""
     if isinstance(module, _Kept | _Following):
         original(module)
-        for name in ("hasten_defers", "hasten_compiles"):
+        for name in ("hasten_defers", "hasten_kernels"):
             module.__dict__.pop(name, None)
 
 

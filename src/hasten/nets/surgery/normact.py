@@ -1,4 +1,6 @@
-"""Norm and activation as one differentiable operation on a CPU that gives back the memory format it was given.
+"""Norm and activation as one differentiable operation that gives back the memory format it was given.
+
+The operation for a GPU is in `normact_triton`; what follows is about a CPU.
 
 torch's own two there: `instance_norm` leaves channels-last activations contiguous, so that the next convolution turns
 them back; `group_norm` turns them around in its backward pass. Turning costs several times what the norm does. The
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import handle_torch_function, has_torch_function
 
+from hasten.nets.kernels import kernels_take
 from hasten.nets.surgery.activate import Slope, activate_, gradient_before, gradient_of_slope
 from hasten.nets.surgery.moments import (
     backward_in_groups,
@@ -120,12 +123,16 @@ def group_norm_act(
 ) -> Tensor:
     """prelu(group_norm(image)); an instance norm where `groups` is the number of channels.
 
-    image: (B, C, H, W) or (B, C, D, H, W), of any float type, on a CPU. weight, bias: (C,). slope: None for no
-    activation, a number, or a tensor of one element or C. eps: added to each variance. keep_output: keep the output
-    for the backward pass and spare it a computation; as for a ReLU, it must not be changed then, and `slope` must be
-    a number that is not negative. Differentiable once.
+    image: (B, C, H, W) or (B, C, D, H, W), of any float type, on a CPU, or on a GPU where `kernels_take` it. weight,
+    bias: (C,). slope: None for no activation, a number, or a tensor of one element or C. eps: added to each variance.
+    keep_output: keep the output for the backward pass on a CPU and spare it a computation; as for a ReLU, it must not
+    be changed then, and `slope` must be a number that is not negative. Differentiable once.
     """
     assert not keep_output or slope is None or (isinstance(slope, float | int) and slope >= 0)
+    if image.is_cuda:
+        from hasten.nets.surgery.normact_triton import triton_norm_act
+
+        return triton_norm_act(image, groups, weight, bias, slope, eps)
     if has_torch_function((image,)):
         found: Tensor = handle_torch_function(
             group_norm_act, (image,), image, groups, weight, bias, slope, eps, keep_output=keep_output
@@ -148,9 +155,12 @@ def norm_act(image: Tensor, slope: Tensor, eps: float) -> Tensor:
 class NormAct(nn.Module):
     """MONAI's ADN block of an instance norm and an activation, under the same state-dict names.
 
-    Where `norm_act` does not apply (not on a CPU, being compiled, a single voxel) the two run
-    one after the other.
+    Where `norm_act` does not apply (on a GPU unless `fused_norms` switched it on, being compiled, a single voxel) the
+    two run one after the other.
     """
+
+    hasten_kernels: bool = False
+    """On a GPU, norm and activation are computed by Triton kernels; see `fused_norms`."""
 
     def __init__(self, norm: nn.Module, activation: nn.Module) -> None:
         super().__init__()
@@ -176,7 +186,8 @@ class NormAct(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         slope: Tensor = self.A.weight if isinstance(self.A, nn.PReLU) else self.slope  # type: ignore[assignment]
-        if not on_cpu_only(image, slope) or image.shape[2:].numel() == 1:
+        ours = on_cpu_only(image, slope) or (self.hasten_kernels and kernels_take(image))
+        if not ours or image.shape[2:].numel() == 1:
             found: Tensor = self.A(self.N(image))
             return found
         eps: float = self.N.eps  # type: ignore[assignment]

@@ -45,16 +45,14 @@ class Surgery:
         )
 
 
-def operate(
-    network: nn.Module, probe: Probe | None = None, *, biases: bool = True, fuse: bool = True, compiled: bool = False
-) -> Surgery:
+def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = True, fuse: bool = True) -> Surgery:
     """Fuse norms with activations and leave out biases that cancel, in place.
 
     probe: an input as in training, on the network's device: it is run a few times on copies, to see what feeds what in
     any network. Without one, only blocks of MONAI's `Convolution` with an instance norm are known. A bias that a norm
-    cancels stays a parameter, but is neither added nor trained; make the optimizer afterwards. compiled: on a GPU, an
-    instance or group norm and its activation become one kernel of inductor's; not for a network that is compiled
-    itself. Raises ValueError if the network can't be copied or does not run on the probe.
+    cancels stays a parameter, but is neither added nor trained; make the optimizer afterwards. On a GPU norms
+    stay torch's own until `fused_norms(network, True)`. Raises ValueError if the network can't be copied or does not
+    run on the probe.
     """
     if probe is None:
         return _known_blocks(network)
@@ -62,7 +60,7 @@ def operate(
     unbiased = leave_out(network, cancelled_biases(network, probe, flow=flow)) if biases else ()
     if not fuse:
         return Surgery(unbiased=unbiased)
-    done = fuse_norms(network, flow, compiled=compiled)
+    done = fuse_norms(network, flow)
     pairs = tuple(dict.fromkeys(norm for norm, _ in done.pairs))
     return Surgery(pairs, unbiased, done.norms, done.activations)
 

@@ -21,12 +21,15 @@ NAMES = tuple(rung.name for rung in RUNGS if rung.module == "monai")
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arm_parser(str(__doc__).splitlines()[0])
     parser.add_argument("--rung", choices=NAMES, default=NAMES[-1])
+    parser.add_argument("--autotune", action="store_true", help="let cuDNN time its algorithms instead of the "
+                        "deterministic ones that the tutorial's set_determinism asks for")  # fmt: skip
     flags = parser.parse_args(argv)
     record = Record(arm=flags.rung, given=to_arguments(flags), notes=str(__doc__))
     has = NAMES.index(flags.rung)
     cached, threaded, amp, on_device, fast = (has >= level for level in range(1, len(NAMES)))
     task = record.given.task
 
+    import torch
     from monai.data import set_track_meta
 
     from hasten.study.ladder.algorithms import fast_loss, fast_optimizer, regular_loss, regular_optimizer
@@ -34,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from hasten.study.ladder.loop import Arm, may_autocast, run, set_up
 
     device = set_up(record)
+    if flags.autotune:
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = False, True
     set_track_meta(True)
     chains = _chains(record, device if on_device else None)
     record.seconds["import"] = process_start_seconds()

@@ -1,9 +1,6 @@
-"""Norm and activation as one kernel that inductor makes, for a GPU. Nothing else in the package needs it."""
+"""Norm and activation in plain operations: the reference of the kernels, and what a compiler can fuse by itself."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -31,17 +28,3 @@ def written_out(
     elif slope is not None:
         normed = torch.where(normed > 0, normed, normed * slope)
     return normed.to(image.dtype)
-
-
-@cache
-def _compiled(dims: int) -> Callable[..., Tensor]:
-    """One per number of dimensions: a third shape makes a kernel for all shapes, not one more."""
-    made: Callable[..., Tensor] = torch.compile(written_out)
-    return made
-
-
-def compiled_norm_act(
-    image: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, slope: Slope, eps: float
-) -> Tensor:
-    """`written_out`, compiled: image and gradient are read twice, and nothing between them is written."""
-    return _compiled(image.ndim)(image, groups, weight, bias, slope, eps)

@@ -1,0 +1,231 @@
+"""Instance or group norm and activation on a GPU, in Triton: two passes forward, two backward, and little else.
+
+Forward: one pass over the image gives mean and sum of squared deviations of every chunk of voxels, a second, tiny
+kernel merges them (Chan et al.), and one pass writes the output. Backward: one pass over image and gradient gives the
+sums that all gradients are made of, and one writes the image's gradient. Nothing of the image's size is kept but the
+image: the activation's derivative is computed again. There are no atomics, so that results repeat bit by bit, and block
+sizes are fixed by the shape, so that nothing is timed or read by the host.
+
+Importing this needs Triton; see `hasten.nets.kernels.kernels_take`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hasten.nets.surgery.activate import Slope
+from hasten.nets.surgery.moments import layout_of
+from hasten.nets.surgery.normact_kernels import (
+    apply_kernel,
+    gradient_kernel,
+    merge_kernel,
+    moments_kernel,
+    sums_kernel,
+    totals_kernel,
+)
+
+_TILE = 4096
+"""Elements that a program holds at once: 16 for each of 256 threads."""
+_PROGRAMS = 2048
+"""Programs that a reduction is split over, or up to half as many, where the image is large enough: some eight for each
+of 132 multiprocessors, or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How an image (B, C, voxels) is cut up; the same on every device, so that results are, too."""
+
+    batch: int
+    channels: int
+    voxels: int
+    last: bool
+    """Channels-last: the channels of a voxel lie next to each other."""
+    rows: int
+    """Voxels of a tile."""
+    columns: int
+    """Channels of a tile."""
+    tiles: int
+    """Tiles of a chunk, a power of two."""
+    chunks: int
+    """Chunks that the voxels are cut into for a reduction."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of `columns` channels of the whole batch."""
+        return self.batch * -(-self.channels // self.columns)
+
+    @property
+    def shape(self) -> dict[str, int | bool]:
+        """What every kernel has to know."""
+        return {"C": self.channels, "LAST": self.last, "ROWS": self.rows, "COLUMNS": self.columns}
+
+    @property
+    def warps(self) -> int:
+        return max(1, min(8, self.rows * self.columns // 512))
+
+
+def plan_of(batch: int, channels: int, voxels: int, *, last: bool) -> Plan:
+    columns = 1
+    if last:
+        columns = next((each for each in (64, 32) if channels % each == 0), _power_of_two(min(channels, 64)))
+    rows = min(_TILE // columns, _power_of_two(voxels))
+    tiles = -(-voxels // rows)
+    chunks = max(1, min(tiles, _PROGRAMS // (batch * -(-channels // columns))))
+    per_chunk = _power_of_two(-(-tiles // chunks))
+    return Plan(batch, channels, voxels, last, rows, columns, per_chunk, -(-tiles // per_chunk))
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class _Activation:
+    """A slope as the kernels take it."""
+
+    kind: int
+    """0: none; 1: a number; 2: a tensor of one element; 3: one of each channel."""
+    number: float
+    values: Tensor | None
+
+    @staticmethod
+    def of(slope: Slope) -> _Activation:
+        if slope is None:
+            return _Activation(0, 1.0, None)
+        if isinstance(slope, Tensor):
+            return _Activation(2 if slope.numel() == 1 else 3, 1.0, slope)
+        return _Activation(1, float(slope), None)
+
+
+class _TritonNormAct(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, image: Tensor, weight: Tensor | None, bias: Tensor | None, slope: Slope, groups: int, eps: float
+    ) -> Tensor:
+        layout = layout_of(image)
+        image = image.contiguous(memory_format=layout)
+        act = _Activation.of(slope)
+        plan = _plan(image, layout)
+        with torch.cuda.device_of(image):
+            moments = _moments(image, plan, groups, eps)
+            output = torch.empty_like(image)
+            tiles = -(-plan.voxels // plan.rows)
+            apply_kernel[(plan.blocks * tiles,)](
+                image, output, moments, weight, bias, act.values, act.number, plan.voxels, tiles, plan.batch,
+                ACT=act.kind, **plan.shape, num_warps=plan.warps,
+            )  # fmt: skip
+        ctx.save_for_backward(image, weight, bias, act.values, moments)
+        ctx.plan, ctx.groups, ctx.kind, ctx.number = plan, groups, act.kind, act.number
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        image, weight, bias, slope, moments = ctx.saved_tensors
+        gradient = gradient.contiguous(memory_format=layout_of(image))
+        act = _Activation(ctx.kind, ctx.number, slope)
+        plan: Plan = ctx.plan
+        with torch.cuda.device_of(image):
+            sums, means = _sums(gradient, image, moments, weight, bias, act, plan, ctx.groups)
+            found = None
+            if ctx.needs_input_grad[0]:
+                found = torch.empty_like(image)
+                tiles = -(-plan.voxels // plan.rows)
+                gradient_kernel[(plan.blocks * tiles,)](
+                    gradient, image, found, moments, means, weight, bias, act.values, act.number, plan.voxels, tiles,
+                    plan.batch, ACT=act.kind, **plan.shape, num_warps=plan.warps,
+                )  # fmt: skip
+            grads = _parameters(sums, (weight, bias, slope), ctx.needs_input_grad[1:4])
+        return found, *grads, None, None
+
+
+def _plan(image: Tensor, layout: torch.memory_format) -> Plan:
+    batch, channels = image.shape[:2]
+    return plan_of(batch, channels, image.shape[2:].numel(), last=layout is not torch.contiguous_format)
+
+
+def _moments(image: Tensor, plan: Plan, groups: int, eps: float) -> Tensor:
+    """(2, B, C) float32: mean and 1 / sqrt(variance + eps) of each channel's group."""
+    partial = image.new_empty(2, plan.batch, plan.chunks, plan.channels, dtype=torch.float32)
+    moments_kernel[(plan.blocks * plan.chunks,)](
+        image, partial, plan.voxels, plan.chunks, plan.batch, TILES=plan.tiles, **plan.shape, num_warps=plan.warps
+    )
+    moments = partial.new_empty(2, plan.batch, plan.channels)
+    merge_kernel[(plan.batch * groups,)](
+        partial, moments, plan.voxels, plan.rows * plan.tiles, plan.chunks, plan.batch, eps,
+        **_merging(plan, groups), num_warps=4,
+    )  # fmt: skip
+    return moments
+
+
+def _sums(
+    gradient: Tensor,
+    image: Tensor,
+    moments: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    act: _Activation,
+    plan: Plan,
+    groups: int,
+) -> tuple[Tensor, Tensor]:
+    """(3, B, C): sums over the voxels of g, g x^ and, for a learned slope, its gradient; (2, B, C) group means.
+
+    g is the gradient before the activation, x^ the normalised image; the means are of w g and w g x^ over a group.
+    """
+    learned = act.values is not None
+    partial = moments.new_empty(3 if learned else 2, plan.batch, plan.chunks, plan.channels)
+    sums_kernel[(plan.blocks * plan.chunks,)](
+        gradient, image, partial, moments, weight, bias, act.values, act.number, plan.voxels, plan.chunks,
+        plan.batch, ACT=act.kind, TILES=plan.tiles, **plan.shape, num_warps=plan.warps,
+    )  # fmt: skip
+    sums, means = moments.new_empty(len(partial), plan.batch, plan.channels), torch.empty_like(moments)
+    totals_kernel[(plan.batch * groups,)](
+        partial, sums, means, weight, plan.voxels, plan.chunks, plan.batch,
+        LEARNED=learned, **_merging(plan, groups), num_warps=4,
+    )  # fmt: skip
+    return sums, means
+
+
+def _merging(plan: Plan, groups: int) -> dict[str, int]:
+    """Sizes of the kernels that put chunks together, one program for each sample's group of channels."""
+    width = plan.channels // groups
+    columns = _power_of_two(width)
+    rows = max(1, min(1024 // columns, _power_of_two(plan.chunks)))
+    return {
+        "TURNS": _power_of_two(-(-plan.chunks // rows)),
+        "C": plan.channels,
+        "WIDTH": width,
+        "COLUMNS": columns,
+        "ROWS": rows,
+    }
+
+
+def _parameters(sums: Tensor, parameters: tuple[Tensor | None, ...], wanted: tuple[bool, ...]) -> list[Tensor | None]:
+    """Gradients of weight, bias and slope from the sums (3, B, C)."""
+    grads: list[Tensor | None] = [None, None, None]
+    if not any(wanted):
+        return grads
+    total = sums.sum(1)
+    for place, row in enumerate((1, 0, 2)):
+        parameter = parameters[place]
+        if parameter is not None and wanted[place]:
+            each = total[row].sum() if parameter.numel() == 1 and place == 2 else total[row]
+            grads[place] = each.reshape(parameter.shape).to(parameter.dtype)
+    return grads
+
+
+def triton_norm_act(
+    image: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, slope: Slope, eps: float
+) -> Tensor:
+    """prelu(group_norm(image)), in the image's dtype and memory format; statistics in float32.
+
+    Arguments as of `hasten.nets.surgery.normact.group_norm_act`; the image is one that `kernels_take`. Differentiable
+    once.
+    """
+    found: Tensor = _TritonNormAct.apply(image, weight, bias, slope, groups, eps)
+    return found

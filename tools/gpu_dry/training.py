@@ -1,0 +1,161 @@
+"""Networks, losses, optimizers and whole steps on the fake device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from itertools import product
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from hasten.config.schema import LossConfig, NetworkConfig, OptimizerName, TrainConfig
+from hasten.engine.precision import DTYPES, autocast, scaler_for
+from hasten.engine.step import TrainStep, memory_format
+from hasten.engine.update import Update
+from hasten.nets.build import build_loss, build_network
+from hasten.nets.surgery.operate import operate
+from hasten.optim.average import average_of
+from hasten.optim.build import build_optimizer
+from tests.contracts.test_networks import ACTS, LOSSES, NAMES, NORMS, config_of
+from tools.gpu_dry.fake_device import CUDA, NoHostCopies, expect, fake_cuda, moved
+from tools.gpu_dry.table import Check
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+CLASSES, SIDE = 3, 16
+REGIONS = ((1, 2), (2,))
+
+
+def training_checks() -> Iterator[Check]:
+    for name, dims, norm, act in product(NAMES, (2, 3), NORMS, ACTS):
+        config = config_of(name, dims, norm=norm, act=act)
+        for precision, last in product(PRECISIONS, (False, True)):
+            title = f"{dims}-D {name}, {norm}, {act}, {precision}{_last(last)}"
+            yield Check("networks", title, partial(_network, config, dims, precision, last))
+    for name, dims, precision, last, regions in product(LOSSES, (2, 3), PRECISIONS, (False, True), ((), REGIONS)):
+        title = f"{dims}-D {name}, {precision}{_last(last)}{' of regions' if regions else ''}"
+        yield Check("losses", title, partial(_loss, name, dims, precision, last, regions))
+    for name, lookahead, last, scaled in product(get_args(OptimizerName), (0, 2), (False, True), (False, True)):
+        title = f"{name}, lookahead {lookahead}{_last(last)}{', scaled' if scaled else ''}"
+        yield Check("optimizers", title, partial(_optimizer, name, lookahead, last, scaled))
+    for name, dims, precision, last, surgery in product(NAMES, (2, 3), PRECISIONS, (False, True), (False, True)):
+        title = f"{dims}-D {name}, {precision}{_last(last)}{', surgery' if surgery else ''}"
+        yield Check("steps", title, partial(_step, config_of(name, dims), dims, precision, last, surgery))
+    deep = config_of("dynunet", 3, deep_supervision=1)
+    yield Check("steps", "3-D dynunet, deep supervision, bf16", partial(_step, deep, 3, "bf16", True, False))
+
+
+def _last(last: bool) -> str:
+    return ", channels last" if last else ""
+
+
+def sides_of(dims: int) -> tuple[int, ...]:
+    return (SIDE,) * dims
+
+
+def made(config: NetworkConfig, dims: int, last: bool) -> nn.Module:
+    """On the host: building one reads values."""
+    network = build_network(config, num_channels=1, num_classes=CLASSES, spatial_dims=dims)
+    return network.to(memory_format=memory_format(dims, last))  # type: ignore[call-overload]
+
+
+def _batch(dims: int) -> tuple[Tensor, Tensor]:
+    sides = sides_of(dims)
+    return torch.empty(2, 1, *sides, device=CUDA), torch.empty(2, 1, *sides, dtype=torch.uint8, device=CUDA)
+
+
+def _network(config: NetworkConfig, dims: int, precision: str, last: bool) -> None:
+    host = made(config, dims, last)
+    with fake_cuda():
+        network, (image, _) = moved(host), _batch(dims)
+        layout = memory_format(dims, last)
+        with NoHostCopies(), autocast(CUDA, precision):
+            scores = network(image.contiguous(memory_format=layout))
+        expect("scores", (scores.dtype, scores.device), (DTYPES.get(precision, torch.float32), CUDA))
+        expect("shape", tuple(scores.shape), (2, CLASSES, *sides_of(dims)))
+
+
+def _loss(name: str, dims: int, precision: str, last: bool, regions: Any) -> None:
+    loss = build_loss(LossConfig(name=name), regions=regions)  # type: ignore[arg-type]
+    with fake_cuda():
+        _, label = _batch(dims)
+        loss.to(CUDA)  # type: ignore[attr-defined]
+        channels = len(regions) or CLASSES
+        dtype = DTYPES.get(precision, torch.float32)
+        plain = torch.empty(2, channels, *sides_of(dims), dtype=dtype, device=CUDA)
+        scores = plain.contiguous(memory_format=memory_format(dims, last)).requires_grad_()
+        with NoHostCopies():
+            found = loss(scores, label)
+            found.backward()
+        expect("loss", (found.dtype, found.device, found.shape), (torch.float32, CUDA, ()))
+        assert scores.grad is not None
+        expect("gradient", (scores.grad.dtype, scores.grad.stride()), (dtype, scores.stride()))
+
+
+def _optimizer(name: OptimizerName, lookahead: int, last: bool, scaled: bool) -> None:
+    """Three updates on made-up gradients, clipped and averaged, as a step that is captured takes them."""
+    config = TrainConfig(optimizer=name, lookahead=lookahead, learning_rate=1e-3)
+    host = made(config_of("unet"), 3, last)
+    average = average_of(host)
+    with fake_cuda():
+        network, average = moved(host), moved(average)
+        update = Update(
+            weights=network, optimizer=build_optimizer(network, config),  # type: ignore[arg-type]
+            schedule=lambda step: 1e-3, average=average, clip_norm=12.0,
+            scaler=scaler_for(CUDA, "fp16") if scaled else None, share=torch.zeros((), device=CUDA),
+        )  # fmt: skip
+        if update.scaler is not None:
+            update.scaler.scale(torch.ones((), device=CUDA))  # makes the scale
+        before = [_form(weight) for weight in network.parameters()]
+        for number in range(3):
+            for weight in network.parameters():
+                weight.grad = torch.empty_like(weight)
+            # States are made in the first update, which may be anywhere.
+            with NoHostCopies() if number else nullcontext():
+                update.apply(number)
+        for module in (network, average):
+            expect("weights", [_form(weight) for weight in module.parameters()], before)
+        _check_states(update.optimizer)
+
+
+def _check_states(optimizer: torch.optim.Optimizer) -> None:
+    inner = getattr(optimizer, "optimizer", optimizer)
+    for weight, state in inner.state.items():
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                expect(f"device of {key}", value.device, CUDA)
+                if value.shape == weight.shape:
+                    expect(key, _form(value), _form(weight))
+
+
+def _form(value: Tensor) -> tuple[Any, ...]:
+    """Dtype, device, and strides of the axes that have some."""
+    strides = [stride for stride, side in zip(value.stride(), value.shape, strict=True) if side > 1]
+    return value.dtype, value.device, tuple(value.shape), strides
+
+
+def _step(config: NetworkConfig, dims: int, precision: str, last: bool, surgery: bool) -> None:
+    """Two whole steps: forward, loss, backward, clip, update, average."""
+    host = made(config, dims, last)
+    if surgery:
+        operate(host)
+    average = average_of(host)
+    with fake_cuda():
+        network = moved(host)
+        image, label = _batch(dims)
+        config_of_run = TrainConfig(learning_rate=1e-3)
+        update = Update(
+            weights=network, optimizer=build_optimizer(network, config_of_run),  # type: ignore[arg-type]
+            average=moved(average), clip_norm=12.0, scaler=scaler_for(CUDA, precision),
+        )  # fmt: skip
+        step = TrainStep(
+            network=network, loss=build_loss(LossConfig()), update=update, precision=precision, channels_last=last,
+            spatial_dims=dims, device=CUDA,
+        )  # fmt: skip
+        step(image, label, 0)
+        with NoHostCopies():
+            found = step(image, label, 1)
+        expect("loss", (found.dtype, found.device, found.shape), (torch.float32, CUDA, ()))
+        expect("weights", {weight.dtype for weight in network.parameters()}, {torch.float32})
