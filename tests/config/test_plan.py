@@ -105,7 +105,14 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
     assert set(left) <= {
         *("data.spatial_dims", "data.regions", "data.region_values", "prepare.num_threads", "cache.dir"),
         *("sample.compile", "augment.digest", "train.precision"),
-        *("train.channels_last", "train.compile", "train.capture", "train.target", "train.max_seconds"),
+        *(
+            "train.channels_last",
+            "train.fused_norms",
+            "train.compile",
+            "train.capture",
+            "train.target",
+            "train.max_seconds",
+        ),
     }
     if data.spatial_dims == 2:
         assert patch[0] == unit[0] == 1

@@ -18,6 +18,7 @@ from hasten.engine.autotune import probe_of, settle_autotuning, settle_network, 
 from hasten.engine.job import Planned, augmentation_of, build_net
 from hasten.engine.measure import Engaged, Measured, Probe, Variant
 from hasten.nets.build import build_network
+from hasten.nets.surgery.operate import operate
 from hasten.observe.load import LoadMeter
 
 GIVEN = "set in the configuration"
@@ -90,6 +91,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         return Measured({str(allowed[-1]): 0.01}, allowed[-1])
 
     monkeypatch.setattr(autotune, "fastest_variant", measure)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     return made
 
 
@@ -177,9 +179,33 @@ def test_layers_that_are_set_stay_in_float32(tmp_path: Path, asked: list[tuple[A
         settle_variant(planned(tmp_path, fp32_layers=("absent.*",)), build_net(run))
 
 
-def test_a_gpu_is_offered_tf32_too(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+def test_a_gpu_without_fast_bf16_is_offered_tf32_too(
+    tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     settle_variant(planned(tmp_path, device="cuda", channels_last=False), nn.Identity())
     assert [str(variant) for variant in asked[0][2]] == ["fp32", "tf32", "bf16"]
+
+
+def test_a_gpu_with_fast_bf16_chooses_format_and_norms_by_graphs(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+    run = planned(tmp_path, device="cuda")
+    network = build_network(run.config.network, num_channels=2, num_classes=2, spatial_dims=3)
+    operate(network)
+    found, engaged, _ = settle_variant(run, network)
+    _, probe, allowed, _ = asked[0]
+    assert probe.replay
+    assert [str(variant) for variant in allowed] == [
+        "fp32", "bf16", "bf16 fused norms", "bf16 channels-last", "bf16 channels-last fused norms",
+    ]  # fmt: skip
+    assert found.config.train.fused_norms
+    assert engaged["fused norms"].on
+
+
+def test_what_is_never_captured_is_not_timed_as_a_graph(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
+    settle_variant(planned(tmp_path, device="cuda", capture=False, fused_norms=False), nn.Identity())
+    _, probe, allowed, _ = asked[0]
+    assert not probe.replay
+    assert not any(variant.fused_norms for variant in allowed)
 
 
 def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

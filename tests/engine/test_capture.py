@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,7 +21,7 @@ from hasten.engine.capture import CapturedStep, why_not
 from hasten.engine.step import TrainStep
 from hasten.engine.update import Update
 from hasten.nets.build import build_loss
-from hasten.observe.compare import Compared, Comparison
+from hasten.observe.compare import Comparison
 from hasten.optim.average import average_of
 from tests.augment.stores import random_store, segment_of
 from tests.engine.test_step import matrices, network_of, weights_of
@@ -78,14 +80,14 @@ def step_of(network: nn.Module) -> TrainStep:
     return TrainStep(network=network, loss=build_loss(LossConfig()), update=update, device=torch.device("cpu"))
 
 
-def plain() -> tuple[list[Tensor], list[Tensor]]:
-    step, batches = step_of(network_of(3)), program()
+def plain(dropout: float = 0.0) -> tuple[list[Tensor], list[Tensor]]:
+    step, batches = step_of(network_of(3, dropout)), program()
     losses = [step(*batches(index).values(), index) for index in range(STEPS)]
     return losses, [*weights_of(step.update.weights), *weights_of(step.update.average)]
 
 
-def captured(**given: Any) -> tuple[CapturedStep, list[Tensor], list[Tensor]]:
-    step = CapturedStep(step=step_of(network_of(3)), segment=segment(), **given)
+def captured(dropout: float = 0.0, **given: Any) -> tuple[CapturedStep, list[Tensor], list[Tensor]]:
+    step = CapturedStep(step=step_of(network_of(3, dropout)), segment=segment(), **given)
     losses = [step(index) for index in range(STEPS)]
     update = step.step.update
     return step, losses, [*weights_of(update.weights), *weights_of(update.average)]
@@ -115,6 +117,107 @@ def test_replayed_steps_train_as_plain_ones(stand_in: type[Aside]) -> None:
     assert "one CUDA graph" in step.why
     assert_close(losses, wanted_losses)
     assert_close(weights, wanted)
+
+
+def test_a_dropout_draws_the_same_masks_in_both_steps(stand_in: type[Aside]) -> None:
+    step, losses, weights = captured(dropout=0.5, always=True)
+    found = torch.get_rng_state()
+    wanted_losses, wanted = plain(dropout=0.5)
+    assert step.engaged, step.why
+    assert_close(losses, wanted_losses)
+    assert_close(weights, wanted)
+    assert torch.equal(found, torch.get_rng_state())
+
+
+def test_the_step_runs_before_there_is_a_graph(stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Activations of a step and the memory of a graph are never needed at once."""
+    order: list[str] = []
+
+    def run(self: Aside, body: Callable[[], Tensor]) -> Tensor:
+        order.append("step")
+        return body()
+
+    def capture_it(self: Aside, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
+        order.append("capture")
+        return Aside.capture(self, body)
+
+    monkeypatch.setattr(stand_in, "run", run)
+    monkeypatch.setattr(stand_in, "capture", capture_it)
+    step, *_ = captured(always=True)
+    assert step.engaged
+    assert "step" not in order[order.index("capture") :]
+    assert order.count("step") > capture.WARM_UP + 5
+
+
+def test_other_threads_are_waited_for_before_the_capture(
+    stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    working = threading.Event()
+
+    def capture_it(self: Aside, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
+        assert not thread.is_alive()
+        return Aside.capture(self, body)
+
+    monkeypatch.setattr(stand_in, "capture", capture_it)
+    thread = threading.Thread(target=working.wait, daemon=True)
+    thread.start()
+
+    def quiet() -> None:
+        working.set()
+        thread.join()
+
+    step, *_ = captured(always=True, quiet=quiet)
+    assert step.engaged, step.why
+
+
+@pytest.mark.parametrize("when", ["reference", "capture", "replay"])
+def test_a_lack_of_memory_leaves_the_training_as_it_was(
+    stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Wherever it strikes, and though it leaves gradients of half a step."""
+    runs = 0
+
+    def short(body: Callable[[], Tensor]) -> Tensor:
+        for weight in step.step.update.weights.parameters():
+            weight.grad = torch.full_like(weight, 1e3)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    def run(self: Aside, body: Callable[[], Tensor]) -> Tensor:
+        nonlocal runs
+        runs += 1
+        return short(body) if when == "reference" and runs > capture.WARM_UP else body()
+
+    monkeypatch.setattr(stand_in, "run", run)
+    if when == "capture":
+        monkeypatch.setattr(stand_in, "capture", lambda self, body: short(body))
+    if when == "replay":
+        monkeypatch.setattr(Graph, "replay", lambda self: short(self.body))
+    step = CapturedStep(step=step_of(network_of(3)), segment=segment(), always=True)
+    losses = [step(index) for index in range(STEPS)]
+    assert not step.engaged
+    assert step.why == "capturing failed: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert_close(losses, plain()[0])
+    assert_close(weights_of(step.step.update.weights), plain()[1][: len(weights_of(step.step.update.weights))])
+
+
+def test_what_a_failed_capture_held_is_free_before_the_next_step(
+    stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[weakref.ref[Tensor]] = []
+
+    def short(self: Aside, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
+        activations = torch.zeros(8)
+        held.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def without(self: CapturedStep, index: int) -> Tensor:
+        assert held[0]() is None
+        return torch.zeros(())
+
+    monkeypatch.setattr(stand_in, "capture", short)
+    monkeypatch.setattr(CapturedStep, "_plain", without)
+    captured(always=True)
+    assert held
 
 
 def test_a_capture_that_fails_leaves_the_training_as_it_was(stand_in: type[Aside]) -> None:
@@ -155,9 +258,10 @@ def test_a_graph_that_leaves_other_weights_is_refused(stand_in: type[Aside], mon
 
 
 def test_a_graph_that_is_no_faster_is_not_kept(stand_in: type[Aside], monkeypatch: pytest.MonkeyPatch) -> None:
-    same = Comparison(base="step", seconds={"step": [1.0] * 5, "graph": [1.0] * 5}, others=0.0)
-    arm = Compared(arm="graph", gain=1.0, low=1.0, high=1.0, verdict="same", why="")
-    monkeypatch.setattr(capture, "compared", lambda *_, **__: replace(same, arms={"graph": arm}))
+    def compared(calls: dict[str, Any], *_: Any, base: str, **__: Any) -> Comparison:
+        return Comparison(base=base, seconds={base: [1.0] * 5}, others=0.0)
+
+    monkeypatch.setattr(capture, "compared", compared)
     step, losses, weights = captured()
     assert not step.engaged
     assert step.why.startswith("not certainly faster")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -42,8 +43,8 @@ def take(step: TrainStep, batch: Batch, index: int) -> Tensor:
     return step(batch["image"], batch["label"], index)
 
 
-def step_of(optimizer: str = "muon", precision: str = "fp32", lookahead: int = 0) -> TrainStep:
-    network = network_of(3).cuda()
+def step_of(optimizer: str = "muon", precision: str = "fp32", lookahead: int = 0, dropout: float = 0.0) -> TrainStep:
+    network = network_of(3, dropout).cuda()
     config = TrainConfig(optimizer=optimizer, learning_rate=1e-3, lookahead=lookahead)  # type: ignore[arg-type]
     update = Update(
         weights=network,
@@ -104,6 +105,86 @@ def test_replayed_steps_train_as_plain_ones(optimizer: str, lookahead: int, prec
         assert (left - right).norm() <= 0.05 * right.norm()
     captured.close()
     captured(STEPS)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_replayed_dropout_draws_the_masks_of_the_plain_step(precision: str) -> None:
+    plain, batches = step_of("adamw", precision, dropout=0.3), segment()
+    torch.manual_seed(7)
+    wanted = [take(plain, batches(index), index) for index in range(STEPS)]
+    state = torch.cuda.get_rng_state()
+    captured = CapturedStep(step=step_of("adamw", precision, dropout=0.3), segment=segment(), always=True)
+    torch.manual_seed(7)
+    found = [captured(index) for index in range(STEPS)]
+    assert captured.engaged, captured.why
+    torch.testing.assert_close(torch.stack(found), torch.stack(wanted), rtol=2e-2, atol=2e-3)
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    captured.close()
+    captured(STEPS)
+
+
+def test_a_thread_that_allocates_breaks_no_capture() -> None:
+    over = threading.Event()
+    done = 0
+
+    def allocate() -> None:
+        nonlocal done
+        stream = torch.cuda.Stream()
+        while not over.is_set():
+            with torch.cuda.stream(stream):
+                # Each is larger than the one before: the allocator has to ask the driver.
+                block = torch.ones((1 + done % 8) << 20, device="cuda")
+                torch.empty_like(block, device="cpu", pin_memory=True).copy_(block, non_blocking=True)
+            stream.synchronize()
+            del block
+            torch.cuda.empty_cache()
+            done += 1
+
+    thread = threading.Thread(target=allocate)
+    thread.start()
+    try:
+        captured = CapturedStep(step=step_of("adamw"), segment=segment(), always=True)
+        found = [captured(index) for index in range(STEPS)]
+    finally:
+        over.set()
+        thread.join()
+    assert done > 0
+    assert captured.engaged, captured.why
+    plain, batches = step_of("adamw"), segment()
+    wanted = [take(plain, batches(index), index) for index in range(STEPS)]
+    torch.testing.assert_close(torch.stack(found), torch.stack(wanted), rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("what", ["a value is read", "memory is short"])
+def test_after_a_capture_that_fails_the_run_goes_on(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with a dropout, whose generator took part, and with no memory lost."""
+    step = step_of("adamw", dropout=0.3)
+    captured, whole = CapturedStep(step=step, segment=segment(), always=True), TrainStep.forward
+
+    def forward(self: TrainStep, image: Tensor, label: Tensor) -> Tensor:
+        loss = whole(self, image, label)
+        if torch.cuda.is_current_stream_capturing():
+            if what == "memory is short":
+                torch.empty(1 << 50, device="cuda")
+            loss.item()
+        return loss
+
+    monkeypatch.setattr(TrainStep, "forward", forward)
+    stream = torch.cuda.current_stream()
+    torch.manual_seed(7)
+    found = [captured(index) for index in range(STEPS)]
+    assert not captured.engaged
+    assert captured.why.startswith("capturing failed: ")
+    assert torch.cuda.current_stream() == stream
+    plain, batches = step_of("adamw", dropout=0.3), segment()
+    torch.manual_seed(7)
+    wanted = [take(plain, batches(index), index) for index in range(STEPS)]
+    torch.testing.assert_close(torch.stack(found), torch.stack(wanted), rtol=2e-2, atol=2e-3)
+    block = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    reserved = torch.cuda.memory_reserved()
+    del block
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= reserved - (64 << 20)
 
 
 def test_tensor_cores_are_given_back() -> None:

@@ -116,6 +116,11 @@ class AsyncValidation(Generic[R]):
             self.blocked_seconds += time.perf_counter() - begin
             self._hand_over()
 
+    def wait(self) -> None:
+        """Until no validation runs. Its result, or what it raised, stays for a later `poll`."""
+        if self._running is not None:
+            self._running.thread.join()
+
     def close(self) -> None:
         """Wait for the validation that runs, if one does, and throw its result or error away."""
         if self._running is not None:

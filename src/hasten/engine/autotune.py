@@ -50,6 +50,8 @@ _AUTOTUNE_SECONDS = 600.0
 """Seconds of training from which on cuDNN times its algorithms. On an H100 with bf16 that gained less than 2 %."""
 _NETWORK_COMPILE_SECONDS = 1200.0
 """Seconds of eager training below which compiling the network is not even tried: trying costs about a minute."""
+_LEAST_CAPTURED_STEPS = 200
+"""Steps of a run below which none is captured: comparing the graph with the step takes a dozen of them."""
 
 
 def operated_net(planned: Planned) -> tuple[nn.Module, Surgery]:
@@ -285,6 +287,8 @@ def settle_capture(
     reason = _GIVEN if wanted is False else why_not(step, program)
     if reason is None and planned.config.train.activations != "all" and planned.config.network.dropout > 0:
         reason = "recomputing a dropout asks the host for the random state"
+    if reason is None and wanted is None and planned.config.train.steps < _LEAST_CAPTURED_STEPS:
+        reason = f"capturing takes a dozen steps, and is tried in runs of {_LEAST_CAPTURED_STEPS} or more"
     if reason is None:
         assert program.segment is not None
         return planned, CapturedStep(step=step, segment=program.segment, always=bool(wanted))

@@ -2,22 +2,27 @@
 
 The first steps run as they are, on the stream that is then captured: they are the warm-up, and the run's own first
 steps as well, so that nothing has to be undone after them. Capturing runs nothing. Before the graph is believed, one
-step is taken by it and one without it from the same state, and the two must agree.
+step is taken without it and one by it from the same state, random numbers included, and the two must agree.
 """
 
 from __future__ import annotations
 
 import logging
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hasten.augment.program import Program, Segment
 from hasten.engine.aside import Aside
-from hasten.engine.measure import certainly_faster, compared
+from hasten.engine.batch_size import free_memory
+from hasten.engine.measure import compared
 from hasten.engine.step import TrainStep
+from hasten.nets.random_state import random_states, set_random_states
+from hasten.observe.compare import judge
 from hasten.optim.average import average_share
 
 log = logging.getLogger(__name__)
@@ -26,8 +31,8 @@ WARM_UP = 3
 """Steps before the capture; torch asks for some so that libraries have made their handles and workspaces."""
 
 
-_SECONDS = 10.0
-"""That comparing the graph with the step may take."""
+_SECONDS = 5.0
+"""That timing the step may take, and timing the graph."""
 _LEAST = 0.02
 """A smaller gain is none."""
 
@@ -51,6 +56,14 @@ def why_not(step: TrainStep, program: Program) -> str | None:
     return None
 
 
+class _State(NamedTuple):
+    """What a step begins with, and changes."""
+
+    tensors: list[Tensor]
+    random: list[Tensor]
+    """Of the generators, as a dropout must draw the same masks in the steps that are compared."""
+
+
 @dataclass(kw_only=True, slots=True)
 class CapturedStep:
     """`captured(index)` makes the batch of 0-based step `index` and trains on it; steps must come one after another.
@@ -64,6 +77,8 @@ class CapturedStep:
     """Keep a graph that is not faster than the step."""
     engaged: bool = False
     """Whether steps are replayed."""
+    quiet: Callable[[], object] = lambda: None
+    """Called once, before the capture: waits for other threads that use the device."""
     why: str = "not captured yet"
     _done: int = 0
     _graph: torch.cuda.CUDAGraph | None = None
@@ -81,11 +96,8 @@ class CapturedStep:
     def __call__(self, index: int) -> Tensor:
         """Returns () float32 loss on the device, in memory of its own."""
         self._done += 1
-        if self._graph is not None:
-            self._set(index)
-            self._graph.replay()
-            assert self._loss is not None
-            return self._loss.clone()
+        if self.engaged:
+            return self._replay(index)
         if self.why != "not captured yet":
             return self._plain(index)
         if self._done <= WARM_UP:
@@ -94,11 +106,8 @@ class CapturedStep:
 
     def close(self) -> None:
         """Give the graph's memory back. The next step runs uncaptured."""
-        if self._graph is not None:
-            self._wait()
-            self._graph.reset()
-        self._graph, self._loss, self.engaged, self.why = None, None, False, "closed"
-        self.step.update.share = None
+        self._drop()
+        self.why = "closed"
 
     def _plain(self, index: int) -> Tensor:
         batch = self.segment(index)
@@ -113,44 +122,69 @@ class CapturedStep:
         return self._aside.run(self._body)
 
     def _begin(self, index: int) -> Tensor:
-        """Capture, and take this step by the graph if it does what the step does."""
-        assert self._aside is not None
-        before = self._state()
+        """Take this step by the graph if it does what the step does, and in less time; otherwise without it."""
+        self.quiet()
+        before, self.why = None, ""
         try:
-            self._set(index)
-            graph, self._loss = self._aside.capture(self._body)
-        except Exception as error:
+            before = self._state()
+            self.why = self._capture(index, before)
+        except Exception as error:  # lack of memory among them
             lines = str(error).strip().splitlines()
-            return self._give_up(f"capturing failed: {lines[0] if lines else type(error).__name__}", before, index)
-        wanted, wanted_state = self._warm(index), self._state()
+            self.why = f"capturing failed: {lines[0] if lines else type(error).__name__}"
+        # Only here: inside the block the error's traceback holds the tensors of what failed.
+        if not self.engaged:
+            log.warning("the step runs without a CUDA graph: %s", self.why)
+            self._drop()
+        if before is not None:
+            self._restore(before)
+        return self._replay(index) if self.engaged else self._plain(index)
+
+    def _capture(self, index: int, before: _State) -> str:
+        """Compare a graph with the step, and return what came of it; `engaged` says whether the graph is kept.
+
+        The step runs before there is a graph: memory need not hold the activations of both.
+        """
+        assert self._aside is not None
+        loss = self._warm(index)
+        wanted = self._state()
+        seconds = self._timed("step", lambda: self._warm(index))
+        free_memory()
+        self._set(index)
+        self._graph, self._loss = self._aside.capture(self._body)
         self._restore(before)
-        graph.replay()
-        found = self._loss.clone()
-        wrong = self._differs(found, wanted, wanted_state)
+        wrong = self._differs(self._replay(index), loss, wanted)
         if wrong is not None:
-            return self._give_up(wrong, before, index)
-        # The weights go on meanwhile, and are restored below.
-        arms: dict[str, Callable[[], object]] = {"step": lambda: self._warm(index), "graph": graph.replay}
-        comparison = compared(arms, self.step.device, base="step", seconds=_SECONDS, least=_LEAST)
-        plain, replayed = comparison.median("step"), comparison.median("graph")
-        told = f"{1e3 * replayed:.2f} ms as one CUDA graph, batch included, against {1e3 * plain:.2f} ms"
-        if not self.always and not certainly_faster(comparison, "graph", self.step.device, least=_LEAST):
-            return self._give_up(f"not certainly faster: {told}", before, index)
-        self._restore(before)
-        graph.replay()
-        self._graph, self.engaged, self.why = graph, True, told
+            return wrong
+        seconds |= self._timed("graph", self._graph.replay)
+        plain, replayed = (statistics.median(seconds[name]) for name in ("step", "graph"))
+        figures = f"{1e3 * replayed:.2f} ms as one CUDA graph, batch included, against {1e3 * plain:.2f} ms"
+        self.engaged = self.always or judge(seconds["step"], seconds["graph"], _LEAST)[3] == "faster"
+        return figures if self.engaged else f"not certainly faster: {figures}"
+
+    def _timed(self, name: str, call: Callable[[], object]) -> dict[str, list[float]]:
+        """Seconds of some calls, each waited for. The weights go on meanwhile, and are to be restored."""
+        return compared({name: call}, self.step.device, base=name, seconds=_SECONDS, least=_LEAST).seconds
+
+    def _replay(self, index: int) -> Tensor:
+        assert self._graph is not None
+        assert self._loss is not None
+        self._set(index)
+        self._graph.replay()
         return self._loss.clone()
+
+    def _drop(self) -> None:
+        """Give back the graph, its memory, and gradients of a step that broke off."""
+        self._wait()
+        if self._graph is not None:
+            self._graph.reset()
+        self._graph, self._loss, self.engaged = None, None, False
+        self.step.update.share = None
+        self.step.update.optimizer.zero_grad(set_to_none=True)
+        free_memory()
 
     def _wait(self) -> None:
         if self.step.device.type == "cuda":
             torch.cuda.synchronize(self.step.device)
-
-    def _give_up(self, why: str, before: list[Tensor], index: int) -> Tensor:
-        log.warning("the step runs without a CUDA graph: %s", why)
-        self._restore(before)
-        self._loss, self.why = None, why
-        self.step.update.share = None
-        return self._plain(index)
 
     def _prepare(self) -> None:
         """What a graph replays must not lie in numbers of the host: rates and shares become tensors."""
@@ -187,19 +221,20 @@ class CapturedStep:
         states = [value for state in update.optimizer.state.values() for value in state.values()]
         return [*found, *(value for value in states if isinstance(value, Tensor)), update.skipped]
 
-    def _state(self) -> list[Tensor]:
-        return [tensor.detach().clone() for tensor in self._tensors()]
+    def _state(self) -> _State:
+        return _State([tensor.detach().clone() for tensor in self._tensors()], random_states(self.step.device))
 
-    def _restore(self, state: list[Tensor]) -> None:
+    def _restore(self, state: _State) -> None:
+        set_random_states(state.random, self.step.device)
         with torch.no_grad():
-            for tensor, value in zip(self._tensors(), state, strict=True):
+            for tensor, value in zip(self._tensors(), state.tensors, strict=True):
                 tensor.copy_(value)
 
-    def _differs(self, found: Tensor, wanted: Tensor, wanted_state: list[Tensor]) -> str | None:
+    def _differs(self, found: Tensor, wanted: Tensor, after: _State) -> str | None:
         """This once the host looks at values."""
         if not torch.isclose(found, wanted, rtol=2e-2, atol=1e-3):
             return f"the graph's loss is {found.item():.4g}, the step's {wanted.item():.4g}"
-        for mine, other in zip(self._tensors(), wanted_state, strict=True):
+        for mine, other in zip(self._tensors(), after.tensors, strict=True):
             distance = (mine.detach().double() - other.double()).norm()
             if not distance <= 0.02 * other.double().norm() + 1e-3:
                 return "the graph leaves other weights behind than the step"

@@ -96,6 +96,8 @@ class Loop:
             parts.engaged["validation cases"] = Engaged(True, told)
         self.kept = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.beside = self._validation_beside() if self.train.validate_async else None
+        if parts.captured is not None:
+            parts.captured.quiet = self._wait_for_threads
         self.best = Best(value=math.nan, step=0)
         self.limit = limit_of(parts, self.time_s, reserve_s)
         self.last: Dice | None = None
@@ -263,6 +265,11 @@ class Loop:
             if skipped - checked_skipped >= step - checked_step:
                 raise self._diverged(f"no gradient has been finite since step {checked_step}", step)
             self._checked = (step, skipped)
+
+    def _wait_for_threads(self) -> None:
+        self.saver.wait()
+        if self.beside is not None:
+            self.beside.wait()
 
     # Validation
 

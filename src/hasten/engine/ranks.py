@@ -13,6 +13,7 @@ from hasten.distribute.parts import parts_mistake
 from hasten.distribute.strategy import Strategy
 from hasten.distribute.world import World
 from hasten.engine.job import Planned
+from hasten.nets import random_state
 from hasten.observe.rundir import RANKS, append_jsonl
 from hasten.sample.share import WHOLE, Share
 
@@ -77,19 +78,15 @@ def random_states(world: World, device: torch.device) -> list[list[Tensor]]:
     """
     if world.size == 1:
         return []
-    own = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
     found: list[Any] = [None] * world.size
-    distributed.all_gather_object(found, own)
+    distributed.all_gather_object(found, random_state.random_states(device))
     return found
 
 
 def take_up_random(states: list[list[Tensor]], world: World, device: torch.device, *, seed: int, step: int) -> None:
     """This rank's generators as they were saved; fresh ones, of seed, rank and step, where other ranks had saved."""
     if len(states) == world.size:
-        host, *gpu = states[world.rank]
-        torch.set_rng_state(host)
-        if gpu and device.type == "cuda":
-            torch.cuda.set_rng_state(gpu[0], device)
+        random_state.set_random_states(states[world.rank], device)
     elif not world.first:
         seed_rank(seed + step, world)
 

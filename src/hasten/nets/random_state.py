@@ -5,8 +5,22 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 import torch
+from torch import Tensor
 
 
 def random_state_kept(device: torch.device) -> AbstractContextManager[None]:
     """What is drawn inside, on the host or on `device`, changes no draw after it."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def random_states(device: torch.device) -> list[Tensor]:
+    """States of torch's generators, the host's and that of a GPU."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def set_random_states(states: list[Tensor], device: torch.device) -> None:
+    """Let torch's generators go on from what `random_states` gave. A captured graph's next replay draws from there."""
+    host, *gpu = states
+    torch.set_rng_state(host)
+    if gpu and device.type == "cuda":
+        torch.cuda.set_rng_state(gpu[0], device)
