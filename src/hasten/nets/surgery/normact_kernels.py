@@ -2,8 +2,8 @@
 """The Triton kernels of `normact_triton`, which says what they are for.
 
 An image (B, C, voxels) is read in tiles of ROWS voxels and COLUMNS channels of one sample. LAST: channels-last; else
-the voxels of a channel lie next to each other. The first element of a tile is found in 64 bits, the others relative to it
-in 32. Loops have a length that is known when a kernel is built: it is a power of two, so that few are built.
+the voxels of a channel lie next to each other. The first element of a tile is found in 64 bits, the others relative to
+it in 32. Loops have a length that is known when a kernel is built: it is a power of two, so that few are built.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def _of_channels(values, first, C: tl.constexpr, COLUMNS: tl.constexpr):
 def _slope(slope, number, first, ACT: tl.constexpr, C: tl.constexpr, COLUMNS: tl.constexpr):
     if ACT == 3:
         return _of_channels(slope, first, C, COLUMNS)
-    if ACT == 2:
+    elif ACT == 2:
         return tl.load(slope).to(tl.float32)
-    return number
+    else:
+        return number
 
 
 @triton.jit
