@@ -15,6 +15,11 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What the kernels read and write; they compute in float32."""
 
 
+def power_of_two(least: int) -> int:
+    """The smallest that is no less: the lengths of a tile's sides are powers of two."""
+    return 1 << (least - 1).bit_length()
+
+
 def kernels_take(image: Tensor) -> bool:
     """Whether Triton kernels of our own may run now on this tensor.
 

@@ -1,5 +1,6 @@
 """Losses with MONAI's arguments and definitions, in fewer passes over the voxels."""
 
+from hasten.nets.losses.build import fused_loss
 from hasten.nets.losses.deep_supervision import DeepSupervisionLoss
 from hasten.nets.losses.modules import (
     DiceCELoss,
@@ -24,5 +25,6 @@ __all__ = [
     "RegionLoss",
     "TverskyCELoss",
     "TverskyLoss",
+    "fused_loss",
     "region_masks",
 ]

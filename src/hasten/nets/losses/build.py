@@ -30,6 +30,18 @@ def build_loss(config: LossConfig, *, over_ranks: bool = False, regions: Members
     return DeepSupervisionLoss(loss)
 
 
+def fused_loss(loss: nn.Module, on: bool) -> int:
+    """Switch the Triton kernels for soft-max overlap losses, with or without cross-entropy, on or off in place.
+
+    They are on at first, and run where the scores are on a GPU that Triton supports. Returns the number of losses that
+    are switched; regions and focal losses have no such kernels.
+    """
+    losses = [module for module in loss.modules() if isinstance(module, OverlapLoss) and module.softmax]
+    for each in losses:
+        each.kernels = on
+    return len(losses)
+
+
 def _single(config: LossConfig) -> nn.Module:
     common: Any = {
         "include_background": config.include_background,

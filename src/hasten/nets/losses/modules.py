@@ -158,16 +158,20 @@ class DiceCELoss(DiceLoss):
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         check_shapes(input, target)
         with without_autocast(input):
-            scores, target = lifted(input, target)
+            scores, target = self.lifted(input, target)
+            kernels = self.by_kernels(scores, target)
             if not self.fused(scores, target) or self.label_smoothing:
                 dice = self.of_counts(self.counts(scores, target), scores.ndim)
                 return self.lambda_dice * dice + self.lambda_ce * self._entropy(scores, target)
-            if self._plain():
+            if self._plain() and not kernels:
                 options = {"include_background": self.include_background, "batch": self.batch}
                 return dice_ce(scores, target, **options, over_ranks=self.over_ranks)
-            counts, surprise = surprised_counts(scores, target)
+            counts, surprise = surprised_counts(scores, target, kernels=kernels)
             entropy = cross_entropy(counts, surprise, self.ce_weight, self.reduction)
             return self.lambda_dice * self.of_counts(counts, scores.ndim) + self.lambda_ce * entropy
+
+    def by_kernels(self, scores: Tensor, target: Tensor) -> bool:
+        return not self.label_smoothing and super().by_kernels(scores, target)
 
     def _plain(self) -> bool:
         usual = self.lambda_dice == self.lambda_ce == 1 and self.smooth_nr == self.smooth_dr == 1e-5
@@ -211,10 +215,10 @@ class TverskyCELoss(TverskyLoss):
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         check_shapes(input, target)
         with without_autocast(input):
-            scores, target = lifted(input, target)
+            scores, target = self.lifted(input, target)
             if not self.fused(scores, target):
                 raise ValueError(f"target: shape {tuple(target.shape)}; TverskyCELoss takes class index, K >= 2 scores")
-            counts, surprise = surprised_counts(scores, target)
+            counts, surprise = surprised_counts(scores, target, kernels=self.by_kernels(scores, target))
             entropy = cross_entropy(counts, surprise, self.ce_weight, self.reduction)
             return self.lambda_tversky * self.of_counts(counts, scores.ndim) + self.lambda_ce * entropy
 

@@ -8,10 +8,14 @@ from typing import Literal, TypedDict
 import torch
 from torch import Tensor, nn
 
+from hasten.nets.kernels import kernels_take
 from hasten.nets.losses.soft_counts import Counts, counts_of, soft_counts
 
 Reduction = Literal["mean", "sum", "none"]
 Weight = Sequence[float] | float | Tensor | None
+
+_MOST_CLASSES = 128
+"""That a tile of the kernels holds."""
 
 
 class OverlapOptions(TypedDict, total=False):
@@ -38,6 +42,8 @@ class OverlapLoss(nn.Module):
     ignore_index: voxels of this label do not count; it need not be a class.
     """
 
+    kernels = True
+    """Count by Triton kernels on a GPU, where they take the scores; see `fused_loss`."""
     over_ranks = False
     """With `batch`: count the batches of all ranks as one. Set by `build_loss`; MONAI has none."""
 
@@ -76,7 +82,7 @@ class OverlapLoss(nn.Module):
         input: (B, K, ...) scores. target: (B, 1, ...) class index, or (B, K, ...). ValueError if they do not fit.
         """
         with without_autocast(input):
-            return self.of_counts(self.counts(*lifted(input, target)), input.ndim)
+            return self.of_counts(self.counts(*self.lifted(input, target)), input.ndim)
 
     def of_counts(self, counts: Counts, ndim: int) -> Tensor:
         """The loss of all K classes' (B, K) counts. ndim: of the scores."""
@@ -93,10 +99,21 @@ class OverlapLoss(nn.Module):
         """Whether `soft_counts` covers the call."""
         return self.softmax and not self.squared_pred and self.ignore_index is None and indexed(self, scores, target)
 
+    def by_kernels(self, scores: Tensor, target: Tensor) -> bool:
+        """Whether Triton kernels cover the call."""
+        known = self.kernels and scores.shape[1] <= _MOST_CLASSES and kernels_take(scores)
+        return known and self.fused(scores, target)
+
+    def lifted(self, scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Both as plain tensors, the scores in float32 or more unless kernels lengthen them as they read."""
+        if self.by_kernels(scores, target):
+            return plain(scores), plain(target)
+        return lifted(scores, target)
+
     def counts(self, scores: Tensor, target: Tensor) -> Counts:
         """Counts (B, K) of all classes."""
         if self.fused(scores, target):
-            return soft_counts(scores, target)
+            return soft_counts(scores, target, kernels=self.by_kernels(scores, target))
         hot, mask = prepared(scores, target, to_onehot_y=self.to_onehot_y, ignore_index=self.ignore_index)
         share = self.activated(scores)
         if mask is not None:
@@ -115,8 +132,12 @@ class OverlapLoss(nn.Module):
 
 def lifted(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """The scores in float32 (float64 as they are), and both as plain tensors: MONAI's drag meta data along."""
-    scores, target = (each if type(each) is Tensor else each.as_subclass(Tensor) for each in (scores, target))
-    return scores if scores.dtype == torch.float64 else scores.float(), target
+    scores = plain(scores)
+    return scores if scores.dtype == torch.float64 else scores.float(), plain(target)
+
+
+def plain(value: Tensor) -> Tensor:
+    return value if type(value) is Tensor else value.as_subclass(Tensor)
 
 
 def without_autocast(scores: Tensor) -> torch.autocast:

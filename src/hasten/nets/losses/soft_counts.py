@@ -77,19 +77,27 @@ class _SoftCounts(torch.autograd.Function):
         return found.reshape(ctx.shape), None, None
 
 
-def soft_counts(scores: Tensor, label: Tensor) -> Counts:
+def soft_counts(scores: Tensor, label: Tensor, *, kernels: bool = False) -> Counts:
     """Counts (B, K) of the soft-max of the scores.
 
     scores: (B, K, ...) float32 or float64, K >= 2. label: (B, 1, ...) class index, any integer type, each in 0..K-1.
-    Differentiable once, in scores.
+    kernels: by Triton, on a GPU, where scores may be float16 or bfloat16, too. Differentiable once, in scores.
     """
-    return Counts(*_SoftCounts.apply(scores, label, False)[:3])
+    return Counts(*_counted(scores, label, surprised=False, kernels=kernels)[:3])
 
 
-def surprised_counts(scores: Tensor, label: Tensor) -> tuple[Counts, Tensor]:
+def surprised_counts(scores: Tensor, label: Tensor, *, kernels: bool = False) -> tuple[Counts, Tensor]:
     """`soft_counts`, and the surprise (B, K): the sum of -log p over the voxels of each class, for cross-entropies."""
-    *counts, surprise = _SoftCounts.apply(scores, label, True)
+    *counts, surprise = _counted(scores, label, surprised=True, kernels=kernels)
     return Counts(*counts), surprise
+
+
+def _counted(scores: Tensor, label: Tensor, *, surprised: bool, kernels: bool) -> Any:
+    if kernels:
+        from hasten.nets.losses.soft_counts_triton import triton_counts
+
+        return triton_counts(scores, label, surprised=surprised)
+    return _SoftCounts.apply(scores, label, surprised)
 
 
 def counts_of(share: Tensor, target: Tensor, *, squared: bool) -> Counts:

@@ -64,9 +64,10 @@ def _of_channels(values, first, C: tl.constexpr, COLUMNS: tl.constexpr):
 def _slope(slope, number, first, ACT: tl.constexpr, C: tl.constexpr, COLUMNS: tl.constexpr):
     if ACT == 3:
         return _of_channels(slope, first, C, COLUMNS)
-    if ACT == 2:
+    elif ACT == 2:
         return tl.load(slope).to(tl.float32)
-    return number
+    else:
+        return number
 
 
 @triton.jit

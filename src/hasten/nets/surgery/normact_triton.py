@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hasten.nets.kernels import power_of_two
 from hasten.nets.surgery.activate import Slope
 from hasten.nets.surgery.moments import layout_of
 from hasten.nets.surgery.normact_kernels import (
@@ -72,16 +73,12 @@ class Plan:
 def plan_of(batch: int, channels: int, voxels: int, *, last: bool) -> Plan:
     columns = 1
     if last:
-        columns = next((each for each in (64, 32) if channels % each == 0), _power_of_two(min(channels, 64)))
-    rows = min(_TILE // columns, _power_of_two(voxels))
+        columns = next((each for each in (64, 32) if channels % each == 0), power_of_two(min(channels, 64)))
+    rows = min(_TILE // columns, power_of_two(voxels))
     tiles = -(-voxels // rows)
     chunks = max(1, min(tiles, _PROGRAMS // (batch * -(-channels // columns))))
-    per_chunk = _power_of_two(-(-tiles // chunks))
+    per_chunk = power_of_two(-(-tiles // chunks))
     return Plan(batch, channels, voxels, last, rows, columns, per_chunk, -(-tiles // per_chunk))
-
-
-def _power_of_two(least: int) -> int:
-    return 1 << (least - 1).bit_length()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +191,10 @@ def _sums(
 def _merging(plan: Plan, groups: int) -> dict[str, int]:
     """Sizes of the kernels that put chunks together, one program for each sample's group of channels."""
     width = plan.channels // groups
-    columns = _power_of_two(width)
-    rows = max(1, min(1024 // columns, _power_of_two(plan.chunks)))
+    columns = power_of_two(width)
+    rows = max(1, min(1024 // columns, power_of_two(plan.chunks)))
     return {
-        "TURNS": _power_of_two(-(-plan.chunks // rows)),
+        "TURNS": power_of_two(-(-plan.chunks // rows)),
         "C": plan.channels,
         "WIDTH": width,
         "COLUMNS": columns,

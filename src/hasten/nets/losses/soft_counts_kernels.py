@@ -1,0 +1,91 @@
+# mypy: disallow-untyped-defs = False, disallow-incomplete-defs = False
+"""The Triton kernels of `soft_counts_triton`, which says what they are for.
+
+Scores (B, C, voxels) are read in tiles of ROWS voxels and COLUMNS classes, the power of two that holds all C, of one
+sample. LAST: channels-last; else the voxels of a class lie next to each other.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _offsets(sample, row, voxels, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    if LAST:
+        return (sample.to(tl.int64) * voxels + row) * C + (rows * C + columns)
+    return sample.to(tl.int64) * C * voxels + row + rows + columns.to(tl.int64) * voxels
+
+
+@triton.jit
+def _shares(scores, label, offsets, sample, row, voxels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The soft-max, its logarithm, and where the target is 1; a voxel that is not there has neither share nor target.
+
+    A label that is no class makes everything NaN.
+    """
+    rows, columns = row + tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    there = rows < voxels
+    index = tl.load(label + sample.to(tl.int64) * voxels + rows, there, other=0).to(tl.int32)
+    score = tl.load(scores + offsets, there & (columns < C), other=0.0).to(tl.float32)
+    score = tl.where((index < 0) | (index >= C), float("nan"), score)
+    score = tl.where(columns < C, score, float("-inf"))
+    score -= tl.max(score, 1)[:, None]
+    share = tl.exp(score)
+    total = tl.sum(share, 1)[:, None]
+    return tl.where(there, share / total, 0.0), score - tl.log(total), there & (index == columns)
+
+
+@triton.jit
+def counts_kernel(
+    scores, label, partial, voxels, chunks, batch,
+    SURPRISED: tl.constexpr, TILES: tl.constexpr, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """partial (3 or 4, B, chunks, C): hit, predicted, labelled and the surprise of each chunk of TILES tiles."""
+    sample, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
+    hit = tl.zeros((ROWS, COLUMNS), tl.float32)
+    predicted = tl.zeros((ROWS, COLUMNS), tl.float32)
+    labelled = tl.zeros((ROWS, COLUMNS), tl.float32)
+    surprise = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for tile in range(TILES):
+        row = (chunk.to(tl.int64) * TILES + tile) * ROWS
+        offsets = _offsets(sample, row, voxels, C, LAST, ROWS, COLUMNS)
+        share, logarithm, target = _shares(scores, label, offsets, sample, row, voxels, C, ROWS, COLUMNS)
+        hit += tl.where(target, share, 0.0)
+        predicted += share
+        labelled += target.to(tl.float32)
+        if SURPRISED:
+            surprise -= tl.where(target, logarithm, 0.0)
+    columns = tl.arange(0, COLUMNS)
+    into, layer = partial + (sample * chunks + chunk) * C + columns, batch * chunks * C
+    tl.store(into, tl.sum(hit, 0), columns < C)
+    tl.store(into + layer, tl.sum(predicted, 0), columns < C)
+    tl.store(into + 2 * layer, tl.sum(labelled, 0), columns < C)
+    if SURPRISED:
+        tl.store(into + 3 * layer, tl.sum(surprise, 0), columns < C)
+
+
+@triton.jit
+def scores_gradient_kernel(
+    scores, label, found, to_hit, to_predicted, to_surprise, voxels, tiles,
+    C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The scores' gradient, from the last tile to the first. to_hit, ...: (B, C), the gradients of the counts."""
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    sample, row = program // tiles, (program % tiles).to(tl.int64) * ROWS
+    offsets = _offsets(sample, row, voxels, C, LAST, ROWS, COLUMNS)
+    share, _, target = _shares(scores, label, offsets, sample, row, voxels, C, ROWS, COLUMNS)
+    columns = tl.arange(0, COLUMNS)[None, :]
+    at = sample * C + columns
+    along = tl.load(to_predicted + at, columns < C, other=0.0)
+    along += tl.where(target, tl.load(to_hit + at, columns < C, other=0.0), 0.0)
+    common = tl.sum(share * along, 1)[:, None]
+    if to_surprise is not None:
+        own = tl.where(target, tl.load(to_surprise + at, columns < C, other=0.0), 0.0)
+        result = share * (along - common + tl.sum(own, 1)[:, None]) - own
+    else:
+        result = share * (along - common)
+    mask = (row + tl.arange(0, ROWS)[:, None] < voxels) & (columns < C)
+    tl.store(found + offsets, result.to(found.dtype.element_ty), mask)

@@ -1,0 +1,181 @@
+"""Every Triton kernel compiled for three generations of cards, on a machine without one: registers, spills, bytes.
+
+The package's own functions run on meta tensors, and what they would launch is recorded and compiled, so that types,
+sizes and alignment are those of a run. Needs a CUDA build of torch with its Triton. Exits with 1 if a kernel spills.
+
+    python tools/gpu_dry/compile_kernels.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends import nvidia
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+CARDS = (80, 90, 100)
+_TYPES = {
+    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.uint8: "*u8", torch.int64: "*i64",
+    torch.int32: "*i32",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel, and what decides the machine code that is made for it."""
+
+    kernel: Any
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, Any], ...]
+    aligned: tuple[int, ...]
+    """Places of arguments that are a multiple of 16."""
+    warps: int
+
+    def built(self, card: int) -> Any:
+        source = ASTSource(
+            fn=self.kernel,
+            signature=dict(self.signature),
+            constexprs=dict(self.constants),
+            attrs={(place,): [["tt.divisibility", 16]] for place in self.aligned},
+        )
+        return triton.compile(source, target=GPUTarget("cuda", card, 32), options={"num_warps": self.warps})
+
+    def __str__(self) -> str:
+        pointers = next((kind[1:] for _, kind in self.signature if kind.startswith("*")), "")
+        known = ", ".join(f"{name}={int(value)}" for name, value in self.constants if value is not None)
+        return f"{self.kernel.__name__} {pointers} {known}"
+
+
+def launch_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
+    warps = kwargs.pop("num_warps", 4)
+    given = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
+    signature, constants, aligned = [], [], []
+    for place, name in enumerate(kernel.arg_names):
+        value = given[name]
+        kind = "constexpr"
+        if isinstance(value, Tensor):
+            kind = _TYPES[value.dtype]
+            aligned.append(place)
+        elif isinstance(value, float):
+            kind = "fp32"
+        elif value is None or kernel.params[place].is_constexpr or value == 1:
+            constants.append((name, value))
+        else:
+            kind = "i32" if value < 2**31 else "i64"
+            aligned += [place] if value % 16 == 0 else []
+        signature.append((name, kind))
+    return Launch(kernel, tuple(signature), tuple(constants), tuple(aligned), warps)
+
+
+@contextmanager
+def recorded() -> Iterator[list[Launch]]:
+    """Launches of kernels, which do nothing meanwhile."""
+    launches: list[Launch] = []
+    before = JITFunction.run
+    JITFunction.run = lambda self, *args, grid, warmup, **kwargs: launches.append(launch_of(self, args, kwargs))
+    try:
+        yield launches
+    finally:
+        JITFunction.run = before
+
+
+def norms(shape: tuple[int, ...], dtype: torch.dtype, slope: str, last: bool) -> None:
+    from hasten.nets.surgery.normact_triton import triton_norm_act
+
+    layout = torch.channels_last_3d if last else torch.contiguous_format
+    image = torch.empty(shape, dtype=dtype, device="meta").to(memory_format=layout).requires_grad_()
+    channels = torch.empty(shape[1], device="meta", requires_grad=True)
+    given: Any = {"number": 0.01, "one": channels[:1], "each": channels, "none": None}[slope]
+    affine = channels if slope != "one" else None
+    triton_norm_act(image, shape[1], affine, affine, given, 1e-5).sum().backward()
+
+
+def losses(shape: tuple[int, ...], dtype: torch.dtype, label: torch.dtype, last: bool) -> None:
+    from hasten.nets.losses.soft_counts_triton import triton_counts
+
+    layout = torch.channels_last_3d if last else torch.contiguous_format
+    scores = torch.empty(shape, dtype=dtype, device="meta").to(memory_format=layout).requires_grad_()
+    index = torch.empty(shape[0], 1, *shape[2:], dtype=label, device="meta")
+    for surprised in (True, False):
+        hit, predicted, _, surprise = triton_counts(scores, index, surprised=surprised)
+        (hit.sum() + predicted.sum() + (surprise.sum() if surprised else 0)).backward()  # type: ignore[union-attr]
+
+
+def work(quick: bool) -> Iterator[Callable[[], None]]:
+    """Calls that launch kernels: of every kind for a large image, the usual kind for others."""
+    large, small, odd = (2, 32, 128, 128, 128), (2, 320, 8, 8, 8), (2, 33, 24, 20, 18)
+    kinds = [(large, torch.bfloat16, "number")]
+    if not quick:
+        kinds += [(large, torch.float32, "number"), (small, torch.bfloat16, "number"), (odd, torch.float16, "number")]
+        kinds += [(large, torch.bfloat16, slope) for slope in ("one", "each", "none")]
+    for kind, last in product(kinds, (True, False)):
+        yield partial(norms, *kind, last)
+    few, many, most = (2, 2, 128, 128, 128), (2, 14, 128, 128, 128), (1, 128, 33, 20, 18)
+    scores = [(few, torch.bfloat16, torch.uint8), (many, torch.bfloat16, torch.uint8)]
+    if not quick:
+        scores += [(many, torch.float32, torch.int64), (most, torch.float16, torch.int64)]
+    for each, last in product(scores, (True, False)):
+        yield partial(losses, *each, last)
+
+
+def usage(ptx: str, card: int) -> tuple[int, int, str]:
+    """Registers, bytes of spills, and what ptxas said. Raises RuntimeError if it refuses."""
+    folder = Path(nvidia.__file__).parent / "bin"
+    assembler = folder / ("ptxas-blackwell" if card >= 100 and (folder / "ptxas-blackwell").exists() else "ptxas")
+    target = re.search(r"\.target (\w+)", ptx)
+    assert target is not None
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        done = subprocess.run(
+            [assembler, "-v", f"--gpu-name={target[1]}", file.name, "-o", os.devnull], capture_output=True, text=True
+        )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    registers, spills = re.search(r"Used (\d+) registers", done.stderr), re.findall(r"(\d+) bytes spill", done.stderr)
+    assert registers is not None
+    return int(registers[1]), sum(map(int, spills)), done.stderr
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one shape, bf16, one kind of activation")
+    quick = parser.parse_args().quick
+    with recorded() as launches:
+        for call in work(quick):
+            call()
+    spilled = 0
+    distinct = list(dict.fromkeys(launches))
+    print(f"{len(distinct)} kernels; registers and bytes of spills for " + ", ".join(f"sm_{card}" for card in CARDS))
+    for launch in distinct:
+        cells = []
+        for card in CARDS:
+            ptx = launch.built(card).asm["ptx"]
+            registers, spills, _ = usage(ptx, card)
+            wide = max((int(width) for width in re.findall(r"ld\.global[\w.:]*\.v(\d)", ptx)), default=1)
+            spilled += spills
+            cells.append(f"{registers:3d} regs {spills} spills v{wide}")
+        print(" | ".join(cells), "|", launch, flush=True)
+    print("no spills" if not spilled else f"{spilled} bytes of spills")
+    return 1 if spilled else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
