@@ -24,27 +24,27 @@ from tools.gpu_dry.table import Check, run_checks
 def trace_checks() -> Iterator[Check]:
     for dims in (2, 3):
         for name in preset_chains(dims, 16):
-            yield Check(
-                "presets", f"{dims}-D {name}", partial(_check, partial(preset_segment, name, dims, 16, "float16"))
-            )
+            make = partial(preset_segment, name, dims, 16, "float16")
+            yield Check("presets", f"{dims}-D {name}", partial(_check, make, "aot_eager"))
         for op in (*drawn_by_prob(dims), *fixed(dims), *crops(dims)):
             make = partial(segment, op, dims, channels_of(op))
-            yield Check("operations", f"{dims}-D {op!r}"[:90], partial(_check, make))
+            # The tests of each operation have it compiled; here is what stands around it.
+            yield Check("operations", f"{dims}-D {op!r}"[:90], partial(_check, make, "eager"))
 
 
-def _check(make: Callable[[], Segment]) -> None:
+def _check(make: Callable[[], Segment], backend: str) -> None:
     own = make()
     sample = torch.arange(own.batch_size)
     draws = own.drawn(sample)
-    _same(_traced(own.drawn, sample), draws)
+    _same(_traced(backend, own.drawn, sample), draws)
     arguments = (own.stages, own.stored(), draws, own.store.spatial_dims, {})
-    _same(_traced(render, *arguments), render(*arguments))
+    _same(_traced(backend, render, *arguments), render(*arguments))
 
 
-def _traced(function: Callable[..., Any], *arguments: Any) -> Any:
+def _traced(backend: str, function: Callable[..., Any], *arguments: Any) -> Any:
     torch._dynamo.reset()
     with torch.no_grad():
-        return torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=False)(*arguments)
+        return torch.compile(function, backend=backend, fullgraph=True, dynamic=False)(*arguments)
 
 
 def _same(found: Any, wanted: Any) -> None:

@@ -27,6 +27,16 @@ from hasten.sample.share import WHOLE, Share, share_mistake
 
 log = logging.getLogger(__name__)
 
+GPU_OPTIONS: dict[str, Any] = {
+    # The indices are clamped by construction, so inductor's bounds check on each would be work for nothing.
+    "assert_indirect_indexing": False,
+    # What is stored between kernels follows from what is read again, and not from how long an expression is: half of
+    # the bytes of nnU-Net's chain (tools/gpu_dry/inductor.py).
+    "realize_opcount_threshold": 1000,
+    "realize_reads_threshold": 3,
+}
+"""Of inductor, for rendering on a GPU."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cases:
@@ -165,10 +175,8 @@ def _compiled_on_gpu(segment: Segment) -> Segment:
     store = segment.store if segment.on_device is None else segment.on_device.store
     for tensor in (*store.values.values(), store.shape, store.offset):
         torch._dynamo.maybe_mark_dynamic(tensor, 0)
-    # The indices are clamped by construction, so inductor's bounds check on each would be work for nothing.
-    options: dict[str, Any] = {"assert_indirect_indexing": False}
     renderer, follower = (
-        torch.compile(each, fullgraph=True, dynamic=False, options=options) for each in (render, follow)
+        torch.compile(each, fullgraph=True, dynamic=False, options=GPU_OPTIONS) for each in (render, follow)
     )
     compiled = replace(segment, renderer=renderer, follower=follower)
     try:

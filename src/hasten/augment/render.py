@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hasten.augment.chain import Batch, BatchOp, Fixed, Placed, Stage, Warp
 from hasten.augment.draw import Bent, Draws
+from hasten.augment.maps import Map
 from hasten.augment.op import spread
 from hasten.augment.read import Cases, as_cases, coordinates_of, read
 
@@ -68,13 +69,37 @@ def _warped(
         displaced = None
         if reading.bends is not None:
             displaced = reading.bends.displacement(bent.numbers[key], warp.out, spatial_dims)
-        coordinates = coordinates_of(bent.maps[key], warp.size, warp.out, displaced)
+        places = (cases[key], case, start, bent.maps[key], displaced)
+        if cases[key].channels > 1 and torch.compiler.is_compiling():
+            places = _by_channel(*places)
+        own, rows, first, moved, displaced = places
         value = read(
-            cases[key], case, start, coordinates, mode=reading.mode, padding_mode=reading.padding_mode,
-            spatial_dims=spatial_dims,
+            own, rows, first, coordinates_of(moved, warp.size, warp.out, displaced), mode=reading.mode,
+            padding_mode=reading.padding_mode, spatial_dims=spatial_dims,
         )  # fmt: skip
+        value = value.view(len(case), -1, *warp.out)
         found[key] = value if reading.is_label else value.to(torch.float32)
     return found
+
+
+def _by_channel(
+    cases: Cases, case: Tensor, start: Tensor, found: Map, displaced: Tensor | None
+) -> tuple[Cases, Tensor, Tensor, Map, Tensor | None]:
+    """Each channel of a sample as a sample: one expression of one shape, which a compiler makes one kernel of.
+
+    Channels beside each other are a stack of sums there, and each neighbour of each channel is stored before it is
+    added. Not without a compiler: it would compute every place again for each channel.
+    """
+
+    def every(value: Tensor) -> Tensor:
+        return value.repeat_interleave(cases.channels, 0)
+
+    channel = torch.arange(cases.channels, device=case.device)
+    shape = cases.shape[case]
+    offset = cases.offset[case][:, None] * cases.channels + channel * shape.prod(1)[:, None]
+    own = Cases(cases.values, every(shape), offset.flatten(), 1)
+    rows = torch.arange(len(own.offset), device=case.device)
+    return own, rows, every(start), Map(*map(every, found)), None if displaced is None else every(displaced)
 
 
 def _flat(batch: Batch, spatial_dims: int) -> Batch:

@@ -1,0 +1,54 @@
+"""Rendering as a compiler sees it: one graph, and the batch that it makes without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from hasten.augment.chain import Chain
+from hasten.augment.crop import SpatialCrop
+from hasten.augment.elastic import Elastic
+from hasten.augment.presets import brats_chain, default_chain, nnunet_chain, pathology_chain
+from hasten.augment.render import render
+from hasten.config.schema import SampleConfig, Triple
+from tests.augment.stores import bind_store, random_store
+
+
+def chains(dims: int) -> dict[str, tuple[Chain, int]]:
+    """Chains that read an image between its voxels, or at them, and how many channels it has."""
+    patch: Triple = (1 if dims == 2 else 8, 8, 8)
+    crop = SpatialCrop(size=patch, pad=True)
+    bent = Chain(crop=crop, ops=(Elastic(prob=1, magnitude_range=(2, 3)),), keys=("image", "label"))
+    return {
+        "default": (default_chain(SampleConfig(patch=patch), patch=patch, spatial_dims=dims), 2),
+        "nnunet": (nnunet_chain(patch, spatial_dims=dims, num_channels=3), 3),
+        "brats": (brats_chain(patch, crop=crop, spatial_dims=dims), 4),
+        "pathology": (pathology_chain(crop=crop, label=True), 3),
+        "elastic": (bent, 2),
+    }
+
+
+@pytest.fixture(autouse=True)
+def untraced() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("name", chains(3))
+def test_a_traced_batch_of_several_channels_is_the_batch(name: str, dims: int) -> None:
+    chain, channels = chains(dims)[name]
+    shapes = [(1 if dims == 2 else side, 12, side) for side in (9, 6, 11)]
+    segment = bind_store(chain, random_store(shapes, num_channels=channels, dtype="float16"), batch_size=6)
+    draws = next(segment.draws(0, 1))
+    traced = torch.compile(render, backend="eager", fullgraph=True, dynamic=False)
+    arguments = (segment.stages, segment.stored(), draws, segment.store.spatial_dims, {})
+    found, wanted = traced(*arguments), render(*arguments)
+    assert wanted["image"].shape[:2] == (6, channels)
+    for key, value in wanted.items():
+        assert found[key].dtype == value.dtype
+        assert found[key].stride() == value.stride()
+        assert torch.equal(found[key], value)
