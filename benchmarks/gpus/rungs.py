@@ -134,7 +134,7 @@ def _own(rung: Rung, network: nn.Module, device: torch.device, *, backend: str =
     return TrainStep(
         network=cast(nn.Module, called), loss=build_loss(LossConfig()), update=update, precision=rung.precision,
         channels_last=rung.channels_last, device=device,
-        autotune=rung.autotuned,
+        autotune=rung.autotuned, fused_kernels=rung.fused,
     )  # fmt: skip
 
 

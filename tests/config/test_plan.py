@@ -107,7 +107,7 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
         *("sample.compile", "augment.digest", "train.precision"),
         *(
             "train.channels_last",
-            "train.fused_norms",
+            "train.fused_kernels",
             "train.compile",
             "train.capture",
             "train.target",

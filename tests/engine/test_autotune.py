@@ -195,17 +195,17 @@ def test_a_gpu_with_fast_bf16_chooses_format_and_norms_by_graphs(tmp_path: Path,
     _, probe, allowed, _ = asked[0]
     assert probe.replay
     assert [str(variant) for variant in allowed] == [
-        "fp32", "bf16", "bf16 fused norms", "bf16 channels-last", "bf16 channels-last fused norms",
+        "fp32", "bf16", "bf16 fused", "bf16 channels-last", "bf16 channels-last fused",
     ]  # fmt: skip
-    assert found.config.train.fused_norms
-    assert engaged["fused norms"].on
+    assert found.config.train.fused_kernels
+    assert engaged["fused kernels"].on
 
 
 def test_what_is_never_captured_is_not_timed_as_a_graph(tmp_path: Path, asked: list[tuple[Any, ...]]) -> None:
-    settle_variant(planned(tmp_path, device="cuda", capture=False, fused_norms=False), nn.Identity())
+    settle_variant(planned(tmp_path, device="cuda", capture=False, fused_kernels=False), nn.Identity())
     _, probe, allowed, _ = asked[0]
     assert not probe.replay
-    assert not any(variant.fused_norms for variant in allowed)
+    assert not any(variant.fused_kernels for variant in allowed)
 
 
 def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ RUN_RULES: Rules = {
     "train.precision": Rule("training", auto=True),
     "train.fp32_layers": _TRAINING,
     "train.channels_last": Rule("machine", auto=True),
-    "train.fused_norms": Rule("machine", auto=True),
+    "train.fused_kernels": Rule("machine", auto=True),
     "train.compile": Rule("machine", auto=True),
     "train.compile_blocks": _MACHINE,
     "train.capture": Rule("machine", auto=True),

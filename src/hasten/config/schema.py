@@ -226,8 +226,9 @@ class TrainConfig:
     """Patterns of layer names (such as model.0.*) that are kept out of autocast."""
     channels_last: bool | None = None
     """Memory format of weights and activations; None takes the fastest measured here."""
-    fused_norms: bool | None = None
-    """On a GPU, norm and activation as one kernel of Hasten's, in Triton; None takes the faster measured here."""
+    fused_kernels: bool | None = None
+    """On a GPU, Hasten's own kernels: norm with activation in one and, in channels-last, concatenations as rows and
+    first convolutions on matrix units; None takes the faster measured here."""
     compile: bool | None = None
     """torch.compile the network; None compiles when the run is long enough for it to pay."""
     compile_blocks: bool = False

@@ -87,7 +87,7 @@ def settle_variant_on_all(
     if world.size > 1:
         engaged["strategy"] = Engaged(True, f"{strategy.name} on {world.size} processes")
     planned = with_train(planned, **asdict(variant))
-    fused_norms(network, variant.fused_norms)
+    fused_norms(network, variant.fused_kernels)
     steps = by_first(world, lambda: fitting_steps(planned, clock, seconds), group=group)
     return with_train(planned, steps=steps), seconds
 
@@ -119,7 +119,7 @@ def settle_variant(
         "channels-last": Engaged(variant.channels_last, why if train.channels_last is None else _GIVEN),
     }
     if planned.device.type == "cuda":
-        engaged["fused norms"] = Engaged(variant.fused_norms, why if train.fused_norms is None else _GIVEN)
+        engaged["fused kernels"] = Engaged(variant.fused_kernels, why if train.fused_kernels is None else _GIVEN)
     settled = with_train(planned, **asdict(variant))
     return settled, engaged, seconds
 
@@ -134,7 +134,7 @@ def _variants(planned: Planned, network: nn.Module) -> list[Variant]:
     """
     train, device = planned.config.train, planned.device
     formats = [train.channels_last] if train.channels_last is not None else [False, True]
-    fused = [train.fused_norms] if train.fused_norms is not None else [False, True]
+    fused = [train.fused_kernels] if train.fused_kernels is not None else [False, True]
     if device.type != "cuda" or not fused_norms(network, False):
         fused = [False]
     given: list[Precision] = ["fp32", "bf16"] if device.type == "cpu" else ["fp32", "tf32", "bf16"]
@@ -148,7 +148,7 @@ def _variants(planned: Planned, network: nn.Module) -> list[Variant]:
 
 def _combined(precisions: list[Precision], formats: list[bool], fused: list[bool]) -> list[Variant]:
     return [
-        Variant(precision=precision, channels_last=last, fused_norms=on)
+        Variant(precision=precision, channels_last=last, fused_kernels=on)
         for precision in precisions for last in formats for on in fused
     ]  # fmt: skip
 

@@ -130,6 +130,8 @@ def compose_run(
             engaged["cuDNN autotuning"] = settle_autotuning(step, seconds)
         planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds, strategy.world)
         step.network = strategy.wrap(compiled)
+        # The compiler has forms of its own.
+        step.fused_kernels = bool(train.fused_kernels) and not engaged["compiled network"].on
     engaged["fused optimizer"] = Engaged(True, fusion_of(train.optimizer))
     engaged |= homes_of(arena, parts)
     # Of the finished step with its batch; whether the graph is kept is known some steps into the run.

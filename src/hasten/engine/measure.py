@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -26,6 +26,7 @@ from hasten.nets.blocks import compile_blocks
 from hasten.nets.build import Loss
 from hasten.nets.random_state import random_state_kept
 from hasten.nets.surgery.fuse import fused_norms
+from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.observe.compare import Comparison, compare
 from hasten.observe.env import cpu_model
 from hasten.observe.rundir import write_json
@@ -64,11 +65,11 @@ class Engaged:
 class Variant:
     precision: Precision
     channels_last: bool
-    fused_norms: bool = False
-    """On a GPU, norm and activation as one kernel of Hasten's."""
+    fused_kernels: bool = False
+    """On a GPU, Hasten's own kernels (train.fused_kernels)."""
 
     def __str__(self) -> str:
-        parts = (self.precision, "channels-last" * self.channels_last, "fused norms" * self.fused_norms)
+        parts = (self.precision, "channels-last" * self.channels_last, "fused" * self.fused_kernels)
         return " ".join(part for part in parts if part)
 
 
@@ -76,7 +77,9 @@ def variant_of(train: TrainConfig) -> Variant:
     """Of a run where both are settled: set, or measured."""
     assert train.precision is not None
     assert train.channels_last is not None
-    return Variant(precision=train.precision, channels_last=train.channels_last, fused_norms=bool(train.fused_norms))
+    return Variant(
+        precision=train.precision, channels_last=train.channels_last, fused_kernels=bool(train.fused_kernels)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Tr
 
     def call() -> Trace:
         with tensor_cores(probe.device, variant.precision):
-            with autocast(probe.device, variant.precision):
+            with autocast(probe.device, variant.precision), gpu_forms(variant.fused_kernels and variant.channels_last):
                 output = network(shaped(image, probe.spatial_dims, layout))
             value = probe.loss(output, label)
             value.backward()
@@ -281,7 +284,9 @@ def faster_compiled(
     with random_state_kept(probe.device):
         try:
             compiled = _compiled(_copy(network, probe, variant), blocks=blocks)
-            calls = {"eager": _pass(twin, probe, variant), "compiled": _pass(compiled, probe, variant)}
+            # The compiler fuses what the kernels of our own would.
+            plain = replace(variant, fused_kernels=False)
+            calls = {"eager": _pass(twin, probe, variant), "compiled": _pass(compiled, probe, plain)}
             if probe.replay:
                 calls = _replayed(calls, probe.device)
             traces = {name: call() for name, call in calls.items()}
@@ -319,7 +324,7 @@ def _copy(network: nn.Module, probe: Probe, variant: Variant) -> nn.Module:
     """
     layout = memory_format(probe.spatial_dims, variant.channels_last)
     twin = copy.deepcopy(network).to(memory_format=layout).train()  # type: ignore[call-overload]
-    fused_norms(twin, variant.fused_norms)
+    fused_norms(twin, variant.fused_kernels)
     for module in twin.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.eval()

@@ -13,6 +13,7 @@ from hasten.distribute.strategy import Strategy, alone
 from hasten.engine.precision import autocast, autotuned, tensor_cores
 from hasten.engine.update import Update
 from hasten.nets.build import Loss
+from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.observe.ranges import FORWARD, Range
 
 
@@ -42,6 +43,8 @@ class TrainStep:
     device: torch.device
     accumulate: int = 1
     """Pieces that a batch is cut into along its samples. A loss that looks at a whole batch sees a piece at a time."""
+    fused_kernels: bool = False
+    """On a GPU in channels-last, run the forward pass in `gpu_forms`; norms are switched by `fused_norms`."""
     autotune: bool = False
     """On a GPU, let cuDNN time its algorithms for each new shape; otherwise it chooses by its heuristics."""
     strategy: Strategy = field(default_factory=alone)
@@ -63,7 +66,7 @@ class TrainStep:
     @Range(FORWARD)
     def forward(self, image: Tensor, label: Tensor) -> Tensor:
         """() float32 loss of a piece, with its graph. image, label: as `__call__` takes them."""
-        with self.autocast():
+        with self.autocast(), gpu_forms(self.fused_kernels and self.channels_last):
             output = self.network(self.shaped(image))
         return self.loss(output, label)
 
