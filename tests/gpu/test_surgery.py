@@ -10,6 +10,7 @@ from torch import nn
 
 from hasten.nets.surgery import fused_norms
 from hasten.nets.surgery.fallback import keep_fp32
+from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.operate import operate
 from tests.nets.examples import NETWORKS, image_of, laid_out, network_of
 
@@ -43,6 +44,24 @@ def test_outputs_and_gradients_are_those_before(name: str, fused: bool, last: bo
     largest = max(value.abs().max() for value in theirs.values())
     for key, value in mine.items():
         assert (value - theirs[key]).abs().max() < 2e-3 * largest, key
+
+
+@pytest.mark.parametrize("name", ["unet", "dynunet", "segresnet"])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_the_forms_of_a_gpu_give_the_same_outputs_and_gradients(name: str, dims: int) -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    plain, image = laid_out(network_of(name, dims).cuda(), image_of(name, dims).cuda(), last=True)
+    other = copy.deepcopy(plain)
+    wanted = plain(image)
+    wanted.square().mean().backward()
+    with gpu_forms():
+        found = other(image)
+    found.square().mean().backward()
+    assert close(found, wanted, 1e-4)
+    for one, two in zip(plain.parameters(), other.parameters(), strict=True):
+        if one.grad is not None:
+            assert two.grad is not None
+            assert close(two.grad, one.grad, 1e-3)
 
 
 @pytest.mark.parametrize("fused", [False, True])

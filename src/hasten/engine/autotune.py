@@ -104,7 +104,7 @@ def settle_variant(
     """
     train = planned.config.train
     kept = keep_layers(planned, network)
-    allowed = _variants(planned, network)
+    allowed = _variants(planned)
     variant, why, seconds = allowed[0], "", 0.0
     if len(allowed) > 1 or train.compile is None:
         probe = probe_of(planned)
@@ -127,7 +127,7 @@ def settle_variant(
 _PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "autocast fp16", "tf32": "TF32"}
 
 
-def _variants(planned: Planned, network: nn.Module) -> list[Variant]:
+def _variants(planned: Planned) -> list[Variant]:
     """What may be chosen; the first one is what the others are compared with.
 
     On a GPU with fast bf16, float32 is there to tell whether the others compute the same: TF32 is never faster there.
@@ -135,7 +135,7 @@ def _variants(planned: Planned, network: nn.Module) -> list[Variant]:
     train, device = planned.config.train, planned.device
     formats = [train.channels_last] if train.channels_last is not None else [False, True]
     fused = [train.fused_kernels] if train.fused_kernels is not None else [False, True]
-    if device.type != "cuda" or not fused_norms(network, False):
+    if device.type != "cuda":
         fused = [False]
     given: list[Precision] = ["fp32", "bf16"] if device.type == "cpu" else ["fp32", "tf32", "bf16"]
     if train.precision is not None:
