@@ -234,6 +234,7 @@ def settle_batch_size(planned: Planned, network: nn.Module, engaged: dict[str, E
             num_classes=len(planned.case_set.labels),
             device=planned.device,
             layout=memory_format(dims, variant.channels_last),
+            captured=planned.device.type == "cuda" and config.train.capture is not False,
         )
     engaged["largest batch"] = Engaged(True, f"{found.batch_size} patches instead of {batch_size}: {found.why}")
     sample = replace(config.sample, batch_size=found.batch_size, fit_batch=False)
