@@ -181,3 +181,26 @@ def test_another_callable_for_one_request() -> None:
 def test_wrong_arguments_are_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         AsyncValidation(lambda one: None, lambda validated: None, like=network(), **settings)
+
+
+def test_all_validations_run_in_one_thread() -> None:
+    """cuDNN's plans and handles belong to a thread, and would be made anew in each."""
+    got: list[Any] = []
+    net = network()
+    with AsyncValidation(lambda one: threading.get_ident(), got.append, like=net, when_busy="wait") as validation:
+        for step in range(3):
+            validation.request(net, step)
+    assert len({validated.result for validated in got}) == 1
+    assert got[0].result != threading.get_ident()
+
+
+def test_waiting_leaves_the_result_for_later() -> None:
+    got: list[Any] = []
+    net = network()
+    validation = AsyncValidation(lambda one: "result", got.append, like=net)
+    validation.wait()
+    validation.request(net, 1)
+    validation.wait()
+    assert got == []
+    validation.poll()
+    assert [validated.result for validated in got] == ["result"]

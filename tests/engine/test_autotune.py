@@ -274,3 +274,26 @@ def test_cudnn_times_its_algorithms_in_long_runs_only(predicted: float, on: bool
     engaged = settle_autotuning(cast(Any, step), predicted)
     assert (step.autotune, engaged.on) == (on, on)
     assert ("was not measured" in engaged.why) == (predicted == 0)
+
+
+@pytest.mark.parametrize(("device", "least"), [("cpu", 1200), ("cuda", 200)])
+def test_compiling_the_network_is_tried_earlier_on_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, least: int
+) -> None:
+    monkeypatch.setattr(autotune, "faster_compiled", lambda network, *_, **__: (network, Engaged(False, "tried")))
+    run = planned(tmp_path, device=device, precision="bf16", channels_last=True)
+    assert settle_network(run, nn.Identity(), least - 1.0)[2].why != "tried"
+    assert settle_network(run, nn.Identity(), least + 1.0)[2].why == "tried"
+
+
+@pytest.mark.parametrize(("wanted", "steps", "tried"), [(None, 199, False), (None, 200, True), (True, 10, True)])
+def test_short_runs_capture_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool | None, steps: int, tried: bool
+) -> None:
+    monkeypatch.setattr(autotune, "why_not", lambda step, program: None)
+    monkeypatch.setattr(autotune, "CapturedStep", lambda **given: given)
+    run, engaged = planned(tmp_path, capture=wanted, steps=steps), dict[str, Engaged]()
+    program = cast(Any, SimpleNamespace(segment="segment"))
+    _, captured = autotune.settle_capture(run, cast(Any, "step"), program, engaged)
+    assert (captured is not None) is tried
+    assert tried or "runs of 200 or more" in engaged["CUDA graph"].why

@@ -223,3 +223,21 @@ def test_the_rate_grows_with_the_batch() -> None:
     assert found.batch_size == 6
     assert found.learning_rate == pytest.approx(0.03)
     assert "learning rate 0.01 at a batch of 2 is 0.03" in found.why
+
+
+def test_a_step_that_may_be_captured_leaves_room_for_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: dict[bool, int] = {}
+    net = nn.Conv3d(1, 2, 1)
+
+    def host(*_: Any, reserve: int, **__: Any) -> Any:
+        held[captured] = reserve
+        return module.Found(batch_size=1, tried=(), why="")
+
+    monkeypatch.setattr(module, "host_batch_size", host)
+    for captured in (False, True):
+        find_batch_size_for(
+            net, lambda output, label: output.sum(), (1, 4, 4, 4), num_classes=2, device=CPU, captured=captured
+        )
+    size = sum(value.nbytes for value in net.parameters())
+    # Weights, moments and average, as they were before the step and after it.
+    assert held == {False: 3 * size, True: 11 * size}

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from hasten.engine import infer
 from hasten.engine.infer import Inference, infer_labels, sliding_window
 
 CPU = torch.device("cpu")
@@ -329,3 +330,16 @@ def test_of_several_outputs_the_first_counts(whole_up_to: int) -> None:
     (volume,) = volumes_of((6, 9, 8))
     ((_, found),) = infer_labels(Heads(), [volume], make(whole_up_to=whole_up_to))
     assert torch.equal(found, (volume[0] > 0.5).to(torch.uint8))
+
+
+@pytest.mark.parametrize(("precision", "switch"), [("fp32", "ieee"), ("tf32", "tf32")])
+def test_a_gpu_multiplies_as_the_precision_says(precision: str, switch: str) -> None:
+    class Net(nn.Module):
+        def forward(self, image: Tensor) -> Tensor:
+            seen.append(torch.backends.cudnn.conv.fp32_precision)  # type: ignore[attr-defined]
+            return image
+
+    seen: list[str] = []
+    how = make(precision=precision, device=torch.device("cuda"))
+    infer._forward(Net(), torch.zeros(1, 2, 4, 4, 4), how)
+    assert seen == [switch]

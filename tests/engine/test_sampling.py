@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -188,3 +189,14 @@ def test_several_processes_on_a_cpu_do_not_measure_for_themselves(tmp_path: Path
     assert programs.made == [False]
     assert not program.compiled
     assert "several processes" in engaged["compiled batch program"].why
+
+
+@pytest.mark.parametrize(("device", "cost"), [("cpu", 40), ("cuda", 10)])
+def test_compiling_the_batch_program_costs_less_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, device: str, cost: int
+) -> None:
+    monkeypatch.setattr(sampling, "_seconds", lambda call, device: 0.1)
+    pays = partial(sampling._compile_pays, cast(Any, lambda number: None), device=torch.device(device), known=False)
+    share = sampling._SAVED.get(device, 0.8)
+    assert not pays(steps=int(0.9 * cost / (0.1 * share)))[0]
+    assert pays(steps=int(1.1 * cost / (0.1 * share)))[0]

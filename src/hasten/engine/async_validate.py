@@ -6,6 +6,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -72,6 +73,8 @@ class AsyncValidation(Generic[R]):
         """Requests that came while a validation ran."""
         self._running: _Run[R] | None = None
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        # One thread for all validations: cuDNN's plans and handles belong to a thread. It begins with the first one.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="validation")
 
     @property
     def busy(self) -> bool:
@@ -105,27 +108,26 @@ class AsyncValidation(Generic[R]):
 
     def poll(self) -> None:
         """Deliver the result if there is one; never waits. Raises what the validation raised."""
-        if self._running is not None and self._running.over():
+        if self._running is not None and self._running.future.done():
             self._hand_over()
 
     def finish(self) -> None:
         """Wait for the validation that runs, if one does, and deliver its result. Raises what it raised."""
         if self._running is not None:
             begin = time.perf_counter()
-            self._running.thread.join()
+            wait([self._running.future])
             self.blocked_seconds += time.perf_counter() - begin
             self._hand_over()
 
     def wait(self) -> None:
         """Until no validation runs. Its result, or what it raised, stays for a later `poll`."""
         if self._running is not None:
-            self._running.thread.join()
+            wait([self._running.future])
 
     def close(self) -> None:
         """Wait for the validation that runs, if one does, and throw its result or error away."""
-        if self._running is not None:
-            self._running.thread.join()
-            self._running = None
+        self.wait()
+        self._running = None
 
     def __enter__(self) -> AsyncValidation[R]:
         return self
@@ -133,10 +135,13 @@ class AsyncValidation(Generic[R]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.finish()
-        else:
-            self.close()
+        try:
+            if kind is None:
+                self.finish()
+            else:
+                self.close()
+        finally:
+            self._executor.shutdown()
 
     def _take(self, network: nn.Module) -> None:
         mine = [weight.detach() for weight in self.network.parameters()]
@@ -147,46 +152,39 @@ class AsyncValidation(Generic[R]):
     def _hand_over(self) -> None:
         run, self._running = self._running, None
         assert run is not None
-        if run.error is not None:
-            run.error.add_note(f"while the weights of step {run.step} were validated")
-            raise run.error
+        error = run.future.exception()
+        if error is not None:
+            error.add_note(f"while the weights of step {run.step} were validated")
+            raise error
         self.seconds += run.seconds
-        self.deliver(Validated(step=run.step, result=run.result[0], seconds=run.seconds, network=self.network))
+        self.deliver(Validated(step=run.step, result=run.future.result(), seconds=run.seconds, network=self.network))
 
 
 class _Run(Generic[R]):
-    """One validation in its thread, which is not a daemon: an interpreter that ends waits for it."""
+    """One validation, in the owner's thread."""
 
     def __init__(self, owner: AsyncValidation[R], step: int, validate: Callable[[nn.Module], R]) -> None:
         self.owner, self.step, self.validate = owner, step, validate
-        self.result: list[R] = []
-        self.error: BaseException | None = None
         self.seconds = 0.0
         if owner._stream is not None:
             owner._stream.wait_stream(torch.cuda.current_stream(owner.device))
         self._started = threading.Event()
-        self.thread = threading.Thread(target=self._work, name="validation")
-        self.thread.start()
+        self.future = owner._executor.submit(self._work)
         if owner.threads is not None:
             # torch gives later threads the number that was set last, wherever that was: set the training's again.
             self._started.wait()
             torch.set_num_threads(torch.get_num_threads())
 
-    def over(self) -> bool:
-        return not self.thread.is_alive()
-
-    def _work(self) -> None:
+    def _work(self) -> R:
         begin = time.perf_counter()
         try:
             if self.owner.threads is not None:
                 torch.set_num_threads(self.owner.threads)
             self._started.set()
-            self.result.append(self._validated())
-        except BaseException as error:
-            self.error = error
+            return self._validated()
         finally:
             self._started.set()
-        self.seconds = time.perf_counter() - begin
+            self.seconds = time.perf_counter() - begin
 
     def _validated(self) -> R:
         owner = self.owner

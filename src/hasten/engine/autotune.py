@@ -48,7 +48,7 @@ _FAST_BF16 = (8, 0)
 """Compute capability from which on bf16 has matrix units."""
 _AUTOTUNE_SECONDS = 600.0
 """Seconds of training from which on cuDNN times its algorithms. On an H100 with bf16 that gained less than 2 %."""
-_NETWORK_COMPILE_SECONDS = 1200.0
+_NETWORK_COMPILE_SECONDS = {"cpu": 1200.0, "cuda": 200.0}
 """Seconds of eager training below which compiling the network is not even tried: trying costs about a minute."""
 _LEAST_CAPTURED_STEPS = 200
 """Steps of a run below which none is captured: comparing the graph with the step takes a dozen of them."""
@@ -234,6 +234,7 @@ def settle_batch_size(planned: Planned, network: nn.Module, engaged: dict[str, E
             num_classes=len(planned.case_set.labels),
             device=planned.device,
             layout=memory_format(dims, variant.channels_last),
+            captured=planned.device.type == "cuda" and config.train.capture is not False,
         )
     engaged["largest batch"] = Engaged(True, f"{found.batch_size} patches instead of {batch_size}: {found.why}")
     sample = replace(config.sample, batch_size=found.batch_size, fit_batch=False)
@@ -254,8 +255,8 @@ def settle_network(
     if wanted is None and world is not None and world.size > 1:
         # Each would measure for itself, and one might find otherwise than the rest.
         engaged = Engaged(False, "not tried where several processes share the step; set train.compile")
-    elif wanted is None and predicted < _NETWORK_COMPILE_SECONDS:
-        limit = f"{_NETWORK_COMPILE_SECONDS / 60:.0f} min"
+    elif wanted is None and predicted < (least := _NETWORK_COMPILE_SECONDS[planned.device.type]):
+        limit = f"{least / 60:.0f} min"
         engaged = Engaged(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
     elif wanted is False:
         engaged = Engaged(False, _GIVEN)

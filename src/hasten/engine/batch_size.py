@@ -21,6 +21,8 @@ from hasten.optim.schedule import scaled_rate
 _HIGHEST = 2**16
 _STATE_COPIES = 3
 """Of the weights, beside a step's own memory: two moments of AdamW and the running average."""
+_CAPTURE_COPIES = 2 * (1 + _STATE_COPIES)
+"""Of the weights, while a graph is compared with a step: the state before it, and after it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,6 +171,7 @@ def find_batch_size_for(
     safety: float = 0.1,
     reserve: int | None = None,
     layout: torch.memory_format = torch.contiguous_format,
+    captured: bool = False,
 ) -> Found:
     """The largest batch that a network can be trained with on a device: tried on a GPU, predicted on a CPU.
 
@@ -176,11 +179,13 @@ def find_batch_size_for(
     with a copy of the network, under the caller's autocast. budget: bytes for the steps; None takes what is free.
     learning_rate: one that was good at `reference_batch`; the linear scaling rule makes it that of the batch found.
     safety: share of the budget that is left free. reserve: bytes of the optimizer's state and the average of the
-    weights; None takes three times those of the trained weights. layout: memory format of the images.
+    weights; None takes three times those of the trained weights. layout: memory format of the images. captured: the
+    step may become a CUDA graph, and there has to be room for comparing the two.
     """
     twin = copy.deepcopy(network).train()
     if reserve is None:
-        reserve = _STATE_COPIES * sum(value.nbytes for value in twin.parameters() if value.requires_grad)
+        copies = _STATE_COPIES + (_CAPTURE_COPIES if captured else 0)
+        reserve = copies * sum(value.nbytes for value in twin.parameters() if value.requires_grad)
     generator = torch.Generator().manual_seed(0)
 
     def step(count: int) -> None:

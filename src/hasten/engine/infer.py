@@ -18,7 +18,7 @@ from hasten.engine.blend import Mode
 from hasten.engine.canvas import Labels, Masks, Scores, score_room
 from hasten.engine.scores import Average, averaged, first_output
 from hasten.engine.shortage import out_of_memory
-from hasten.engine.step import autocast, memory_format, shaped
+from hasten.engine.step import autocast, memory_format, shaped, tensor_cores
 from hasten.engine.windows import Windows, slide
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ def _forward(network: nn.Module, image: Tensor, how: Inference) -> Tensor:
 
     def once(image: Tensor) -> Tensor:
         image = shaped(image, how.spatial_dims, memory_format(how.spatial_dims, how.channels_last))
-        with autocast(how.device, how.precision):
+        with tensor_cores(how.device, how.precision), autocast(how.device, how.precision):
             output = first_output(network(image), image.ndim)
         return output if how.spatial_dims == 3 else output[:, :, None]
 

@@ -31,16 +31,32 @@ def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
     if device.type != "cuda" or precision not in ("fp32", "tf32"):
         yield
         return
-    wanted = "tf32" if precision == "tf32" else "ieee"
-    places: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
-    before = [place.fp32_precision for place in places]
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    # torch has an older switch, too. Inductor reads both, and reading the older one raises where they differ.
+    older: list[Any] = [matmul, cudnn]
+    newer: list[Any] = [matmul, cudnn.conv, cudnn.rnn]  # type: ignore[attr-defined]
+    before = [place.fp32_precision for place in newer]
+    older_before = [_allows_tf32(matmul, before[0]), _allows_tf32(cudnn, before[1])]
     try:
-        for place in places:
-            place.fp32_precision = wanted
+        for place in older:
+            place.allow_tf32 = precision == "tf32"
+        for place in newer:
+            place.fp32_precision = "tf32" if precision == "tf32" else "ieee"
         yield
     finally:
-        for place, value in zip(places, before, strict=True):
+        for place, value in zip(older, older_before, strict=True):
+            place.allow_tf32 = value
+        for place, value in zip(newer, before, strict=True):
             place.fp32_precision = value
+
+
+def _allows_tf32(place: Any, newer: str) -> bool:
+    """The older switch, or what the newer one says where the user has set that one alone."""
+    try:
+        allowed: bool = place.allow_tf32
+    except RuntimeError:
+        return newer == "tf32"
+    return allowed
 
 
 @contextmanager

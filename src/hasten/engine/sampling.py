@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 _GIVEN = "set in the configuration"
 _COMPARE_SECONDS = 10.0
 """That comparing an eager and a compiled program may take."""
-_COMPILE_SECONDS = 40.0
-"""What compiling a batch program costs on a slow machine."""
+_COMPILE_SECONDS = {"cuda": 10.0}
+"""What compiling a batch program costs; 40 on a CPU, on a slow machine."""
 _SAVED = {"cpu": 0.5}
 """Share of an eager batch's time that a compiled one saves, about; four fifths on a GPU."""
 
@@ -180,7 +180,7 @@ def _compile_pays(eager: Segment, steps: int, device: torch.device, *, known: bo
     _, *later = [_seconds(partial(eager, 0), device) for _ in range(3)]
     seconds = min(later)
     saved = _SAVED.get(device.type, 0.8) * seconds * steps
-    cost = _COMPILE_SECONDS / 10 if known else _COMPILE_SECONDS
+    cost = _COMPILE_SECONDS.get(device.type, 40.0) / (10 if known else 1)
     kernel = "a kernel compiled by an earlier run" if known else "compiling"
     told = (
         f"an eager batch takes {1e3 * seconds:.0f} ms, so {kernel} (about {cost:.0f} s) would save about {saved:.0f} s"
