@@ -183,7 +183,7 @@ def test_a_gpu_without_fast_bf16_is_offered_tf32_too(
     tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    settle_variant(planned(tmp_path, device="cuda", channels_last=False), nn.Identity())
+    settle_variant(planned(tmp_path, device="cuda", channels_last=False, fused_kernels=False), nn.Identity())
     assert [str(variant) for variant in asked[0][2]] == ["fp32", "tf32", "bf16"]
 
 
