@@ -51,4 +51,5 @@ def test_a_traced_batch_of_several_channels_is_the_batch(name: str, dims: int) -
     for key, value in wanted.items():
         assert found[key].dtype == value.dtype
         assert found[key].stride() == value.stride()
-        assert torch.equal(found[key], value)
+        # Sums of colours are vectorised otherwise where memory lies otherwise.
+        assert torch.allclose(found[key], value, rtol=1e-5, atol=1e-6)
