@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
-from hasten.sample.random import hash32, uniform
+from hasten.sample.random import salted_key, uniform
 
 Drawn = dict[str, Tensor]
 """The numbers of B samples by name, each (B, ...) on the device of the batch."""
@@ -50,8 +49,7 @@ def op_key(key: Tensor, position: int) -> Tensor:
 
     key: (B, 2) words of the samples; position: of the operation in the chain.
     """
-    salt = (position * 0x3C6EF372 + 0x51ED270B) & _MASK
-    return torch.stack([hash32((key[:, 0] + salt) & _MASK), hash32(key[:, 1] ^ salt)], dim=1)
+    return salted_key(key, (position * 0x3C6EF372 + 0x51ED270B) & _MASK)
 
 
 def used(key: Tensor, prob: float) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from hasten.augment.chain import Batch, BatchOp, Fixed, Placed, Stage, Warp
 from hasten.augment.draw import Bent, Draws
 from hasten.augment.op import spread
-from hasten.augment.read import Cases, as_cases, coordinates_of, read
+from hasten.augment.read import Cases, as_cases, read_mapped
 
 
 def render(stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int, given: Batch) -> Batch:
@@ -68,10 +68,9 @@ def _warped(
         displaced = None
         if reading.bends is not None:
             displaced = reading.bends.displacement(bent.numbers[key], warp.out, spatial_dims)
-        coordinates = coordinates_of(bent.maps[key], warp.size, warp.out, displaced)
-        value = read(
-            cases[key], case, start, coordinates, mode=reading.mode, padding_mode=reading.padding_mode,
-            spatial_dims=spatial_dims,
+        value = read_mapped(
+            cases[key], case, start, bent.maps[key], warp.size, warp.out, displaced, mode=reading.mode,
+            padding_mode=reading.padding_mode, spatial_dims=spatial_dims,
         )  # fmt: skip
         found[key] = value if reading.is_label else value.to(torch.float32)
     return found
