@@ -28,8 +28,8 @@ CHAINS: dict[str, Chain] = {
     "nnunet": nnunet_chain(PATCH),
 }
 BUDGET = {
-    ("default", "torch"): (1144, 362), ("default", "triton"): (180, 40),
-    ("nnunet", "torch"): (1481, 628), ("nnunet", "triton"): (200, 310),
+    ("default", "torch"): (853, 362), ("default", "triton"): (115, 38),
+    ("nnunet", "torch"): (1031, 628), ("nnunet", "triton"): (144, 304),
 }  # fmt: skip
 """Kernels to draw and to render a batch: at most so many."""
 VIEWS = {
@@ -94,7 +94,7 @@ class Stands:
 
         of_random = {
             "words": words, "uniforms": uniforms, "normals": normals, "hashed": random.hash32,
-            "sample_keys": random.sample_key, "salted_keys": random.salted_key,
+            "sample_keys": random.sample_key, "salted_keys": random.salted_keys,
         }  # fmt: skip
         return {
             "random_triton": SimpleNamespace(**{name: self.one(each) for name, each in of_random.items()}),
@@ -142,7 +142,8 @@ def kernels(chain: Chain, stands: Stands | None = None) -> tuple[Counter[str], C
 @pytest.mark.parametrize("name", CHAINS)
 def test_kernels_of_a_batch_by_torch(name: str) -> None:
     draw, rendering = kernels(CHAINS[name])
-    assert (draw.total(), rendering.total()) <= BUDGET[name, "torch"], (draw, rendering)
+    assert draw.total() <= BUDGET[name, "torch"][0], draw
+    assert rendering.total() <= BUDGET[name, "torch"][1], rendering
 
 
 @pytest.mark.parametrize("name", CHAINS)

@@ -33,7 +33,10 @@ def test_words_and_numbers_of_a_key(words: list[tuple[int, int]], stream: int, c
     # Of one word both are within rounding of sine and logarithm.
     wanted = random.normal(key, stream, count)
     torch.testing.assert_close(random_triton.normals(key, salt, count), wanted, rtol=1e-4, atol=1e-5)
-    assert torch.equal(random_triton.salted_keys(key, salt), random.salted_key(key, salt))
+    for times in (1, 7):
+        assert torch.equal(
+            random_triton.salted_keys(key, salt, stream, times), random.salted_keys(key, salt, stream, times)
+        )
     assert torch.equal(random_triton.hashed(key), random.hash32(key))
 
 

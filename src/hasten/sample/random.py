@@ -49,13 +49,14 @@ def sample_key(seed: Tensor, sample: Tensor) -> Tensor:
     return torch.stack([first, second], dim=-1)
 
 
-def salted_key(key: Tensor, salt: int) -> Tensor:
-    """(B, 2) words of a key's own for each salt, a 32-bit word. key: (B, 2)."""
+def salted_keys(key: Tensor, salt: int, step: int, count: int) -> Tensor:
+    """(count, B, 2): of each key the words with the salts salt, salt + step ... as 32-bit words. key: (B, 2)."""
     if triton_runs(key):
         from hasten.sample import random_triton
 
-        return random_triton.salted_keys(key, salt)
-    return torch.stack([hash32((key[:, 0] + salt) & _MASK), hash32(key[:, 1] ^ salt)], dim=1)
+        return random_triton.salted_keys(key, salt, step, count)
+    salts = (salt + step * torch.arange(count, device=key.device)[:, None]) & _MASK
+    return torch.stack([hash32((key[:, 0] + salts) & _MASK), hash32(key[:, 1] ^ salts)], dim=2)
 
 
 def random_words(key: Tensor, stream: int, count: int) -> Tensor:

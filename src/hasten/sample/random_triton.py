@@ -71,14 +71,14 @@ def sample_key_kernel(seed, sample, out, count, BLOCK: tl.constexpr):
     tl.store(out + at * 2 + 1, second.to(tl.int64), at < count)
 
 
-@triton.jit(do_not_specialize=["salt", "count"])
-def salted_key_kernel(key, out, salt, count, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["salt", "step", "batch", "count"])
+def salted_keys_kernel(key, out, salt, step, batch, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    first = tl.load(key + at * 2, at < count, other=0).to(tl.uint32)
-    second = tl.load(key + at * 2 + 1, at < count, other=0).to(tl.uint32)
-    salt = salt.to(tl.uint32)
-    tl.store(out + at * 2, _hash(first + salt).to(tl.int64), at < count)
-    tl.store(out + at * 2 + 1, _hash(second ^ salt).to(tl.int64), at < count)
+    row, own = at % batch, salt.to(tl.uint32) + (at // batch).to(tl.uint32) * step.to(tl.uint32)
+    first = tl.load(key + row * 2, at < count, other=0).to(tl.uint32)
+    second = tl.load(key + row * 2 + 1, at < count, other=0).to(tl.uint32)
+    tl.store(out + at * 2, _hash(first + own).to(tl.int64), at < count)
+    tl.store(out + at * 2 + 1, _hash(second ^ own).to(tl.int64), at < count)
 
 
 def words(key: Tensor, salt: int, count: int) -> Tensor:
@@ -127,12 +127,14 @@ def sample_keys(seed: Tensor, sample: Tensor) -> Tensor:
     return found
 
 
-def salted_keys(key: Tensor, salt: int) -> Tensor:
-    """(B, 2) int64."""
-    found = torch.empty_like(key, memory_format=torch.contiguous_format)
+def salted_keys(key: Tensor, salt: int, step: int, count: int) -> Tensor:
+    """(count, B, 2) int64."""
+    found = torch.empty(count, *key.shape, dtype=torch.int64, device=key.device)
     if found.numel():
-        grid = (triton.cdiv(len(key), 128),)
-        salted_key_kernel[grid](key.contiguous(), found, _signed(salt), len(key), BLOCK=128, num_warps=4)
+        total = count * len(key)
+        salted_keys_kernel[(triton.cdiv(total, 128),)](
+            key.contiguous(), found, _signed(salt), _signed(step), len(key), total, BLOCK=128, num_warps=4
+        )
     return found
 
 
