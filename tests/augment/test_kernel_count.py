@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from hasten.augment import smooth
 from hasten.augment.chain import Chain
 from hasten.augment.make_program import Cases, make_segment
 from hasten.augment.presets import default_chain, nnunet_chain
@@ -97,8 +98,9 @@ class Stands:
             "sample_keys": random.sample_key, "salted_keys": random.salted_keys,
         }  # fmt: skip
         return {
-            "random_triton": SimpleNamespace(**{name: self.one(each) for name, each in of_random.items()}),
-            "read_triton": SimpleNamespace(read_by_kernel=self.one(read_by_kernel)),
+            "sample.random_triton": SimpleNamespace(**{name: self.one(each) for name, each in of_random.items()}),
+            "augment.read_triton": SimpleNamespace(read_by_kernel=self.one(read_by_kernel)),
+            "augment.smooth_triton": SimpleNamespace(along=self.one(smooth._along)),
         }
 
 
@@ -106,11 +108,12 @@ class Stands:
 def triton(monkeypatch: pytest.MonkeyPatch) -> Stands:
     stands = Stands()
     monkeypatch.setattr("hasten.sample.random.triton_runs", stands.runs)
-    monkeypatch.setattr("hasten.augment.read.triton_runs", stands.runs)
+    for module in ("read", "smooth"):
+        monkeypatch.setattr(f"hasten.augment.{module}.triton_runs", stands.runs)
     monkeypatch.setattr("hasten.sample.random._salt", lambda stream: stream)
-    for package, (name, module) in zip(("sample", "augment"), stands.modules.items(), strict=True):
-        monkeypatch.setitem(sys.modules, f"hasten.{package}.{name}", module)
-        monkeypatch.setattr(f"hasten.{package}.{name}", module, raising=False)
+    for name, module in stands.modules.items():
+        monkeypatch.setitem(sys.modules, f"hasten.{name}", module)
+        monkeypatch.setattr(f"hasten.{name}", module, raising=False)
     return stands
 
 

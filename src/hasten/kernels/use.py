@@ -23,7 +23,7 @@ def triton_runs(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
         return False
     # Triton launches on the current device.
-    return tensor.device.index == torch.cuda.current_device() and _works_on(tensor.device)
+    return _works_on(tensor.device) and tensor.device.index == torch.cuda.current_device()
 
 
 @cache
