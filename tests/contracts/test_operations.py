@@ -180,7 +180,10 @@ def test_constant_images_stay_finite(op: Any, dims: int, renderer: str) -> None:
 
 
 def test_no_operation_is_left_out() -> None:
-    names = [each.name for each in pkgutil.iter_modules(hasten.augment.__path__, "hasten.augment.")]
+    modules = pkgutil.iter_modules(hasten.augment.__path__, "hasten.augment.")
+    names = [
+        each.name for each in modules if not each.name.endswith("_triton")
+    ]  # these import Triton, and hold no class
     found = {
         one for name in names for _, one in inspect.getmembers(importlib.import_module(name), inspect.isclass)
         if one.__module__.startswith("hasten.augment.") and not getattr(one, "_is_protocol", False)

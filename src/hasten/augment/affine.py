@@ -13,7 +13,7 @@ from hasten.augment.maps import Map, columns, compose, moving, multiply, rotatio
 from hasten.augment.op import Drawn, check_prob, check_range
 from hasten.config.schema import Triple
 from hasten.sample.constant import constant
-from hasten.sample.random import uniform
+from hasten.sample.random import uniform, uniform_in
 
 Range = tuple[float, float]
 _ROTATE, _SHEAR, _TRANSLATE, _SCALE, _ZOOM = 1, 2, 3, 4, 5
@@ -247,6 +247,8 @@ def _axes(ranges: tuple[Range, ...], spatial_dims: int, rest: Range = (0.0, 0.0)
 def _between(key: Tensor, stream: int, ranges: tuple[Range, ...], count: int) -> Tensor:
     """(B, count) from the ranges in turn; 0 beyond them."""
     padded = (*ranges[:count], *[(0.0, 0.0)] * (count - len(ranges)))
+    if len(set(padded)) == 1:
+        return uniform_in(key, stream, *padded[0], count=count)
     low = constant(tuple(float(each[0]) for each in padded), key.device)
     width = constant(tuple(float(each[1] - each[0]) for each in padded), key.device)
     return low + width * uniform(key, stream, count)

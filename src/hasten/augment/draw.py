@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from hasten.augment.chain import BatchOp, Placed, Reading, Stage, Warp
 from hasten.augment.maps import Map, compose, identity, where
-from hasten.augment.op import Drawn, ValueOp, op_key, spread, used
+from hasten.augment.op import Drawn, ValueOp, chances, op_keys, spread
 from hasten.config.schema import Triple
 
 
@@ -45,51 +45,73 @@ def draw_stages(
     """key: (B, 2) words of the samples; channels: of each key of the batch."""
     found: list[Bent | Drawn] = []
     size: Triple = (1, 1, 1)
+    words = _words(stages, key)
     for stage in stages:
         if isinstance(stage, Warp):
-            found.append(_bent(stage, key, spatial_dims))
+            found.append(_bent(stage, words, spatial_dims))
             size = stage.out
         else:
-            found.append(_numbers(stage, key, size, channels, spatial_dims))
+            found.append(_numbers(stage, words, size, channels, spatial_dims))
     return tuple(found)
 
 
-def _bent(warp: Warp, key: Tensor, spatial_dims: int) -> Bent:
+class _Words(NamedTuple):
+    """Of all operations, by their positions in the chain: drawn at once, since each draw costs a GPU a kernel or 40."""
+
+    key: Tensor
+    """(P, B, 2)."""
+    chance: Tensor
+    """(P, B): an operation is used where this lies below its probability."""
+
+
+def _words(stages: Sequence[Stage], key: Tensor) -> _Words:
+    placed = [each for stage in stages for each in (_placed(stage) if isinstance(stage, Warp) else (stage,))]
+    keys = op_keys(key, 0, max((each.position + 1 for each in placed), default=0))
+    return _Words(keys, chances(keys))
+
+
+def _placed(warp: Warp) -> list[Placed]:
+    return [each for reading in warp.readings.values() for each in reading.ops]
+
+
+def _bent(warp: Warp, words: _Words, spatial_dims: int) -> Bent:
     made: dict[tuple[int, ...], Map] = {}
     found = Bent({}, {}, {})
     for name, reading in warp.readings.items():
         positions = tuple(each.position for each in reading.ops)
         if positions not in made:
-            made[positions] = _merged(reading, key, warp.size, spatial_dims)
+            made[positions] = _merged(reading, words, warp.size, spatial_dims)
         found.maps[name] = made[positions]
         if reading.bends is not None:
-            own, op = op_key(key, positions[-1]), reading.bends
-            use = used(own, op.prob)
+            own, op = words.key[positions[-1]], reading.bends
+            use = words.chance[positions[-1]] < op.prob
             drawn = op.draw(own, warp.out, spatial_dims)
             found.uses[name] = use
             found.numbers[name] = {each: spread(use, value) * value for each, value in drawn.items()}
     return found
 
 
-def _merged(reading: Reading, key: Tensor, size: Triple, spatial_dims: int) -> Map:
-    merged = identity(key.shape[0], key.device)
+def _merged(reading: Reading, words: _Words, size: Triple, spatial_dims: int) -> Map:
+    nothing = identity(words.key.shape[1], words.key.device)
+    merged: Map | None = None
     for placed in reading.ops:
-        own = op_key(key, placed.position)
-        one = placed.op.map(placed.op.draw(own, size, spatial_dims), size, spatial_dims)
-        if placed.op.prob < 1:
-            one = where(used(own, placed.op.prob), one, identity(key.shape[0], key.device))
-        merged = compose(merged, one)
-        size = placed.op.out_size(size)
-    return merged
+        own, op = words.key[placed.position], placed.op
+        one = op.map(op.draw(own, size, spatial_dims), size, spatial_dims)
+        if op.prob < 1:
+            one = where(words.chance[placed.position] < op.prob, one, nothing)
+        merged = one if merged is None else compose(merged, one)
+        size = op.out_size(size)
+    return merged or nothing
 
 
-def _numbers(placed: Placed, key: Tensor, size: Triple, channels: Mapping[str, int], spatial_dims: int) -> Drawn:
-    op, own = placed.op, op_key(key, placed.position)
+def _numbers(placed: Placed, words: _Words, size: Triple, channels: Mapping[str, int], spatial_dims: int) -> Drawn:
+    op, own = placed.op, words.key[placed.position]
     space = size[3 - spatial_dims :]
     if isinstance(op, BatchOp):
         return op.draw_batch(own, (channels[op.keys[0]], *space))
     if isinstance(op, ValueOp):
-        return {**op.draw(own, (channels[op.keys[0]], *space)), "use": used(own, op.prob)}
+        use = words.chance[placed.position] < op.prob
+        return {**op.draw(own, (channels[op.keys[0]], *space)), "use": use}
     return {}
 
 

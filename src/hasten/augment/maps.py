@@ -103,15 +103,15 @@ def columns(size: Triple, device: torch.device) -> Tensor:
 
 def rotation(angle: Tensor) -> Tensor:
     """(B, 3, 3) rotation about D, then H, then W. angle: (B, 3) radians."""
-    cos, sin = torch.cos(angle), torch.sin(angle)
-    one, zero = torch.ones_like(cos[:, 0]), torch.zeros_like(cos[:, 0])
-
-    def matrix(*entries: Tensor) -> Tensor:
-        return torch.stack(entries, dim=1).view(-1, 3, 3)
-
-    about_d = matrix(one, zero, zero, zero, cos[:, 0], -sin[:, 0], zero, sin[:, 0], cos[:, 0])
-    about_h = matrix(cos[:, 1], zero, sin[:, 1], zero, one, zero, -sin[:, 1], zero, cos[:, 1])
-    about_w = matrix(cos[:, 2], -sin[:, 2], zero, sin[:, 2], cos[:, 2], zero, zero, zero, one)
+    (cos_d, cos_h, cos_w), sines = torch.cos(angle).unbind(1), torch.sin(angle)
+    (sin_d, sin_h, sin_w), (neg_d, neg_h, neg_w) = sines.unbind(1), (-sines).unbind(1)
+    one, zero = torch.ones_like(cos_d), torch.zeros_like(cos_d)
+    entries = (
+        one, zero, zero, zero, cos_d, neg_d, zero, sin_d, cos_d,
+        cos_h, zero, sin_h, zero, one, zero, neg_h, zero, cos_h,
+        cos_w, neg_w, zero, sin_w, cos_w, zero, zero, zero, one,
+    )  # fmt: skip
+    about_d, about_h, about_w = torch.stack(entries, dim=1).view(-1, 3, 3, 3).unbind(1)
     return multiply(multiply(about_d, about_h), about_w)
 
 

@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
-from hasten.sample.random import hash32, uniform
+from hasten.sample.random import salted_keys, uniform
 
 Drawn = dict[str, Tensor]
 """The numbers of B samples by name, each (B, ...) on the device of the batch."""
 
 _MASK = 0xFFFFFFFF
+_STEP = 0x3C6EF372
 _USE = 0x7E
 """Stream of the draw that decides whether a sample is changed."""
 
@@ -45,18 +45,27 @@ class ValueOp(Protocol):
         """image: (B, C, *S) float32. drawn: as `draw` gives it, or of one's own making."""
 
 
-def op_key(key: Tensor, position: int) -> Tensor:
-    """(B, 2) words of an operation's own, so that adding one to the end of a chain changes no other.
+def op_keys(key: Tensor, first: int, count: int) -> Tensor:
+    """(count, B, 2) words of each operation's own, so that adding one to the end of a chain changes no other.
 
-    key: (B, 2) words of the samples; position: of the operation in the chain.
+    key: (B, 2) words of the samples; first: position in the chain of the first of `count` operations.
     """
-    salt = (position * 0x3C6EF372 + 0x51ED270B) & _MASK
-    return torch.stack([hash32((key[:, 0] + salt) & _MASK), hash32(key[:, 1] ^ salt)], dim=1)
+    return salted_keys(key, (first * _STEP + 0x51ED270B) & _MASK, _STEP, count)
+
+
+def op_key(key: Tensor, position: int) -> Tensor:
+    """(B, 2) words of one operation."""
+    return op_keys(key, position, 1)[0]
+
+
+def chances(key: Tensor) -> Tensor:
+    """(...) float32 in [0, 1): what `used` compares with the probability. key: (..., 2) of operations."""
+    return uniform(key.view(-1, 2), _USE, 1).view(key.shape[:-1])
 
 
 def used(key: Tensor, prob: float) -> Tensor:
     """(B,) bool: which samples an operation changes. key: (B, 2) of the operation."""
-    return uniform(key, _USE, 1)[:, 0] < prob
+    return chances(key) < prob
 
 
 def spread(value: Tensor, image: Tensor) -> Tensor:

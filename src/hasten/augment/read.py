@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hasten.augment.maps import Map
 from hasten.config.schema import Triple
+from hasten.kernels.use import triton_runs
 from hasten.sample.gather import gather_flat, nearest_flat
 
 Coordinates = tuple[Tensor, Tensor, Tensor]
@@ -74,6 +75,28 @@ def read(
     if mode == "nearest":
         return nearest_flat(cases.values, extent, cases.offset[case], start, (d, h, w), cases.channels)
     return gather_flat(cases.values, extent, cases.offset[case], start, (d, h, w), cases.channels, spatial_dims)
+
+
+def read_mapped(
+    cases: Cases,
+    case: Tensor,
+    start: Tensor,
+    place: Map,
+    size: Triple,
+    out: Triple,
+    displaced: Tensor | None = None,
+    *,
+    mode: str,
+    padding_mode: str,
+    spatial_dims: int,
+) -> Tensor:
+    """`read` at `coordinates_of` the map: by one kernel where Triton runs. Arguments as of those two."""
+    how: dict[str, Any] = {"mode": mode, "padding_mode": padding_mode, "spatial_dims": spatial_dims}
+    if triton_runs(cases.values):
+        from hasten.augment.read_triton import read_by_kernel
+
+        return read_by_kernel(*cases, case, start, place, size, out, displaced, **how)
+    return read(cases, case, start, coordinates_of(place, size, out, displaced), **how)
 
 
 def bounded(coordinate: Tensor, start: Tensor, extent: Tensor, padding_mode: str) -> Tensor:

@@ -12,7 +12,7 @@ from hasten.augment.chain import Batch, BatchOp, Fixed, Placed, Stage, Warp
 from hasten.augment.draw import Bent, Draws
 from hasten.augment.maps import Map
 from hasten.augment.op import spread
-from hasten.augment.read import Cases, as_cases, coordinates_of, read
+from hasten.augment.read import Cases, as_cases, read_mapped
 
 
 def render(stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int, given: Batch) -> Batch:
@@ -73,8 +73,8 @@ def _warped(
         if cases[key].channels > 1 and torch.compiler.is_compiling():
             places = _by_channel(*places)
         own, rows, first, moved, displaced = places
-        value = read(
-            own, rows, first, coordinates_of(moved, warp.size, warp.out, displaced), mode=reading.mode,
+        value = read_mapped(
+            own, rows, first, moved, warp.size, warp.out, displaced, mode=reading.mode,
             padding_mode=reading.padding_mode, spatial_dims=spatial_dims,
         )  # fmt: skip
         value = value.view(len(case), -1, *warp.out)

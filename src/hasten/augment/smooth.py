@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hasten.augment.op import Drawn, check_prob, check_range, spread
+from hasten.kernels.use import triton_runs
 from hasten.sample.random import uniform, uniform_in
 
 _X, _Y, _Z, _X2, _Y2, _Z2, _ALPHA = 1, 2, 3, 4, 5, 6, 7
@@ -165,6 +166,10 @@ def _sampled(sigma: Tensor, radius: int) -> Tensor:
 
 def _along(image: Tensor, weight: Tensor, axis: int, mode: str) -> Tensor:
     """image: (B, C, *S); weight: (B, 1 or C, 2 * radius + 1) along one axis; mode: of `pad`, for what lies beyond."""
+    if triton_runs(image):
+        from hasten.augment.smooth_triton import along
+
+        return along(image, weight, axis, mode)
     count, length = weight.shape[-1], image.shape[axis]
     after = image.ndim - 1 - axis
     padding = [0, 0] * after + [count // 2] * 2 + [0, 0] * (axis - 2)

@@ -38,6 +38,8 @@ def cases_of(seed: Tensor, sample: Tensor, num_cases: int) -> Tensor:
 
 def repeated_cases_of(seed: Tensor, sample: Tensor, num_cases: int, repeats: int) -> Tensor:
     """As `cases_of`, where `repeats` samples in a row come from one case."""
+    if repeats == 1:
+        return cases_of(seed, sample, num_cases)
     # As many cases are looked up as the samples can touch, and repeated.
     item = torch.div(sample, repeats, rounding_mode="floor")
     items = item[0] + torch.arange(sample.shape[0] // repeats + 2, device=sample.device)

@@ -1,0 +1,42 @@
+"""Where Triton kernels of our own can run: on a GPU, with Triton and a C compiler, outside of compilation."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from functools import cache
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+
+def triton_runs(tensor: Tensor) -> bool:
+    """Whether Triton kernels may run now on this tensor, of whatever type.
+
+    Not while code is compiled or traced, where plain operations are fused by the compiler, nor below functorch's
+    transforms. Importing and trying Triton happens once for each device.
+    """
+    if not tensor.is_cuda:
+        return False
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
+        return False
+    # Triton launches on the current device.
+    return _works_on(tensor.device) and tensor.device.index == torch.cuda.current_device()
+
+
+@cache
+def _works_on(device: torch.device) -> bool:
+    """Whether a kernel can be built and launched: Triton is installed, supports the card and has a C compiler."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        from hasten.kernels.probe import launch
+
+        launch(device)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        log.warning("Triton does not work on %s (%s); torch's own operations are used", device, reason)
+        return False
+    return True
