@@ -27,7 +27,8 @@ def test_tiles_on_the_host_and_on_the_gpu_make_the_same_batches() -> None:
     resident, gathered = (make_batches(tiles, ColourConfig(), **make, resident=each) for each in (True, False))
     for one, other in zip(resident.batches(0, 9), gathered.batches(0, 9), strict=True):
         assert one[0].is_cuda
-        assert torch.equal(one[0], other[0])
+        # Numbers are drawn on the host for the second, whose logarithms and cosines round otherwise.
+        torch.testing.assert_close(one[0], other[0], rtol=1e-4, atol=1e-4)
         assert torch.equal(one[1], other[1])
 
 

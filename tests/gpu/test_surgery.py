@@ -49,19 +49,19 @@ def test_outputs_and_gradients_are_those_before(name: str, fused: bool, last: bo
 @pytest.mark.parametrize("name", ["unet", "dynunet", "segresnet"])
 @pytest.mark.parametrize("dims", [2, 3])
 def test_the_forms_of_a_gpu_give_the_same_outputs_and_gradients(name: str, dims: int) -> None:
-    torch.backends.cudnn.allow_tf32 = False
-    plain, image = laid_out(network_of(name, dims).cuda(), image_of(name, dims).cuda(), last=True)
+    # In float64: the norm of a map of two voxels makes much of a difference in rounding.
+    plain, image = laid_out(network_of(name, dims).double().cuda(), image_of(name, dims).double().cuda(), last=True)
     other = copy.deepcopy(plain)
     wanted = plain(image)
     wanted.square().mean().backward()
-    with gpu_forms():
+    with gpu_forms(takes=lambda tensor: tensor.is_cuda):
         found = other(image)
     found.square().mean().backward()
-    assert close(found, wanted, 1e-4)
+    assert close(found, wanted, 1e-6)
     for one, two in zip(plain.parameters(), other.parameters(), strict=True):
         if one.grad is not None:
             assert two.grad is not None
-            assert close(two.grad, one.grad, 1e-3)
+            assert close(two.grad, one.grad, 1e-6)
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -130,26 +130,23 @@ _PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "a
 def _variants(planned: Planned) -> list[Variant]:
     """What may be chosen; the first one is what the others are compared with.
 
-    On a GPU with fast bf16, float32 is there to tell whether the others compute the same: TF32 is never faster there.
+    On a GPU with fast bf16, float32 is there to tell whether the others compute the same; TF32 is never faster there.
+    Hasten's kernels are offered together with channels-last: measured on an H100, each is slower without the other.
     """
     train, device = planned.config.train, planned.device
     formats = [train.channels_last] if train.channels_last is not None else [False, True]
     fused = [train.fused_kernels] if train.fused_kernels is not None else [False, True]
-    if device.type != "cuda":
-        fused = [False]
-    given: list[Precision] = ["fp32", "bf16"] if device.type == "cpu" else ["fp32", "tf32", "bf16"]
-    if train.precision is not None:
-        given = [train.precision]
-    elif device.type == "cuda" and torch.cuda.get_device_capability(device) >= _FAST_BF16:
-        reference = Variant(precision="fp32", channels_last=formats[0])
-        return [reference, *_combined(["bf16"], formats, fused)]
-    return _combined(given, formats, fused)
-
-
-def _combined(precisions: list[Precision], formats: list[bool], fused: list[bool]) -> list[Variant]:
-    return [
+    if device.type == "cpu":
+        given: list[Precision] = ["fp32", "bf16"] if train.precision is None else [train.precision]
+        return [Variant(precision=precision, channels_last=last) for precision in given for last in formats]
+    fast = torch.cuda.get_device_capability(device) >= _FAST_BF16
+    given = ["bf16"] if fast else ["fp32", "tf32", "bf16"]
+    reference = [Variant(precision="fp32", channels_last=formats[0])] if fast and train.precision is None else []
+    together = len(formats) == len(fused) == 2
+    return reference + [
         Variant(precision=precision, channels_last=last, fused_kernels=on)
-        for precision in precisions for last in formats for on in fused
+        for precision in (given if train.precision is None else [train.precision])
+        for last in formats for on in fused if not together or last == on
     ]  # fmt: skip
 
 
