@@ -29,8 +29,8 @@ CHAINS: dict[str, Chain] = {
     "nnunet": nnunet_chain(PATCH),
 }
 BUDGET = {
-    ("default", "torch"): (853, 362), ("default", "triton"): (115, 38),
-    ("nnunet", "torch"): (1031, 628), ("nnunet", "triton"): (144, 304),
+    ("default", "torch"): (853, 362), ("default", "triton"): (111, 38),
+    ("nnunet", "torch"): (1031, 628), ("nnunet", "triton"): (142, 283),
 }  # fmt: skip
 """Kernels to draw and to render a batch: at most so many."""
 VIEWS = {

@@ -13,9 +13,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from hasten.augment.make_program import Cases as Stored
+from hasten.augment.make_program import make_segment
 from hasten.augment.maps import Map
+from hasten.augment.presets import default_chain, nnunet_chain
 from hasten.augment.read import Cases, coordinates_of, read, read_mapped
+from hasten.augment.render import render
+from hasten.config.schema import SampleConfig
+from tests.augment.stores import random_store
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1")
@@ -94,3 +101,24 @@ def test_a_voxel_without_weight_is_not_read() -> None:
         cases, torch.tensor([0]), torch.zeros(1, 3, dtype=torch.int64), whole, (3, 3, 3), (3, 3, 3), None, **how
     )
     assert torch.equal(found[0, 0], values.view(3, 3, 3).flip(1))
+
+
+@pytest.mark.parametrize("name", ["default", "nnunet"])
+def test_a_batch_by_the_kernels_is_torchs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch = (8, 9, 10)
+    config = SampleConfig(patch=patch, flip_prob=(0.5, 0.5, 0.5))
+    chain = default_chain(config, patch=patch, spatial_dims=3) if name == "default" else nnunet_chain(patch)
+    segment = make_segment(chain, Stored(store=random_store([(10, 9, 13), (7, 11, 9)], dtype="float16")), batch_size=8)
+
+    def made() -> tuple[Any, dict[str, Tensor]]:
+        with torch.no_grad():
+            draws = segment.drawn(torch.arange(8))
+            return draws, render(segment.stages, segment.stored(), draws, 3, {})
+
+    draws, wanted = made()
+    for module in ("sample.random", "augment.read", "augment.smooth"):
+        monkeypatch.setattr(f"hasten.{module}.triton_runs", lambda tensor: True)
+    own, found = made()
+    assert all(torch.equal(*pair) for pair in zip(tree_leaves(own), tree_leaves(draws), strict=True))
+    assert torch.equal(found["label"], wanted["label"])
+    torch.testing.assert_close(found["image"], wanted["image"], rtol=1e-4, atol=1e-4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hasten.sample.random import uniform
+from hasten.sample.random import uniform, uniform_in
 
 
 def per_channel(key: Tensor, stream: int, channels: int, *, same: bool = False) -> Tensor:
@@ -41,8 +41,10 @@ def factors(
     p_per_channel: float,
 ) -> Tensor:
     """(B, channels) factors, 1 for the channels that are left as they are. Takes `stream` and the one after it."""
-    unit = per_channel(key, stream, channels, same=same)
-    found = around_one(unit, *value) if halves else between(unit, *value)
+    if halves:
+        found = around_one(per_channel(key, stream, channels, same=same), *value)
+    else:
+        found = uniform_in(key, stream, *value, count=1 if same else channels).expand(-1, channels)
     if p_per_channel >= 1.0:
         return found
     return torch.where(uniform(key, stream + 1, channels) < p_per_channel, found, 1.0)

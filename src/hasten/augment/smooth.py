@@ -122,10 +122,9 @@ class Blur:
 
     def draw(self, key: Tensor, shape: tuple[int, ...]) -> Drawn:
         channels, dims = shape[0], len(shape) - 1
-        low, high = self.blur_sigma
         rows, columns = 1 if self.synchronize_channels else channels, 1 if self.synchronize_axes else dims
-        unit = uniform(key, _SIGMA, rows * columns).view(-1, rows, columns)
-        sigma = (low + (high - low) * unit).expand(-1, channels, dims)
+        sigma = uniform_in(key, _SIGMA, *self.blur_sigma, count=rows * columns)
+        sigma = sigma.view(-1, rows, columns).expand(-1, channels, dims)
         if self.p_per_channel < 1.0:
             chosen = uniform(key, _CHANNEL, channels) < self.p_per_channel
             sigma = torch.where(chosen[..., None], sigma, 0.0)
