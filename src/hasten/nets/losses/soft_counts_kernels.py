@@ -12,15 +12,25 @@ import triton.language as tl
 
 
 @triton.jit
-def _offsets(sample, row, voxels, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+def _start(sample, row, voxels, C: tl.constexpr, LAST: tl.constexpr):
+    """Where a tile begins."""
     if LAST:
-        return (sample.to(tl.int64) * voxels + row) * C + (rows * C + columns)
-    return sample.to(tl.int64) * C * voxels + row + rows + columns.to(tl.int64) * voxels
+        return (sample.to(tl.int64) * voxels + row) * C
+    return sample.to(tl.int64) * C * voxels + row
 
 
 @triton.jit
-def _shares(scores, label, offsets, sample, row, voxels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _offsets(voxels, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Of a tile's elements from its start."""
+    rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    if LAST:
+        return rows * C + columns
+    else:
+        return rows + columns.to(tl.int64) * voxels
+
+
+@triton.jit
+def _shares(place, label, sample, row, voxels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The soft-max, its logarithm, and where the target is 1; a voxel that is not there has neither share nor target.
 
     A label that is no class makes everything NaN.
@@ -28,7 +38,7 @@ def _shares(scores, label, offsets, sample, row, voxels, C: tl.constexpr, ROWS: 
     rows, columns = row + tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     there = rows < voxels
     index = tl.load(label + sample.to(tl.int64) * voxels + rows, there, other=0).to(tl.int32)
-    score = tl.load(scores + offsets, there & (columns < C), other=0.0).to(tl.float32)
+    score = tl.load(place, there & (columns < C), other=0.0).to(tl.float32)
     score = tl.where((index < 0) | (index >= C), float("nan"), score)
     score = tl.where(columns < C, score, float("-inf"))
     score -= tl.max(score, 1)[:, None]
@@ -51,8 +61,8 @@ def counts_kernel(
     surprise = tl.zeros((ROWS, COLUMNS), tl.float32)
     for tile in range(TILES):
         row = (chunk.to(tl.int64) * TILES + tile) * ROWS
-        offsets = _offsets(sample, row, voxels, C, LAST, ROWS, COLUMNS)
-        share, logarithm, target = _shares(scores, label, offsets, sample, row, voxels, C, ROWS, COLUMNS)
+        place = scores + _start(sample, row, voxels, C, LAST) + _offsets(voxels, C, LAST, ROWS, COLUMNS)
+        share, logarithm, target = _shares(place, label, sample, row, voxels, C, ROWS, COLUMNS)
         hit += tl.where(target, share, 0.0)
         predicted += share
         labelled += target.to(tl.float32)
@@ -75,8 +85,8 @@ def scores_gradient_kernel(
     """The scores' gradient, from the last tile to the first. to_hit, ...: (B, C), the gradients of the counts."""
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     sample, row = program // tiles, (program % tiles).to(tl.int64) * ROWS
-    offsets = _offsets(sample, row, voxels, C, LAST, ROWS, COLUMNS)
-    share, _, target = _shares(scores, label, offsets, sample, row, voxels, C, ROWS, COLUMNS)
+    start, offsets = _start(sample, row, voxels, C, LAST), _offsets(voxels, C, LAST, ROWS, COLUMNS)
+    share, _, target = _shares(scores + start + offsets, label, sample, row, voxels, C, ROWS, COLUMNS)
     columns = tl.arange(0, COLUMNS)[None, :]
     at = sample * C + columns
     along = tl.load(to_predicted + at, columns < C, other=0.0)
@@ -88,4 +98,4 @@ def scores_gradient_kernel(
     else:
         result = share * (along - common)
     mask = (row + tl.arange(0, ROWS)[:, None] < voxels) & (columns < C)
-    tl.store(found + offsets, result.to(found.dtype.element_ty), mask)
+    tl.store(found + start + offsets, result.to(found.dtype.element_ty), mask)

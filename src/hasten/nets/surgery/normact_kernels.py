@@ -148,8 +148,8 @@ def apply_kernel(
     sample, first, tile = _place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, C, COLUMNS)
     row = tile.to(tl.int64) * ROWS
     mask = _within(row, first, voxels, C, ROWS, COLUMNS)
-    offsets = _start(sample, first, row, voxels, C, LAST) + _offsets(voxels, C, LAST, ROWS, COLUMNS)
-    value = tl.load(image + offsets, mask, other=0.0).to(tl.float32)
+    start, offsets = _start(sample, first, row, voxels, C, LAST), _offsets(voxels, C, LAST, ROWS, COLUMNS)
+    value = tl.load(image + start + offsets, mask, other=0.0).to(tl.float32)
     mean = _of_channels(moments + sample * C, first, C, COLUMNS)
     scale = _of_channels(moments + (batch + sample) * C, first, C, COLUMNS)
     if weight is not None:
@@ -160,7 +160,7 @@ def apply_kernel(
     if ACT:
         factor = _slope(slope, number, first, ACT, C, COLUMNS)
         normed = tl.where(normed > 0, normed, normed * factor)
-    tl.store(output + offsets, normed.to(output.dtype.element_ty), mask)
+    tl.store(output + start + offsets, normed.to(output.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -266,9 +266,9 @@ def gradient_kernel(
     sample, first, tile = _place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, C, COLUMNS)
     row = tile.to(tl.int64) * ROWS
     mask = _within(row, first, voxels, C, ROWS, COLUMNS)
-    offsets = _start(sample, first, row, voxels, C, LAST) + _offsets(voxels, C, LAST, ROWS, COLUMNS)
-    value = tl.load(image + offsets, mask, other=0.0).to(tl.float32)
-    upstream = tl.load(gradient + offsets, mask, other=0.0).to(tl.float32)
+    start, offsets = _start(sample, first, row, voxels, C, LAST), _offsets(voxels, C, LAST, ROWS, COLUMNS)
+    value = tl.load(image + start + offsets, mask, other=0.0).to(tl.float32)
+    upstream = tl.load(gradient + start + offsets, mask, other=0.0).to(tl.float32)
     rstd = _of_channels(moments + (batch + sample) * C, first, C, COLUMNS)
     hat = (value - _of_channels(moments + sample * C, first, C, COLUMNS)) * rstd
     normed = hat
@@ -284,4 +284,4 @@ def gradient_kernel(
     through = _of_channels(means + sample * C, first, C, COLUMNS)
     along = _of_channels(means + (batch + sample) * C, first, C, COLUMNS)
     result = (upstream - through - hat * along) * rstd
-    tl.store(found + offsets, result.to(found.dtype.element_ty), mask)
+    tl.store(found + start + offsets, result.to(found.dtype.element_ty), mask)

@@ -1,0 +1,127 @@
+"""Hasten's kernels by themselves: milliseconds, and GB/s of the bytes that have to be moved at least.
+
+Norms are instance norms with weights and a leaky ReLU, bf16: `torch` is its own two, `compiled` the same written out in
+plain operations and compiled by inductor, `triton` Hasten's kernels. Forward must read the image and write the output;
+backward must read image and gradient and write a gradient: 2 and 5 times the image's bytes. Losses are Dice plus
+cross-entropy of bf16 scores under autocast, forward and backward: scores read twice and their gradient written once,
+the label read twice. On a CPU, `triton` is what Hasten runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from monai.losses import DiceCELoss as MonaiDiceCE
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.gpus.sheet import Sheet
+from benchmarks.gpus.timing import turns
+from benchmarks.harness import Claim, median_ratio
+from hasten.nets.kernels import kernels_take
+from hasten.nets.losses import DiceCELoss, fused_loss
+from hasten.nets.surgery.normact import group_norm_act
+from hasten.nets.surgery.written_out import written_out
+
+SHAPES = ((2, 32, 128), (2, 64, 64), (2, 128, 32), (2, 320, 8))
+"""Batch, channels and the side of the cube."""
+QUICK_SHAPES = ((1, 4, 8),)
+CLASSES = (2, 14)
+SLOPE = 0.01
+
+Pass = Callable[[], object]
+
+
+def measure(sheet: Sheet) -> None:
+    sheet.tell("about", __doc__)
+    sheet.tell("triton works", kernels_take(torch.zeros(1, device=sheet.device)))
+    shapes = QUICK_SHAPES if sheet.quick else SHAPES
+    for shape in shapes:
+        for last in (True, False):
+            sheet.attempt(f"norm {named(shape, last)}", 3, partial(norm, sheet, shape, last))
+    side = 8 if sheet.quick else 128
+    for classes in CLASSES:
+        sheet.attempt(f"loss of {classes} classes", 3, partial(loss, sheet, classes, side))
+    # Last, as each takes seconds to compile.
+    for last in (True, False):
+        sheet.attempt(f"compiled {named(shapes[0], last)}", 12, partial(norm, sheet, shapes[0], last, compiled=True))
+
+
+def named(shape: tuple[int, int, int], last: bool) -> str:
+    batch, channels, side = shape
+    return f"{batch}x{channels}x{side}^3 {'channels-last' if last else 'contiguous'}"
+
+
+def norm(sheet: Sheet, shape: tuple[int, int, int], last: bool, *, compiled: bool = False) -> None:
+    batch, channels, side = shape
+    layout = torch.channels_last_3d if last else torch.contiguous_format
+    image, upstream = (
+        torch.randn(batch, channels, side, side, side, device=sheet.device, dtype=torch.bfloat16).contiguous(
+            memory_format=layout
+        )
+        for _ in range(2)
+    )
+    weight, bias = (torch.randn(channels, device=sheet.device) for _ in range(2))
+    leaves = [each.requires_grad_() for each in (image, weight, bias)]
+    arms = {"torch": torchs, "triton": ours}
+    if compiled:
+        backend = "aot_eager" if sheet.quick else "inductor"
+        arms = {"compiled": torch.compile(plain, dynamic=False, backend=backend)}
+    size = image.numel() * image.element_size()
+    backward = {name: partial(both, partial(call, *leaves), leaves, upstream) for name, call in arms.items()}
+    forward = {name: partial(call, *leaves) for name, call in arms.items()}
+    timed(sheet, f"norm forward {named(shape, last)}", forward, 2 * size)
+    times = timed(sheet, f"norm forward+backward {named(shape, last)}", backward, 5 * size)
+    if not compiled:
+        ratio = median_ratio(times["torch"], times["triton"])
+        title = f"norm and activation, {named(shape, last)}: torch takes this many times as long"
+        sheet.claim(Claim.at_least(title, ratio, 1.5))
+
+
+def torchs(image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    found = functional.instance_norm(image, weight=weight.to(image.dtype), bias=bias.to(image.dtype))
+    return functional.leaky_relu(found, SLOPE)
+
+
+def plain(image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return written_out(image, image.shape[1], weight, bias, SLOPE, 1e-5)
+
+
+def ours(image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return group_norm_act(image, image.shape[1], weight, bias, SLOPE)
+
+
+def both(call: Callable[[], Tensor], leaves: list[Tensor], upstream: Tensor | None = None) -> None:
+    found = call()
+    torch.autograd.grad(found, leaves, None if upstream is None else upstream.to(found.dtype))
+
+
+def loss(sheet: Sheet, classes: int, side: int) -> None:
+    scores = torch.randn(2, classes, side, side, side, device=sheet.device, dtype=torch.bfloat16).requires_grad_()
+    label = torch.randint(0, classes, (2, 1, side, side, side), device=sheet.device)
+    options: dict[str, Any] = {"to_onehot_y": True, "softmax": True, "batch": True}
+    eager, fused = DiceCELoss(**options), DiceCELoss(**options)
+    fused_loss(eager, False)
+    losses: dict[str, nn.Module] = {"monai": MonaiDiceCE(**options), "eager": eager, "triton": fused}
+
+    def value(function: nn.Module) -> Tensor:
+        with torch.autocast(sheet.device.type, torch.bfloat16):
+            found: Tensor = function(scores, label)
+        return found
+
+    arms = {name: partial(both, partial(value, function), [scores]) for name, function in losses.items()}
+    size = 3 * scores.numel() * scores.element_size() + 2 * label.numel() * label.element_size()
+    times = timed(sheet, f"dice_ce forward+backward 2x{classes}x{side}^3", arms, size)
+    ratio = median_ratio(times["monai"], times["triton"])
+    sheet.claim(Claim.at_least(f"Dice and cross-entropy, {classes} classes: MONAI takes so many times", ratio, 3))
+
+
+def timed(sheet: Sheet, what: str, arms: dict[str, Pass], size: int) -> dict[str, list[float]]:
+    """Milliseconds of every arm. size: bytes that have to be moved at least."""
+    times = turns(arms, sheet.device, rounds=1 if sheet.quick else 5, repeats=1 if sheet.quick else 10)
+    for name, found in times.items():
+        sheet.keep({f"{what}, {name}_ms": found, f"{what}, {name}_gb_s": [size / each / 1e6 for each in found]})
+    return times

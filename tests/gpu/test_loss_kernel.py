@@ -1,0 +1,104 @@
+"""The Triton kernels of Dice and cross-entropy on the card, against the losses without them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasten.config.schema import LossConfig
+from hasten.nets.build import build_loss
+from hasten.nets.kernels import kernels_take
+from hasten.nets.losses import DiceCELoss, DiceLoss, TverskyCELoss, fused_loss
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+USUAL = {"softmax": True, "to_onehot_y": True}
+LOSSES = {
+    "dice_ce": DiceCELoss(**USUAL),
+    "dice_ce of the batch, no background": DiceCELoss(batch=True, include_background=False, **USUAL),
+    "dice_ce weighed": DiceCELoss(weight=2.0, lambda_dice=0.5, lambda_ce=2.0, smooth_nr=0.0, jaccard=True, **USUAL),
+    "dice summed": DiceLoss(reduction="sum", **USUAL),
+    "tversky_ce": TverskyCELoss(alpha=0.2, beta=0.8, batch=True, **USUAL),
+}
+
+
+def batch(classes: int, dtype: torch.dtype, last: bool, label: torch.dtype) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator("cuda").manual_seed(0)
+    scores = torch.randn(2, classes, 33, 40, 29, device="cuda", generator=generator).mul(3).to(dtype)
+    scores = scores.contiguous(memory_format=torch.channels_last_3d if last else torch.contiguous_format)
+    index = torch.randint(0, classes, (2, 1, 33, 40, 29), device="cuda", generator=generator)
+    return scores.requires_grad_(), index.to(label)
+
+
+def outcome(loss: nn.Module, scores: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.autocast("cuda", torch.bfloat16):
+        value = loss(scores, label)
+    return value.detach(), torch.autograd.grad(value, scores)[0]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("classes", [2, 3, 14, 128])
+@pytest.mark.parametrize(
+    ("dtype", "last", "kind"),
+    [(torch.float32, False, torch.int64), (torch.bfloat16, True, torch.uint8), (torch.float16, False, torch.uint8)],
+    ids=str,
+)
+def test_value_and_gradient(name: str, classes: int, dtype: torch.dtype, last: bool, kind: torch.dtype) -> None:
+    fused = copy.deepcopy(LOSSES[name]).cuda()
+    plain = copy.deepcopy(fused)
+    assert (fused_loss(plain, False), plain.kernels, fused.kernels) == (1, False, True)
+    scores, label = batch(classes, dtype, last, kind)
+    assert kernels_take(scores), "Triton does not work here"
+    assert fused.by_kernels(scores, label)
+    (found, mine), (wanted, theirs) = outcome(fused, scores, label), outcome(plain, scores, label)
+    assert torch.allclose(found, wanted, rtol=1e-4)
+    assert mine.dtype == dtype
+    assert mine.stride() == scores.stride()
+    share = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 1e-2}[dtype]
+    assert (mine.float() - theirs.float()).abs().max() <= share * theirs.float().abs().max() + 1e-7
+
+
+def test_a_label_that_is_no_class_is_told_by_nan() -> None:
+    scores, label = batch(3, torch.float32, False, torch.uint8)
+    label[0, 0, 5, 6, 7] = 255
+    assert LOSSES["dice_ce"](scores, label).isnan()
+
+
+def test_deep_supervision_is_captured_in_a_graph() -> None:
+    loss = build_loss(LossConfig(name="dice_ce"))
+    scores, label = batch(3, torch.bfloat16, True, torch.uint8)
+    heads = [scores, scores[..., ::2, ::2, ::2].detach().clone().requires_grad_()]
+
+    def step() -> list[Tensor]:
+        value = loss(heads, label)
+        return [value.detach(), *torch.autograd.grad(value, heads)]
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    with torch.no_grad():
+        scores.mul_(0.5)
+    graph.replay()
+    for one, other in zip(found, step(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_it_compiles_whole() -> None:
+    scores, label = batch(3, torch.float32, False, torch.int64)
+    loss = LOSSES["dice_ce"]
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    (found, mine), (wanted, theirs) = outcome(compiled, scores, label), outcome(loss, scores, label)  # type: ignore[arg-type]
+    assert torch.allclose(found, wanted, rtol=1e-4)
+    assert (mine - theirs).abs().max() <= 1e-4 * theirs.abs().max() + 1e-7

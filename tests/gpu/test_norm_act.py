@@ -1,0 +1,172 @@
+"""The Triton kernels of norm and activation on the card, against plain operations in float32."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from hasten.nets.kernels import kernels_take
+from hasten.nets.surgery import fused_norms, operate
+from hasten.nets.surgery.normact import group_norm_act
+from hasten.nets.surgery.written_out import written_out
+from tests.nets.examples import image_of, laid_out, network_of
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+SHARE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+"""Of the largest value."""
+
+
+def leaves_of(shape: tuple[int, ...], dtype: torch.dtype, last: bool, slope: Any, affine: bool) -> list[Any]:
+    generator = torch.Generator("cuda").manual_seed(0)
+    layout = torch.channels_last_3d if len(shape) == 5 else torch.channels_last
+
+    def normal(*sides: int) -> Tensor:
+        return torch.randn(sides, generator=generator, device="cuda")
+
+    image = (normal(*shape) * 3 + 5).to(dtype).contiguous(memory_format=layout if last else torch.contiguous_format)
+    factor = {"one": normal(1), "each": normal(shape[1])}.get(slope, slope)
+    weights = [normal(shape[1]), normal(shape[1])] if affine else [None, None]
+    return [image, *weights, factor]
+
+
+def outcome(call: Any, leaves: list[Any], groups: int, upstream: Tensor) -> list[Tensor]:
+    given = [each.detach().clone().requires_grad_() if torch.is_tensor(each) else each for each in leaves]
+    image, weight, bias, slope = given
+    found = call(image, groups, weight, bias, slope, 1e-5)
+    found.backward(upstream.to(found.dtype))
+    return [found.detach(), *(each.grad for each in given if torch.is_tensor(each))]
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels-last"])
+@pytest.mark.parametrize("dtype", SHARE, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [((2, 32, 64, 64, 64), 32), ((2, 320, 4, 4, 4), 320), ((2, 33, 17, 13, 11), 33), ((2, 24, 30, 50), 4),
+     ((3, 10, 1, 1, 2), 2), ((1, 96, 48, 40, 56), 8)],
+)  # fmt: skip
+@pytest.mark.parametrize(("slope", "affine"), [(0.01, True), ("one", False), ("each", True), (None, True)])
+def test_values_and_gradients(
+    shape: tuple[int, ...], groups: int, dtype: torch.dtype, last: bool, slope: Any, affine: bool
+) -> None:
+    leaves = leaves_of(shape, dtype, last, slope, affine)
+    assert kernels_take(leaves[0]), "Triton does not work here"
+    upstream = torch.randn(shape, device="cuda").to(dtype)
+    found = outcome(group_norm_act, leaves, groups, upstream)
+    exact = [each.double() if torch.is_tensor(each) else each for each in leaves]
+    wanted = outcome(written_out, exact, groups, upstream)
+    assert found[0].dtype == found[1].dtype == dtype
+    assert found[0].stride() == found[1].stride() == leaves[0].stride()
+    for place, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        apart = (one.double() - other).abs() / other.abs().max()
+        # A voxel so near to 0 that rounding changes its sign has the other slope: a few of millions may be off.
+        off = (apart > SHARE[dtype]).sum()
+        assert off <= 1e-5 * apart.numel(), f"{place}: {int(off)} off, by up to {float(apart.max()):.3g} of the largest"
+
+
+def test_it_repeats_bit_by_bit() -> None:
+    leaves = leaves_of((2, 32, 48, 48, 48), torch.bfloat16, True, "one", True)
+    upstream = torch.randn_like(leaves[0])
+    first, second = (outcome(group_norm_act, leaves, 32, upstream) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_more_than_2_to_the_31_elements() -> None:
+    """Indices of 64 bits. 4.3 GB for each of image, output, gradient."""
+    if torch.cuda.get_device_properties(0).total_memory < 30e9:
+        pytest.skip("needs 30 GB")
+    image = torch.zeros(1, 33, 408, 400, 400, device="cuda", dtype=torch.bfloat16)
+    for layout in (torch.contiguous_format, torch.channels_last_3d):
+        there = image.contiguous(memory_format=layout)
+        there[:, -1, -8:] = 1
+        found = group_norm_act(there, 33, slope=0.0)
+        share = torch.tensor(8 / 408)
+        wanted = (1 - share) / (share * (1 - share) + 1e-5).sqrt()
+        assert torch.allclose(found[0, -1, -1, -1, -1].float().cpu(), wanted, rtol=1e-2)
+        assert found[:, :-1].abs().max() == 0
+        assert found[0, -1, 0, 0, 0] == 0
+        del there, found
+
+
+def networks(name: str) -> tuple[nn.Module, nn.Module, Tensor]:
+    """One with torch's norms, one with the kernels, both channels-last."""
+    plain, image = laid_out(network_of(name, 3).cuda(), image_of(name, 3).cuda(), last=True)
+    operate(plain, image)
+    other = copy.deepcopy(plain)
+    assert fused_norms(other, True) > 0
+    return plain, other, image
+
+
+def passes(network: nn.Module, call: Any, image: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    found = call(image)
+    found.float().square().mean().backward()
+    return found.detach().float(), {key: each.grad for key, each in network.named_parameters() if each.grad is not None}
+
+
+@pytest.mark.parametrize("name", ["unet", "unet group", "dynunet"])
+@pytest.mark.parametrize("how", ["autocast", "checkpoint", "known blocks", "compiled"])
+def test_a_network(name: str, how: str) -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    plain, other, image = networks(name)
+    if how == "known blocks":
+        if name != "unet":
+            pytest.skip("an instance norm without weights only")
+        other = network_of(name, 3).cuda()
+        operate(other)
+        assert fused_norms(other, True) > 0
+    call: Any = other
+    if how == "checkpoint":
+        call = lambda image: checkpoint(other, image, use_reentrant=False)  # noqa: E731
+    if how == "compiled":
+        call = torch.compile(other, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cuda", torch.bfloat16, enabled=how == "autocast"):
+        wanted, theirs = passes(plain, plain, image)
+        found, mine = passes(other, call, image)
+    share = 5e-2 if how == "autocast" else 1e-3
+    assert (found - wanted).abs().max() <= share * wanted.abs().max()
+    largest = max(each.abs().max() for each in theirs.values())
+    for key, value in mine.items():
+        if how == "known blocks" and key not in theirs:
+            continue
+        assert (value - theirs[key]).abs().max() <= 2 * share * largest, key
+
+
+def test_it_is_captured_in_a_graph_and_used_twice() -> None:
+    _, network, image = networks("unet")
+    parameters = [each for each in network.parameters() if each.requires_grad]
+
+    def step() -> list[Tensor]:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = network(image).float().square().mean() + network(image * 2).float().abs().mean()
+        return [loss.detach(), *torch.autograd.grad(loss, parameters)]
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    with torch.no_grad():
+        image.mul_(0.5)
+    graph.replay()
+    for one, other in zip(found, step(), strict=True):
+        assert (one - other).abs().max() <= 2e-2 * other.abs().max() + 1e-4
+
+
+def test_evaluation_keeps_no_graph() -> None:
+    plain, network, image = networks("unet")
+    with torch.no_grad():
+        found, wanted = network.eval()(image), plain.eval()(image)
+    assert not found.requires_grad
+    assert (found - wanted).abs().max() <= 1e-2 * wanted.abs().max()

@@ -1,0 +1,146 @@
+"""Values and gradients of the Triton kernels in Triton's interpreter, on a CPU, against plain operations in float64.
+
+Run by `test_interpreted.py` as a program of its own, as TRITON_INTERPRET must be set before Triton is imported.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasten.nets.losses.soft_counts import _SoftCounts
+from hasten.nets.losses.soft_counts_triton import triton_counts
+from hasten.nets.surgery.normact_triton import triton_norm_act
+from hasten.nets.surgery.written_out import written_out
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+"""Of the largest value."""
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def image_of(shape: tuple[int, ...], dtype: torch.dtype, last: bool) -> Tensor:
+    layout = torch.channels_last_3d if len(shape) == 5 else torch.channels_last
+    image = (normal(*shape) * 3 + 5).to(dtype)
+    return image.contiguous(memory_format=layout if last else torch.contiguous_format)
+
+
+def outcome(call: Callable[..., Tensor], leaves: list[Any], upstream: Tensor) -> list[Tensor]:
+    """The output and the gradients of all that has one."""
+    leaves = [each.detach().clone().requires_grad_() if torch.is_tensor(each) else each for each in leaves]
+    found = call(*leaves)
+    found.backward(upstream.to(found.dtype))
+    return [found.detach(), *(each.grad for each in leaves if torch.is_tensor(each))]
+
+
+def double(each: Any) -> Any:
+    return each.double() if torch.is_tensor(each) else each
+
+
+def compare(found: list[Tensor], wanted: list[Tensor], share: float, name: str) -> None:
+    for place, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        apart, largest = (one.double() - other).abs().max(), other.abs().max()
+        assert apart <= share * largest + 1e-6, f"{name}, {place}: {float(apart):.3g} of {float(largest):.3g}"
+
+
+def norm(shape: tuple[int, ...], groups: int, dtype: torch.dtype, last: bool, slope: Any, affine: bool) -> None:
+    image = image_of(shape, dtype, last)
+    channels = shape[1]
+    # Half a tensor: a gradient that is neither contiguous nor channels-last.
+    upstream = normal(*shape[:-1], 2 * shape[-1]).to(dtype)[..., ::2]
+    factor = {"one": torch.tensor([0.25]), "each": torch.randn(channels)}.get(slope, slope)
+    leaves = [image, torch.randn(channels) if affine else None, torch.randn(channels) if affine else None, factor]
+    found = outcome(lambda x, w, b, s: triton_norm_act(x, groups, w, b, s, 1e-5), leaves, upstream)
+    wanted = outcome(
+        lambda x, w, b, s: written_out(x, groups, w, b, s, 1e-5), [double(each) for each in leaves], upstream.double()
+    )
+    assert found[0].dtype == found[1].dtype == dtype
+    assert found[0].stride() == found[1].stride() == image.stride()
+    compare(found, wanted, TOLERANCE[dtype], f"norm {shape} {groups} {dtype} last={last} {slope} affine={affine}")
+
+
+def norms() -> None:
+    for shape, groups in [((2, 3, 4, 5, 6), 3), ((2, 4, 9, 7), 2), ((1, 1, 3, 3, 3), 1), ((2, 5, 40, 60), 5)]:
+        for last in (False, True):
+            kinds = [(None, True), (0.0, False), (0.01, True), ("one", False), ("each", True)]
+            for slope, affine in kinds if shape[-1] < 60 else kinds[-1:]:
+                norm(shape, groups, torch.float32, last, slope, affine)
+            for dtype in (torch.bfloat16, torch.float16):
+                norm(shape, groups, dtype, last, 0.01, True)
+    for shape, groups in [((1, 33, 3, 2, 2), 33), ((1, 96, 2, 2, 2), 96), ((1, 320, 1, 1, 1), 32), ((2, 6, 2, 1), 1)]:
+        for last in (False, True):
+            norm(shape, groups, torch.float32, last, 0.1, True)
+
+
+def far_from_zero() -> None:
+    """A variance that sums of squares would lose, and one voxel that is far from all others."""
+    image = torch.randn(1, 2, 40, 80) * 0.1 + 1000
+    image[0, 1, 0, 0] = -1e4
+    found = triton_norm_act(image, 2, None, None, None, 0.0)
+    compare([found], [written_out(image.double(), 2, None, None, None, 0.0)], 1e-4, "far from zero")
+
+
+def repeats() -> None:
+    image, upstream = image_of((2, 5, 30, 40), torch.float32, True), torch.randn(2, 5, 30, 40)
+    first, second = (
+        outcome(lambda x: triton_norm_act(x, 5, None, None, 0.1, 1e-5), [image], upstream) for _ in range(2)
+    )
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def losses() -> None:
+    for shape in [(2, 2, 5, 6, 7), (1, 3, 9, 4), (2, 14, 6, 5, 3), (1, 128, 3, 3), (2, 4, 80, 60)]:
+        for last, dtype, kind in [
+            (False, torch.float32, torch.uint8),
+            (True, torch.float32, torch.int64),
+            (True, torch.bfloat16, torch.int32),
+            (False, torch.float16, torch.float32),
+        ]:
+            for surprised in (False, True):
+                loss(image_of(shape, dtype, last), kind, surprised)
+
+
+def loss(scores: Tensor, kind: torch.dtype, surprised: bool) -> None:
+    label = torch.randint(0, scores.shape[1], (len(scores), 1, *scores.shape[2:])).to(kind)
+    factors = normal(3, *scores.shape[:2])
+
+    def whole(counted: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
+        def call(scores: Tensor) -> Tensor:
+            hit, predicted, labelled, surprise = counted(scores)
+            # What has no gradient is compared, too.
+            parts = [hit, predicted, *([surprise] if surprised else [])]
+            kept.append(torch.stack([*parts, labelled]).detach())
+            return sum((part.double() * factor).sum() for part, factor in zip(parts, factors, strict=False))
+
+        return call
+
+    kept: list[Tensor] = []
+    one = torch.ones((), dtype=torch.float64)
+    found = outcome(whole(lambda each: triton_counts(each, label, surprised=surprised)), [scores], one)
+    wanted = outcome(whole(lambda each: _SoftCounts.apply(each, label, surprised)), [scores.double()], one)
+    assert found[1].dtype == scores.dtype
+    assert found[1].stride() == scores.stride()
+    name = f"loss {tuple(scores.shape)} {scores.dtype} {kind} surprised={surprised}"
+    compare([kept[0]], [kept[1]], 1e-5, name)
+    compare(found[1:], wanted[1:], TOLERANCE[scores.dtype], name)
+
+
+def wrong_label() -> None:
+    counts = triton_counts(torch.randn(1, 3, 9, 4), torch.full((1, 1, 9, 4), 3), surprised=False)
+    assert counts[1] is not None
+    assert counts[1].isnan().all()
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    {each.__name__: each for each in (norms, far_from_zero, repeats, losses, wrong_label)}[sys.argv[1]]()
