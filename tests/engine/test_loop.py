@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hasten.cases.phantom import write_phantoms
 from hasten.config.schema import RunConfig
+from hasten.engine.loop import log_every
 from hasten.engine.run import train
 from hasten.engine.step import TrainStep
 from hasten.engine.stop import Stopped
@@ -175,3 +176,10 @@ def test_the_largest_batch_is_taken_once_and_its_rate_is_scaled(
     assert settled.train.learning_rate is not None
     # One cycle's first step: a 25th of the peak, which is twice what was planned for three patches.
     assert metrics(out, "train")[0]["lr"] == pytest.approx(2 * settled.train.learning_rate / 25)
+
+
+@pytest.mark.parametrize(
+    ("steps", "device", "every"), [(100, "cpu", 1), (100, "cuda", 10), (399, "cuda", 10), (4000, "cuda", 20)]
+)
+def test_a_gpu_is_asked_for_the_loss_every_ten_steps_at_most(steps: int, device: str, every: int) -> None:
+    assert log_every(steps, torch.device(device)) == every

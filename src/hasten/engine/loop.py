@@ -46,10 +46,17 @@ log = logging.getLogger(__name__)
 
 _LOGS = 200
 """Train lines in metrics.jsonl of a full run, about."""
+_LOG_EVERY = {"cuda": 10}
+"""Steps between lines, at least, where reading a loss makes the host wait for all steps that it has queued."""
 _STUCK = 10
 """Updates left out in a row, at least, before a run that makes no other is ended."""
 _STOP_EVERY = 8
 """Steps between looks at whether another rank was asked to stop."""
+
+
+def log_every(steps: int, device: torch.device) -> int:
+    """Steps between two train lines of a run of so many steps."""
+    return max(_LOG_EVERY.get(device.type, 1), steps // _LOGS)
 
 
 class Loop:
@@ -205,7 +212,7 @@ class Loop:
         return self.watchdog.paused() if self.watchdog is not None else nullcontext()
 
     def _between_steps(self, engine: Engine, step: int) -> None:
-        if step % max(1, self.steps // _LOGS) == 0 or step == self.steps:
+        if step % log_every(self.steps, self.parts.planned.device) == 0 or step == self.steps:
             self._log(step)
         if self.beside is not None:
             self.beside.poll()
