@@ -26,13 +26,14 @@ def test_tiles_on_the_host_and_on_the_gpu_make_the_same_batches() -> None:
     make = {"batch_size": 8, "seed": 5, "device": torch.device("cuda")}
     resident, gathered = (make_batches(tiles, ColourConfig(), **make, resident=each) for each in (True, False))
     for one, other in zip(resident.batches(0, 9), gathered.batches(0, 9), strict=True):
-        assert one[0].is_cuda
+        assert one["image"].is_cuda
         # Numbers are drawn on the host for the second, whose logarithms and cosines round otherwise.
-        torch.testing.assert_close(one[0], other[0], rtol=1e-4, atol=1e-4)
-        assert torch.equal(one[1], other[1])
+        torch.testing.assert_close(one["image"], other["image"], rtol=1e-4, atol=1e-4)
+        assert torch.equal(one["label"], other["label"])
 
 
 def test_a_run_on_the_gpu_predicts_on_the_cpu_too(tmp_path: Path) -> None:
+    pytest.importorskip("imagecodecs")
     phantoms = write_phantom_slides(tmp_path / "slides", num_slides=5, size=(512, 512), num_levels=3, seed=1)
     config = load(None, [f"data.source={phantoms}", *SETTINGS, "train.device=cuda"])
     train_detection(config, tmp_path / "run")

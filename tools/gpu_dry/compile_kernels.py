@@ -75,11 +75,15 @@ def launch_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lau
             aligned.append(place)
         elif isinstance(value, float):
             kind = "fp32"
-        elif value is None or kernel.params[place].is_constexpr or value == 1:
+        elif (
+            value is None
+            or kernel.params[place].is_constexpr
+            or (value == 1 and not kernel.params[place].do_not_specialize)
+        ):
             constants.append((name, value))
         else:
             kind = "i32" if value < 2**31 else "i64"
-            aligned += [place] if value % 16 == 0 else []
+            aligned += [place] if value % 16 == 0 and not kernel.params[place].do_not_specialize else []
         signature.append((name, kind))
     return Launch(kernel, tuple(signature), tuple(constants), tuple(aligned), warps)
 
@@ -118,6 +122,44 @@ def losses(shape: tuple[int, ...], dtype: torch.dtype, label: torch.dtype, last:
         (hit.sum() + predicted.sum() + (surprise.sum() if surprised else 0)).backward()  # type: ignore[union-attr]
 
 
+def reads(values: torch.dtype, channels: int, mode: str, padding_mode: str, dims: int, displaced: bool) -> None:
+    from hasten.augment.maps import identity
+    from hasten.augment.read_triton import read_by_kernel
+
+    size = (1 if dims == 2 else 40, 56, 40)
+    table = torch.empty(16, 3, dtype=torch.int64, device="meta")
+    moved = torch.empty(16, 3, *size, device="meta") if displaced else None
+    read_by_kernel(
+        torch.empty(2**24, dtype=values, device="meta"), table, table[:, 0], channels, table[:, 0], table,
+        identity(16, table.device), size, size, moved, mode=mode, padding_mode=padding_mode, spatial_dims=dims,
+    )  # fmt: skip
+
+
+def joins(rows: int, width: int) -> None:
+    from hasten.kernels.columns import copy_columns
+
+    both = torch.empty(rows, 2 * width, dtype=torch.bfloat16, device="meta")
+    copy_columns(both[:, width:], torch.empty(rows, width, dtype=torch.bfloat16, device="meta"))
+
+
+def blurs() -> None:
+    from hasten.augment.smooth_triton import along
+
+    along(torch.empty(2, 1, 128, 128, 128, device="meta"), torch.empty(2, 17, device="meta"), 2, "reflect")
+
+
+def numbers(count: int) -> None:
+    from hasten.sample import random_triton
+
+    key = torch.empty(16, 2, dtype=torch.int64, device="meta")
+    random_triton.words(key, 7, count)
+    random_triton.uniforms(key, 7, 0.0, 1.0, count)
+    random_triton.normals(key, 7, count)
+    random_triton.hashed(key)
+    random_triton.sample_keys(key[0, 0], key[:, 0])
+    random_triton.salted_keys(key, 7, 3, count=8)
+
+
 def work(quick: bool) -> Iterator[Callable[[], None]]:
     """Calls that launch kernels: of every kind for a large image, the usual kind for others."""
     large, small, odd = (2, 32, 128, 128, 128), (2, 320, 8, 8, 8), (2, 33, 24, 20, 18)
@@ -127,6 +169,14 @@ def work(quick: bool) -> Iterator[Callable[[], None]]:
         kinds += [(large, torch.bfloat16, slope) for slope in ("one", "each", "none")]
     for kind, last in product(kinds, (True, False)):
         yield partial(norms, *kind, last)
+    yield from (partial(numbers, 3), partial(numbers, 90_000), partial(joins, 2**24, 32), partial(joins, 8192, 320))
+    yield blurs
+    read = [(torch.float16, 1, "bilinear", "zeros", 3, False), (torch.uint8, 1, "nearest", "zeros", 3, False)]
+    if not quick:
+        read += [(torch.float16, 4, "bilinear", "reflection", 3, True), (torch.uint8, 1, "nearest", "border", 3, True)]
+        read += [(torch.float32, 3, "bilinear", "border", 2, False), (torch.float32, 20, "bilinear", "zeros", 3, False)]
+    for each in read:
+        yield partial(reads, *each)
     few, many, most = (2, 2, 128, 128, 128), (2, 14, 128, 128, 128), (1, 128, 33, 20, 18)
     scores = [(few, torch.bfloat16, torch.uint8), (many, torch.bfloat16, torch.uint8)]
     if not quick:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import torch
@@ -29,18 +30,22 @@ class Aside:
 
     def capture(self, body: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         """A graph of what `body` queues, and where its result will lie; nothing of it is run."""
-        graph = torch.cuda.CUDAGraph()
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         try:
             # The stream is set around the graph, too, which does not give it back where ending the capture fails.
             # By default, an allocation of any other thread (a saver, a validation) would break the capture.
             with (
                 torch.cuda.stream(self.stream),
-                torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"),
             ):
                 found = body()
         except BaseException:
             # The generator would take the capture for one that goes on, and refuse to draw outside of it.
             generator = torch.cuda.default_generators[self.stream.device.index]
             generator.graphsafe_set_state(generator.clone_state())
+            # Where ending the capture failed, the allocator goes on filling the graph's pool, and gives nothing back.
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self.stream.device.index, pool)
+                torch._C._cuda_releasePool(self.stream.device.index, pool)
             raise
         return graph, found

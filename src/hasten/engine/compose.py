@@ -126,8 +126,7 @@ def compose_run(
         paced = paced_schedule(train, planned.config.sample.batch_size)
         step = _step(planned, strategy, network, average, optimizer, paced)
         seconds = min(step_seconds * train.steps, time_left(planned, clock))
-        if planned.device.type == "cuda":
-            engaged["cuDNN autotuning"] = settle_autotuning(step, seconds)
+        settle_autotuning(step, seconds, engaged)
         planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds, strategy.world)
         step.network = strategy.wrap(compiled)
         # The compiler has forms of its own.

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasten.kernels.columns import copy_columns
 from hasten.nets.losses.soft_counts import _SoftCounts
 from hasten.nets.losses.soft_counts_triton import triton_counts
 from hasten.nets.surgery.normact_triton import triton_norm_act
@@ -141,6 +142,16 @@ def wrong_label() -> None:
     assert counts[1].isnan().all()
 
 
+def columns() -> None:
+    for rows, width, more in ((1, 1, 0), (5000, 3, 4), (130, 48, 32), (7, 320, 320), (4097, 33, 1)):
+        wide = torch.randn(rows, width + more).to(torch.bfloat16)
+        for source in (wide[:, more:], wide[:, :width]):
+            target = torch.full((rows, width + 2), torch.nan, dtype=torch.bfloat16)
+            copy_columns(source, target[:, 1 : width + 1])
+            assert torch.equal(target[:, 1:-1], source)
+            assert target[:, [0, -1]].isnan().all()
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
-    {each.__name__: each for each in (norms, far_from_zero, repeats, losses, wrong_label)}[sys.argv[1]]()
+    {each.__name__: each for each in (norms, far_from_zero, repeats, losses, wrong_label, columns)}[sys.argv[1]]()

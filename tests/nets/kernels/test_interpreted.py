@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 
 
-@pytest.mark.parametrize("what", ["norms", "far_from_zero", "repeats", "losses", "wrong_label"])
+@pytest.mark.parametrize("what", ["norms", "far_from_zero", "repeats", "losses", "wrong_label", "columns"])
 def test_kernels_compute_what_plain_operations_do(what: str) -> None:
     program = Path(__file__).with_name("interpret.py")
     done = subprocess.run([sys.executable, str(program), what], capture_output=True, text=True, timeout=250)

@@ -60,7 +60,7 @@ def test_a_concatenation_is_one_of_rows_and_keeps_the_format(shape: tuple[int, .
     theirs = torch.autograd.grad(wanted, maps, back)
     with gpu_forms(takes=always), Seen() as seen:
         found = torch.cat(maps, dim=1)
-    assert [len(shape) for _, shape in seen.calls] == [2]
+    assert seen.calls == []
     assert torch.equal(found, wanted)
     assert found.is_contiguous(memory_format=layout)
     for one, two in zip(torch.autograd.grad(found, maps, back), theirs, strict=True):

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from hasten.kernels.use import triton_runs
 from hasten.nets.kernels import kernels_take
 
 _LEAST_CHANNELS = 8
@@ -90,15 +91,30 @@ class _Join(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *maps: Tensor) -> Tensor:
         ctx.widths = [each.shape[1] for each in maps]
-        return _as_maps(torch.cat([_as_rows(each) for each in maps], 1), maps[0])
+        parts = [_as_rows(each) for each in maps]
+        rows = parts[0].new_empty(len(parts[0]), sum(ctx.widths))
+        for part, place in zip(parts, rows.split(ctx.widths, 1), strict=True):
+            _copy(part, place)
+        return _as_maps(rows, maps[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
         rows = _as_rows(gradient.contiguous(memory_format=_FORMATS[gradient.ndim]))
         parts = [rows.new_empty(len(rows), width) for width in ctx.widths]
-        torch.split_with_sizes_copy(rows, ctx.widths, 1, out=parts)
+        for part, place in zip(parts, rows.split(ctx.widths, 1), strict=True):
+            _copy(place, part)
         return tuple(_as_maps(part, gradient) for part in parts)
+
+
+def _copy(source: Tensor, target: Tensor) -> None:
+    """target.copy_(source) of matrices with contiguous rows, which torch copies one element at a time on a GPU."""
+    if triton_runs(source):
+        from hasten.kernels.columns import copy_columns
+
+        copy_columns(source, target)
+    else:
+        target.copy_(source)
 
 
 def _as_rows(image: Tensor) -> Tensor:

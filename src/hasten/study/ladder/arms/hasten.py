@@ -48,6 +48,7 @@ def fresh_cache() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as fresh:
         os.environ["HASTEN_CACHE"] = str(Path(fresh) / "cache")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(fresh) / "inductor")
+        os.environ["TRITON_CACHE_DIR"] = str(Path(fresh) / "triton")
         yield
 
 
