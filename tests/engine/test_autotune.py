@@ -270,10 +270,10 @@ def test_the_network_is_compiled_if_set_or_if_the_run_is_long(
 
 @pytest.mark.parametrize(("predicted", "on"), [(0.0, False), (599.0, False), (601.0, True)])
 def test_cudnn_times_its_algorithms_in_long_runs_only(predicted: float, on: bool) -> None:
-    step = SimpleNamespace(autotune=None)
-    engaged = settle_autotuning(cast(Any, step), predicted)
-    assert (step.autotune, engaged.on) == (on, on)
-    assert ("was not measured" in engaged.why) == (predicted == 0)
+    step, engaged = SimpleNamespace(autotune=None, device=torch.device("cuda")), dict[str, Engaged]()
+    settle_autotuning(cast(Any, step), predicted, engaged)
+    assert (step.autotune, engaged["cuDNN autotuning"].on) == (on, on)
+    assert ("was not measured" in engaged["cuDNN autotuning"].why) == (predicted == 0)
 
 
 @pytest.mark.parametrize(("device", "least"), [("cpu", 1200), ("cuda", 200)])

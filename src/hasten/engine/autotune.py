@@ -264,17 +264,18 @@ def settle_network(
     return with_train(planned, compile=engaged.on), found, engaged
 
 
-def settle_autotuning(step: TrainStep, predicted: float) -> Engaged:
-    """Let cuDNN time its algorithms in runs that are long enough for it to pay.
+def settle_autotuning(step: TrainStep, predicted: float, engaged: dict[str, Engaged]) -> None:
+    """On a GPU, let cuDNN time its algorithms in runs that are long enough for it to pay.
 
     predicted: seconds that the steps are expected to take; 0 where nothing was measured.
     """
+    if step.device.type != "cuda":
+        return
     step.autotune = predicted >= _AUTOTUNE_SECONDS
     limit = f"{_AUTOTUNE_SECONDS / 60:.0f} min"
     length = f"the steps take about {predicted:.0f} s" if predicted else "how long the steps take was not measured"
-    return Engaged(
-        step.autotune, f"{length}; timing cuDNN's algorithms takes some 10 s and pays in runs of over {limit}"
-    )
+    why = f"{length}; timing cuDNN's algorithms takes some 10 s and pays in runs of over {limit}"
+    engaged["cuDNN autotuning"] = Engaged(step.autotune, why)
 
 
 def settle_capture(

@@ -129,10 +129,8 @@ def compose_run(
         settle_autotuning(step, seconds, engaged)
         planned, compiled, engaged["compiled network"] = settle_network(planned, network, seconds, strategy.world)
         step.network = strategy.wrap(compiled)
-        # The compiler has forms of its own.
-        step.fused_kernels = bool(train.fused_kernels) and not engaged["compiled network"].on
-    engaged["fused optimizer"] = Engaged(True, fusion_of(train.optimizer))
-    engaged |= homes_of(arena, parts)
+        step.fused_kernels = variant_of(train).fused_kernels and not planned.config.train.compile
+    engaged |= {"fused optimizer": Engaged(True, fusion_of(train.optimizer)), **homes_of(arena, parts)}
     # Of the finished step with its batch; whether the graph is kept is known some steps into the run.
     planned, captured = settle_capture(planned, step, program, engaged)
     inference = inference_of(

@@ -44,7 +44,8 @@ class TrainStep:
     accumulate: int = 1
     """Pieces that a batch is cut into along its samples. A loss that looks at a whole batch sees a piece at a time."""
     fused_kernels: bool = False
-    """On a GPU in channels-last, run the forward pass in `gpu_forms`; norms are switched by `fused_norms`."""
+    """On a GPU in channels-last, run the forward pass in `gpu_forms`; norms are switched by `fused_norms`. Not for a
+    compiled network: a compiler has forms of its own."""
     autotune: bool = False
     """On a GPU, let cuDNN time its algorithms for each new shape; otherwise it chooses by its heuristics."""
     strategy: Strategy = field(default_factory=alone)
