@@ -86,7 +86,7 @@ def settle_variant_on_all(
         keep_layers(planned, network)
     if world.size > 1:
         engaged["strategy"] = Engaged(True, f"{strategy.name} on {world.size} processes")
-    planned = with_train(planned, **asdict(variant))
+    planned = _with_variant(planned, variant)
     fused_norms(network, variant.fused_kernels)
     steps = by_first(world, lambda: fitting_steps(planned, clock, seconds), group=group)
     return with_train(planned, steps=steps), seconds
@@ -120,8 +120,14 @@ def settle_variant(
     }
     if planned.device.type == "cuda":
         engaged["fused kernels"] = Engaged(variant.fused_kernels, why if train.fused_kernels is None else _GIVEN)
-    settled = with_train(planned, **asdict(variant))
+    settled = _with_variant(planned, variant)
     return settled, engaged, seconds
+
+
+def _with_variant(planned: Planned, variant: Variant) -> Planned:
+    """On a CPU the kernels of a GPU stay open: a run may go on on one."""
+    fused = variant.fused_kernels if planned.device.type == "cuda" else planned.config.train.fused_kernels
+    return with_train(planned, **{**asdict(variant), "fused_kernels": fused})
 
 
 _PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "autocast fp16", "tf32": "TF32"}
