@@ -297,3 +297,23 @@ def test_short_runs_capture_nothing(
     _, captured = autotune.settle_capture(run, cast(Any, "step"), program, engaged)
     assert (captured is not None) is tried
     assert tried or "runs of 200 or more" in engaged["CUDA graph"].why
+
+
+def test_a_short_run_on_a_gpu_compares_nothing(
+    tmp_path: Path, asked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = []
+
+    def usual(network: nn.Module, probe: Probe, reference: Variant, usual: Variant, **_: Any) -> Measured:
+        shapes.append(probe.shape)
+        assert str(reference) == "fp32"
+        return Measured({str(usual): 0.5}, usual)
+
+    monkeypatch.setattr(autotune, "usual_variant", usual)
+    monkeypatch.setattr(autotune, "triton_works", lambda device: True)
+    found, engaged, seconds = settle_variant(planned(tmp_path, device="cuda"), nn.Identity())
+    assert asked == []
+    assert shapes == [(4, 2, 16, 16, 16)]
+    assert seconds == 0.5
+    assert found.config.train.fused_kernels
+    assert "too short a run" in engaged["fused kernels"].why

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hasten.config.schema import LossConfig, NetworkConfig
 from hasten.engine import measure
-from hasten.engine.measure import Measured, Probe, Variant, explain, faster_compiled, fastest_variant
+from hasten.engine.measure import Measured, Probe, Variant, explain, faster_compiled, fastest_variant, usual_variant
 from hasten.nets.build import build_loss, build_network
 from hasten.observe.load import LoadMeter
 
@@ -372,3 +372,26 @@ def test_compiling_is_not_taken_on_a_busy_machine(clock: Clock, monkeypatch: pyt
     assert found is network
     assert not engaged.on
     assert "other programs used 1.5 cores" in engaged.why
+
+
+def test_a_short_run_takes_the_usual_variant_if_it_computes_the_same(clock: Clock) -> None:
+    found = usual_variant(fake(clock, EVEN), probe(), PLAIN, BOTH, steps=100, limit_s=12.5)
+    assert found == Measured({str(BOTH): 0.125}, BOTH)
+    assert clock.passes == 3
+
+
+def test_a_long_run_does_not(clock: Clock) -> None:
+    assert usual_variant(fake(clock, EVEN), probe(), PLAIN, BOTH, steps=101, limit_s=12.5) is None
+
+
+def test_nor_does_one_where_it_computes_something_else(clock: Clock) -> None:
+    wrong = fake(clock, EVEN, output={BOTH: 1.5})
+    assert usual_variant(wrong, probe(), PLAIN, BOTH, steps=1, limit_s=100.0) is None
+
+
+def test_nor_one_where_memory_is_short(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(measure, "_pass", lambda *_: short)
+    assert usual_variant(fake(clock, EVEN), probe(), PLAIN, BOTH, steps=1, limit_s=100.0) is None

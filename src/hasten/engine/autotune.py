@@ -21,16 +21,19 @@ from hasten.engine.job import Planned, build_net, with_train
 from hasten.engine.measure import (
     MEASURE_S,
     Engaged,
+    Measured,
     Precision,
     Probe,
     Variant,
     explain,
     faster_compiled,
     fastest_variant,
+    usual_variant,
     variant_of,
 )
 from hasten.engine.precision import autocast
 from hasten.engine.step import TrainStep, memory_format
+from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.nets.recompute.apply import recompute
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
@@ -46,6 +49,9 @@ MEASURE_SHARE = 0.1
 _GIVEN = "set in the configuration"
 _FAST_BF16 = (8, 0)
 """Compute capability from which on bf16 has matrix units."""
+_SHORT_SECONDS = 120.0
+"""Seconds of steps up to which a GPU's usual variant is taken: comparing it with others takes some ten."""
+_USUAL = "usually the fastest on such a GPU, with the loss and gradients of float32; too short a run to compare others"
 _AUTOTUNE_SECONDS = 600.0
 """Seconds of training from which on cuDNN times its algorithms. On an H100 with bf16 that gained less than 2 %."""
 _NETWORK_COMPILE_SECONDS = {"cpu": 1200.0, "cuda": 200.0}
@@ -109,10 +115,11 @@ def settle_variant(
     if len(allowed) > 1 or train.compile is None:
         probe = probe_of(planned)
         memory = cache_dir(planned.config.cache) / "measured"
-        measured = fastest_variant(network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s))
+        usual = _usual(planned, network, probe, allowed)
+        measured = usual or fastest_variant(network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s))
         variant = measured.variant
-        why = explain(measured) if len(allowed) > 1 else ""
-        seconds = measured.seconds[str(variant)] * planned.config.sample.batch_size / probe.shape[0]
+        why = _USUAL if usual else explain(measured) if len(allowed) > 1 else ""
+        seconds = measured.seconds[str(variant)] * (1 if usual else planned.config.sample.batch_size / probe.shape[0])
     precision_why = (_GIVEN if train.precision is not None else why) + kept
     engaged = {
         _PRECISION_NAMES[variant.precision]: Engaged(variant.precision != "fp32", precision_why),
@@ -122,6 +129,16 @@ def settle_variant(
         engaged["fused kernels"] = Engaged(variant.fused_kernels, why if train.fused_kernels is None else _GIVEN)
     settled = _with_variant(planned, variant)
     return settled, engaged, seconds
+
+
+def _usual(planned: Planned, network: nn.Module, probe: Probe, allowed: list[Variant]) -> Measured | None:
+    """What a short run takes without comparing it with others: bf16, channels-last and Hasten's kernels on a GPU."""
+    reference, usual = allowed[0], allowed[-1]
+    known = usual.fused_kernels and usual.channels_last and usual.precision == "bf16" and reference.precision == "fp32"
+    if not known or not triton_works(planned.device):
+        return None
+    whole = replace(probe, shape=(planned.config.sample.batch_size, *probe.shape[1:]))
+    return usual_variant(network, whole, reference, usual, steps=planned.config.train.steps, limit_s=_SHORT_SECONDS)
 
 
 def _with_variant(planned: Planned, variant: Variant) -> Planned:

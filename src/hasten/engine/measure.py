@@ -159,6 +159,30 @@ def _graph_of(call: Callable[[], Trace], device: torch.device) -> Callable[[], T
     return replay
 
 
+def usual_variant(
+    network: nn.Module, probe: Probe, reference: Variant, usual: Variant, *, steps: int, limit_s: float
+) -> Measured | None:
+    """The variant that is usually the fastest on such a device, where a run is too short for measuring to pay.
+
+    probe: of the run's whole batch. None where `steps` passes would take longer than `limit_s`, where loss or gradient
+    are not those of `reference`, and where memory is short.
+    """
+    try:
+        with random_state_kept(probe.device):
+            wanted = _pass(_copy(network, probe, reference), probe, reference)()
+            call = _pass(_copy(network, probe, usual), probe, usual)
+            found = call()
+            float(found[0])
+            begin = time.perf_counter()
+            float(call()[0])
+            once = time.perf_counter() - begin
+    except torch.OutOfMemoryError:
+        free_memory()
+        return None
+    short = steps * once <= limit_s
+    return Measured({str(usual): once}, usual) if short and agrees(found, wanted) else None
+
+
 def fastest_variant(
     network: nn.Module, probe: Probe, allowed: list[Variant], memory: Path, *, seconds: float = MEASURE_S
 ) -> Measured:

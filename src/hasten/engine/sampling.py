@@ -25,7 +25,7 @@ from hasten.cache.key import cache_dir, digest
 from hasten.distribute.parts import CaseParts
 from hasten.engine.job import Planned
 from hasten.engine.measure import Engaged, certainly_faster, compared
-from hasten.kernels.use import triton_runs
+from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.sample.dealt import Dealt
 from hasten.sample.schedule import PatchStage, Rounds, stage_plan
@@ -56,7 +56,7 @@ def settle_program(
     if wanted is None and share.size > 1 and planned.device.type == "cpu":
         # Each would measure for itself, and one might find otherwise than the rest.
         wanted, why = False, "not tried where several processes share the step; set sample.compile"
-    elif wanted is None and triton_runs(torch.empty(0, device=planned.device)):
+    elif wanted is None and triton_works(planned.device):
         wanted, why = False, "Hasten's own kernels read and draw, which a compiler would not use; set sample.compile"
     if wanted is not None:
         program = _program(planned, arena, share, parts, compile=wanted)

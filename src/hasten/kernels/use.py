@@ -26,6 +26,11 @@ def triton_runs(tensor: Tensor) -> bool:
     return _works_on(tensor.device) and tensor.device.index == torch.cuda.current_device()
 
 
+def triton_works(device: torch.device) -> bool:
+    """Whether Triton kernels can run on a device at all."""
+    return device.type == "cuda" and _works_on(device)
+
+
 @cache
 def _works_on(device: torch.device) -> bool:
     """Whether a kernel can be built and launched: Triton is installed, supports the card and has a C compiler."""
