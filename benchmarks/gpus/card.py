@@ -164,7 +164,8 @@ def convolutions(sheet: Sheet, channels: int, side: int) -> None:
     """TFLOP/s of a 3x3x3 convolution, forward and both gradients, by precision and memory format."""
     batch, device = 2, sheet.device
     arms = {}
-    for precision in precisions(device):
+    # Timing cuDNN's algorithms takes seconds for each: the precisions that a run takes.
+    for precision in ("tf32", "bf16") if sheet.cuda else precisions(device):
         for last in (False, True):
             name = f"{precision} {'channels-last' if last else 'contiguous'}"
             arms[name] = milliseconds(_convolution(device, precision, last, batch, channels, side), device)

@@ -4,7 +4,9 @@ Norms are instance norms with weights and a leaky ReLU, bf16: `torch` is its own
 plain operations and compiled by inductor, `triton` Hasten's kernels. Forward must read the image and write the output;
 backward must read image and gradient and write a gradient: 2 and 5 times the image's bytes. Losses are Dice plus
 cross-entropy of bf16 scores under autocast, forward and backward: scores read twice and their gradient written once,
-the label read twice. On a CPU, `triton` is what Hasten runs there.
+the label read twice. Joins are concatenations of two maps of 32 channels, forward and backward, with gradients that a
+convolution can take; first convolutions are of 1 channel to 32, bf16, forward and the weights' gradient. On a CPU,
+`triton` is what Hasten runs there.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from benchmarks.gpus.timing import turns
 from benchmarks.harness import Claim, median_ratio
 from hasten.nets.kernels import kernels_take
 from hasten.nets.losses import DiceCELoss, fused_loss
+from hasten.nets.surgery.gpu_forms import gpu_forms
 from hasten.nets.surgery.normact import group_norm_act
 from hasten.nets.surgery.written_out import written_out
 
@@ -45,6 +48,9 @@ def measure(sheet: Sheet) -> None:
     side = 8 if sheet.quick else 128
     for classes in CLASSES:
         sheet.attempt(f"loss of {classes} classes", 3, partial(loss, sheet, classes, side))
+    batch = 1 if sheet.quick else 7
+    sheet.attempt("join", 3, partial(join, sheet, batch, side))
+    sheet.attempt("first convolution", 3, partial(first_convolution, sheet, batch, side))
     # Last, as each takes seconds to compile.
     for last in (True, False):
         sheet.attempt(f"compiled {named(shapes[0], last)}", 12, partial(norm, sheet, shapes[0], last, compiled=True))
@@ -117,6 +123,42 @@ def loss(sheet: Sheet, classes: int, side: int) -> None:
     times = timed(sheet, f"dice_ce forward+backward 2x{classes}x{side}^3", arms, size)
     ratio = median_ratio(times["monai"], times["triton"])
     sheet.claim(Claim.at_least(f"Dice and cross-entropy, {classes} classes: MONAI takes so many times", ratio, 3))
+
+
+def join(sheet: Sheet, batch: int, side: int) -> None:
+    one, other, upstream = (
+        random_map(sheet.device, batch, channels, side).requires_grad_(channels < 64) for channels in (32, 32, 64)
+    )
+
+    def call(on: bool) -> None:
+        with gpu_forms(on):
+            found = torch.cat([one, other], 1)
+        for gradient in torch.autograd.grad(found, [one, other], upstream):
+            gradient.contiguous(memory_format=torch.channels_last_3d)  # as the convolution before it needs it
+
+    size = 4 * upstream.numel() * upstream.element_size()
+    timed(sheet, f"join {batch}x(32+32)x{side}^3", {"torch": partial(call, False), "triton": partial(call, True)}, size)
+
+
+def first_convolution(sheet: Sheet, batch: int, side: int) -> None:
+    image, upstream = (random_map(sheet.device, batch, channels, side) for channels in (1, 32))
+    convolution = nn.Conv3d(1, 32, 3, padding=1, bias=False, device=sheet.device)
+    convolution.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+
+    def call(on: bool) -> None:
+        with torch.autocast(sheet.device.type, torch.bfloat16), gpu_forms(on):
+            found = convolution(image)
+        torch.autograd.grad(found, convolution.weight, upstream)
+
+    size = 2 * upstream.numel() * upstream.element_size()
+    arms = {"torch": partial(call, False), "padded": partial(call, True)}
+    timed(sheet, f"first convolution {batch}x1x{side}^3", arms, size)
+
+
+def random_map(device: torch.device, batch: int, channels: int, side: int) -> Tensor:
+    """(B, C, S, S, S) bf16 in channels-last."""
+    made = torch.randn(batch, channels, side, side, side, device=device, dtype=torch.bfloat16)
+    return made.contiguous(memory_format=torch.channels_last_3d)
 
 
 def timed(sheet: Sheet, what: str, arms: dict[str, Pass], size: int) -> dict[str, list[float]]:

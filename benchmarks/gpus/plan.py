@@ -19,9 +19,9 @@ class Part:
 
 PARTS = (
     Part("card", "versions, card, ceilings, conv3d probe", 20, 60),
-    Part("steps", "step ladder of two networks", 60, 170),
+    Part("steps", "step ladder of two networks", 30, 170),
     Part("feed", "overhead of the feed, batches against MONAI, waits", 25, 100),
-    Part("kernels", "norm with activation, Dice with cross-entropy: ms and GB/s", 20, 60),
+    Part("kernels", "norms, losses, joins and first convolutions: ms and GB/s", 20, 60),
     Part("fill", "cache fill and the arena's way to the device", 20, 45),
     Part("sliding", "sliding window against MONAI", 20, 45),
     Part("target", "time to target on a phantom twin of the spleen", 110, 1800),

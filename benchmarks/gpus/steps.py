@@ -19,7 +19,7 @@ from benchmarks.gpus.card import products
 from benchmarks.gpus.nets import Net, net_named, operations
 from benchmarks.gpus.rungs import RUNGS, Rung, make_rung
 from benchmarks.gpus.sheet import Sheet
-from benchmarks.gpus.timing import milliseconds, peak_mib, turns
+from benchmarks.gpus.timing import milliseconds, peak_mib, seconds_of, turns
 from benchmarks.harness import Claim
 
 ANCHORS = {"H200": 76.3, "H100": 72.5, "A100": 33.7}
@@ -69,7 +69,7 @@ class Ladder:
         sheet = self.sheet
         ready = make_rung(rung, self.net, size, sheet.device, quick=sheet.quick)
         try:
-            ready.step()  # with its search for kernels
+            first = seconds_of(ready.step, sheet.device)  # with what is compiled or searched for
             memory = peak_mib(ready.step, sheet.device)
             once = milliseconds(ready.step, sheet.device)()
             arms = {rung.name: ready.step} | self._reference(rung, size, memory)
@@ -77,6 +77,7 @@ class Ladder:
             times = turns(arms, sheet.device, rounds=2 if sheet.quick else 5, repeats=repeats, warmup=1)
         finally:
             ready.close()
+        sheet.keep({f"{self.name}/{rung.name}, first step_s": [first]})
         self._keep(rung, size, times[rung.name], memory, ready.told)
         if len(arms) > 1:
             sheet.keep({f"{self.name}/{REFERENCE}, beside {rung.name}_ms": times[REFERENCE]})

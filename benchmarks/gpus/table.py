@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.gpus.plan import PARTS
 from benchmarks.gpus.sheet import sheet_of
 
-_DETAIL = ("_Mvoxel/s", "_peak_mib", ", beside ", "conv3d/")
+_DETAIL = ("_Mvoxel/s", "_peak_mib", ", beside ", "conv3d/", ", first step")
 """Parts of names of series that are for the files only."""
 
 
