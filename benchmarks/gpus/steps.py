@@ -54,7 +54,7 @@ class Ladder:
 
     def __init__(self, name: str, net: Net, sheet: Sheet, peaks: dict[str, float]) -> None:
         self.name, self.net, self.sheet, self.peaks = name, net, sheet, peaks
-        self.size = net.batch if memory_gib(sheet.device) >= LARGE_GIB else net.small_batch
+        self.size = batch_size_for(net, sheet.device)
         self.work = operations(net)
         self.pace: dict[str, float] = {}
         """Patches a second by rung."""
@@ -126,9 +126,10 @@ class Ladder:
             self.sheet.claim(Claim.at_least(text, fastest, anchor))
 
 
-def memory_gib(device: torch.device) -> float:
-    """Of the card; 0 of a CPU."""
-    return torch.cuda.get_device_properties(device).total_memory / 2**30 if device.type == "cuda" else 0.0
+def batch_size_for(net: Net, device: torch.device) -> int:
+    """Patches of a step, by the card's memory."""
+    memory = torch.cuda.get_device_properties(device).total_memory / 2**30 if device.type == "cuda" else 0.0
+    return net.batch if memory >= LARGE_GIB else net.small_batch
 
 
 def anchor_of(card: str) -> tuple[str, float]:
