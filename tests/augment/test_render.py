@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from hasten.augment.chain import Chain
 from hasten.augment.crop import SpatialCrop
@@ -53,3 +54,16 @@ def test_a_traced_batch_of_several_channels_is_the_batch(name: str, dims: int) -
         assert found[key].stride() == value.stride()
         # Sums of colours are vectorised otherwise where memory lies otherwise.
         assert torch.allclose(found[key], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_drawing_is_one_graph_too(dims: int) -> None:
+    chain, channels = chains(dims)["default"]
+    shapes = [(1 if dims == 2 else side, 12, side) for side in (9, 6, 11)]
+    segment = bind_store(chain, random_store(shapes, num_channels=channels, dtype="float16"), batch_size=6)
+    sample = torch.arange(6)
+    wanted = segment.drawn(sample)
+    found = torch.compile(segment.drawn, backend="eager", fullgraph=True, dynamic=False)(sample)
+    for one, other in zip(tree_leaves(found), tree_leaves(wanted), strict=True):
+        assert one.dtype == other.dtype
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -66,7 +66,7 @@ class _Words(NamedTuple):
 
 def _words(stages: Sequence[Stage], key: Tensor) -> _Words:
     placed = [each for stage in stages for each in (_placed(stage) if isinstance(stage, Warp) else (stage,))]
-    keys = op_keys(key, 0, max((each.position + 1 for each in placed), default=0))
+    keys = op_keys(key, 0, max([0, *(each.position + 1 for each in placed)]))
     return _Words(keys, chances(keys))
 
 
