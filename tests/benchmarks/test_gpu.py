@@ -85,6 +85,13 @@ def test_what_does_not_fit_the_budget_is_not_started(tmp_path: Path, started: li
     assert not started
 
 
+def test_a_part_that_is_asked_for_alone_gets_what_there_is(tmp_path: Path, started: list[tuple[str, float]]) -> None:
+    gpu.main(["--out", str(tmp_path), "--parts", "steps", "--budget", "20", *REHEARSE])
+    ((name, seconds),) = started
+    assert name == "steps"
+    assert 10 < seconds < 20
+
+
 def test_being_told_to_end_still_prints_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
