@@ -1,4 +1,4 @@
-"""The training loop, on an ignite Engine: steps, logging, validation, checkpoints, and stopping."""
+"""The training loop: steps, logging, validation, checkpoints, and stopping."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ignite.engine import Engine, Events
 from torch import nn
 
 from hasten.augment.chain import Batch
@@ -78,7 +77,6 @@ class Loop:
         self.first, self.elapsed = first, elapsed
         self.train = parts.planned.config.train
         self.steps = self.train.steps
-        self.batch_size = parts.planned.config.sample.batch_size
         self.feed = Feed(parts.program, first=first, last=self.steps)
         self.done = first
         self.strategy, self.world = parts.step.strategy, parts.step.strategy.world
@@ -124,12 +122,6 @@ class Loop:
     def run(self) -> Outcome:
         """Train to the end, to the target, to the time limit, or until asked to stop."""
         self._take_up_records()
-        engine = Engine(self._step)
-        per_epoch = max(1, -(-len(self.parts.planned.train) // self.batch_size))
-        engine.add_event_handler(Events.ITERATION_COMPLETED, self._after_step)
-        # All state of the run lies in (seed, step), so that ignite is told where to go on and skips nothing.
-        epochs = max(1, -(-max(self.steps, self.first) // per_epoch))
-        engine.load_state_dict({"iteration": self.first, "epoch_length": per_epoch, "max_epochs": epochs})
         if self.progress:
             self.progress.start(self.steps, self.train.target, self.train.metric)
         try:
@@ -143,11 +135,14 @@ class Loop:
                 self._collect = stack.enter_context(collected_between_steps())
                 self.log.begin()
                 if not self.parts.paced.done(self.first) and self.status == "finished":
-                    engine.run(self._batches())
+                    for batch in self._batches():
+                        self._step(self.done, batch)
+                        if self._after_step(self.done + 1):
+                            break
         finally:
             if self.progress:
                 self.progress.stop()
-        return self._outcome(max(engine.state.iteration, self.first))
+        return self._outcome(self.done)
 
     def _outcome(self, step: int) -> Outcome:
         trained = self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
@@ -188,8 +183,8 @@ class Loop:
 
     # A step, and what may follow it
 
-    def _step(self, engine: Engine, batch: Batch | None) -> None:
-        index = engine.state.iteration - 1
+    def _step(self, index: int, batch: Batch | None) -> None:
+        """index: 0-based; batch: None where the captured step makes its own."""
         with self.clock.span("train"):
             if batch is None:
                 assert self.parts.captured is not None
@@ -198,20 +193,21 @@ class Loop:
                 loss = self.parts.step(batch["image"], batch["label"], index)
             self.log.losses.append(loss)
 
-    def _after_step(self, engine: Engine) -> None:
-        step = self.done = engine.state.iteration
+    def _after_step(self, step: int) -> bool:
+        """Whatever follows after so many steps; whether the run ends here."""
+        self.done = step
         if self._fault is not None:
             self._fault(step)
         if self.watchdog is not None:
             self.watchdog.beat(step)
         with self._unwatched():
-            self._between_steps(engine, step)
+            return self._between_steps(step)
 
     def _unwatched(self) -> AbstractContextManager:
         """A validation or the wait for a disk may take long."""
         return self.watchdog.paused() if self.watchdog is not None else nullcontext()
 
-    def _between_steps(self, engine: Engine, step: int) -> None:
+    def _between_steps(self, step: int) -> bool:
         if step % log_every(self.steps, self.parts.planned.device) == 0 or step == self.steps:
             self._log(step)
         if self.beside is not None:
@@ -229,8 +225,7 @@ class Loop:
         stops = ends or self.status != "finished"
         if stops or paced.reaches(step, self.train.checkpoint_every):
             self._save_last(step)
-        if stops:
-            engine.terminate()
+        return stops
 
     def _trained_s(self) -> float:
         """Seconds of this process in steps, the wait for their batches included."""
