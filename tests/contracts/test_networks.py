@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hasten.config.schema import LossConfig, NetworkConfig, TrainConfig
+from hasten.config.schema import LossConfig, NetworkConfig, NetworkName, TrainConfig
 from hasten.engine.step import TrainStep, autocast, memory_format, shaped
 from hasten.engine.update import Update
 from hasten.nets.build import build_loss, build_network, divisor
@@ -23,7 +23,7 @@ def choices(config: type, field: str) -> tuple[Any, ...]:
     return get_args(get_type_hints(config)[field])
 
 
-NAMES = choices(NetworkConfig, "name")
+NAMES: tuple[str, ...] = get_args(NetworkName)
 LOSSES = choices(LossConfig, "name")
 NORMS = choices(NetworkConfig, "norm")
 ACTS = choices(NetworkConfig, "act")

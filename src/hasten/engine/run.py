@@ -39,6 +39,7 @@ from hasten.observe.progress import Progress
 from hasten.observe.rundir import (
     CHECKPOINTS,
     ENV_JSON,
+    NETWORK_PY,
     PLAN_JSON,
     RUN_YAML,
     SUMMARY_JSON,
@@ -233,6 +234,8 @@ def _write_records(out: Path, parts: RunComponents, *, resume: bool) -> None:
     temporary = out / f".{RUN_YAML}"
     temporary.write_text(dump_run(parts.planned.config))
     temporary.replace(out / RUN_YAML)
+    if parts.planned.source:
+        (out / CHECKPOINTS / NETWORK_PY).write_bytes(parts.planned.source)
     if not resume or not (out / PLAN_JSON).exists():
         engaged = {name: dataclasses.asdict(engaged) for name, engaged in parts.engaged.items()}
         write_json(out / PLAN_JSON, {**plan_to_dict(parts.planned), "engaged": engaged})

@@ -1,4 +1,4 @@
-"""Networks from MONAI, built from the plan. MONAI is imported here and not before."""
+"""Networks from MONAI, or of the user's own, built from the plan. MONAI is imported here and not before."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from math import prod
 
 from torch import nn
 
+from hasten.config.network import is_own
 from hasten.config.schema import Triple
 from hasten.config.settled import PlannedNetwork
 from hasten.nets.losses.build import Loss, build_loss
+from hasten.nets.own import own_network
 
 __all__ = ["Loss", "build_loss", "build_network", "divisor", "network_mistake"]
 
@@ -17,15 +19,24 @@ _ACT = {"prelu": "PRELU", "relu": "RELU", "leakyrelu": ("LEAKYRELU", {"negative_
 
 def divisor(config: PlannedNetwork) -> Triple:
     """What each side (D, H, W) of an input must be a multiple of."""
+    if config.divisor is not None:
+        return config.divisor
     depth, height, width = (prod(stride[axis] for stride in config.strides) for axis in range(3))
     return depth, height, width
 
 
-def build_network(config: PlannedNetwork, *, num_channels: int, num_classes: int, spatial_dims: int) -> nn.Module:
+def build_network(
+    config: PlannedNetwork, *, num_channels: int, num_classes: int, spatial_dims: int, patch: Triple | None = None
+) -> nn.Module:
     """A network that maps (B, C, D, H, W) to (B, K, D, H, W) scores, or (B, C, H, W) to (B, K, H, W) in 2-D.
 
-    Raises ValueError for a combination that the network does not have.
+    With deep supervision it gives several in training. patch: (D, H, W) of a training patch, for a network of the
+    user's own, whose code is executed. Raises ValueError for a combination that the network does not have.
     """
+    if is_own(config):
+        assert patch is not None
+        own = own_network(config, num_channels=num_channels, num_classes=num_classes, spatial_dims=spatial_dims)
+        return own.build(patch[3 - spatial_dims :])
     mistake = network_mistake(config, spatial_dims)
     if mistake:
         raise ValueError(mistake)
@@ -37,10 +48,13 @@ def build_network(config: PlannedNetwork, *, num_channels: int, num_classes: int
             return _dynunet(config, strides, num_channels, num_classes, spatial_dims)
         case "segresnet":
             return _segresnet(config, num_channels, num_classes, spatial_dims)
+    raise AssertionError(config.name)
 
 
 def network_mistake(config: PlannedNetwork, spatial_dims: int) -> str | None:
     """What `build_network` would raise, without building anything."""
+    if is_own(config):
+        return None
     channels, strides = config.channels, config.strides
     if len(strides) != len(channels) - 1:
         return (
