@@ -40,6 +40,7 @@ from hasten.engine.measure import variant_of
 from hasten.engine.own_network import settle_own, with_own_network
 from hasten.engine.shortage import memory_mistakes
 from hasten.nets.build import Loss, build_loss, build_network, divisor, network_mistake
+from hasten.nets.size import count_flops, count_parameters
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +100,23 @@ def with_train(planned: Planned, **settled: Any) -> Planned:
 
 
 def make_plan(config: RunConfig) -> dict[str, Any]:
-    """The plan for a configuration: fingerprint, and each decision with its reason. Nothing is trained or written."""
+    """The plan for a configuration: fingerprint, each decision with its reason, and how large the network is.
+
+    Nothing is trained or written.
+    """
     planned = plan_run(config)
     for warning in planned.warnings:
         log.warning("%s", warning)
-    return plan_to_dict(planned)
+    return {**plan_to_dict(planned), "network": network_size(planned)}
+
+
+def network_size(planned: Planned) -> dict[str, int | None]:
+    """`parameters`, and `forward_flops`: of a forward pass on one patch, None where they can't be counted."""
+    dims = planned.case_set.spatial_dims
+    with torch.random.fork_rng(devices=[]):
+        network = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
+    shape = (1, len(planned.case_set.channels), *planned.config.sample.patch[3 - dims :])
+    return {"parameters": count_parameters(network), "forward_flops": count_flops(network, shape)}
 
 
 def plan_run(
