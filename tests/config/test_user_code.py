@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hasten.augment.grid import Flip
-from hasten.config.user_code import UserCode, load_user_code
+from hasten.config.user_code import UserCode, load_user_code, name_of
 
 GOOD = """
 from __future__ import annotations
@@ -97,3 +98,22 @@ def test_no_file(tmp_path: Path) -> None:
         load(f"{tmp_path / 'gone.py'}:mine")
     with pytest.raises(ValueError, match=r"can't be read \(Is a directory\)"):
         load(f"{tmp_path}/:mine")
+
+
+def test_the_name_of_a_class_or_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name_of(Path) == "pathlib:Path"
+    write(tmp_path, "def make(): ...\ndef outer():\n    def inner(): ...\n    return inner\n", "module_for_a_test.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    named = load("module_for_a_test:make")
+    assert name_of(named.value) == "module_for_a_test:make"
+    assert load(name_of(load(f"{tmp_path / 'module_for_a_test.py'}:make").value)).source == named.source
+    with pytest.raises(ValueError, match=r"outer\.<locals>\.inner: is no class or function at the top of a file"):
+        name_of(load("module_for_a_test:outer").value())
+    with pytest.raises(ValueError, match=r"<locals>\.<lambda>: is no class or function at the top"):
+        name_of(lambda: None)
+    scope: dict[str, Any] = {}
+    exec("def typed(): ...", scope)
+    with pytest.raises(ValueError, match="typed: is defined in no file"):
+        name_of(scope["typed"])
+    with pytest.raises(ValueError, match="int: is no class or function"):
+        name_of(3)

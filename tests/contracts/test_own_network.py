@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -140,3 +141,21 @@ def test_code_that_changed_or_is_gone_after_the_training(
     with pytest.raises(ValueError, match="which is gone, and so is the copy"):
         labels("none")
     shutil.rmtree(run)
+
+
+def test_from_python_by_its_class(source: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets_of_a_test.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    made = importlib.import_module("nets_of_a_test").Net
+    usual = ("network.channels=null", "network.strides=null", "network.num_res_units=2", "network.dropout=0.0")
+    config = config_of(source, folder / "cache", *usual, "train.steps=2", "train.validate_every=2")
+    train(config, tmp_path / "run", network=made)
+    assert resumed(tmp_path / "run").network.name == "nets_of_a_test:Net"
+    assert (tmp_path / "run/checkpoints/network.py").read_text() == CODE
+    image = sorted((source / "imagesTr").glob("*.nii.gz"))[0]
+    assert predict(tmp_path / "run", image, tmp_path / "masks", device="cpu")
+    with pytest.raises(ValueError, match=r"network: Net is built already, .* give its class"):
+        train(config, tmp_path / "other", network=made(1, 2))
+    with pytest.raises(ValueError, match=r"network: .*<lambda>: is no class or function at the top of a file"):
+        train(config, tmp_path / "other", network=lambda: made(1, 2))
+    assert not (tmp_path / "other").exists()

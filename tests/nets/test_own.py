@@ -177,3 +177,16 @@ def test_a_network_that_decides_by_values_is_told() -> None:
         net = Net(decides)
         assert decides_by_values(net, image) == decides
         assert net.norm.num_batches_tracked == 0
+
+
+def test_a_network_of_monai_by_the_module_that_defines_it() -> None:
+    args = {"channels": [4, 8, 8], "strides": [2, 2]}
+    config = NetworkConfig(name="monai.networks.nets.attentionunet:AttentionUnet", args=args)
+    own = own_network(config, num_channels=1, num_classes=2, spatial_dims=2)
+    assert find_divisor(own) == (1, 4, 4)
+    assert own.code.digest
+    config = NetworkConfig(name="monai.networks.nets:AttentionUnet", args=args)
+    with pytest.raises(
+        ValueError, match=r"is defined in monai.networks.nets.attentionunet; write monai.*:AttentionUnet"
+    ):
+        own_network(config, num_channels=1, num_classes=2, spatial_dims=2)

@@ -9,6 +9,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from dataclasses import dataclass
@@ -53,6 +54,27 @@ def absolute_code(text: str, folder: Path) -> str:
     """A relative file as seen from `folder`; a module, or anything else, stays as it is."""
     place, colon, name = text.rpartition(":")
     return f"{Path.cwd() / folder / Path(place).expanduser()}:{name}" if colon and is_file(place) else text
+
+
+def name_of(value: Any) -> str:
+    """The FILE.py:NAME or package.module:NAME of a class or function. Raises ValueError for one without such a name."""
+    name, home = getattr(value, "__qualname__", ""), getattr(value, "__module__", None)
+    if not isinstance(name, str) or not name.isidentifier():
+        said = name or type(value).__name__
+        raise ValueError(
+            f"{said}: is no class or function at the top of a file, so that it can't be found again; use one"
+        )
+    if home is not None and home != "__main__" and getattr(sys.modules.get(home), name, None) is value:
+        spec = getattr(sys.modules[home], "__spec__", None)
+        if spec is not None:
+            return f"{home}:{name}"
+    try:
+        path = Path(inspect.getsourcefile(value) or "")
+    except TypeError:
+        path = Path()
+    if not path.is_file():
+        raise ValueError(f"{name}: is defined in no file, so that it can't be found again; write it into one")
+    return f"{path.absolute()}:{name}"
 
 
 def load_user_code(text: str, *, setting: str) -> UserCode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,27 @@ from hasten.config.network import is_own
 from hasten.config.plan import GIVEN, Decision
 from hasten.config.schema import RunConfig
 from hasten.config.settled import PlannedNetwork, PlannedRun
-from hasten.config.user_code import digest_of, source_of
+from hasten.config.user_code import digest_of, name_of, source_of
 from hasten.engine.weights import load_weights
 from hasten.nets.build import build_network
 from hasten.nets.own import Own, check_own, find_divisor, own_network
 from hasten.observe.rundir import NETWORK_PY
 
 log = logging.getLogger(__name__)
+
+
+def with_factory(config: RunConfig, factory: Callable[..., nn.Module]) -> RunConfig:
+    """The settings with `network.name` of a class or function that builds the network. Raises ValueError."""
+    if isinstance(factory, nn.Module):
+        raise ValueError(
+            f"network: {type(factory).__name__} is built already, and its weights are drawn from train.seed, on "
+            "resuming and predicting anew; give its class, or a function that builds it"
+        )
+    try:
+        name = name_of(factory)
+    except ValueError as error:
+        raise ValueError(f"network: {error}") from None
+    return dataclasses.replace(config, network=dataclasses.replace(config.network, name=name))
 
 
 def with_own_network(config: RunConfig, case_set: CaseSet) -> tuple[RunConfig, Own | None]:

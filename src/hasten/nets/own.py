@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hasten.config.network import GIVEN_BY_RUN
 from hasten.config.schema import NetworkConfig, Triple
-from hasten.config.user_code import UserCode, load_user_code, raised_text
+from hasten.config.user_code import UserCode, is_file, load_user_code, raised_text
 
 _SIDES = (16, 24, 32, 48, 64, 96)
 """Of the images that are tried, one after another: multiples of what networks divide their sides by."""
@@ -115,6 +115,10 @@ def own_network(config: NetworkConfig, *, num_channels: int, num_classes: int, s
             f"{setting}: is a {type(code.value).__name__}, which can't be called; name a class or a function that "
             "returns an nn.Module"
         )
+    place, _, name = config.name.rpartition(":")
+    home = getattr(code.value, "__module__", place)
+    if not is_file(place) and home != place:
+        raise ValueError(f"{setting}: is defined in {home}; write {home}:{name}, as the source of that is what counts")
     _check_parameters(code.value, setting, config.args)
     return Own(
         code=code, setting=setting, args=dict(config.args), spatial_dims=spatial_dims, num_channels=num_channels,
