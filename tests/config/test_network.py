@@ -15,7 +15,10 @@ OWN = "network.name=nets.py:Net"
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["network.name=unett"], "network.name: must be unet, segresnet, dynunet, FILE.py:NAME or package.module:NAME"),
+        (
+            ["network.name=unett"],
+            "network.name: must be unet, segresnet, segresnetds, dynunet, FILE.py:NAME or package",
+        ),
         (["network.name='nets.py:'"], "network.name: must be unet"),
         (["network.name=nets.py"], "network.name: must be unet"),
         (["network.args={width: 3}"], "network.args: is for a network of your own, and network.name=unet is built in"),

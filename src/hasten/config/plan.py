@@ -16,7 +16,7 @@ from typing import Any
 from hasten.config.augment import chain_name
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.network import is_own
-from hasten.config.schema import RunConfig, Spacing, Triple
+from hasten.config.schema import HALVING, RunConfig, Spacing, Triple
 from hasten.config.settled import PlannedRun, planned_run
 
 _FEWEST_CROPS = 4
@@ -225,7 +225,7 @@ def _strides(plan: _Plan) -> Decision:
     fewest = plan.num_strides if network.channels is not None else 2 if network.name == "dynunet" else 1
     strides: list[Triple] = []
     for level in range(max(plan.num_strides, fewest)):
-        if network.name == "segresnet":
+        if network.name in HALVING:
             step = (1 if flat else 2, 2, 2)
             fits = all(by == 1 or (side >= 4 and side % 2 == 0) for side, by in zip(sides, step, strict=True))
         else:
@@ -236,8 +236,8 @@ def _strides(plan: _Plan) -> Decision:
         sides = [side // by for side, by in zip(sides, step, strict=True)]
         voxel = [at * by for at, by in zip(voxel, step, strict=True)]
         strides.append(step)
-    if network.name == "segresnet":
-        return Decision(tuple(strides), "segresnet halves every axis at each level")
+    if network.name in HALVING:
+        return Decision(tuple(strides), f"{network.name} halves every axis at each level")
     return Decision(
         tuple(strides), "each level halves the axes that are at least 8 long and not yet twice as coarse in mm"
     )
@@ -264,9 +264,7 @@ def _channels(plan: _Plan) -> Decision:
     budget, strides = plan.budget, plan.decisions["network.strides"].value
     doubling = [budget.first * 2**level for level in range(len(strides) + 1)]
     # A segresnet has no other widths than these.
-    channels = (
-        doubling if plan.config.network.name == "segresnet" else [min(width, budget.widest) for width in doubling]
-    )
+    channels = doubling if plan.config.network.name in HALVING else [min(width, budget.widest) for width in doubling]
     return Decision(tuple(channels), f"{budget.first} at full resolution, doubled per level")
 
 

@@ -15,11 +15,14 @@ from torch import Tensor, nn
 
 import hasten
 from hasten.config.load import from_dict
+from hasten.config.network import is_own
 from hasten.config.settled import PlannedRun, planned_run
 from hasten.engine.own_network import model_network
+from hasten.engine.scores import first_output
 from hasten.engine.weights import model_file, read_model
 from hasten.files import replacing, sync_folder
 from hasten.nets.build import divisor
+from hasten.nets.own import decides_by_values
 
 Format = Literal["safetensors", "onnx"]
 _INSTALL = "pip install 'hasten[export]'"
@@ -79,8 +82,16 @@ def export_weights(
         if size > _LARGEST:
             raise ValueError(f"{out}: {size / 1e9:.1f} GB of weights are too many for an ONNX file; use safetensors")
         shapes = _shapes(content, config)
-        data = _onnx(network, shapes[0], _metadata(content))
-        difference, scale = _compare(network, data, shapes)
+        if is_own(config.network):
+            network = _single_way(network, shapes[0], out)
+        try:
+            data = _onnx(network, shapes[0], _metadata(content))
+            difference, scale = _compare(network, data, shapes)
+        except ValueError:
+            raise
+        except Exception as error:  # onnxruntime's have no class in common but this one
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ValueError(f"{out}: ONNX does not hold this network ({reason}); use safetensors") from error
         if difference is not None and not difference <= tolerance * max(1.0, scale):
             raise ValueError(
                 f"{out}: not written, as its scores differ from PyTorch's by up to {difference:.1e} (scores up to "
@@ -104,6 +115,26 @@ def _network(content: dict[str, Any], config: PlannedRun, *, where: str, trust_c
     """The plain network on the CPU, as its class has it: what was done to it for speed is not rebuilt."""
     network = model_network(content, config, where=where, trust_changed_code=trust_changed_code)
     return network.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
+
+
+class _FirstOutput(nn.Module):
+    """The full-size scores of a network that gives several outputs in evaluation, too."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, image: Tensor) -> Tensor:
+        return first_output(self.network(image), image.ndim)
+
+
+def _single_way(network: nn.Module, shape: tuple[int, ...], out: Path) -> nn.Module:
+    """The user's own network as one that can be traced. Raises ValueError for one whose way depends on the image."""
+    if decides_by_values(network, torch.zeros(shape)):
+        raise ValueError(
+            f"{out}: the network decides by values on its way, and an ONNX file holds one way only; use safetensors"
+        )
+    return _FirstOutput(network).eval()
 
 
 def _metadata(content: dict[str, Any]) -> dict[str, str]:

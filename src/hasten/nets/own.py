@@ -213,7 +213,10 @@ def check_own(own: Own, patch: Triple, unit: Triple) -> None:
         network = own.build(patch[3 - own.spatial_dims :])
         image = torch.randn(2, own.num_channels, *sides)
         for training in (True, False):
-            own.scores(network.train(training), image)
+            try:
+                own.scores(network.train(training), image)
+            except _WrongSize as error:
+                raise ValueError(f"{error}; or use another sample.patch (given {list(patch)})") from error
             if training:
                 _check_heads(own, network, image)
 
