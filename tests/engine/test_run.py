@@ -88,6 +88,8 @@ def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make:
         "train.target",
         "train.max_seconds",
         "augment.digest",
+        "network.digest",
+        "network.divisor",
         "train.fused_kernels",
     }
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -139,6 +140,21 @@ def test_a_short_float_is_lifted_before_the_loss(name: Any) -> None:
 
 
 @pytest.mark.parametrize("dims", [2, 3])
+def test_a_segresnetds_gives_its_coarser_outputs_while_training(dims: int) -> None:
+    strides = ((2, 2, 2) if dims == 3 else (1, 2, 2),) * 3
+    config = NetworkConfig(name="segresnetds", channels=(4, 8, 16, 32), strides=strides, deep_supervision=2)
+    network = build_network(config, num_channels=1, num_classes=3, spatial_dims=dims)
+    image = torch.randn(2, 1, *(16,) * dims)
+    heads = network.train()(image)
+    assert [tuple(head.shape) for head in heads] == [(2, 3, *(side,) * dims) for side in (16, 8, 4)]
+    assert network.eval()(image).shape == (2, 3, *(16,) * dims)
+    build_loss(LossConfig())(heads, torch.zeros(2, 1, *(16,) * dims, dtype=torch.uint8)).backward()
+    assert all(weight.grad is not None for weight in network.parameters())
+    dropout = replace(config, dropout=0.1)
+    assert "network.dropout" in str(network_mistake(dropout, dims))
+
+
+@pytest.mark.parametrize("dims", [2, 3])
 def test_deep_supervision_gives_more_outputs_while_training_and_one_else(dims: int) -> None:
     strides = ((2, 2, 2) if dims == 3 else (1, 2, 2),) * 3
     config = NetworkConfig(name="dynunet", channels=(4, 8, 8, 8), strides=strides, deep_supervision=2)
@@ -151,7 +167,12 @@ def test_deep_supervision_gives_more_outputs_while_training_and_one_else(dims: i
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "told"), [("unet", 1, "only network.name=dynunet"), ("dynunet", 3, "2 or less")]
+    ("name", "count", "told"),
+    [
+        ("unet", 1, "only network.name=dynunet"),
+        ("dynunet", 3, "2 or less"),
+        ("segresnetds", 3, "2 or less"),
+    ],
 )
 def test_deep_supervision_that_is_not_there_is_told(name: str, count: int, told: str) -> None:
     config = NetworkConfig(name=name, channels=(4, 8, 8, 8), strides=((2, 2, 2),) * 3, deep_supervision=count)  # type: ignore[arg-type]

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from hasten.augment.chain import Batch, BatchOp, Chain, Fixed, PerSample, Warp, stages_of
-from hasten.augment.chain_file import load_chain
 from hasten.augment.chain_object import KEYS, LABEL_KEYS, check_keys, of_ops, plan_of, wrong_size
 from hasten.augment.crop import CropOp, ForegroundCrop
 from hasten.augment.explain import Row, explained, rows_table
@@ -24,6 +23,7 @@ from hasten.augment.presets import default_chain, preset_chain
 from hasten.augment.steps import FUSED, PER_SAMPLE, Plan, Step, check_size
 from hasten.config.augment import chain_name
 from hasten.config.schema import AugmentConfig, SampleConfig, Spacing, Triple
+from hasten.config.user_code import load_user_code
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,14 +66,15 @@ def run_chain(
     crop: CropOp = ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob)
     digest, named = "", chain_name(augment)
     if augment.chain:
-        value, digest = load_chain(augment.chain)
+        code = load_user_code(augment.chain, setting="augment.chain")
+        digest = code.digest
         if augment.digest not in (None, digest):
             raise ValueError(
                 f"{named}: its source has changed since the run began (augment.digest={augment.digest}); restore it, "
                 f"or go on with the new one by augment.digest={digest}"
             )
         with _naming(named):
-            plan = plan_of(value, patch, spatial_dims)
+            plan = plan_of(code.value, patch, spatial_dims)
             _check_own_crop(plan, sample)
     else:
         if augment.preset == "default":

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hasten.cli.source import TRUST_HELP
 from hasten.cli.terminal import echo
 
 
@@ -18,11 +19,12 @@ def export(
     tolerance: Annotated[
         float, typer.Option(help="Largest difference of an ONNX file's scores, relative to scores above 1.")
     ] = 1e-4,
+    trust_changed_code: Annotated[bool, typer.Option("--trust-changed-code", help=TRUST_HELP)] = False,
 ) -> None:
     """Write a run's best weights for other programs, and check that they give the same scores."""
     from hasten.engine.export import export_weights
 
-    done = export_weights(run, out, format, force=force, tolerance=tolerance)  # type: ignore[arg-type]
+    done = export_weights(run, out, format, force=force, tolerance=tolerance, trust_changed_code=trust_changed_code)  # type: ignore[arg-type]
     if done.difference is None:
         checked = "not checked, as onnxruntime is missing (pip install 'hasten[export]')"
     elif done.format == "safetensors":

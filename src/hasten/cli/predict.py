@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hasten.cli.detection import is_of_slides, predict_slides
+from hasten.cli.source import TRUST_HELP
 from hasten.cli.terminal import echo
 
 
@@ -28,12 +29,15 @@ def predict(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    trust_changed_code: Annotated[bool, typer.Option("--trust-changed-code", help=TRUST_HELP)] = False,
 ) -> None:
     """Segment images with a trained run's best weights; label maps lie on the images' own voxels.
 
     Of slides, by a run on slides: heat maps and detections.
     """
     if is_of_slides(run):
+        if trust_changed_code:
+            raise ValueError(f"{run}: is a run on slides, whose network is built in; leave out --trust-changed-code")
         if regions or ending is not None:
             raise ValueError(f"{run}: is a run on slides, which have no label maps; leave out --regions and --ending")
         echo(predict_slides(run, inputs, out, overwrite=overwrite, device=device))
@@ -42,7 +46,10 @@ def predict(
     from hasten.engine.predict import predict as segment
 
     tick = None if quiet else _show
-    written = segment(run, inputs, out, overwrite=overwrite, regions=regions, ending=ending, device=device, tick=tick)
+    written = segment(
+        run, inputs, out, overwrite=overwrite, regions=regions, ending=ending, device=device,
+        trust_changed_code=trust_changed_code, tick=tick,
+    )  # fmt: skip
     beside = ", and the masks of its regions" if regions else ""
     echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")
 

@@ -18,6 +18,7 @@ SOURCE_HELP = (
     "A data set (folder, dataset.json, .json or .csv list, or a URL of one), a run's YAML, or a recipe "
     "(`hasten recipe list`)."
 )
+TRUST_HELP = "Build a network of your own from its code as it is now, though it has changed since the training."
 OVERRIDES_HELP = "Settings as section.field=value, with the value in YAML; they win over the YAML file."
 
 

@@ -6,10 +6,10 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from hasten.config.schema import AugmentConfig, PrepareConfig, SampleConfig
+from hasten.config.user_code import is_user_code
 
 OF_DEFAULT = (
     "flip_prob", "affine_prob", "rotate_deg", "scale_range", "shear", "brightness_prob", "brightness_range",
@@ -22,17 +22,6 @@ _TARGET = re.compile(r"\w+(\[\d+\])?\.\w+")
 def chain_name(augment: AugmentConfig) -> str:
     """The preset or the chain as it was set: "augment.preset=nnunet"."""
     return f"augment.chain={augment.chain}" if augment.chain else f"augment.preset={augment.preset}"
-
-
-def is_file(place: str) -> bool:
-    """Whether the part of `augment.chain` before the colon names a file, and not a module."""
-    return place.endswith(".py") or "/" in place
-
-
-def absolute_chain(chain: str, folder: Path) -> str:
-    """A relative file of `augment.chain` as seen from `folder`; a module stays as it is."""
-    place, colon, name = chain.rpartition(":")
-    return f"{Path.cwd() / folder / Path(place).expanduser()}:{name}" if colon and is_file(place) else chain
 
 
 def override_items(override: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,8 +40,7 @@ def augment_mistakes(augment: AugmentConfig, sample: SampleConfig, prepare: Prep
     chain, name = augment.chain, chain_name(augment)
     if chain and augment.preset != "default":
         yield f"augment.chain: takes the place of a preset (given {augment.preset}); leave one of them out"
-    place, colon, attribute = chain.rpartition(":")
-    if chain and not (colon and place and attribute.isidentifier()):
+    if chain and not is_user_code(chain):
         yield f"augment.chain: must be FILE.py:NAME or package.module:NAME (given {chain})"
     if augment.digest is not None and not chain:
         yield "augment.digest: is of no use without augment.chain; leave it out"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hasten.config.augment import augment_mistakes
+from hasten.config.network import is_own, name_mistakes
 from hasten.config.regions import region_mistakes
 from hasten.config.schema import (
     CacheConfig,
@@ -131,6 +132,9 @@ def _sample(sample: SampleConfig) -> Iterator[str]:
 
 
 def _network(network: NetworkConfig) -> Iterator[str]:
+    yield from name_mistakes(network)
+    if is_own(network):
+        return
     yield from _at_least(1, network, "network", "channels")
     yield from _within(0, 1000, network, "network", "num_res_units", "deep_supervision")
     channels, strides = network.channels, network.strides

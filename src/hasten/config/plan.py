@@ -15,7 +15,8 @@ from typing import Any
 
 from hasten.config.augment import chain_name
 from hasten.config.fingerprint import Fingerprint
-from hasten.config.schema import RunConfig, Spacing, Triple
+from hasten.config.network import is_own
+from hasten.config.schema import HALVING, RunConfig, Spacing, Triple
 from hasten.config.settled import PlannedRun, planned_run
 
 _FEWEST_CROPS = 4
@@ -46,6 +47,7 @@ CPU = Budget(patch_voxels=96_000, batch_voxels=200_000, steps=1500, widest=256, 
 GPU = Budget(patch_voxels=128**3, batch_voxels=4 * 128**3, steps=10_000, widest=320, first=32, levels=5)
 
 GIVEN = "set in the configuration"
+_OWN = "not used: network.name is of the user's own code"
 
 
 def make_plan(
@@ -100,6 +102,8 @@ class _Plan:
     @property
     def units(self) -> Triple:
         """What each side (D, H, W) of a patch is a multiple of, so that every level can halve it."""
+        if self.config.network.divisor is not None:
+            return self.config.network.divisor
         given = self.config.network.strides
         if given is not None:
             depth, height, width = (math.prod(stride[axis] for stride in given) for axis in range(3))
@@ -213,13 +217,15 @@ def _flip_prob(plan: _Plan) -> Decision:
 
 def _strides(plan: _Plan) -> Decision:
     network, flat = plan.config.network, plan.fingerprint.spatial_dims == 2
+    if is_own(network):
+        return Decision((), _OWN)
     patch: Triple = plan.decisions["sample.patch"].value
     sides, voxel = list(patch), list(plan.voxel)
     # Given channels fix the number of levels, whatever can be halved; a network has two, a dynunet three at least.
     fewest = plan.num_strides if network.channels is not None else 2 if network.name == "dynunet" else 1
     strides: list[Triple] = []
     for level in range(max(plan.num_strides, fewest)):
-        if network.name == "segresnet":
+        if network.name in HALVING:
             step = (1 if flat else 2, 2, 2)
             fits = all(by == 1 or (side >= 4 and side % 2 == 0) for side, by in zip(sides, step, strict=True))
         else:
@@ -230,8 +236,8 @@ def _strides(plan: _Plan) -> Decision:
         sides = [side // by for side, by in zip(sides, step, strict=True)]
         voxel = [at * by for at, by in zip(voxel, step, strict=True)]
         strides.append(step)
-    if network.name == "segresnet":
-        return Decision(tuple(strides), "segresnet halves every axis at each level")
+    if network.name in HALVING:
+        return Decision(tuple(strides), f"{network.name} halves every axis at each level")
     return Decision(
         tuple(strides), "each level halves the axes that are at least 8 long and not yet twice as coarse in mm"
     )
@@ -253,12 +259,12 @@ def _can_halve(side: int) -> bool:
 
 
 def _channels(plan: _Plan) -> Decision:
+    if is_own(plan.config.network):
+        return Decision((), _OWN)
     budget, strides = plan.budget, plan.decisions["network.strides"].value
     doubling = [budget.first * 2**level for level in range(len(strides) + 1)]
     # A segresnet has no other widths than these.
-    channels = (
-        doubling if plan.config.network.name == "segresnet" else [min(width, budget.widest) for width in doubling]
-    )
+    channels = doubling if plan.config.network.name in HALVING else [min(width, budget.widest) for width in doubling]
     return Decision(tuple(channels), f"{budget.first} at full resolution, doubled per level")
 
 

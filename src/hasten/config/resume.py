@@ -49,6 +49,7 @@ RUN_RULES: Rules = {
     "sample.*": Rule("training", auto=True),
     "augment.digest": Rule("training", "the chain's source is another one", auto=True),
     "augment.*": _TRAINING,
+    "network.digest": Rule("training", "the network's source is another one", auto=True),
     "network.*": Rule("fixed", auto=True),
     "loss.*": Rule("training", "losses before and after can't be compared"),
     "train.seed": Rule("fixed", "the order of the cases follows from it"),

@@ -151,11 +151,25 @@ class AugmentConfig:
     """Fields of the chain's operations, such as {GaussianNoise.prob: 0.2}; Gamma[0].prob is the first Gamma's alone."""
 
 
+NetworkName = Literal["unet", "segresnet", "segresnetds", "dynunet"]
+"""The built-in networks."""
+HALVING: tuple[NetworkName, ...] = ("segresnet", "segresnetds")
+"""Those that double their channels and halve each side at every level."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkConfig:
-    """A network from MONAI."""
+    """A network from MONAI, or one of your own (docs/how-to/own-network.md)."""
 
-    name: Literal["unet", "segresnet", "dynunet"] = "unet"
+    name: str = "unet"
+    """`unet`, `segresnet`, `segresnetds`, `dynunet`; or a class or function of your own:
+    FILE.py:NAME or package.module:NAME."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Further keyword arguments of your own network's class or function."""
+    digest: str | None = None
+    """SHA-256 of the source that `name` names; a run fills it in, and goes on with that source only."""
+    divisor: Triple | None = None
+    """What each side (D, H, W) of your own network's input must be a multiple of; None finds it by trying."""
     channels: tuple[int, ...] | None = None
     """Feature channels per level, finest first."""
     strides: tuple[Triple, ...] | None = None
@@ -166,7 +180,7 @@ class NetworkConfig:
     act: Literal["prelu", "relu", "leakyrelu"] = "prelu"
     dropout: float = 0.0
     deep_supervision: int = 0
-    """Coarser outputs that the loss looks at too while training (dynunet)."""
+    """Coarser outputs that the loss looks at too while training (dynunet, segresnetds)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,7 @@ from torch import Tensor, distributed, nn
 
 from hasten.augment.program import Program
 from hasten.cache.key import cache_dir
+from hasten.config.network import is_own
 from hasten.config.size import parse_size
 from hasten.distribute.agree import by_first
 from hasten.distribute.strategy import Strategy
@@ -35,6 +36,7 @@ from hasten.engine.precision import autocast
 from hasten.engine.step import TrainStep, memory_format
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
+from hasten.nets.own import decides_by_values
 from hasten.nets.recompute.apply import recompute
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.nets.surgery.fuse import fused_norms
@@ -63,9 +65,24 @@ _LEAST_CAPTURED_STEPS = 200
 def operated_net(planned: Planned) -> tuple[nn.Module, Surgery]:
     """The planned network on its device, its weights drawn from train.seed, and what surgery made of it."""
     network = build_net(planned)
+    if is_own(planned.config.network):
+        return network, _operated_own(planned, network)
     # MONAI's blocks with an instance norm are known at sight; looking at a forward pass takes a second.
     done = operate(network)
     return network, done if done.fused else operate(network, example_of(planned, small=True))
+
+
+def _operated_own(planned: Planned, network: nn.Module) -> Surgery:
+    """What is seen on one way through a network says nothing about another that it might take."""
+    image = example_of(planned, small=True)
+    if decides_by_values(network, image):
+        log.warning("%s: decides by values on its way; it is trained as it is, uncompiled", planned.config.network.name)
+        return Surgery()
+    try:
+        return operate(network, image)
+    except ValueError as error:
+        log.warning("%s: is trained as it is, as %s", planned.config.network.name, error)
+        return Surgery()
 
 
 def settle_variant_on_all(
@@ -272,7 +289,13 @@ def settle_network(
     train = planned.config.train
     wanted = train.compile
     found = network
-    if wanted is None and world is not None and world.size > 1:
+    if (
+        wanted is not False
+        and is_own(planned.config.network)
+        and decides_by_values(network, example_of(planned, small=True))
+    ):
+        engaged = Engaged(False, "the network decides by values on its way")
+    elif wanted is None and world is not None and world.size > 1:
         # Each would measure for itself, and one might find otherwise than the rest.
         engaged = Engaged(False, "not tried where several processes share the step; set train.compile")
     elif wanted is None and predicted < (least := _NETWORK_COMPILE_SECONDS[planned.device.type]):

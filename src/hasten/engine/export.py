@@ -15,10 +15,14 @@ from torch import Tensor, nn
 
 import hasten
 from hasten.config.load import from_dict
+from hasten.config.network import is_own
 from hasten.config.settled import PlannedRun, planned_run
-from hasten.engine.weights import load_weights, model_file, read_model
+from hasten.engine.own_network import model_network
+from hasten.engine.scores import first_output
+from hasten.engine.weights import model_file, read_model
 from hasten.files import replacing, sync_folder
-from hasten.nets.build import build_network, divisor
+from hasten.nets.build import divisor
+from hasten.nets.own import decides_by_values
 
 Format = Literal["safetensors", "onnx"]
 _INSTALL = "pip install 'hasten[export]'"
@@ -42,14 +46,20 @@ class Exported:
 
 
 def export_weights(
-    run: str | Path, out: str | Path, format: Format | None = None, *, force: bool = False, tolerance: float = 1e-4
+    run: str | Path,
+    out: str | Path,
+    format: Format | None = None,
+    *,
+    force: bool = False,
+    tolerance: float = 1e-4,
+    trust_changed_code: bool = False,
 ) -> Exported:
     """Write the best weights of a run as `out`; its ending tells the format where none is given.
 
     run: a run directory, or a best.pt. `safetensors` holds the weights bit for bit, under their names in MONAI's
     network (for `safetensors.torch.load_model`). `onnx` holds the network: `image` (B, C, D, H, W) or (B, C, H, W)
     float32, prepared as in training, any batch and any sides that the strides divide, to `scores` (B, K, ...). Both say
-    in their metadata how the image is prepared and what the classes mean.
+    in their metadata how the image is prepared and what the classes mean. trust_changed_code: as for `predict`.
 
     An ONNX file is run beside PyTorch on random images of several shapes: where a score differs by more than
     `tolerance` (times the largest score, if that is above 1) nothing is written. Raises ValueError, also for an `out`
@@ -62,7 +72,7 @@ def export_weights(
     content = read_model(run)
     where = str(model_file(run))
     config = planned_run(from_dict(content["config"], where=where), where)
-    network = _network(content, config, where=where)
+    network = _network(content, config, where=where, trust_changed_code=trust_changed_code)
     difference: float | None = 0.0
     scale = 0.0
     if kind == "safetensors":
@@ -72,8 +82,16 @@ def export_weights(
         if size > _LARGEST:
             raise ValueError(f"{out}: {size / 1e9:.1f} GB of weights are too many for an ONNX file; use safetensors")
         shapes = _shapes(content, config)
-        data = _onnx(network, shapes[0], _metadata(content))
-        difference, scale = _compare(network, data, shapes)
+        if is_own(config.network):
+            network = _single_way(network, shapes[0], out)
+        try:
+            data = _onnx(network, shapes[0], _metadata(content))
+            difference, scale = _compare(network, data, shapes)
+        except ValueError:
+            raise
+        except Exception as error:  # onnxruntime's have no class in common but this one
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ValueError(f"{out}: ONNX does not hold this network ({reason}); use safetensors") from error
         if difference is not None and not difference <= tolerance * max(1.0, scale):
             raise ValueError(
                 f"{out}: not written, as its scores differ from PyTorch's by up to {difference:.1e} (scores up to "
@@ -93,16 +111,30 @@ def _format(out: Path, format: str | None) -> Format:
     raise ValueError(f"{out}: its ending names no format; let it end in .safetensors or .onnx, or give --format")
 
 
-def _network(content: dict[str, Any], config: PlannedRun, *, where: str) -> nn.Module:
+def _network(content: dict[str, Any], config: PlannedRun, *, where: str, trust_changed_code: bool) -> nn.Module:
     """The plain network on the CPU, as its class has it: what was done to it for speed is not rebuilt."""
-    network = build_network(
-        config.network,
-        num_channels=len(content["channels"]),
-        num_classes=len(content.get("regions") or content["labels"]),
-        spatial_dims=content["spatial_dims"],
-    )
-    load_weights(network, content["weights"], where=where)
+    network = model_network(content, config, where=where, trust_changed_code=trust_changed_code)
     return network.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
+
+
+class _FirstOutput(nn.Module):
+    """The full-size scores of a network that gives several outputs in evaluation, too."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, image: Tensor) -> Tensor:
+        return first_output(self.network(image), image.ndim)
+
+
+def _single_way(network: nn.Module, shape: tuple[int, ...], out: Path) -> nn.Module:
+    """The user's own network as one that can be traced. Raises ValueError for one whose way depends on the image."""
+    if decides_by_values(network, torch.zeros(shape)):
+        raise ValueError(
+            f"{out}: the network decides by values on its way, and an ONNX file holds one way only; use safetensors"
+        )
+    return _FirstOutput(network).eval()
 
 
 def _metadata(content: dict[str, Any]) -> dict[str, str]:
@@ -148,7 +180,8 @@ def _shapes(content: dict[str, Any], config: PlannedRun) -> list[tuple[int, ...]
     """(B, C, ...) of images that differ in batch and in every side; the first is the one that is traced."""
     channels, dims = len(content["channels"]), content["spatial_dims"]
     unit = divisor(config.network)[-dims:]
-    times = ((2, 2, 2), (3, 2, 2), (2, 2, 3), (2, 3, 2))
+    # A network that is built for its patch takes no other size.
+    times = ((2, 2, 2), (3, 2, 2), (2, 2, 3), (2, 3, 2)) if unit != config.sample.patch[-dims:] else ((1, 1, 1),) * 4
     sides = [tuple(by * count for by, count in zip(unit, counts[-dims:], strict=True)) for counts in times]
     return [(batch, channels, *side) for batch, side in zip((2, 1, 3, 1), sides, strict=True)]
 

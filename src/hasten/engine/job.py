@@ -28,16 +28,19 @@ from hasten.cases.types import Case, CaseSet
 from hasten.config.check import check_run
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import from_dict, to_dict
+from hasten.config.network import is_own
 from hasten.config.plan import Decision
 from hasten.config.plan import make_plan as decided
 from hasten.config.schema import RunConfig, Triple
-from hasten.config.settled import PlannedRun
+from hasten.config.settled import PlannedNetwork, PlannedRun
 from hasten.distribute.world import World
 from hasten.engine.foreground import sampled_warnings
 from hasten.engine.infer import Inference
 from hasten.engine.measure import variant_of
+from hasten.engine.own_network import settle_own, with_own_network
 from hasten.engine.shortage import memory_mistakes
 from hasten.nets.build import Loss, build_loss, build_network, divisor, network_mistake
+from hasten.nets.size import count_flops, count_parameters
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +63,8 @@ class Planned:
     """About the labels; of the prepared cases, once there are some."""
     foreground: dict[str, float] = field(default_factory=dict)
     """As `training_range` gives it of the prepared cases."""
+    source: bytes = b""
+    """Of the user's own network."""
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -95,11 +100,23 @@ def with_train(planned: Planned, **settled: Any) -> Planned:
 
 
 def make_plan(config: RunConfig) -> dict[str, Any]:
-    """The plan for a configuration: fingerprint, and each decision with its reason. Nothing is trained or written."""
+    """The plan for a configuration: fingerprint, each decision with its reason, and how large the network is.
+
+    Nothing is trained or written.
+    """
     planned = plan_run(config)
     for warning in planned.warnings:
         log.warning("%s", warning)
-    return plan_to_dict(planned)
+    return {**plan_to_dict(planned), "network": network_size(planned)}
+
+
+def network_size(planned: Planned) -> dict[str, int | None]:
+    """`parameters`, and `forward_flops`: of a forward pass on one patch, None where they can't be counted."""
+    dims = planned.case_set.spatial_dims
+    with torch.random.fork_rng(devices=[]):
+        network = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
+    shape = (1, len(planned.case_set.channels), *planned.config.sample.patch[3 - dims :])
+    return {"parameters": count_parameters(network), "forward_flops": count_flops(network, shape)}
 
 
 def plan_run(
@@ -128,12 +145,16 @@ def plan_run(
     train, validation = split_cases(case_set, config.data.split)
     device = device or pick_device(config.train.device, world)
     fingerprint = get_fingerprint(case_set, kept)
+    given = config.network.divisor is not None
+    config, own = with_own_network(config, case_set)
     full, decisions = decided(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or _check_network(full, case_set.spatial_dims))
     _raise(memory_mistakes(
         full, fingerprint, num_outputs=len(case_set.regions or case_set.labels), device=device,
         num_ranks=world.size if world is not None else 1,
     ))  # fmt: skip
+    if own is not None:
+        full, decisions = settle_own(full, own, decisions, given=given)
     augmentation = augmentation_of(full, fingerprint)
     if augmentation.digest:
         full = dataclasses.replace(full, augment=dataclasses.replace(full.augment, digest=augmentation.digest))
@@ -147,6 +168,7 @@ def plan_run(
         device=device,
         augmentation=augmentation,
         files=kept.files,
+        source=own.code.source if own is not None else b"",
         warnings=(*left_out(case_set, train, validation), *sampled_warnings(fingerprint)),
     )
 
@@ -243,16 +265,16 @@ def _check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
     mistake = network_mistake(config.network, spatial_dims)
     if mistake:
         return [mistake]
-    return [
-        wrong for name, patch in patches.items() if (wrong := _patch_mistake(name, patch, unit, config.network.norm))
-    ]
+    found = (_patch_mistake(name, patch, unit, config.network) for name, patch in patches.items())
+    return [wrong for wrong in found if wrong]
 
 
-def _patch_mistake(name: str, patch: Triple, unit: Triple, norm: str) -> str | None:
+def _patch_mistake(name: str, patch: Triple, unit: Triple, network: PlannedNetwork) -> str | None:
+    asking = "network.divisor" if is_own(network) else "network.strides"
     if any(side % by for side, by in zip(patch, unit, strict=True)):
         near = [math.ceil(side / by) * by for side, by in zip(patch, unit, strict=True)]
-        return f"{name}: {list(patch)} is not a multiple of {list(unit)}, as network.strides asks; use {near}"
-    if patch == unit and norm == "instance":
+        return f"{name}: {list(patch)} is not a multiple of {list(unit)}, as {asking} asks; use {near}"
+    if patch == unit and network.norm == "instance" and not is_own(network):
         larger = [2 * side if side > 1 else 1 for side in patch]
         return (
             f"{name}: {list(patch)} leaves a single voxel at the coarsest level, which an instance norm cannot scale; "
@@ -290,6 +312,7 @@ def build_net(planned: Planned) -> nn.Module:
         num_channels=len(planned.case_set.channels),
         num_classes=planned.num_outputs,
         spatial_dims=planned.case_set.spatial_dims,
+        patch=planned.config.sample.patch,
     )
     return network.to(planned.device)
 

@@ -27,9 +27,9 @@ from hasten.engine.infer import Inference, infer_labels
 from hasten.engine.inputs import find_cases, listing
 from hasten.engine.job import inference_of, pick_device
 from hasten.engine.label_files import label_names, write_label
+from hasten.engine.own_network import model_network
 from hasten.engine.step import memory_format
-from hasten.engine.weights import load_weights, model_file, read_model
-from hasten.nets.build import build_network
+from hasten.engine.weights import model_file, read_model
 from hasten.prepare.case import prepare_case
 from hasten.prepare.restore import restore_label
 from hasten.prepare.types import Prepared
@@ -67,6 +67,7 @@ def predict(
     regions: bool = False,
     ending: str | None = None,
     device: str = "auto",
+    trust_changed_code: bool = False,
     tick: Tick | None = None,
 ) -> list[Path]:
     """Write a label map for every input, with the shape, affine and orientation of the input; returns the paths.
@@ -76,10 +77,11 @@ def predict(
 
     run: a run directory, or a best.pt. inputs: image files, or folders of them; `find_cases` says what they hold. Names
     in `out` are those of the cases with `ending`, or the one that `label_names` takes for None; label values are those
-    of the training set. Everything that names and headers can tell (a missing file, other channels, an output that
-    exists without `overwrite`, that is an input or that two inputs share) is a ValueError before anything is predicted
-    or written. An input whose voxels then prove unreadable does not stop the others: once they are written, one
-    ValueError lists those that failed.
+    of the training set. trust_changed_code: build a network of your own from its source as it is now, where that is
+    not what the run was trained with, which is refused otherwise. Everything that names and headers can tell (a missing
+    file, other channels, an output that exists without `overwrite`, that is an input or that two inputs share) is a
+    ValueError before anything is predicted or written. An input whose voxels then prove unreadable does not stop the
+    others: once they are written, one ValueError lists those that failed.
     """
     out, where = Path(out), str(model_file(run))
     files = [Path(path) for path in ([inputs] if isinstance(inputs, (str, Path)) else inputs)]
@@ -87,7 +89,7 @@ def predict(
     cases = find_cases(files, content["channels"], content["spatial_dims"])
     folders = _region_folders(content, out, where=where) if regions else []
     targets = _targets([out / name for name in label_names(cases, ending)], cases, folders, overwrite)
-    model = load_model(content, where=where, device=device)
+    model = load_model(content, where=where, device=device, trust_changed_code=trust_changed_code)
     made = _make_folder(out)
     for folder in folders:
         _make_folder(folder)
@@ -118,8 +120,11 @@ def predict(
     return targets
 
 
-def load_model(content: dict[str, Any], *, where: str, device: str = "auto") -> Model:
-    """The network of a best.pt's content, ready to predict. `where` names it in errors. Raises ValueError."""
+def load_model(content: dict[str, Any], *, where: str, device: str = "auto", trust_changed_code: bool = False) -> Model:
+    """The network of a best.pt's content, ready to predict. where: the file's path, for errors and `model_network`.
+
+    Raises ValueError.
+    """
     # A device goes through the configuration, which knows what may stand there.
     tree = {**content["config"], "train": {**content["config"]["train"], "device": device}}
     given = _on_device(from_dict(tree, where=where))
@@ -135,13 +140,7 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto") -> 
         labels,
         f"{where}: regions",
     )
-    network = build_network(
-        config.network,
-        num_channels=len(content["channels"]),
-        num_classes=len(regions or labels),
-        spatial_dims=dims,
-    )
-    load_weights(network, content["weights"], where=where)
+    network = model_network(content, config, where=where, trust_changed_code=trust_changed_code)
     layout = memory_format(dims, bool(config.train.channels_last))
     return Model(
         network=network.to(target).to(memory_format=layout).eval(),  # type: ignore[call-overload]

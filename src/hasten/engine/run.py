@@ -6,11 +6,13 @@ import dataclasses
 import json
 import logging
 import shlex
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from hasten.cache.bus_error import bus_error_explained
 from hasten.config.load import dump_run, load_run
@@ -28,6 +30,7 @@ from hasten.engine.job import pick_device, plan_to_dict
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
 from hasten.engine.outcome import Outcome
+from hasten.engine.own_network import with_factory
 from hasten.engine.ranks import seed_rank
 from hasten.engine.resume import complete_summary, resumed_settings, tell_changes, tell_rate
 from hasten.engine.stop import Stopped
@@ -39,6 +42,7 @@ from hasten.observe.progress import Progress
 from hasten.observe.rundir import (
     CHECKPOINTS,
     ENV_JSON,
+    NETWORK_PY,
     PLAN_JSON,
     RUN_YAML,
     SUMMARY_JSON,
@@ -60,19 +64,23 @@ def train(
     progress: Progress | None = None,
     started: float | None = None,
     reserve_s: float = 0.0,
+    network: Callable[..., nn.Module] | None = None,
 ) -> dict[str, Any]:
     """Train in the run directory `out` and return its summary (what summary.json holds).
 
     plan: decisions to take where `config` leaves a field open. resume: go on from checkpoints/last.pt, with the values
     of run.yaml where `config` leaves a field open; on a CPU bit for bit as a run that was never stopped. started: value
     of `time.perf_counter()` from which the run's seconds count (`process_start()` counts the imports); None is now.
-    reserve_s: of train.max_seconds, what the caller needs after this returns, for a report say.
+    reserve_s: of train.max_seconds, what the caller needs after this returns, for a report say. network: a class or
+    function at the top of a file or module, as `network.name` would name it.
     Raises ValueError for bad input, another run in `out`, or settings that can't change on resuming, before anything is
     trained; Stopped, a KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1.
     """
     missing = check_trackers(config.observe.trackers)
     if missing:
         raise ValueError("\n".join(missing))
+    if network is not None:
+        config = with_factory(config, network)
     clock, world = Clock(started), detect_world()
     device = pick_device(config.train.device, world)
     with joined(world, config.distribute, device):
@@ -233,6 +241,8 @@ def _write_records(out: Path, parts: RunComponents, *, resume: bool) -> None:
     temporary = out / f".{RUN_YAML}"
     temporary.write_text(dump_run(parts.planned.config))
     temporary.replace(out / RUN_YAML)
+    if parts.planned.source:
+        (out / CHECKPOINTS / NETWORK_PY).write_bytes(parts.planned.source)
     if not resume or not (out / PLAN_JSON).exists():
         engaged = {name: dataclasses.asdict(engaged) for name, engaged in parts.engaged.items()}
         write_json(out / PLAN_JSON, {**plan_to_dict(parts.planned), "engaged": engaged})

@@ -1,4 +1,4 @@
-"""Networks from MONAI, built from the plan. MONAI is imported here and not before."""
+"""Networks from MONAI, or of the user's own, built from the plan. MONAI is imported here and not before."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from math import prod
 
 from torch import nn
 
-from hasten.config.schema import Triple
+from hasten.config.network import is_own
+from hasten.config.schema import HALVING, Triple
 from hasten.config.settled import PlannedNetwork
 from hasten.nets.losses.build import Loss, build_loss
+from hasten.nets.own import own_network
 
 __all__ = ["Loss", "build_loss", "build_network", "divisor", "network_mistake"]
 
@@ -17,15 +19,24 @@ _ACT = {"prelu": "PRELU", "relu": "RELU", "leakyrelu": ("LEAKYRELU", {"negative_
 
 def divisor(config: PlannedNetwork) -> Triple:
     """What each side (D, H, W) of an input must be a multiple of."""
+    if config.divisor is not None:
+        return config.divisor
     depth, height, width = (prod(stride[axis] for stride in config.strides) for axis in range(3))
     return depth, height, width
 
 
-def build_network(config: PlannedNetwork, *, num_channels: int, num_classes: int, spatial_dims: int) -> nn.Module:
+def build_network(
+    config: PlannedNetwork, *, num_channels: int, num_classes: int, spatial_dims: int, patch: Triple | None = None
+) -> nn.Module:
     """A network that maps (B, C, D, H, W) to (B, K, D, H, W) scores, or (B, C, H, W) to (B, K, H, W) in 2-D.
 
-    Raises ValueError for a combination that the network does not have.
+    With deep supervision it gives several in training. patch: (D, H, W) of a training patch, for a network of the
+    user's own, whose code is executed. Raises ValueError for a combination that the network does not have.
     """
+    if is_own(config):
+        assert patch is not None
+        own = own_network(config, num_channels=num_channels, num_classes=num_classes, spatial_dims=spatial_dims)
+        return own.build(patch[3 - spatial_dims :])
     mistake = network_mistake(config, spatial_dims)
     if mistake:
         raise ValueError(mistake)
@@ -37,10 +48,15 @@ def build_network(config: PlannedNetwork, *, num_channels: int, num_classes: int
             return _dynunet(config, strides, num_channels, num_classes, spatial_dims)
         case "segresnet":
             return _segresnet(config, num_channels, num_classes, spatial_dims)
+        case "segresnetds":
+            return _segresnetds(config, num_channels, num_classes, spatial_dims)
+    raise AssertionError(config.name)
 
 
 def network_mistake(config: PlannedNetwork, spatial_dims: int) -> str | None:
     """What `build_network` would raise, without building anything."""
+    if is_own(config):
+        return None
     channels, strides = config.channels, config.strides
     if len(strides) != len(channels) - 1:
         return (
@@ -55,10 +71,14 @@ def network_mistake(config: PlannedNetwork, spatial_dims: int) -> str | None:
             f"network.strides: {len(strides)} for network.name=dynunet, which has 3 levels or more; "
             "give 2 strides and 3 channels, or use network.name=unet"
         )
-    if config.deep_supervision > 0 and config.name != "dynunet":
+    if config.deep_supervision > 0 and config.name not in ("dynunet", "segresnetds"):
         return (
-            f"network.deep_supervision: {config.deep_supervision}, which only network.name=dynunet has; set it to "
-            "0, or use that"
+            f"network.deep_supervision: {config.deep_supervision}, which only network.name=dynunet and segresnetds "
+            "have; set it to 0, or use one of them"
+        )
+    if config.dropout > 0 and config.name == "segresnetds":
+        return (
+            f"network.dropout: {config.dropout}, and segresnetds has none; set it to 0, or use network.name=segresnet"
         )
     if 0 < len(strides) <= config.deep_supervision:
         return (
@@ -67,10 +87,10 @@ def network_mistake(config: PlannedNetwork, spatial_dims: int) -> str | None:
         )
     wanted = (2, 2, 2) if spatial_dims == 3 else (1, 2, 2)
     doubling = [channels[0] * 2**level for level in range(len(channels))]
-    if config.name == "segresnet" and (list(channels) != doubling or any(stride != wanted for stride in strides)):
+    if config.name in HALVING and (list(channels) != doubling or any(stride != wanted for stride in strides)):
         strides_wanted = [list(wanted)] * len(strides)
         return (
-            f"network.channels: {list(channels)} with network.strides {_lists(strides)}; segresnet doubles its "
+            f"network.channels: {list(channels)} with network.strides {_lists(strides)}; {config.name} doubles its "
             f"channels and halves every side at each level: use {doubling} with strides {strides_wanted}, or "
             "network.name=unet"
         )
@@ -131,4 +151,21 @@ def _segresnet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> 
         norm=(config.norm, {"affine": True}),
         act=_ACT[config.act] if config.act != "prelu" else "RELU",
         dropout_prob=config.dropout or None,
+    )
+
+
+def _segresnetds(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
+    from monai.networks.nets import SegResNetDS
+
+    levels = len(config.channels)
+    return SegResNetDS(
+        spatial_dims=dims,
+        init_filters=config.channels[0],
+        in_channels=inputs,
+        out_channels=outputs,
+        blocks_down=(1, *[2] * (levels - 1)),
+        blocks_up=(1,) * (levels - 1),
+        norm=(config.norm, {"affine": True}),
+        act=_ACT[config.act] if config.act != "prelu" else "RELU",
+        dsdepth=1 + config.deep_supervision,
     )

@@ -41,7 +41,11 @@ def network_of(task: Task, *, xyz: bool) -> nn.Module:
         strides = tuple((1, w, h) if flat else (w, h, d) for d, h, w in config.strides)
         config = replace(config, strides=strides)
     return build_network(
-        config, num_channels=len(task.channels), num_classes=task.num_outputs, spatial_dims=task.spatial_dims
+        config,
+        num_channels=len(task.channels),
+        num_classes=task.num_outputs,
+        spatial_dims=task.spatial_dims,
+        patch=task.patch,
     )
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import hasten
 from hasten.cache.key import cache_dir, digest
-from hasten.config.augment import absolute_chain
 from hasten.config.schema import RunConfig
 from hasten.config.url import is_url
+from hasten.config.user_code import absolute_code
 from hasten.engine.allocator import keep_freed_memory
 from hasten.engine.job import Planned, plan_run
 from hasten.engine.measure import machine
@@ -191,7 +191,8 @@ def _absolute(config: RunConfig) -> RunConfig:
         config,
         data=dataclasses.replace(config.data, source=source),
         cache=dataclasses.replace(config.cache, dir=folder),
-        augment=dataclasses.replace(config.augment, chain=absolute_chain(config.augment.chain, Path())),
+        augment=dataclasses.replace(config.augment, chain=absolute_code(config.augment.chain, Path())),
+        network=dataclasses.replace(config.network, name=absolute_code(config.network.name, Path())),
     )
 
 

@@ -1,14 +1,16 @@
-"""A user's chain file: what is loaded from it, and what is said where it can't be."""
+"""A user's file: what is loaded from it, and what is said where it can't be."""
 
 from __future__ import annotations
 
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hasten.augment.chain_file import load_chain
+from hasten.augment.grid import Flip
+from hasten.config.user_code import UserCode, load_user_code, name_of
 
 GOOD = """
 from __future__ import annotations
@@ -24,6 +26,10 @@ number = 3
 """
 
 
+def load(text: str) -> UserCode:
+    return load_user_code(text, setting="augment.chain")
+
+
 def write(folder: Path, text: str, name: str = "chains.py") -> Path:
     path = folder / name
     path.write_text(text)
@@ -33,15 +39,16 @@ def write(folder: Path, text: str, name: str = "chains.py") -> Path:
 def test_a_name_and_the_hash_of_its_file(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     before = set(sys.modules)
-    value, digest = load_chain(f"{path}:mine")
-    assert value[0].prob == 0.5
-    assert all(name.startswith("_hasten_chain_") for name in set(sys.modules) - before)
+    one = load(f"{path}:mine")
+    assert one.value == [Flip(prob=0.5)]
+    assert (one.source, one.path) == (path.read_bytes(), str(path))
+    assert all(name.startswith("_hasten_user_") for name in set(sys.modules) - before)
     assert not (tmp_path / "__pycache__").exists()
     write(tmp_path, GOOD.replace("0.5", "0.7"))  # of the same size, within the same tick of the clock
-    value, changed = load_chain(f"{path}:mine")
-    assert value[0].prob == 0.7
-    assert changed != digest
-    assert load_chain(f"{path}:mine")[1] == changed
+    other = load(f"{path}:mine")
+    assert other.value[0].prob == 0.7
+    assert other.digest != one.digest
+    assert load(f"{path}:mine").digest == other.digest
 
 
 def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,18 +57,15 @@ def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "one = 1\nraise KeyError('late')", "my_chains_for_a_test/bad.py")
     write(tmp_path, "import absent_for_a_test", "my_chains_for_a_test/needs.py")
     with pytest.raises(ValueError, match="no module my_chains_for_a_test; put its folder on PYTHONPATH"):
-        load_chain("my_chains_for_a_test.good:mine")
+        load("my_chains_for_a_test.good:mine")
     monkeypatch.syspath_prepend(tmp_path)
-    assert (
-        load_chain("my_chains_for_a_test.good:mine")[1]
-        == load_chain(f"{tmp_path}/my_chains_for_a_test/good.py:mine")[1]
-    )
+    assert load("my_chains_for_a_test.good:mine").digest == load(f"{tmp_path}/my_chains_for_a_test/good.py:mine").digest
     with pytest.raises(ValueError, match=r"bad.py:2: raise KeyError\('late'\): raises KeyError"):
-        load_chain("my_chains_for_a_test.bad:one")
+        load("my_chains_for_a_test.bad:one")
     with pytest.raises(ValueError, match=r"needs.py:1: import absent_for_a_test: raises ModuleNotFoundError"):
-        load_chain("my_chains_for_a_test.needs:one")
+        load("my_chains_for_a_test.needs:one")
     with pytest.raises(ValueError, match=r"there is no module my_chains_for_a_test.goood;"):
-        load_chain("my_chains_for_a_test.goood:mine")
+        load("my_chains_for_a_test.goood:mine")
 
 
 @pytest.mark.parametrize(
@@ -82,15 +86,34 @@ def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_does_not_serve(tmp_path: Path, text: str, message: str) -> None:
     before = set(sys.modules)
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
-        load_chain(f"{write(tmp_path, text)}:main")
+        load(f"{write(tmp_path, text)}:main")
     assert str(raised.value).startswith("augment.chain: ")
     assert "\n" not in str(raised.value)
     if "no name" not in message:
-        assert not [name for name in set(sys.modules) - before if name.startswith("_hasten_chain_")]
+        assert not [name for name in set(sys.modules) - before if name.startswith("_hasten_user_")]
 
 
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"gone.py: can't be read \(No such file or directory\); write FILE.py:NAME"):
-        load_chain(f"{tmp_path / 'gone.py'}:mine")
+        load(f"{tmp_path / 'gone.py'}:mine")
     with pytest.raises(ValueError, match=r"can't be read \(Is a directory\)"):
-        load_chain(f"{tmp_path}/:mine")
+        load(f"{tmp_path}/:mine")
+
+
+def test_the_name_of_a_class_or_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name_of(Path) == "pathlib:Path"
+    write(tmp_path, "def make(): ...\ndef outer():\n    def inner(): ...\n    return inner\n", "module_for_a_test.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    named = load("module_for_a_test:make")
+    assert name_of(named.value) == "module_for_a_test:make"
+    assert load(name_of(load(f"{tmp_path / 'module_for_a_test.py'}:make").value)).source == named.source
+    with pytest.raises(ValueError, match=r"outer\.<locals>\.inner: is no class or function at the top of a file"):
+        name_of(load("module_for_a_test:outer").value())
+    with pytest.raises(ValueError, match=r"<locals>\.<lambda>: is no class or function at the top"):
+        name_of(lambda: None)
+    scope: dict[str, Any] = {}
+    exec("def typed(): ...", scope)
+    with pytest.raises(ValueError, match="typed: is defined in no file"):
+        name_of(scope["typed"])
+    with pytest.raises(ValueError, match="int: is no class or function"):
+        name_of(3)

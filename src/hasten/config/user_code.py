@@ -1,0 +1,166 @@
+"""The object that a setting names as FILE.py:NAME or package.module:NAME, from a user's file or module.
+
+Nothing but the code that is named is executed: the file from its bytes, the module by an ordinary import.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UserCode:
+    """What a setting names."""
+
+    value: Any
+    source: bytes
+    """Of the file or module; empty where a module has none (a built-in one, or a shared library's package)."""
+    path: str
+    """Of that file; "" where there is none."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the source; "" without one."""
+        return digest_of(self.source)
+
+
+def digest_of(source: bytes) -> str:
+    """SHA-256 in hexadecimal; "" of nothing."""
+    return hashlib.sha256(source).hexdigest() if source else ""
+
+
+def is_user_code(text: str) -> bool:
+    """Whether it has the form FILE.py:NAME or package.module:NAME."""
+    place, colon, name = text.rpartition(":")
+    return bool(colon and place and name.isidentifier())
+
+
+def is_file(place: str) -> bool:
+    """Whether the part before the colon names a file, and not a module."""
+    return place.endswith(".py") or "/" in place
+
+
+def absolute_code(text: str, folder: Path) -> str:
+    """A relative file as seen from `folder`; a module, or anything else, stays as it is."""
+    place, colon, name = text.rpartition(":")
+    return f"{Path.cwd() / folder / Path(place).expanduser()}:{name}" if colon and is_file(place) else text
+
+
+def name_of(value: Any) -> str:
+    """The FILE.py:NAME or package.module:NAME of a class or function. Raises ValueError for one without such a name."""
+    name, home = getattr(value, "__qualname__", ""), getattr(value, "__module__", None)
+    if not isinstance(name, str) or not name.isidentifier():
+        said = name or type(value).__name__
+        raise ValueError(
+            f"{said}: is no class or function at the top of a file, so that it can't be found again; use one"
+        )
+    if home is not None and home != "__main__" and getattr(sys.modules.get(home), name, None) is value:
+        spec = getattr(sys.modules[home], "__spec__", None)
+        if spec is not None:
+            return f"{home}:{name}"
+    try:
+        path = Path(inspect.getsourcefile(value) or "")
+    except TypeError:
+        path = Path()
+    if not path.is_file():
+        raise ValueError(f"{name}: is defined in no file, so that it can't be found again; write it into one")
+    return f"{path.absolute()}:{name}"
+
+
+def load_user_code(text: str, *, setting: str) -> UserCode:
+    """The object that `text` names, and the source that defines it.
+
+    text: FILE.py:NAME or package.module:NAME. The code of it is executed. Raises ValueError that begins with `setting`
+    for a file or module that is not there or that raises, with its line, and for a name that it does not have.
+    """
+    place, _, name = text.rpartition(":")
+    if is_file(place):
+        module, source = _from_file(Path(place), setting)
+        path = place
+    else:
+        module, source, path = _from_module(place, setting)
+    if name not in vars(module):
+        names = [each for each in vars(module) if not each.startswith("_")]
+        near = difflib.get_close_matches(name, names, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names) or 'none'}"
+        raise ValueError(f"{setting}: {place} has no name {name}; {hint}")
+    return UserCode(value=vars(module)[name], source=source, path=path)
+
+
+def source_of(text: str) -> bytes | None:
+    """The source that `text` would be loaded from, None where it is gone. Of a module, its packages are imported."""
+    place, _, _ = text.rpartition(":")
+    try:
+        if is_file(place):
+            return Path(place).read_bytes()
+        spec = importlib.util.find_spec(place)
+    except (OSError, ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    path = Path(spec.origin or "")
+    return path.read_bytes() if path.is_file() else b""
+
+
+def raised_text(error: BaseException, path: str) -> str:
+    """What the user's code raised, with the last of its lines that was executed; without `path`, the last of any."""
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return f"{path}:{error.lineno}: {(error.text or '').strip()}: {error.msg}; correct the file"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == path] if path else frames
+    message = (str(error).strip().splitlines() or ["no message"])[0]
+    place = f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else path
+    return f"{place}: raises {type(error).__name__}: {message}; correct the file"
+
+
+def _from_file(path: Path, setting: str) -> tuple[ModuleType, bytes]:
+    """Compiled from the bytes that are returned, so that no cached bytecode of an older file can be taken for it."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"{setting}: {path}: can't be read ({error.strerror}); write FILE.py:NAME with the file's full path"
+        ) from None
+    # Registered, as dataclasses and pickle look a class's module up; under a name that nobody else has.
+    module = ModuleType(f"_hasten_user_{hashlib.sha256(bytes(path) + source).hexdigest()[:16]}")
+    module.__file__ = str(path)
+    before = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, str(path), "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        if before is not None:
+            sys.modules[module.__name__] = before
+        raise ValueError(f"{setting}: {raised_text(error, str(path))}") from error
+    return module, source
+
+
+def _from_module(name: str, setting: str) -> tuple[ModuleType, bytes, str]:
+    origin = ""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        origin = spec.origin or ""
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise ValueError(f"{setting}: {raised_text(error, origin)}") from error
+        raise ValueError(
+            f"{setting}: there is no module {error.name}; put its folder on PYTHONPATH, or write FILE.py:NAME"
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{setting}: {raised_text(error, origin)}") from error
+    path = Path(origin)
+    return (module, path.read_bytes(), origin) if path.is_file() else (module, b"", "")

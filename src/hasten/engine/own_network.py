@@ -1,0 +1,136 @@
+"""A network of the user's own in a run: settled with the plan, kept beside the weights, and built again from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hasten.cases.types import CaseSet
+from hasten.config.network import is_own
+from hasten.config.plan import GIVEN, Decision
+from hasten.config.schema import RunConfig
+from hasten.config.settled import PlannedNetwork, PlannedRun
+from hasten.config.user_code import digest_of, name_of, source_of
+from hasten.engine.weights import load_weights
+from hasten.nets.build import build_network
+from hasten.nets.own import Own, check_own, find_divisor, own_network
+from hasten.observe.rundir import NETWORK_PY
+
+log = logging.getLogger(__name__)
+
+
+def with_factory(config: RunConfig, factory: Callable[..., nn.Module]) -> RunConfig:
+    """The settings with `network.name` of a class or function that builds the network. Raises ValueError."""
+    if isinstance(factory, nn.Module):
+        raise ValueError(
+            f"network: {type(factory).__name__} is built already, and its weights are drawn from train.seed, on "
+            "resuming and predicting anew; give its class, or a function that builds it"
+        )
+    try:
+        name = name_of(factory)
+    except ValueError as error:
+        raise ValueError(f"network: {error}") from None
+    return dataclasses.replace(config, network=dataclasses.replace(config.network, name=name))
+
+
+def with_own_network(config: RunConfig, case_set: CaseSet) -> tuple[RunConfig, Own | None]:
+    """The settings with the digest and divisor of a network of the user's own, and its code; None of a built-in one.
+
+    The code is executed. Raises ValueError for all that can't be a run's network.
+    """
+    if not is_own(config.network):
+        return config, None
+    own = own_network(
+        config.network, num_channels=len(case_set.channels), spatial_dims=case_set.spatial_dims,
+        num_classes=len(case_set.regions or case_set.labels),
+    )  # fmt: skip
+    divisor = config.network.divisor or find_divisor(own)
+    network = dataclasses.replace(config.network, digest=own.code.digest, divisor=divisor)
+    return dataclasses.replace(config, network=network), own
+
+
+def settle_own(
+    full: PlannedRun, own: Own, decisions: dict[str, Decision], *, given: bool
+) -> tuple[PlannedRun, dict[str, Decision]]:
+    """The plan with what the network says of its sizes, which is then tried with the plan's patch. Raises ValueError.
+
+    One that asks for `patch` takes images of that size only. given: whether the divisor was set by the user.
+    """
+    patch, unit = full.sample.patch, full.network.divisor
+    assert unit is not None
+    reason = GIVEN if given else "found by trying small images"
+    if own.asks_for_patch:
+        mistakes = _fixed_size_mistakes(full, own)
+        if mistakes:
+            raise ValueError("\n".join(mistakes))
+        unit, reason = patch, "the network is built for the patch"
+    check_own(own, patch, unit)
+    full = dataclasses.replace(full, network=dataclasses.replace(full.network, divisor=unit))
+    return full, {**decisions, "network.divisor": Decision(unit, reason)}
+
+
+def _fixed_size_mistakes(full: PlannedRun, own: Own) -> list[str]:
+    why = f"{own.setting} is built for sample.patch={list(full.sample.patch)} and takes no other size"
+    mistakes = []
+    if full.infer.patch != full.sample.patch:
+        mistakes.append(f"infer.patch: {why}; leave infer.patch out")
+    if full.infer.whole_up_to > 1:
+        mistakes.append(f"infer.whole_up_to: {why}; leave infer.whole_up_to out")
+    if full.sample.stages:
+        mistakes.append(f"sample.stages: {why}; leave sample.stages out")
+    return mistakes
+
+
+def model_network(
+    content: dict[str, Any], config: PlannedRun, *, where: str, trust_changed_code: bool = False
+) -> nn.Module:
+    """The network of a best.pt's content with its weights, on the CPU.
+
+    where: path of that file, which names it in errors. Of the user's own code only that with the digest of the run is
+    executed, unless `trust_changed_code`. Raises ValueError.
+    """
+    settings = config.network
+    if is_own(settings):
+        settings = _source_found(settings, where, trust_changed_code)
+    network = build_network(
+        settings,
+        num_channels=len(content["channels"]),
+        num_classes=len(content.get("regions") or content["labels"]),
+        spatial_dims=content["spatial_dims"],
+        patch=config.sample.patch,
+    )
+    load_weights(network, content["weights"], where=where)
+    return network
+
+
+def _source_found(network: PlannedNetwork, where: str, trust_changed_code: bool) -> PlannedNetwork:
+    """Settings that name the code to build the network from: the original, or the run's copy where that is gone."""
+    place, _, name = network.name.rpartition(":")
+    kept = Path(where).with_name(NETWORK_PY)
+    source = source_of(network.name)
+    if source is not None:
+        digest = digest_of(source)
+        if digest == network.digest:
+            return network
+        if trust_changed_code:
+            log.warning("%s: has changed since the run was trained, and is used as it is now", place)
+            return dataclasses.replace(network, digest=digest)
+        copy = f" from the copy {kept}" if kept.is_file() else ""
+        raise ValueError(
+            f"{where}: its network is built by {place}, which has changed since the run was trained; restore "
+            f"that{copy}, or add --trust-changed-code to use it as it is now"
+        )
+    if not kept.is_file():
+        raise ValueError(f"{where}: its network is built by {place}, which is gone, and so is the copy {kept}")
+    if digest_of(kept.read_bytes()) != network.digest and not trust_changed_code:
+        raise ValueError(
+            f"{where}: its network is built by {place}, which is gone, and {kept} is not the copy that the run made; "
+            "restore one of them, or add --trust-changed-code to use the latter"
+        )
+    log.warning("%s: is gone; the network is built from the run's copy, %s", place, kept)
+    return dataclasses.replace(network, name=f"{kept.absolute()}:{name}", digest=digest_of(kept.read_bytes()))

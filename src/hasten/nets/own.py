@@ -1,0 +1,258 @@
+"""A network of the user's own: built from the code that `network.name` names, and tried out before it is trained."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hasten.config.network import GIVEN_BY_RUN
+from hasten.config.schema import NetworkConfig, Triple
+from hasten.config.user_code import UserCode, is_file, load_user_code, raised_text
+
+_SIDES = (16, 24, 32, 48, 64, 96)
+"""Of the images that are tried, one after another: multiples of what networks divide their sides by."""
+_OF_CODE = (TypeError, NameError, AttributeError, LookupError, NotImplementedError, AssertionError)
+"""What an image of another size would not help against."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Own:
+    """The user's code with what a run gives it."""
+
+    code: UserCode
+    setting: str
+    """`network.name` with its value, which errors begin with."""
+    args: dict[str, Any]
+    spatial_dims: int
+    num_channels: int
+    num_classes: int
+
+    @property
+    def asks_for_patch(self) -> bool:
+        """Whether it is built for images of one size."""
+        return "patch" in _parameters(self.code.value, self.setting)
+
+    def build(self, patch: Sequence[int]) -> nn.Module:
+        """The network for patches of that size, without the depth in 2-D. Raises ValueError if there can be none."""
+        offered = {
+            "in_channels": self.num_channels,
+            "out_channels": self.num_classes,
+            "spatial_dims": self.spatial_dims,
+            "patch": tuple(patch),
+        }
+        assert tuple(offered) == GIVEN_BY_RUN
+        given = {name: value for name, value in offered.items() if name in _parameters(self.code.value, self.setting)}
+        try:
+            network = self.code.value(**given, **self.args)
+        except Exception as error:
+            raise ValueError(f"{self.setting}: {raised_text(error, self.code.path)}") from error
+        if not isinstance(network, nn.Module):
+            raise ValueError(f"{self.setting}: returns a {type(network).__name__}; let it return an nn.Module")
+        if any(isinstance(each, UninitializedParameter) for each in network.parameters()):
+            raise ValueError(f"{self.setting}: has lazy layers, whose weights have no shape yet; give them their sizes")
+        if not any(each.requires_grad for each in network.parameters()):
+            raise ValueError(f"{self.setting}: has no weights to train")
+        return network
+
+    def scores(self, network: nn.Module, image: Tensor) -> Tensor:
+        """Its full-size output for (B, C, *S). Raises ValueError, `_WrongSize` where S may be why."""
+        try:
+            with torch.no_grad():
+                output = network(image)
+        except _OF_CODE as error:
+            raise ValueError(f"{self.setting}: {self._for(image)}{raised_text(error, self.code.path)}") from error
+        except Exception as error:
+            raise _WrongSize(f"{self.setting}: {self._for(image)}{raised_text(error, self.code.path)}") from error
+        several = isinstance(output, list | tuple)
+        scores = output[0] if several and len(output) else output
+        wanted = (image.shape[0], self.num_classes, *image.shape[2:])
+        if not isinstance(scores, Tensor):
+            raise ValueError(
+                f"{self.setting}: {self._for(image)}gives a {type(output).__name__}; let it return scores of shape "
+                f"{wanted}, or a list of tensors that begins with them (deep supervision)"
+            )
+        if tuple(scores.shape) != wanted:
+            first = "as the first of several outputs " if several else ""
+            kind = _WrongSize if tuple(scores.shape[:2]) == wanted[:2] and scores.ndim == image.ndim else ValueError
+            raise kind(
+                f"{self.setting}: {self._for(image)}gives {first}{tuple(scores.shape)}; scores of shape {wanted} are "
+                "needed: (batch, out_channels, and the image's own sides)"
+            )
+        return scores
+
+    def _for(self, image: Tensor) -> str:
+        return f"with an image of {tuple(image.shape)} "
+
+
+class _WrongSize(ValueError):
+    """An image of another size might do."""
+
+
+def own_network(config: NetworkConfig, *, num_channels: int, num_classes: int, spatial_dims: int) -> Own:
+    """The code that `config.name` names, which is executed, checked but not called.
+
+    Raises ValueError, also where its source is not that of `config.digest`.
+    """
+    setting = f"network.name={config.name}"
+    code = load_user_code(config.name, setting="network.name")
+    if config.digest not in (None, code.digest):
+        raise ValueError(
+            f"{setting}: its source has changed since the run began (network.digest={config.digest}); restore it (the "
+            f"run's checkpoints/ hold a copy), or go on with the new one by network.digest={code.digest}"
+        )
+    if isinstance(code.value, nn.Module):
+        raise ValueError(f"{setting}: is a network that is built already; name its class, or a function that builds it")
+    if not callable(code.value):
+        raise ValueError(
+            f"{setting}: is a {type(code.value).__name__}, which can't be called; name a class or a function that "
+            "returns an nn.Module"
+        )
+    place, _, name = config.name.rpartition(":")
+    home = getattr(code.value, "__module__", place)
+    if not is_file(place) and home != place:
+        raise ValueError(f"{setting}: is defined in {home}; write {home}:{name}, as the source of that is what counts")
+    _check_parameters(code.value, setting, config.args)
+    return Own(
+        code=code, setting=setting, args=dict(config.args), spatial_dims=spatial_dims, num_channels=num_channels,
+        num_classes=num_classes,
+    )  # fmt: skip
+
+
+def _parameters(factory: Callable[..., Any], setting: str) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(factory).parameters)
+    except (ValueError, TypeError):
+        raise ValueError(f"{setting}: does not tell its parameters; wrap it in a function of your own") from None
+
+
+def _check_parameters(factory: Callable[..., Any], setting: str, args: dict[str, Any]) -> None:
+    """Raises ValueError for a parameter without an argument, and for an argument without a parameter."""
+    parameters = _parameters(factory, setting)
+    given = {*GIVEN_BY_RUN, *args}
+    can = f"a run gives {', '.join(GIVEN_BY_RUN)}"
+    for name, each in parameters.items():
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) or each.default is not each.empty:
+            continue
+        if each.kind is each.POSITIONAL_ONLY:
+            raise ValueError(f"{setting}: takes {name} by position only, and {can} by name; remove the / behind it")
+        if name not in given:
+            raise ValueError(
+                f"{setting}: needs {name}; {can}: rename it to one of these, give it a default, or set "
+                f"network.args={{{name}: VALUE}}"
+            )
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return
+    unknown = [name for name in args if name not in parameters]
+    if unknown:
+        own = ", ".join(parameters) or "none"
+        raise ValueError(f"{setting}: has no parameter {unknown[0]}, which network.args gives; it has {own}")
+
+
+def find_divisor(own: Own) -> Triple:
+    """What each side (D, H, W) of an image must be a multiple of, found by trying images of few voxels.
+
+    A network that asks for `patch` is built anew for each size. Raises ValueError, saying why, if it takes none of
+    them.
+    """
+    with torch.random.fork_rng(devices=[]):
+        side = _first_side(own)
+        units = [
+            next(step for step in range(1, side + 1) if side % step == 0 and _takes(own, side, axis, step))
+            for axis in range(own.spatial_dims)
+        ]
+    depth, height, width = (*(1,) * (3 - own.spatial_dims), *units)
+    return depth, height, width
+
+
+def _first_side(own: Own) -> int:
+    for side in _SIDES:
+        try:
+            _try(own, [side] * own.spatial_dims)
+            return side
+        except _WrongSize:
+            if side == _SIDES[-1]:
+                raise
+    raise AssertionError
+
+
+def _takes(own: Own, side: int, axis: int, step: int) -> bool:
+    """Whether images may be `step` longer along an axis; by a whole `side` they surely may, if by any."""
+    if step == side:
+        return True
+    sides = [side] * own.spatial_dims
+    sides[axis] += step
+    try:
+        _try(own, sides)
+    except ValueError:
+        return False
+    return True
+
+
+def _try(own: Own, sides: Sequence[int]) -> None:
+    own.scores(own.build(sides).eval(), torch.zeros(1, own.num_channels, *sides))
+
+
+def check_own(own: Own, patch: Triple, unit: Triple) -> None:
+    """Build the network and take a small batch through it, in training and in evaluation.
+
+    Raises ValueError where that fails or gives no scores; of several outputs (deep supervision), in training each is
+    one of the loss's heads, the first at full size, and otherwise the first alone is used.
+    """
+    sides = patch[3 - own.spatial_dims :]
+    if not own.asks_for_patch:
+        sides = tuple(min(side, 2 * by) for side, by in zip(sides, unit[3 - own.spatial_dims :], strict=True))
+    with torch.random.fork_rng(devices=[]):
+        network = own.build(patch[3 - own.spatial_dims :])
+        image = torch.randn(2, own.num_channels, *sides)
+        for training in (True, False):
+            try:
+                own.scores(network.train(training), image)
+            except _WrongSize as error:
+                raise ValueError(f"{error}; or use another sample.patch (given {list(patch)})") from error
+            if training:
+                _check_heads(own, network, image)
+
+
+def _check_heads(own: Own, network: nn.Module, image: Tensor) -> None:
+    with torch.no_grad():
+        output = network(image)
+    heads = output if isinstance(output, list | tuple) else [output]
+    for head in heads:
+        if not isinstance(head, Tensor) or head.ndim != image.ndim or tuple(head.shape[:2]) != (2, own.num_classes):
+            told = tuple(head.shape) if isinstance(head, Tensor) else f"a {type(head).__name__}"
+            raise ValueError(
+                f"{own.setting}: gives {told} as one of several outputs in training; each must be scores of shape "
+                f"(batch, {own.num_classes}, ...), for deep supervision"
+            )
+
+
+class _Reads(TorchDispatchMode):
+    """Notes whether a number of a tensor is asked for, as by `if x.mean() > 0` or `.item()`."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen = self.seen or func in _READING
+        return func(*args, **(kwargs or {}))
+
+
+_READING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+
+
+def decides_by_values(network: nn.Module, image: Tensor) -> bool:
+    """Whether a copy of the network looks at values on the way, so that another image may take another way through it.
+
+    The network and the random state are left as they are.
+    """
+    twin, reads = copy.deepcopy(network), _Reads()
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), reads:
+        twin(image)
+    return reads.seen

@@ -1,0 +1,54 @@
+"""Settings of the section `network` that exclude each other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hasten.config.load import load_run
+
+OWN = "network.name=nets.py:Net"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ["network.name=unett"],
+            "network.name: must be unet, segresnet, segresnetds, dynunet, FILE.py:NAME or package",
+        ),
+        (["network.name='nets.py:'"], "network.name: must be unet"),
+        (["network.name=nets.py"], "network.name: must be unet"),
+        (["network.args={width: 3}"], "network.args: is for a network of your own, and network.name=unet is built in"),
+        (["network.divisor=[2,2,2]"], "network.divisor: is for a network of your own"),
+        (["network.digest=abc"], "network.digest: is for a network of your own"),
+        ([OWN, "network.channels=[4,8]"], "network.channels: is a setting of the built-in networks"),
+        ([OWN, "network.strides=[[2,2,2]]"], "network.strides: is a setting of the built-in networks"),
+        ([OWN, "network.num_res_units=1"], "network.num_res_units: is a setting of the built-in networks"),
+        ([OWN, "network.norm=batch"], "network.norm: is a setting of the built-in networks"),
+        ([OWN, "network.act=relu"], "network.act: is a setting of the built-in networks"),
+        ([OWN, "network.dropout=0.1"], "leave it out, or give it to your code by network.args"),
+        ([OWN, "network.deep_supervision=1"], "network.deep_supervision: is a setting of the built-in networks"),
+        ([OWN, "network.args={patch: 3}"], "network.args.patch: is given by the run; leave it out"),
+        ([OWN, "network.args={a b: 3}"], "network.args: 'a b' is not a parameter's name; remove it"),
+        ([OWN, "network.args={width: .nan}"], "network.args.width: must be finite numbers, true, false, texts"),
+        ([OWN, "network.divisor=[0,1,1]"], "network.divisor: must be 1 or more along each axis (given [0, 1, 1])"),
+    ],
+)
+def test_what_is_refused(settings: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_run(None, settings)
+
+
+def test_settings_of_ones_own_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    network = load_run(None, [OWN, "network.args.width=3", "network.channels=[]", "network.strides=[]"]).network
+    assert (network.name, network.args) == (f"{tmp_path / 'nets.py'}:Net", {"width": 3})
+    path = tmp_path / "runs/run.yaml"
+    path.parent.mkdir()
+    path.write_text("network: {name: 'nets.py:Net', args: {widths: [1, {a: b}]}}")
+    assert load_run(path).network.name == f"{tmp_path / 'runs/nets.py'}:Net"
+    assert load_run(path, [OWN]).network.name == f"{tmp_path / 'nets.py'}:Net"
+    assert load_run(path, ["network.name=my.nets:Net"]).network.name == "my.nets:Net"

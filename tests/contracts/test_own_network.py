@@ -1,0 +1,201 @@
+"""A network of the user's own goes through all that a built-in one does."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from hasten.cases.phantom import write_phantoms
+from hasten.config.schema import RunConfig
+from hasten.engine.export import export_weights
+from hasten.engine.predict import predict
+from hasten.engine.run import train
+from tests.engine.runs import assert_same_run, at_step, checkpoint, config_of, resumed
+
+CODE = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, in_channels, out_channels, width=4, heads=False, by_values=False, always=False):
+        super().__init__()
+        self.by_values, self.always = by_values, always
+        self.down = nn.Sequential(nn.Conv3d(in_channels, width, 3, 2, 1), nn.InstanceNorm3d(width), nn.ReLU())
+        self.up = nn.ConvTranspose3d(width, width, 2, 2)
+        self.last = nn.Sequential(nn.Dropout(0.1), nn.Conv3d(width + in_channels, out_channels, 3, padding=1))
+        self.coarse = nn.Conv3d(width, out_channels, 1) if heads else None
+
+    def forward(self, x):
+        small = self.down(x)
+        if self.by_values and small.mean() < -1:
+            small = -small
+        scores = self.last(torch.cat([x, self.up(small)], 1))
+        return [scores, self.coarse(small)] if self.coarse is not None and (self.training or self.always) else scores
+
+
+class Fixed(Net):
+    def __init__(self, in_channels: int, out_channels: int, patch):
+        super().__init__(in_channels, out_channels)
+        self.patch = tuple(patch)
+
+    def forward(self, x):
+        if tuple(x.shape[2:]) != self.patch:
+            raise ValueError(f"built for {self.patch}")
+        return super().forward(x)
+"""
+Make = Callable[..., RunConfig]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("own")
+
+
+@pytest.fixture(scope="module")
+def source(folder: Path) -> Path:
+    return write_phantoms(folder / "set", num_cases=6, shape=(24, 40, 40))
+
+
+@pytest.fixture
+def make(folder: Path, source: Path, tmp_path: Path) -> Make:
+    (tmp_path / "nets.py").write_text(CODE)
+    # The settings of a built-in network are at their defaults.
+    usual = (
+        "network.channels=null", "network.strides=null", "network.num_res_units=2", "network.dropout=0.0",
+    )  # fmt: skip
+    return lambda name, *overrides: config_of(
+        source, folder / "cache", *usual, f"network.name={tmp_path / 'nets.py'}:{name}", *overrides
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("Net", ("network.args.width=6",)),
+        ("Net", ("network.args={heads: true}",)),
+        ("Net", ("network.args={heads: true, always: true}",)),
+        ("Net", ("network.args={by_values: true}", "train.compile=true")),
+        ("Fixed", ()),
+    ],
+    ids=["plain", "heads", "heads in evaluation", "by values", "fixed size"],
+)
+def test_it_trains_resumes_bit_for_bit_predicts_and_exports(
+    make: Make, source: Path, tmp_path: Path, name: str, settings: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    train(make(name, *settings), whole)
+    assert any("decides by values" in text for text in caplog.messages) == ("by_values" in str(settings))
+    with pytest.raises(KeyboardInterrupt), at_step(7, "interrupt"):
+        train(make(name, *settings), stopped)
+    train(resumed(stopped), stopped, resume=True)
+    assert_same_run(whole, stopped)
+    assert checkpoint(whole, "best")["config"]["network"]["divisor"] == ([16, 16, 16] if name == "Fixed" else [2, 2, 2])
+    assert (whole / "checkpoints/network.py").read_text() == CODE
+
+    image = sorted((source / "imagesTr").glob("*.nii.gz"))[0]
+    [written] = predict(whole, image, tmp_path / "masks", device="cpu")
+    assert nib.load(written).shape == nib.load(image).shape
+    export_weights(whole, tmp_path / "net.safetensors")
+    weights = checkpoint(whole, "best")["weights"]
+    assert load_file(tmp_path / "net.safetensors").keys() == weights.keys()
+    if "by_values" in str(settings):
+        with pytest.raises(
+            ValueError, match=r"decides by values on its way, and an ONNX file holds .*; use safetensors"
+        ):
+            export_weights(whole, tmp_path / "net.onnx")
+    else:
+        assert export_weights(whole, tmp_path / "net.onnx").scale > 0
+
+
+def test_code_that_changed_or_is_gone_after_the_training(
+    make: Make, source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, code, image = tmp_path / "run", tmp_path / "nets.py", sorted((source / "imagesTr").glob("*.nii.gz"))[0]
+    train(make("Net", "train.steps=2", "train.validate_every=2"), run)
+
+    def labels(name: str, **settings: bool) -> np.ndarray:
+        [path] = predict(run, image, tmp_path / name, device="cpu", **settings)  # type: ignore[arg-type]
+        return np.asarray(nib.load(path).dataobj)
+
+    first = labels("first")
+    code.write_text(CODE.replace("return super().forward(x)", "return super().forward(x)  # here"))
+    for refused in (lambda: labels("changed"), lambda: export_weights(run, tmp_path / "net.safetensors")):
+        with pytest.raises(ValueError, match=r"nets.py, which has changed.* copy .*network.py, or add --trust"):
+            refused()
+    assert not (tmp_path / "changed").exists()
+    assert np.array_equal(labels("trusted", trust_changed_code=True), first)
+    assert export_weights(run, tmp_path / "net.safetensors", trust_changed_code=True).difference == 0
+    with pytest.raises(ValueError, match=r"its source has changed since the run began \(network.digest="):
+        train(resumed(run, "train.steps=4"), run, resume=True)
+
+    code.unlink()
+    caplog.clear()
+    assert np.array_equal(labels("gone"), first)
+    assert any("is gone; the network is built from the run's copy" in text for text in caplog.messages)
+    (run / "checkpoints/network.py").write_text(CODE + "#")
+    with pytest.raises(ValueError, match="is not the copy that the run made"):
+        labels("other")
+    (run / "checkpoints/network.py").unlink()
+    with pytest.raises(ValueError, match="which is gone, and so is the copy"):
+        labels("none")
+    shutil.rmtree(run)
+
+
+def test_from_python_by_its_class(source: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets_of_a_test.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    made = importlib.import_module("nets_of_a_test").Net
+    usual = ("network.channels=null", "network.strides=null", "network.num_res_units=2", "network.dropout=0.0")
+    config = config_of(source, folder / "cache", *usual, "train.steps=2", "train.validate_every=2")
+    train(config, tmp_path / "run", network=made)
+    assert resumed(tmp_path / "run").network.name == "nets_of_a_test:Net"
+    assert (tmp_path / "run/checkpoints/network.py").read_text() == CODE
+    image = sorted((source / "imagesTr").glob("*.nii.gz"))[0]
+    assert predict(tmp_path / "run", image, tmp_path / "masks", device="cpu")
+    with pytest.raises(ValueError, match=r"network: Net is built already, .* give its class"):
+        train(config, tmp_path / "other", network=made(1, 2))
+    with pytest.raises(ValueError, match=r"network: .*<lambda>: is no class or function at the top of a file"):
+        train(config, tmp_path / "other", network=lambda: made(1, 2))
+    assert not (tmp_path / "other").exists()
+
+
+MONAIS: dict[str, tuple[str, ...]] = {
+    "segresnetds": (
+        "network.name=segresnetds", "network.channels=[4, 8, 16]", "network.deep_supervision=1",
+        "sample.patch=[1, 16, 16]",
+    ),
+    "swinunetr": (
+        "network.name=monai.networks.nets.swin_unetr:SwinUNETR",
+        "network.args={feature_size: 12, num_heads: [1, 1, 1, 1]}",
+        "sample.patch=[1, 64, 64]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MONAIS)
+def test_networks_of_monai(folder: Path, tmp_path: Path, name: str) -> None:
+    source = write_phantoms(tmp_path / "set", num_cases=4, shape=(1, 64, 64))
+    usual = ("network.channels=null", "network.strides=null", "network.num_res_units=2", "network.dropout=0.0")
+    steps = ("train.steps=4", "train.validate_every=2", "train.checkpoint_every=2", "sample.batch_size=2")
+    config = config_of(source, folder / "cache", *usual, *steps, *MONAIS[name])
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    train(config, whole)
+    with pytest.raises(KeyboardInterrupt), at_step(3, "interrupt"):
+        train(config, stopped)
+    train(resumed(stopped), stopped, resume=True)
+    assert_same_run(whole, stopped)
+    assert predict(whole, source / "imagesTr", tmp_path / "masks", device="cpu")
+    assert export_weights(whole, tmp_path / "net.safetensors").difference == 0
+    if name == "swinunetr":  # its windows are of the traced image's size
+        with pytest.raises(ValueError, match=r"ONNX does not hold this network .* use safetensors"):
+            export_weights(whole, tmp_path / "net.onnx")
+    else:
+        assert export_weights(whole, tmp_path / "net.onnx").scale > 0
