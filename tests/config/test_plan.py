@@ -104,6 +104,7 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
     ]
     assert set(left) <= {
         *("data.spatial_dims", "data.regions", "data.region_values", "prepare.num_threads", "cache.dir"),
+        "network.weights",
         *("sample.compile", "augment.digest", "train.precision"),
         *(
             "train.channels_last",

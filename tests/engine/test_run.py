@@ -89,6 +89,7 @@ def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make:
         "train.max_seconds",
         "augment.digest",
         "train.fused_kernels",
+        "network.weights",
     }
 
 

@@ -178,6 +178,11 @@ def _train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
         yield _wrong("train.target", f"must be {_METRICS[train.metric]} above 0 and at most 1", train.target)
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", train.device):
         yield _wrong("train.device", "must be auto, cpu, cuda or cuda:N", train.device)
+    for pattern, factor in train.lr_scale.items():
+        if not 0 < factor < math.inf:
+            yield _wrong(
+                "train.lr_scale", f"must have factors above 0 (train.freeze stops {pattern!r} altogether)", factor
+            )
 
 
 def _observe(observe: ObserveConfig) -> Iterator[str]:

@@ -207,12 +207,16 @@ class ScheduleLR(torch.optim.lr_scheduler.LRScheduler):
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give every parameter group this learning rate, in place where it is a tensor (as a captured step needs it)."""
+    """Give every parameter group this learning rate, in place where it is a tensor (as a captured step needs it).
+
+    A group with an `lr_scale` (of `hasten.optim.groups.scale_rates`) gets that much of it.
+    """
     for group in optimizer.param_groups:
+        own = rate * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = rate
+            group["lr"] = own
 
 
 def as_scheduler(optimizer: torch.optim.Optimizer, schedule: Callable[[int], float]) -> ScheduleLR:
