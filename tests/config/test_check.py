@@ -54,6 +54,7 @@ def test_the_defaults_are_in_range() -> None:
         "network.strides=[[1, 0, 1]]",
         "network.strides=[]",
         "network.dropout=1",
+        "network.weights=https://host/model.pt",
         "network.num_res_units=-1",
         "train.lr_scale={a: 0}",
         "train.lr_scale={a: 1, b: -0.5}",

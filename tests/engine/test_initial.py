@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from hasten.cases.phantom import write_phantoms
 from hasten.cli.main import app
 from hasten.config.schema import RunConfig
+from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.initial import by_module, read_weights
 from hasten.engine.run import train
 from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON, WEIGHTS_JSON
@@ -61,6 +63,17 @@ def test_a_state_dict_is_read_from_where_others_put_it(tmp_path: Path, key: str,
     found = read_weights(tmp_path / "some.pth")
     assert found.key == key
     assert same(found.weights, state)
+
+
+def test_scalars_of_an_older_numpy_are_data_too(tmp_path: Path) -> None:
+    new, old = tmp_path / "new.pth", tmp_path / "checkpoint_final.pth"
+    torch.save({"network_weights": net().state_dict(), **NNUNET}, new)
+    with zipfile.ZipFile(new) as source, zipfile.ZipFile(old, "w") as target:
+        for name in source.namelist():
+            data = source.read(name)
+            assert b"_core.multiarray" in data or not name.endswith("data.pkl")
+            target.writestr(name, data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+    assert same(read_weights(old).weights, net().state_dict())
 
 
 def test_safetensors_and_the_hash_of_a_file(tmp_path: Path) -> None:
@@ -111,6 +124,13 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
     (tmp_path / "text.pt").write_text("hello")
     with pytest.raises(ValueError, match=r"text\.pt: "):
         read_weights(tmp_path / "text.pt")
+    write_checkpoint(tmp_path / "best.pt", {"weights": net().state_dict()})
+    assert same(read_weights(tmp_path / "best.pt").weights, net().state_dict())
+    data = bytearray((tmp_path / "best.pt").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "best.pt").write_bytes(data)
+    with pytest.raises(ValueError, match=r"best\.pt: damaged \(its checksum does not hold\)"):
+        read_weights(tmp_path / "best.pt")
     torch.jit.save(torch.jit.script(net()), str(tmp_path / "script.ts"))
     with pytest.raises(ValueError, match=r"script\.ts: is a TorchScript program"):
         read_weights(tmp_path / "script.ts")
@@ -204,6 +224,28 @@ def test_other_classes_and_channels(folder: Path, make: Callable[..., RunConfig]
     assert "module.net.: " not in shown.stdout
     assert "module.net. in the file is (none) here" in shown.stdout
     assert "adapted" in shown.stdout
+
+
+def test_a_run_is_measured_and_scaled_with_frozen_layers(
+    folder: Path, make: Callable[..., RunConfig], first: Path
+) -> None:
+    out = folder / "measured"
+    settings = ("train.precision=null", "train.channels_last=null", "train.activations=1MiB", "train.lookahead=2")
+    scaled = ("train.freeze=[model.0.*]", "train.lr_scale={model.1.*: 0.1}", f"network.weights={first}")
+    train(make("network.norm=batch", *settings, *scaled), out)
+    began, ended = checkpoint(first, "best")["weights"], checkpoint(out, "last")["network"]
+    frozen = [name for name in began if name.startswith("model.0.")]
+    assert frozen
+    assert all(torch.equal(began[name], ended[name]) for name in frozen)
+    moved = [name for name in began if name.endswith("conv.weight") and not torch.equal(began[name], ended[name])]
+    assert moved
+    assert {name.split(".")[1] for name in moved} == {"1", "2"}
+    # It goes on as it is, and not otherwise.
+    with pytest.raises(ValueError, match=r"^train\.freeze=.*: can't change when a run is resumed.*network\.weights"):
+        train(resumed(out, "train.freeze=[]"), out, resume=True)
+    train(resumed(out, "train.steps=6"), out, resume=True)
+    later = checkpoint(out, "last")["network"]
+    assert all(torch.equal(began[name], later[name]) for name in frozen)
 
 
 def test_resuming_loads_nothing_again(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:

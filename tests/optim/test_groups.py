@@ -8,7 +8,7 @@ from monai.networks.nets import DynUNet, SegResNet, UNet
 from torch import nn
 
 from hasten.optim.groups import exempt_parameters, param_groups, scale_rates, transposed_filters
-from hasten.optim.schedule import set_rate
+from hasten.optim.schedule import as_scheduler, set_rate
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "UNet": lambda: UNet(3, 1, 2, channels=(4, 8, 16), strides=(2, 2), num_res_units=2),
@@ -84,6 +84,8 @@ def test_rates_are_scaled_by_name() -> None:
         name: 0.1 if name.endswith("weight") else 0.0 for name in expected
     }
     assert all("lr_scale" not in group for group in optimizer.param_groups if group["lr"] == 0.4)
+    given = [group["lr"] for group in optimizer.param_groups]
+    assert as_scheduler(optimizer, lambda _: 0.4).get_last_lr() == given
 
 
 def test_a_factor_for_nothing_is_refused() -> None:

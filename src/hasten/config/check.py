@@ -142,6 +142,8 @@ def _network(network: NetworkConfig) -> Iterator[str]:
         yield _wrong("network.strides", "must be 1 or more along each axis", strides)
     if channels is not None and strides is not None and len(strides) != len(channels) - 1:
         yield _wrong("network.strides", f"must be one fewer than the {len(channels)} channels", strides)
+    if network.weights and is_url(network.weights):
+        yield _wrong("network.weights", "must be a local file or folder", shown(network.weights))
     if not 0 <= network.dropout < 1:
         yield _wrong("network.dropout", "must lie in 0 <= dropout < 1", network.dropout)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, serialization
 
+from hasten.engine.checkpoint import is_checkpoint, read_checkpoint
 from hasten.engine.job import Planned, build_net
 from hasten.engine.weights import model_file, read_model
 from hasten.nets.weights import Fit, fit_weights
@@ -22,7 +22,7 @@ from hasten.nets.weights import Fit, fit_weights
 _NESTED = ("weights", "state_dict", "network_weights", "model_state_dict", "average", "model", "network", "net")
 """Under which of its keys a file holds the state dict, the likelier first."""
 _DEEPEST = 3
-_SHOWN = 6
+_SHOWN = 5
 """Names in a table for each of adapted, left and unused."""
 _SAFE: list[Any] = [
     *((np._core.multiarray.scalar, f"numpy.{home}.multiarray.scalar") for home in ("core", "_core")),  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ class Start:
         )
 
     def table(self) -> str:
-        """`summary`, and the names of what was adapted, left and not used, in at most 25 lines."""
+        """`summary`, and the names of what was adapted, left and not used, in at most 20 lines."""
         lines = [f"network.weights: {self.summary()}"]
         theirs, ours = self.fit.prefixes
         if theirs != ours:
@@ -126,32 +126,33 @@ def read_weights(path: str | Path) -> Saved:
     if path.is_dir() and not file.is_file():
         raise ValueError(f"network.weights: {path}: is no run (it has no checkpoints/best.pt); name a file of weights")
     try:
-        data = file.read_bytes()
+        with file.open("rb") as opened:
+            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         raise ValueError(f"network.weights: {file}: cannot be read ({error.strerror or error})") from error
-    read: Callable[[], Any] = lambda: _loaded(file, data)  # noqa: E731
-    if path.is_dir():
-        read = lambda: read_model(path)  # noqa: E731
-    elif file.suffix.lower() == ".safetensors":
-        read = lambda: _safetensors(file, data)  # noqa: E731
-    key, weights = _state_dict(file, read())
+    key, weights = _state_dict(file, read_model(path) if path.is_dir() else _content(file))
     broken = [name for name, value in weights.items() if not value.isfinite().all()]
     if broken:
         raise ValueError(
             f"network.weights: {file}: holds NaN or infinite values in {len(broken)} tensors, such as {broken[0]}; "
             "take an earlier checkpoint of that training"
         )
-    return Saved(path=file, key=key, weights=weights, sha256=hashlib.sha256(data).hexdigest())
+    return Saved(path=file, key=key, weights=weights, sha256=sha256)
 
 
-def _loaded(file: Path, data: bytes) -> Any:
-    if _is_program(data):
+def _content(file: Path) -> Any:
+    """What a file holds, read as its kind asks for."""
+    if file.suffix.lower() == ".safetensors":
+        return _safetensors(file)
+    if is_checkpoint(file):
+        return read_checkpoint(file)
+    if _is_program(file):
         raise ValueError(
             f"network.weights: {file}: is a TorchScript program; save its state_dict() with torch.save, and name that"
         )
     try:
         with serialization.safe_globals(_SAFE):
-            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a file that somebody made up can fail the reader in any way
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         what, remedy = "not a file of weights", "name a state dict as torch.save writes it, or a .safetensors"
@@ -164,23 +165,23 @@ def _loaded(file: Path, data: bytes) -> Any:
         raise ValueError(f"network.weights: {file}: {what} ({reason}); {remedy}") from error
 
 
-def _is_program(data: bytes) -> bool:
+def _is_program(file: Path) -> bool:
     """Whether this is an archive of torch.jit, which torch.load would hand on with a warning."""
-    if not zipfile.is_zipfile(io.BytesIO(data)):
+    if not zipfile.is_zipfile(file):
         return False
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+    with zipfile.ZipFile(file) as archive:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
-def _safetensors(file: Path, data: bytes) -> Any:
+def _safetensors(file: Path) -> Any:
     try:
-        from safetensors.torch import load
+        from safetensors.torch import load_file
     except ImportError:
         raise ValueError(
             f"network.weights: {file}: needs the package safetensors: pip install 'hasten[export]'"
         ) from None
     try:
-        return load(data)
+        return load_file(file)
     except Exception as error:
         raise ValueError(f"network.weights: {file}: not a safetensors file ({error}); copy it again") from error
 

@@ -192,7 +192,8 @@ class ScheduleLR(torch.optim.lr_scheduler.LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float | Tensor]:
-        return [self.schedule(self.last_epoch) for _ in self.optimizer.param_groups]
+        rate = self.schedule(self.last_epoch)
+        return [rate * group.get("lr_scale", 1.0) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
         return {"last_epoch": self.last_epoch}
@@ -201,9 +202,8 @@ class ScheduleLR(torch.optim.lr_scheduler.LRScheduler):
         """Go to the saved step, and set its rate."""
         self.last_epoch = state_dict["last_epoch"]
         self._step_count = self.last_epoch + 1
-        rate = self.schedule(self.last_epoch)
-        set_rate(self.optimizer, rate)
-        self._last_lr = [rate for _ in self.optimizer.param_groups]
+        set_rate(self.optimizer, self.schedule(self.last_epoch))
+        self._last_lr = self.get_lr()
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
