@@ -154,3 +154,29 @@ def test_the_shortest_prefix_counts() -> None:
     assert common_prefixes(here, {"x.a.weight": torch.zeros(2, 3), "x.a.bias": torch.zeros(2)}) == ("", "")
     assert common_prefixes(here, {"y.a.weight": torch.zeros(2, 3), "y.a.bias": torch.zeros(2)}) == ("y.", "x.")
     assert common_prefixes(here, {}) == ("", "")
+
+
+_PARTS = st.lists(st.sampled_from(["a", "b", "module", "weight"]), min_size=1, max_size=4).map(".".join)
+_STATES = st.dictionaries(_PARTS, st.integers(1, 2).map(torch.zeros), min_size=1, max_size=6)
+
+
+def score(here: dict[str, Tensor], saved: dict[str, Tensor], pair: tuple[str, str]) -> tuple[int, int, int]:
+    """Tensors that are the same under a pair of prefixes, names that are, and how short the prefixes are."""
+    theirs, ours = pair
+    pairs = [
+        (value, here[ours + name.removeprefix(theirs)])
+        for name, value in saved.items()
+        if name.startswith(theirs) and ours + name.removeprefix(theirs) in here
+    ]
+    return sum(one.shape == other.shape for one, other in pairs), len(pairs), -len(theirs) - len(ours)
+
+
+@given(here=_STATES, saved=_STATES)
+def test_no_other_pair_of_prefixes_is_better(here: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
+    starts = []
+    for side in (saved, here):
+        parts = [name.split(".") for name in side]
+        starts.append(["", *(".".join(each[:count]) + "." for each in parts for count in range(1, len(each)))])
+    best = max(score(here, saved, (theirs, ours)) for theirs in starts[0] for ours in starts[1])
+    found = score(here, saved, common_prefixes(here, saved))
+    assert found == best if best[1] else found[1] == 0

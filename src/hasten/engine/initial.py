@@ -131,7 +131,9 @@ def read_weights(path: str | Path) -> Saved:
     except OSError as error:
         raise ValueError(f"network.weights: {file}: cannot be read ({error.strerror or error})") from error
     key, weights = _state_dict(file, read_model(path) if path.is_dir() else _content(file))
-    broken = [name for name, value in weights.items() if not value.isfinite().all()]
+    # Of one byte, as float8 has it, torch can't tell.
+    wide = {name: value.float() if value.itemsize == 1 else value for name, value in weights.items()}
+    broken = [name for name, value in wide.items() if not value.isfinite().all()]
     if broken:
         raise ValueError(
             f"network.weights: {file}: holds NaN or infinite values in {len(broken)} tensors, such as {broken[0]}; "
@@ -194,7 +196,7 @@ def _state_dict(file: Path, content: Any) -> tuple[str, dict[str, Tensor]]:
             break
         if any(isinstance(value, Tensor) for value in content.values()):
             found = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
-            sound = {name: value for name, value in found.items() if not (value.is_meta or value.is_complex())}
+            sound = {name: value for name, value in found.items() if _is_plain(value)}
             if sound:
                 return ".".join(at), sound
         key = next((key for key in _NESTED if isinstance(content.get(key), Mapping)), None)
@@ -207,6 +209,11 @@ def _state_dict(file: Path, content: Any) -> tuple[str, dict[str, Tensor]]:
         f"network.weights: {file}: holds no state dict (it has {there}); looked at its top and under "
         f"{', '.join(_NESTED)}"
     )
+
+
+def _is_plain(value: Tensor) -> bool:
+    odd = value.is_meta or value.is_complex() or value.is_quantized
+    return not odd and value.layout is torch.strided
 
 
 def by_module(weights: Mapping[str, Tensor], depth: int = 2) -> list[tuple[str, int, int, str]]:
