@@ -167,10 +167,12 @@ def test_a_relative_chain_file_is_taken_from_the_yaml_folder(tmp_path: Path, mon
 def test_relative_source_is_taken_from_the_yaml_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    path = write(tmp_path, "data: {source: images}\ncache: {dir: warm}\n")
+    path = write(tmp_path, "data: {source: images}\ncache: {dir: warm}\nnetwork: {weights: some.pt}\n")
     config = load_run(path)
     assert config.data.source == str(tmp_path / "images")
     assert config.cache.dir == str(tmp_path / "warm")
+    assert config.network.weights == str(tmp_path / "some.pt")
+    assert load_run(path, ["network.weights=some.pt"]).network.weights == str(tmp_path / "elsewhere/some.pt")
     assert load_run(Path("../run.yaml")).data.source == str(tmp_path / "elsewhere/../images")
     assert load_run(path, ["data.source=mine"]).data.source == str(tmp_path / "elsewhere/mine")
     assert load_run(path, ["data={source: mine}"]).data.source == str(tmp_path / "elsewhere/mine")

@@ -105,6 +105,7 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
     assert set(left) <= {
         *("data.spatial_dims", "data.regions", "data.region_values", "prepare.num_threads", "cache.dir"),
         *("sample.compile", "augment.digest", "network.digest", "network.divisor", "train.precision"),
+        "network.weights",
         *(
             "train.channels_last",
             "train.fused_kernels",

@@ -22,14 +22,16 @@ from tests.engine.runs import at_step, config_of
 PLAIN = ("sample.batch_size=4", "network.dropout=0", "observe.trackers=[]", "distribute.timeout_s=60")
 PARTS = (*PLAIN, "distribute.parts=2", "distribute.exchange_every=2")
 STAGED = (*PLAIN, "sample.stages=[[0.5, 0.5]]", "train.accumulate=2")
+TUNED = (*PLAIN, "train.freeze=[model.0.*]", "train.lr_scale={model.1.*: 0.1}")
 DROPOUT = ("sample.batch_size=4", "observe.trackers=[]", "distribute.timeout_s=60")
 
 
 def configs(source: Path, cache: Path) -> dict[str, Any]:
-    """Runs that one process and two must agree on."""
+    """Runs that one process and two must agree on. Two train the first before the last, which starts from it."""
+    tuned = (*TUNED, f"network.weights={source.parent / 'plain'}")
     return {
         name: config_of(source, cache, *given)
-        for name, given in (("plain", PLAIN), ("parts", PARTS), ("staged", STAGED))
+        for name, given in (("plain", PLAIN), ("parts", PARTS), ("staged", STAGED), ("tuned", tuned))
     }
 
 

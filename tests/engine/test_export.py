@@ -68,7 +68,7 @@ def run_of(folder: Path, config: RunConfig, network: nn.Module, dims: int = 3, *
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    config = config_of()
+    config = config_of(weights="/home/secret/first.pt")
     return run_of(tmp_path / "run", config, network_of(config))
 
 
@@ -119,7 +119,7 @@ def test_the_metadata_say_what_a_reader_needs_and_no_more(run: Path, tmp_path: P
     config = from_dict(json.loads(found["config"]), where="metadata")
     assert config.network == config_of().network
     assert config.prepare == config_of().prepare
-    assert b"secret" not in out.read_bytes()  # where the data lay
+    assert b"secret" not in out.read_bytes()  # where the data lay, and the weights that the run started from
 
 
 @pytest.mark.parametrize("name", NETWORKS)

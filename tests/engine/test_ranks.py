@@ -22,7 +22,7 @@ from tests.engine.rank_runs import PLAIN, configs
 from tests.engine.runs import assert_same_run, checkpoint, config_of, metrics
 
 CPU = torch.device("cpu")
-NAMES = ("plain", "parts", "staged")
+NAMES = ("plain", "parts", "staged", "tuned")
 
 
 @pytest.fixture(scope="module")

@@ -91,6 +91,7 @@ def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make:
         "network.digest",
         "network.divisor",
         "train.fused_kernels",
+        "network.weights",
     }
 
 

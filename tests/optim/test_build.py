@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from hasten.config.schema import OptimizerName, TrainConfig
 from hasten.optim.build import build_optimizer, build_schedule, one_cycle
@@ -19,7 +19,7 @@ from hasten.optim.lars import Lars
 from hasten.optim.lookahead import Lookahead
 from hasten.optim.muon import Muon
 from hasten.optim.novograd import Novograd
-from hasten.optim.schedule import Schedule
+from hasten.optim.schedule import Schedule, set_rate
 from tests.optim.textbook import network, set_gradients
 
 NAMES = get_args(OptimizerName)
@@ -176,3 +176,26 @@ def test_the_rate_is_scaled_to_the_batch() -> None:
     assert found(0) == pytest.approx(0.1)
     assert found(9) == pytest.approx(0.4)
     assert build_schedule(given, 10, batch_size=1)(9) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("lookahead", [0, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_frozen_parameters_stay_and_factors_count(name: OptimizerName, lookahead: int) -> None:
+    def trained(rate: float, **given: Any) -> dict[str, Tensor]:
+        made = network()
+        made[3].requires_grad_(False)
+        optimizer = build_optimizer(made, config(optimizer=name, lookahead=lookahead, weight_decay=0.3, **given))
+        for step in range(4):
+            set_gradients(made, step)
+            for weight in made[3].parameters():
+                weight.grad = None
+            set_rate(optimizer, rate)
+            optimizer.step()
+        return {key: value.detach().clone() for key, value in made.named_parameters()}
+
+    plain, slow = trained(0.01), trained(0.005)
+    mixed = trained(0.01, lr_scale={"6.*": 0.5, "0.weight": 0.5})
+    for key, start in network().named_parameters():
+        expected = slow[key] if key in ("6.weight", "6.bias", "0.weight") else plain[key]
+        torch.testing.assert_close(mixed[key], start if key.startswith("3.") else expected)
+    assert not torch.equal(plain["6.weight"], slow["6.weight"])

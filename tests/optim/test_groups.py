@@ -7,7 +7,8 @@ import torch
 from monai.networks.nets import DynUNet, SegResNet, UNet
 from torch import nn
 
-from hasten.optim.groups import exempt_parameters, param_groups, transposed_filters
+from hasten.optim.groups import exempt_parameters, param_groups, scale_rates, transposed_filters
+from hasten.optim.schedule import as_scheduler, set_rate
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "UNet": lambda: UNet(3, 1, 2, channels=(4, 8, 16), strides=(2, 2), num_res_units=2),
@@ -68,3 +69,27 @@ def test_a_group_that_would_be_empty_is_left_out() -> None:
 def test_transposed_filters_are_found() -> None:
     network = nn.Sequential(nn.Conv2d(2, 2, 3), nn.ConvTranspose2d(2, 2, 2), nn.ConvTranspose3d(1, 1, 2, bias=False))
     assert [tuple(each.shape) for each in transposed_filters(network)] == [(2, 2, 2, 2), (1, 1, 2, 2, 2)]
+
+
+def test_rates_are_scaled_by_name() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 2, 1))
+    optimizer = torch.optim.AdamW(param_groups(net, weight_decay=0.1), lr=0.5)
+    scale_rates(optimizer, net, {"0.weight": 0.5, "0.*": 0.1, "2.*": 2.0})
+    set_rate(optimizer, 0.4)
+    rates = {id(weight): group["lr"] for group in optimizer.param_groups for weight in group["params"]}
+    decays = {id(weight): group["weight_decay"] for group in optimizer.param_groups for weight in group["params"]}
+    expected = {"0.weight": 0.2, "0.bias": 0.04, "1.weight": 0.4, "1.bias": 0.4, "2.weight": 0.8, "2.bias": 0.8}
+    assert {name: rates[id(weight)] for name, weight in net.named_parameters()} == pytest.approx(expected)
+    assert {name: decays[id(weight)] for name, weight in net.named_parameters()} == {
+        name: 0.1 if name.endswith("weight") else 0.0 for name in expected
+    }
+    assert all("lr_scale" not in group for group in optimizer.param_groups if group["lr"] == 0.4)
+    given = [group["lr"] for group in optimizer.param_groups]
+    assert as_scheduler(optimizer, lambda _: 0.4).get_last_lr() == given
+
+
+def test_a_factor_for_nothing_is_refused() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    with pytest.raises(ValueError, match=r"^train\.lr_scale: '1\.\*' fits no parameter of the network; "):
+        scale_rates(optimizer, net, {"1.*": 0.5}, at="train.lr_scale")

@@ -27,6 +27,7 @@ from hasten.cli.terminal import echo, guard_messages, mistake_text
 from hasten.cli.train import train
 from hasten.cli.tune import tune
 from hasten.cli.watch import watch
+from hasten.cli.weights import app as weights
 
 
 class _Guarded(TyperGroup):
@@ -63,6 +64,7 @@ app.add_typer(cache, name="cache")
 app.add_typer(bench, name="bench")
 app.add_typer(slurm, name="slurm")
 app.add_typer(scale, name="scale")
+app.add_typer(weights, name="weights")
 
 
 def _print_version(wanted: bool) -> None:

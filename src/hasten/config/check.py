@@ -146,6 +146,8 @@ def _network(network: NetworkConfig) -> Iterator[str]:
         yield _wrong("network.strides", "must be 1 or more along each axis", strides)
     if channels is not None and strides is not None and len(strides) != len(channels) - 1:
         yield _wrong("network.strides", f"must be one fewer than the {len(channels)} channels", strides)
+    if network.weights and is_url(network.weights):
+        yield _wrong("network.weights", "must be a local file or folder", shown(network.weights))
     if not 0 <= network.dropout < 1:
         yield _wrong("network.dropout", "must lie in 0 <= dropout < 1", network.dropout)
 
@@ -182,6 +184,11 @@ def _train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
         yield _wrong("train.target", f"must be {_METRICS[train.metric]} above 0 and at most 1", train.target)
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", train.device):
         yield _wrong("train.device", "must be auto, cpu, cuda or cuda:N", train.device)
+    for pattern, factor in train.lr_scale.items():
+        if not 0 < factor < math.inf:
+            yield _wrong(
+                "train.lr_scale", f"must have factors above 0 (train.freeze stops {pattern!r} altogether)", factor
+            )
 
 
 def _observe(observe: ObserveConfig) -> Iterator[str]:

@@ -25,15 +25,17 @@ from hasten.config.yaml_text import load_yaml
 _T = typing.TypeVar("_T")
 _MOST_TOLD = 10
 """Mistakes in one error."""
-_PATHS: tuple[Key, ...] = (("data", "source"), ("cache", "dir"), ("augment", "chain"), ("network", "name"))
+_PATHS: tuple[Key, ...] = (
+    ("data", "source"), ("cache", "dir"), ("augment", "chain"), ("network", "name"), ("network", "weights"),
+)  # fmt: skip
 
 
 def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
     """The run that a YAML file and overrides describe; without a file, the defaults and the overrides.
 
-    An override is "section.field=value" with the value in YAML; a later one wins. A relative `data.source`, `cache.dir`
-    or file of `augment.chain` or `network.name` is taken from the YAML file's folder, one in an override from the
-    current folder; all become absolute.
+    An override is "section.field=value" with the value in YAML; a later one wins. A relative `data.source`,
+    `cache.dir`, `network.weights` or file of `augment.chain` or `network.name` is taken from the YAML file's folder,
+    one in an override from the current folder; all become absolute.
 
     Raises:
         ValueError: lists every mistake at once, each with its line or override, its dotted path and a remedy.
@@ -44,13 +46,16 @@ def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> R
     found += range_mistakes(config, found)
     refuse(given.mistakes, found, given.origins, path)
     folder = path.parent if path is not None else Path()
-    source_folder, cache_folder, chain_folder, net_folder = (
+    source_folder, cache_folder, chain_folder, net_folder, weights_folder = (
         Path() if key in given.overridden else folder for key in _PATHS
     )
     data = dataclasses.replace(config.data, source=_absolute(config.data.source, source_folder) or "")
     cache = dataclasses.replace(config.cache, dir=_absolute(config.cache.dir, cache_folder))
     augment = dataclasses.replace(config.augment, chain=absolute_code(config.augment.chain, chain_folder))
-    network = dataclasses.replace(config.network, name=absolute_code(config.network.name, net_folder))
+    network = dataclasses.replace(
+        config.network, name=absolute_code(config.network.name, net_folder),
+        weights=_absolute(config.network.weights, weights_folder),
+    )  # fmt: skip
     return dataclasses.replace(config, data=data, cache=cache, augment=augment, network=network)
 
 

@@ -181,6 +181,8 @@ class NetworkConfig:
     dropout: float = 0.0
     deep_supervision: int = 0
     """Coarser outputs that the loss looks at too while training (dynunet, segresnetds)."""
+    weights: str | None = None
+    """Weights to start from: a run's folder, or a .pt, .pth or .safetensors file; None draws them at random."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,6 +238,10 @@ class TrainConfig:
     """Longest memory of the weights' exponential moving average, which validation and prediction use; 0 is off."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = None
     """Autocast dtype, or tf32 multiplications on a GPU; None takes the fastest measured here."""
+    freeze: tuple[str, ...] = ()
+    """Patterns of parameter names (such as encoder.*) that are not trained; batch norms there keep their statistics."""
+    lr_scale: dict[str, float] = field(default_factory=dict)
+    """Factors of the learning rate, {pattern of parameter names: factor}; the first pattern that fits counts."""
     fp32_layers: tuple[str, ...] = ()
     """Patterns of layer names (such as model.0.*) that are kept out of autocast."""
     channels_last: bool | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 import torch
@@ -36,6 +37,7 @@ from hasten.engine.precision import autocast
 from hasten.engine.step import TrainStep, memory_format
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
+from hasten.nets.freeze import freeze_parameters
 from hasten.nets.own import decides_by_values
 from hasten.nets.recompute.apply import recompute
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
@@ -62,14 +64,23 @@ _LEAST_CAPTURED_STEPS = 200
 """Steps of a run below which none is captured: comparing the graph with the step takes a dozen of them."""
 
 
-def operated_net(planned: Planned) -> tuple[nn.Module, Surgery]:
-    """The planned network on its device, its weights drawn from train.seed, and what surgery made of it."""
+def operated_net(planned: Planned, start: Mapping[str, Tensor] | None = None) -> tuple[nn.Module, Surgery]:
+    """The planned network on its device, and what surgery made of it.
+
+    Its weights are drawn from train.seed, but those in `start`; those that train.freeze names need no gradient.
+    """
     network = build_net(planned)
-    if is_own(planned.config.network):
-        return network, _operated_own(planned, network)
+    if start is not None:
+        network.load_state_dict(dict(start), strict=False)
+    done = _operated_own(planned, network) if is_own(planned.config.network) else _operated_known(planned, network)
+    freeze_parameters(network, planned.config.train.freeze, at="train.freeze")
+    return network, done
+
+
+def _operated_known(planned: Planned, network: nn.Module) -> Surgery:
     # MONAI's blocks with an instance norm are known at sight; looking at a forward pass takes a second.
     done = operate(network)
-    return network, done if done.fused else operate(network, example_of(planned, small=True))
+    return done if done.fused else operate(network, example_of(planned, small=True))
 
 
 def _operated_own(planned: Planned, network: nn.Module) -> Surgery:

@@ -24,6 +24,7 @@ from hasten.engine.step import TrainStep
 from hasten.nets.random_state import random_states, set_random_states
 from hasten.observe.compare import judge
 from hasten.optim.average import average_share
+from hasten.optim.schedule import set_rate
 
 log = logging.getLogger(__name__)
 
@@ -200,8 +201,7 @@ class CapturedStep:
         self._share.fill_(average_share(index, self.step.update.average_decay))
         schedule = self.step.update.schedule
         if schedule is not None:
-            for group in self.step.update.optimizer.param_groups:
-                group["lr"].fill_(schedule(index))
+            set_rate(self.step.update.optimizer, schedule(index))
 
     def _body(self) -> Tensor:
         update = self.step.update

@@ -78,6 +78,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return content
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a file ends as `write_checkpoint` ends one; its content may be damaged all the same."""
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _END))
+        return file.read(len(_MARK)) == _MARK
+
+
 class _Hashed:
     """Passes bytes on and hashes them, so that the whole file need not lie in memory."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -32,6 +33,8 @@ class RunComponents:
 
     paced: PacedSchedule
     """The schedule of the step's updates: the learning rate of each 0-based step."""
+    start: dict[str, Any] | None = None
+    """Where the weights come from that the run starts from, if they were loaded; as weights.json has it."""
 
     @property
     def validated(self) -> nn.Module:

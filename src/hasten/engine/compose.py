@@ -29,6 +29,8 @@ from hasten.engine.autotune import (
 )
 from hasten.engine.cases import homes_of, prepare_cases
 from hasten.engine.components import RunComponents
+from hasten.engine.infer import Inference
+from hasten.engine.initial import Start, start_of
 from hasten.engine.job import Planned, inference_of, plan_run, with_train
 from hasten.engine.measure import Engaged, variant_of
 from hasten.engine.precision import scaler_for
@@ -36,6 +38,7 @@ from hasten.engine.ranks import rank_mistakes, share_of
 from hasten.engine.sampling import settle_program
 from hasten.engine.step import TrainStep, memory_format
 from hasten.engine.update import Update
+from hasten.nets.freeze import freeze_norms
 from hasten.observe.clock import Clock
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer, fusion_of, paced_schedule
@@ -50,11 +53,13 @@ def prepare_run(
     clock: Clock,
     strategy: Strategy | None = None,
     device: torch.device | None = None,
+    *,
+    resume: bool = False,
 ) -> RunComponents:
     """A run that is ready for its first step. Raises ValueError for what is wrong with the settings or the data.
 
     Of several ranks, the first one of each host does what is kept in the cache, and rank 0 measures for all. device:
-    as for `plan_run`.
+    as for `plan_run`. resume: a checkpoint holds the weights, so that none are loaded to start from.
     """
     strategy = strategy or alone()
     world = strategy.world
@@ -73,12 +78,15 @@ def prepare_run(
             if world.size > 1:
                 ids = [case.id for case in (*planned.train, *planned.validation)]
                 require_same(world, start_facts(config, planned.fingerprint, cases=ids))
+            start = None if resume else on_all(world, lambda: start_of(planned), group=group)
+        if start is not None and world.first:
+            log.warning("%s", start.table())
         with clock.span("prepare"):
             prepared = on_all(world, lambda: prepare_cases(planned, clock, strategy, group), group=group)
         planned, arena, parts = prepared
         for warning in planned.warnings if world.first else ():
             log.warning("%s", warning)
-        return compose_run(planned, arena, clock, strategy, group=group, parts=parts)
+        return compose_run(planned, arena, clock, strategy, group=group, parts=parts, start=start)
 
 
 def compose_run(
@@ -90,11 +98,12 @@ def compose_run(
     group: Group = None,
     parts: CaseParts | None = None,
     network: nn.Module | None = None,
+    start: Start | None = None,
 ) -> RunComponents:
     """Network, measured switches and programs, on cases that lie ready. `Loop` adds the feed, and runs the steps.
 
     parts: the training cases, where they are dealt into parts; `arena` then holds those of validation. network: as
-    `operated_net` or `build_net` makes it; None builds it.
+    `operated_net` or `build_net` makes it; None builds it, with the weights of `start` where there is one.
     """
     strategy, engaged, surgery = strategy or alone(), dict[str, Engaged](), None
     if not strategy.whole_network:
@@ -102,7 +111,7 @@ def compose_run(
         planned = with_train(planned, compile=False, capture=False)
     with clock.span("tune"):
         if network is None:
-            network, surgery = operated_net(planned)
+            network, surgery = operated_net(planned, start.fit.values if start is not None else None)
         # Before precision and format are measured: surgery and kept memory change what a step takes.
         kept = keep_freed_memory() if planned.device.type == "cpu" else None
         planned, step_seconds = settle_variant_on_all(planned, network, clock, strategy, group, engaged)
@@ -122,6 +131,7 @@ def compose_run(
         engaged |= of_program
         # The strategy places the weights before the optimizer takes them up; it wraps what is compiled.
         network, average = strategy.place(network, average_of(network) if train.ema > 0 else None)
+        freeze_norms(network, train.freeze)
         optimizer = strategy.share_optimizer(build_optimizer(network, train))
         paced = paced_schedule(train, planned.config.sample.batch_size)
         step = _step(planned, strategy, network, average, optimizer, paced)
@@ -131,16 +141,19 @@ def compose_run(
         step.network = strategy.wrap(compiled)
         step.fused_kernels = variant_of(train).fused_kernels and not planned.config.train.compile
     engaged |= {"fused optimizer": Engaged(True, fusion_of(train.optimizer)), **homes_of(arena, parts)}
+    if start is not None:
+        engaged["weights to start from"] = Engaged(True, start.summary())
     # Of the finished step with its batch; whether the graph is kept is known some steps into the run.
     planned, captured = settle_capture(planned, step, program, engaged)
-    inference = inference_of(
-        planned.config, spatial_dims=planned.case_set.spatial_dims, device=planned.device,
-        overlapping=bool(planned.regions),
-    )  # fmt: skip
     return RunComponents(
-        planned=planned, arena=arena, step=step, program=program, captured=captured, inference=inference,
-        engaged=engaged, paced=paced,
+        planned=planned, arena=arena, step=step, program=program, captured=captured, inference=_inference(planned),
+        engaged=engaged, paced=paced, start=start.record() if start is not None else None,
     )  # fmt: skip
+
+
+def _inference(planned: Planned) -> Inference:
+    dims, overlapping = planned.case_set.spatial_dims, bool(planned.regions)
+    return inference_of(planned.config, spatial_dims=dims, device=planned.device, overlapping=overlapping)
 
 
 def _step(

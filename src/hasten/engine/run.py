@@ -46,6 +46,7 @@ from hasten.observe.rundir import (
     PLAN_JSON,
     RUN_YAML,
     SUMMARY_JSON,
+    WEIGHTS_JSON,
     create_run_dir,
     undo_start,
     write_json,
@@ -118,7 +119,8 @@ def _train(
             return done
     on_all(world, lambda: create_run_dir(out, resume=resume) if world.first else None)
     try:
-        parts = prepare_run(config, plan, clock, strategy, device)
+        going_on = by_first(world, lambda: resume and bool(Checkpoints(out / CHECKPOINTS).paths()))
+        parts = prepare_run(config, plan, clock, strategy, device, resume=going_on)
         if resume:
             _keep_reasons(out, parts)
         # Before anything is written: a damaged checkpoint must leave the run as it was.
@@ -247,3 +249,5 @@ def _write_records(out: Path, parts: RunComponents, *, resume: bool) -> None:
         engaged = {name: dataclasses.asdict(engaged) for name, engaged in parts.engaged.items()}
         write_json(out / PLAN_JSON, {**plan_to_dict(parts.planned), "engaged": engaged})
     write_json(out / ENV_JSON, environment())
+    if parts.start is not None:
+        write_json(out / WEIGHTS_JSON, parts.start)

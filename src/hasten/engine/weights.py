@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hasten.engine.checkpoint import read_checkpoint
+from hasten.nets.weights import last_weight
 from hasten.observe.rundir import CHECKPOINTS
 
 _SHOWN = 3
@@ -154,7 +155,7 @@ def _of_shapes(here: Mapping[str, Any], shapes: Shapes) -> list[str]:
         for axis, pair in enumerate(zip(one, other, strict=True)):
             if pair[0] != pair[1]:
                 changes.setdefault(pair, []).append((name, axis))
-    last = _last(here)
+    last = last_weight(here)
     found = []
     for (ours, theirs), places in changes.items():
         if (last, 0) in places:
@@ -164,17 +165,6 @@ def _of_shapes(here: Mapping[str, Any], shapes: Shapes) -> list[str]:
         else:
             return ["other widths (network.channels)"]
     return found
-
-
-def _last(weights: Mapping[str, Any]) -> str:
-    """The last weight that is not one of before under a second name: an output's bias, where it has one."""
-    seen: set[int] = set()
-    last = ""
-    for name, value in weights.items():
-        if isinstance(value, Tensor) and value.numel() and value.data_ptr() not in seen:
-            seen.add(value.data_ptr())
-            last = name
-    return last
 
 
 def _shape(value: Any) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from hasten.files import replacing
 RUN_YAML = "run.yaml"
 PLAN_JSON = "plan.json"
 ENV_JSON = "env.json"
+WEIGHTS_JSON = "weights.json"
 METRICS_JSONL = "metrics.jsonl"
 SUMMARY_JSON = "summary.json"
 CHECKPOINTS = "checkpoints"
@@ -29,7 +30,7 @@ LOCK = ".lock"
 """The file that names the process of the run; take-overs of it have names that begin so."""
 _OF_LAUNCHER = {LOGS, RANKS}
 """Folders that a launcher fills before the run begins: they make no directory a used one."""
-_OF_START = (f".{RUN_YAML}", RUN_YAML, PLAN_JSON, ENV_JSON, f"{CHECKPOINTS}/{NETWORK_PY}")
+_OF_START = (f".{RUN_YAML}", RUN_YAML, PLAN_JSON, ENV_JSON, WEIGHTS_JSON, f"{CHECKPOINTS}/{NETWORK_PY}")
 """Files that a run writes before its first step."""
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from hasten.config.schema import OptimizerName
 from hasten.config.settled import PlannedTrain
-from hasten.optim.groups import exempt_parameters, param_groups, transposed_filters
+from hasten.optim.groups import exempt_parameters, param_groups, scale_rates, transposed_filters
 from hasten.optim.lamb import Lamb
 from hasten.optim.lars import Lars
 from hasten.optim.layout import lay_out_moments
@@ -33,6 +33,8 @@ def build_optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Opt
     Weights of convolutions and linear layers decay; biases, norms and activations don't.
     """
     optimizer = _optimizer(network, config)
+    if config.lr_scale:
+        scale_rates(optimizer, network, config.lr_scale, at="train.lr_scale")
     if config.lookahead > 0:
         return Lookahead(optimizer, every=config.lookahead)
     return optimizer

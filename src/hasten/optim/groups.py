@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+
+from hasten.config.patterns import fitting
 
 NORMS = (
     nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d,
@@ -49,6 +52,31 @@ def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[
         for name, parameter in named.items()
         if parameter.ndim <= 1 or id(parameter) in norms or any(fnmatchcase(name, pattern) for pattern in patterns)
     ]
+
+
+def scale_rates(
+    optimizer: torch.optim.Optimizer, network: nn.Module, factors: Mapping[str, float], *, at: str = "factors"
+) -> None:
+    """Give parameters whose names fit a pattern of `factors` that much of the learning rate, in place.
+
+    Groups are divided, and those with a factor carry it as `lr_scale`, which `set_rate` heeds; the first pattern that
+    fits counts. Before the first step. Raises ValueError, `at` naming the factors, for a pattern that fits nothing.
+    """
+    named = dict(network.named_parameters())
+    factor: dict[int, float] = {}
+    for pattern, value in factors.items():
+        for name in fitting(list(named), pattern, at=at):
+            factor.setdefault(id(named[name]), value)
+    divided = []
+    for group in optimizer.param_groups:
+        parts: dict[float, list[Tensor]] = {}
+        for parameter in group["params"]:
+            parts.setdefault(factor.get(id(parameter), 1.0), []).append(parameter)
+        divided += [
+            {**group, "params": members} | ({"lr_scale": value, "lr": group["lr"] * value} if value != 1.0 else {})
+            for value, members in parts.items()
+        ]
+    optimizer.param_groups[:] = divided
 
 
 def transposed_filters(network: nn.Module) -> list[Tensor]:

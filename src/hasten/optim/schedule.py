@@ -192,7 +192,8 @@ class ScheduleLR(torch.optim.lr_scheduler.LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float | Tensor]:
-        return [self.schedule(self.last_epoch) for _ in self.optimizer.param_groups]
+        rate = self.schedule(self.last_epoch)
+        return [rate * group.get("lr_scale", 1.0) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
         return {"last_epoch": self.last_epoch}
@@ -201,18 +202,21 @@ class ScheduleLR(torch.optim.lr_scheduler.LRScheduler):
         """Go to the saved step, and set its rate."""
         self.last_epoch = state_dict["last_epoch"]
         self._step_count = self.last_epoch + 1
-        rate = self.schedule(self.last_epoch)
-        set_rate(self.optimizer, rate)
-        self._last_lr = [rate for _ in self.optimizer.param_groups]
+        set_rate(self.optimizer, self.schedule(self.last_epoch))
+        self._last_lr = self.get_lr()
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give every parameter group this learning rate, in place where it is a tensor (as a captured step needs it)."""
+    """Give every parameter group this learning rate, in place where it is a tensor (as a captured step needs it).
+
+    A group with an `lr_scale` (of `hasten.optim.groups.scale_rates`) gets that much of it.
+    """
     for group in optimizer.param_groups:
+        own = rate * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = rate
+            group["lr"] = own
 
 
 def as_scheduler(optimizer: torch.optim.Optimizer, schedule: Callable[[int], float]) -> ScheduleLR:

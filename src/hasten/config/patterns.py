@@ -1,0 +1,31 @@
+"""Names that fit patterns of `fnmatch`, as settings give them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+_SHOWN = 3
+
+
+def fitting(names: Sequence[str], pattern: str, *, at: str) -> list[str]:
+    """The names that fit `pattern`; case counts. `at` names the setting in errors.
+
+    Raises ValueError, with names that are near, where none fits.
+    """
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if found:
+        return found
+    parts = (name.split(".") for name in names)
+    beginnings = dict.fromkeys(".".join(each[:count]) for each in parts for count in range(1, len(each) + 1))
+    near = difflib.get_close_matches(pattern.strip("*."), beginnings, n=_SHOWN)
+    hint = f"near are {', '.join(near)}" if near else f"there are {few(names, len(names))}"
+    raise ValueError(f"{at}: {pattern!r} fits no parameter of the network; {hint}")
+
+
+def few(names: Iterable[str], total: int) -> str:
+    """The first names of `total`, with the number of the others."""
+    shown = list(names)[:_SHOWN]
+    more = total - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,231 @@
+"""The weights that a run starts from: read from a file of Hasten, MONAI, nnU-Net or another program, and fitted."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, serialization
+
+from hasten.engine.checkpoint import is_checkpoint, read_checkpoint
+from hasten.engine.job import Planned, build_net
+from hasten.engine.weights import model_file, read_model
+from hasten.nets.weights import Fit, fit_weights
+
+_NESTED = ("weights", "state_dict", "network_weights", "model_state_dict", "average", "model", "network", "net")
+"""Under which of its keys a file holds the state dict, the likelier first."""
+_DEEPEST = 3
+_SHOWN = 5
+"""Names in a table for each of adapted, left and unused."""
+_SAFE: list[Any] = [
+    *((np._core.multiarray.scalar, f"numpy.{home}.multiarray.scalar") for home in ("core", "_core")),  # type: ignore[attr-defined]
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?")),
+]
+"""NumPy's scalars, which nnU-Net saves among its scores: data, and nothing that runs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """The state dict of a file."""
+
+    path: Path
+    key: str
+    """Where in the file the state dict lies; "" is the file itself."""
+    weights: dict[str, Tensor]
+    sha256: str
+    """Of the file's bytes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """What a network starts from."""
+
+    saved: Saved
+    fit: Fit
+    parameters: int
+    """Numbers of the network in all."""
+
+    def summary(self) -> str:
+        """One line: how much of the network comes from the file."""
+        fit, total = self.fit, len(self.fit.values) + len(self.fit.left)
+        share = sum(value.numel() for value in fit.values.values()) / max(1, self.parameters)
+        return (
+            f"{len(fit.values)} of {total} tensors, {share:.1%} of the weights, from {self.saved.path}: "
+            f"{len(fit.taken)} taken, {len(fit.adapted)} adapted, {len(fit.left)} left as drawn"
+        )
+
+    def table(self) -> str:
+        """`summary`, and the names of what was adapted, left and not used, in at most 20 lines."""
+        lines = [f"network.weights: {self.summary()}"]
+        theirs, ours = self.fit.prefixes
+        if theirs != ours:
+            lines.append(f"  names       {theirs or '(none)'} in the file is {ours or '(none)'} here")
+        lines += _rows("adapted", [f"{name} ({how})" for name, how in self.fit.adapted.items()])
+        lines += _rows("left", [f"{name} ({why})" for name, why in self.fit.left.items()])
+        return "\n".join(lines + _rows("not used", list(self.fit.unused)))
+
+    def record(self) -> dict[str, Any]:
+        """What weights.json holds."""
+        fit = self.fit
+        return {
+            "file": str(self.saved.path),
+            "sha256": self.saved.sha256,
+            "key": self.saved.key,
+            "prefixes": {"file": fit.prefixes[0], "network": fit.prefixes[1]},
+            "taken": list(fit.taken),
+            "adapted": dict(fit.adapted),
+            "left": dict(fit.left),
+            "unused": list(fit.unused),
+        }
+
+
+def _rows(title: str, names: list[str]) -> list[str]:
+    rows = [f"  {title if not number else '':<11} {name}" for number, name in enumerate(names[:_SHOWN])]
+    return rows + ([f"  {'':<11} and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else [])
+
+
+def start_of(planned: Planned) -> Start | None:
+    """What network.weights names, fitted to the planned network; None where nothing is named.
+
+    Raises ValueError for a file that can't be read or is not safe to, that has NaN, or of which nothing fits.
+    """
+    path = planned.config.network.weights
+    return None if path is None else fit_file(path, planned)
+
+
+def fit_file(path: str | Path, planned: Planned) -> Start:
+    """The weights of a file, fitted to the planned network, whatever its network.weights. Errors as `start_of`."""
+    saved = read_weights(path)
+    here = build_net(planned).cpu().state_dict()
+    try:
+        fit = fit_weights(here, saved.weights, spatial_dims=planned.case_set.spatial_dims)
+    except ValueError as error:
+        raise ValueError(f"network.weights: {saved.path}: {error}") from None
+    return Start(saved=saved, fit=fit, parameters=sum(value.numel() for value in here.values()))
+
+
+def read_weights(path: str | Path) -> Saved:
+    """The state dict that a file holds, on the CPU. No code in the file is run (`weights_only`).
+
+    path: a run's folder (its best.pt), or a file: best.pt, a .safetensors, or whatever torch.load reads, as a MONAI
+    bundle's model.pt or nnU-Net's checkpoint_final.pth; under a usual key or at its top. Raises ValueError that names
+    the file if there is none, it can't be read, holds more than data, no tensors, or NaN or infinite weights.
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise ValueError(f"network.weights: {path}: no such file or run")
+    file = model_file(path)
+    if path.is_dir() and not file.is_file():
+        raise ValueError(f"network.weights: {path}: is no run (it has no checkpoints/best.pt); name a file of weights")
+    try:
+        with file.open("rb") as opened:
+            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise ValueError(f"network.weights: {file}: cannot be read ({error.strerror or error})") from error
+    key, weights = _state_dict(file, read_model(path) if path.is_dir() else _content(file))
+    # Of one byte, as float8 has it, torch can't tell.
+    wide = {name: value.float() if value.itemsize == 1 else value for name, value in weights.items()}
+    broken = [name for name, value in wide.items() if not value.isfinite().all()]
+    if broken:
+        raise ValueError(
+            f"network.weights: {file}: holds NaN or infinite values in {len(broken)} tensors, such as {broken[0]}; "
+            "take an earlier checkpoint of that training"
+        )
+    return Saved(path=file, key=key, weights=weights, sha256=sha256)
+
+
+def _content(file: Path) -> Any:
+    """What a file holds, read as its kind asks for."""
+    if file.suffix.lower() == ".safetensors":
+        return _safetensors(file)
+    if is_checkpoint(file):
+        return read_checkpoint(file)
+    if _is_program(file):
+        raise ValueError(
+            f"network.weights: {file}: is a TorchScript program; save its state_dict() with torch.save, and name that"
+        )
+    try:
+        with serialization.safe_globals(_SAFE):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a file that somebody made up can fail the reader in any way
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        what, remedy = "not a file of weights", "name a state dict as torch.save writes it, or a .safetensors"
+        if "Unsupported" in str(error) or "weights_only" in str(error).lower():
+            what = "holds more than weights, which could run code, and nothing in it was run"
+            remedy = (
+                "where you trust it, load it with torch.load(..., weights_only=False) and save its state dict alone "
+                "with torch.save"
+            )
+        raise ValueError(f"network.weights: {file}: {what} ({reason}); {remedy}") from error
+
+
+def _is_program(file: Path) -> bool:
+    """Whether this is an archive of torch.jit, which torch.load would hand on with a warning."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def _safetensors(file: Path) -> Any:
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        raise ValueError(
+            f"network.weights: {file}: needs the package safetensors: pip install 'hasten[export]'"
+        ) from None
+    try:
+        return load_file(file)
+    except Exception as error:
+        raise ValueError(f"network.weights: {file}: not a safetensors file ({error}); copy it again") from error
+
+
+def _state_dict(file: Path, content: Any) -> tuple[str, dict[str, Tensor]]:
+    """Where in a file's content the state dict lies, and its tensors."""
+    at: list[str] = []
+    for _ in range(_DEEPEST):
+        if not isinstance(content, Mapping):
+            break
+        if any(isinstance(value, Tensor) for value in content.values()):
+            found = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+            sound = {name: value for name, value in found.items() if _is_plain(value)}
+            if sound:
+                return ".".join(at), sound
+        key = next((key for key in _NESTED if isinstance(content.get(key), Mapping)), None)
+        if key is None:
+            break
+        at.append(key)
+        content = content[key]
+    there = ", ".join(map(str, list(content)[:5])) if isinstance(content, Mapping) else type(content).__name__
+    raise ValueError(
+        f"network.weights: {file}: holds no state dict (it has {there}); looked at its top and under "
+        f"{', '.join(_NESTED)}"
+    )
+
+
+def _is_plain(value: Tensor) -> bool:
+    odd = value.is_meta or value.is_complex() or value.is_quantized
+    return not odd and value.layout is torch.strided
+
+
+def by_module(weights: Mapping[str, Tensor], depth: int = 2) -> list[tuple[str, int, int, str]]:
+    """(module, tensors, numbers, dtypes) of a state dict, one row for each beginning of names of `depth` parts."""
+    groups: dict[str, list[Tensor]] = {}
+    for name, value in weights.items():
+        parts = name.split(".")
+        groups.setdefault(".".join(parts[:-1][:depth]) or name, []).append(value)
+    return [
+        (name, len(values), sum(value.numel() for value in values), _kinds(values)) for name, values in groups.items()
+    ]
+
+
+def _kinds(values: list[Tensor]) -> str:
+    return ", ".join(str(kind).removeprefix("torch.") for kind in Counter(value.dtype for value in values))

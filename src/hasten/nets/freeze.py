@@ -1,0 +1,59 @@
+"""Parameters that are not trained, and the batch norms among them, whose statistics stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from hasten.config.patterns import few, fitting
+from hasten.nets.surgery.reclass import Mixed, become
+
+
+class _Evaluated(Mixed):
+    """A norm that keeps to its running statistics, and leaves them as they are, in training too."""
+
+    def train(self: Any, mode: bool = True) -> Any:
+        return super().train(False)  # type: ignore[misc]
+
+
+def freeze_parameters(network: nn.Module, patterns: Sequence[str], *, at: str = "patterns") -> tuple[str, ...]:
+    """Take the gradient from every parameter whose name fits a pattern of `fnmatch`, in place; returns their names.
+
+    Such a parameter is neither moved nor decayed by an optimizer. `at` names the patterns in errors. Raises ValueError
+    for a pattern that no parameter's name fits, or where nothing is left to train; the network is then unchanged.
+    """
+    named = dict(network.named_parameters())
+    names = {name for pattern in patterns for name in fitting(list(named), pattern, at=at)}
+    if patterns and not any(weight.requires_grad for name, weight in named.items() if name not in names):
+        raise ValueError(
+            f"{at}: {', '.join(patterns)} leaves nothing to train of {few(named, len(named))}; leave some out"
+        )
+    for name in names:
+        named[name].requires_grad_(False)
+    return tuple(name for name in named if name in names)
+
+
+def freeze_norms(network: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
+    """Keep norms with running statistics in evaluation mode, in place, where their names fit; returns their names.
+
+    Those whose statistics (NAME.running_mean) fit a pattern, or all of whose parameters do. After a conversion to
+    `SyncBatchNorm`, which makes other modules.
+    """
+    found = []
+    for name, module in network.named_modules():
+        if getattr(module, "running_mean", None) is None:
+            continue
+        start = f"{name}." if name else ""
+        own = [start + key for key, _ in module.named_parameters(recurse=False)]
+        if _fits(f"{start}running_mean", patterns) or (own and all(_fits(key, patterns) for key in own)):
+            become(module, _Evaluated)
+            module.eval()
+            found.append(name)
+    return tuple(found)
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,192 @@
+"""Which tensors of a state dict fit another network's, under which names, and what is made of those that nearly do.
+
+Pure functions: names and tensors in, names and tensors out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hasten.config.patterns import few
+
+State = Mapping[str, Tensor]
+_LEAST = 0.05
+"""Share of the numbers of the smaller side that must fit: names such as conv.weight are alike in any two networks."""
+_GRIDS = ("pos_embed", "position_embedding", "position_embeddings", "pos_embedding")
+"""Last parts of the names of learned positions, (1, tokens, features)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """What a network takes from a state dict. Names are the network's own, but those in `unused`."""
+
+    values: dict[str, Tensor]
+    """What goes into the network: `taken` and `adapted`."""
+    prefixes: tuple[str, str]
+    """(saved, here): names begin so on each side and are the same behind that."""
+    taken: tuple[str, ...]
+    adapted: dict[str, str]
+    """How each was made to fit."""
+    left: dict[str, str]
+    """Why each stays as it was drawn."""
+    unused: tuple[str, ...]
+    """Saved names that the network has no place for."""
+
+
+def fit_weights(here: State, saved: State, *, spatial_dims: int = 3) -> Fit:
+    """Match a saved state dict with a network's own, by name and shape.
+
+    The pair of prefixes under which most tensors are the same counts. Image channels: filters of the first layer are
+    shared out, so that equal channels give what they gave. Classes: tensors of the last layer stay. Learned positions
+    on a square or cubic grid are interpolated. Raises ValueError that names both sides where (next to) nothing fits.
+    """
+    prefixes = common_prefixes(here, saved)
+    theirs, ours = prefixes
+    partner = {name: theirs + name.removeprefix(ours) for name in here if name.startswith(ours)}
+    first, last = first_filters(here), last_weight(here)
+    channels, classes = (_pair(here, saved, partner, name, axis) for name, axis in ((first, 1), (last, 0)))
+    taken, adapted, left = [], dict[str, str](), dict[str, str]()
+    values: dict[str, Tensor] = {}
+    for name, value in here.items():
+        other = saved.get(partner.get(name, ""))
+        if other is None:
+            left[name] = "not in the file"
+        elif other.shape == value.shape:
+            values[name] = other
+            taken.append(name)
+        elif (found := _adapted(name, tuple(value.shape), other, channels, spatial_dims)) is not None:
+            values[name], adapted[name] = found, f"{_sides(other)} in the file, {_sides(value)} here"
+        else:
+            why = "classes differ" if _differ_by(value, other, classes) else "another shape"
+            left[name] = f"{why}: {_sides(other)} in the file, {_sides(value)} here"
+    used = {partner[name] for name in values} | {partner[name] for name in left if name in partner}
+    unused = tuple(name for name in saved if name not in used)
+    _require(here, saved, values)
+    return Fit(
+        values=values, prefixes=prefixes, taken=tuple(taken), adapted=adapted, left=left, unused=unused
+    )  # fmt: skip
+
+
+def common_prefixes(here: State, saved: State) -> tuple[str, str]:
+    """(saved, here): the beginnings of names to take away so that most tensors have the same name and shape."""
+    by_suffix: dict[str, list[tuple[str, str]]] = {}
+    for name in here:
+        for prefix, suffix in _cuts(name):
+            by_suffix.setdefault(suffix, []).append((prefix, name))
+    same: Counter[tuple[str, str]] = Counter()
+    named: Counter[tuple[str, str]] = Counter()
+    for name, value in saved.items():
+        for prefix, suffix in _cuts(name):
+            for other, full in by_suffix.get(suffix, ()):
+                named[prefix, other] += 1
+                same[prefix, other] += value.shape == here[full].shape
+    return max(named, key=lambda pair: (same[pair], named[pair], -len(pair[0]) - len(pair[1])), default=("", ""))
+
+
+def _cuts(name: str) -> Iterator[tuple[str, str]]:
+    """(prefix with its dot, rest) at every dot, nothing cut off first."""
+    parts = name.split(".")
+    for count in range(len(parts)):
+        prefix = ".".join(parts[:count])
+        yield (f"{prefix}." if prefix else ""), ".".join(parts[count:])
+
+
+def first_filters(weights: State) -> str:
+    """The first convolution's filters, which look at the image; "" if there are none."""
+    return next((name for name, value in weights.items() if value.ndim >= 3 and not name.endswith(_GRIDS)), "")
+
+
+def last_weight(weights: Mapping[str, object]) -> str:
+    """The last weight that is not one of before under a second name: an output's bias, where it has one."""
+    seen: set[int] = set()
+    last = ""
+    for name, value in weights.items():
+        if isinstance(value, Tensor) and value.numel() and value.data_ptr() not in seen:
+            seen.add(value.data_ptr())
+            last = name
+    return last
+
+
+def _pair(here: State, saved: State, partner: Mapping[str, str], name: str, axis: int) -> tuple[int, int] | None:
+    """(size here, size saved) of one axis of a tensor that both sides have."""
+    other = saved.get(partner.get(name, ""))
+    if other is None or other.ndim != here[name].ndim or other.ndim <= axis:
+        return None
+    return here[name].shape[axis], other.shape[axis]
+
+
+def _differ_by(one: Tensor, other: Tensor, pair: tuple[int, int] | None) -> bool:
+    """Whether two shapes are the same but for axes of these two sizes."""
+    if one.ndim != other.ndim or pair is None:
+        return False
+    return all(sides in (pair, (sides[0], sides[0])) for sides in zip(one.shape, other.shape, strict=True))
+
+
+def _adapted(
+    name: str, shape: tuple[int, ...], saved: Tensor, channels: tuple[int, int] | None, spatial_dims: int
+) -> Tensor | None:
+    if len(shape) != saved.ndim or not saved.is_floating_point():
+        return None
+    if name.endswith(_GRIDS):
+        return resized_grid(saved, shape, spatial_dims)
+    others = (*shape[:1], *shape[2:]) == (*saved.shape[:1], *saved.shape[2:])
+    if len(shape) >= 3 and others and (shape[1], saved.shape[1]) == channels:
+        return shared_channels(saved, shape[1])
+    return None
+
+
+def shared_channels(filters: Tensor, channels: int) -> Tensor:
+    """Filters (O, C, *S) for another number of image channels (O, `channels`, *S), with the same sum over the channels.
+
+    Of more channels, those that repeat a filter share it; of fewer, each adds up the filters that fall to it.
+    """
+    given = filters.shape[1]
+    if channels < given:
+        found = filters.new_zeros(filters.shape[0], channels, *filters.shape[2:])
+        return found.index_add_(1, torch.arange(given) % channels, filters)
+    origin = torch.arange(channels) % given
+    count = torch.bincount(origin, minlength=given).to(filters.dtype)[origin]
+    return filters[:, origin] / count.view(1, -1, *(1,) * (filters.ndim - 2))
+
+
+def resized_grid(saved: Tensor, shape: tuple[int, ...], spatial_dims: int) -> Tensor | None:
+    """Positions (1, N, F) interpolated to `shape` (1, M, F); None where N or M is no square or cubic grid.
+
+    A class token in front of the grid stays. Linear along each axis.
+    """
+    if saved.ndim != 3 or (shape[0], shape[2]) != (saved.shape[0], saved.shape[2]):
+        return None
+    for tokens in (0, 1):
+        old, new = (_side(count - tokens, spatial_dims) for count in (saved.shape[1], shape[1]))
+        if old and new:
+            grid = saved[:, tokens:].movedim(1, 2).unflatten(2, (old,) * spatial_dims).float()
+            mode = "trilinear" if spatial_dims == 3 else "bilinear"
+            resized = functional.interpolate(grid, size=(new,) * spatial_dims, mode=mode, align_corners=False)
+            return torch.cat([saved[:, :tokens], resized.flatten(2).movedim(2, 1).to(saved.dtype)], dim=1)
+    return None
+
+
+def _side(count: int, dims: int) -> int:
+    """The side of a grid of `count` places; 0 where it has no equal sides."""
+    side = round(max(0, count) ** (1 / dims))
+    return side if side**dims == count else 0
+
+
+def _require(here: State, saved: State, values: State) -> None:
+    whole = min(sum(value.numel() for value in side.values()) for side in (here, saved))
+    fits = sum(value.numel() for value in values.values())
+    if not fits or fits < _LEAST * whole:
+        what = "nothing of it fits" if not fits else f"only {len(values)} small tensors of it fit"
+        raise ValueError(
+            f"{what} this network: the file has {few(saved, len(saved))}; the network has {few(here, len(here))}"
+        )
+
+
+def _sides(value: Tensor) -> str:
+    return str(list(value.shape))
