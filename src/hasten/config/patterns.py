@@ -14,9 +14,9 @@ def fitting(names: Sequence[str], pattern: str, *, at: str) -> list[str]:
 
     Raises ValueError, with names that are near, where none fits.
     """
-    found = [name for name in names if fnmatchcase(name, pattern)]
-    if found:
-        return found
+    matches = [name for name in names if fnmatchcase(name, pattern)]
+    if matches:
+        return matches
     parts = (name.split(".") for name in names)
     beginnings = dict.fromkeys(".".join(each[:count]) for each in parts for count in range(1, len(each) + 1))
     near = difflib.get_close_matches(pattern.strip("*."), beginnings, n=_SHOWN)

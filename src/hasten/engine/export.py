@@ -139,7 +139,7 @@ def _single_way(network: nn.Module, shape: tuple[int, ...], out: Path) -> nn.Mod
 
 def _metadata(content: dict[str, Any]) -> dict[str, str]:
     config = {name: section for name, section in content["config"].items() if name not in _PRIVATE}
-    # A file of the machine, too.
+    # The path of a local file tells about the machine, too.
     config["network"] = {name: value for name, value in config["network"].items() if name != "weights"}
     # In the order of the output's channels, each of which is a sigmoid's; without regions they are those of `labels`.
     regions = {name: json.dumps(content[name]) for name in ("regions", "region_values") if content.get("regions")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
@@ -64,7 +65,7 @@ class Start:
 
     def table(self) -> str:
         """`summary`, and the names of what was adapted, left and not used, in at most 20 lines."""
-        lines = [f"network.weights: {self.summary()}"]
+        lines = [f"weights: {self.summary()}"]
         theirs, ours = self.fit.prefixes
         if theirs != ours:
             lines.append(f"  names       {theirs or '(none)'} in the file is {ours or '(none)'} here")
@@ -98,7 +99,12 @@ def start_of(planned: Planned) -> Start | None:
     Raises ValueError for a file that can't be read or is not safe to, that has NaN, or of which nothing fits.
     """
     path = planned.config.network.weights
-    return None if path is None else fit_file(path, planned)
+    if path is None:
+        return None
+    try:
+        return fit_file(path, planned)
+    except ValueError as error:
+        raise ValueError(f"network.weights: {error}") from None
 
 
 def fit_file(path: str | Path, planned: Planned) -> Start:
@@ -108,7 +114,7 @@ def fit_file(path: str | Path, planned: Planned) -> Start:
     try:
         fit = fit_weights(here, saved.weights, spatial_dims=planned.case_set.spatial_dims)
     except ValueError as error:
-        raise ValueError(f"network.weights: {saved.path}: {error}") from None
+        raise ValueError(f"{saved.path}: {error}") from None
     return Start(saved=saved, fit=fit, parameters=sum(value.numel() for value in here.values()))
 
 
@@ -121,22 +127,29 @@ def read_weights(path: str | Path) -> Saved:
     """
     path = Path(path).expanduser()
     if not path.exists():
-        raise ValueError(f"network.weights: {path}: no such file or run")
+        raise ValueError(f"{path}: no such file or run")
     file = model_file(path)
     if path.is_dir() and not file.is_file():
-        raise ValueError(f"network.weights: {path}: is no run (it has no checkpoints/best.pt); name a file of weights")
+        raise ValueError(f"{path}: is no run (it has no checkpoints/best.pt); name a file of weights")
     try:
         with file.open("rb") as opened:
             sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
-        raise ValueError(f"network.weights: {file}: cannot be read ({error.strerror or error})") from error
-    key, weights = _state_dict(file, read_model(path) if path.is_dir() else _content(file))
-    # Of one byte, as float8 has it, torch can't tell.
+        raise ValueError(f"{file}: cannot be read ({error.strerror or error})") from error
+    content = read_model(path) if path.is_dir() else _content(file)
+    place = _state_dict(content)
+    if place is None:
+        there = ", ".join(map(str, list(content)[:5])) if isinstance(content, Mapping) else type(content).__name__
+        raise ValueError(
+            f"{file}: holds no state dict (it has {there}); looked at its top and under {', '.join(_NESTED)}"
+        )
+    key, weights = place
+    # torch has no isfinite for floats of one byte.
     wide = {name: value.float() if value.itemsize == 1 else value for name, value in weights.items()}
     broken = [name for name, value in wide.items() if not value.isfinite().all()]
     if broken:
         raise ValueError(
-            f"network.weights: {file}: holds NaN or infinite values in {len(broken)} tensors, such as {broken[0]}; "
+            f"{file}: holds NaN or infinite values in {len(broken)} tensors, such as {broken[0]}; "
             "take an earlier checkpoint of that training"
         )
     return Saved(path=file, key=key, weights=weights, sha256=sha256)
@@ -149,22 +162,24 @@ def _content(file: Path) -> Any:
     if is_checkpoint(file):
         return read_checkpoint(file)
     if _is_program(file):
-        raise ValueError(
-            f"network.weights: {file}: is a TorchScript program; save its state_dict() with torch.save, and name that"
-        )
+        raise ValueError(f"{file}: is a TorchScript program; save its state_dict() with torch.save, and name that")
     try:
         with serialization.safe_globals(_SAFE):
             return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a file that somebody made up can fail the reader in any way
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        what, remedy = "not a file of weights", "name a state dict as torch.save writes it, or a .safetensors"
-        if "Unsupported" in str(error) or "weights_only" in str(error).lower():
-            what = "holds more than weights, which could run code, and nothing in it was run"
-            remedy = (
-                "where you trust it, load it with torch.load(..., weights_only=False) and save its state dict alone "
-                "with torch.save"
-            )
-        raise ValueError(f"network.weights: {file}: {what} ({reason}); {remedy}") from error
+        text = str(error)
+        if "Unsupported" in text or "weights_only" in text:
+            named = re.search(r"GLOBAL (\S+)", text)
+            what = f"more than weights ({named[1]})" if named else "more than weights"
+            raise ValueError(
+                f"{file}: holds {what}, which could run code, and nothing in it was run; where you trust it, load it "
+                "with torch.load(..., weights_only=False) and save its state dict alone with torch.save"
+            ) from error
+        reason = f"{type(error).__name__} {text}".split(". ")[0].split("\n")[0].strip()
+        raise ValueError(
+            f"{file}: not a file of weights, or damaged ({reason}); name a state dict as torch.save writes it, or a "
+            ".safetensors"
+        ) from error
 
 
 def _is_program(file: Path) -> bool:
@@ -179,36 +194,24 @@ def _safetensors(file: Path) -> Any:
     try:
         from safetensors.torch import load_file
     except ImportError:
-        raise ValueError(
-            f"network.weights: {file}: needs the package safetensors: pip install 'hasten[export]'"
-        ) from None
+        raise ValueError(f"{file}: needs the package safetensors: pip install 'hasten[export]'") from None
     try:
         return load_file(file)
     except Exception as error:
-        raise ValueError(f"network.weights: {file}: not a safetensors file ({error}); copy it again") from error
+        raise ValueError(f"{file}: not a safetensors file ({error}); copy it again") from error
 
 
-def _state_dict(file: Path, content: Any) -> tuple[str, dict[str, Tensor]]:
-    """Where in a file's content the state dict lies, and its tensors."""
-    at: list[str] = []
-    for _ in range(_DEEPEST):
-        if not isinstance(content, Mapping):
-            break
-        if any(isinstance(value, Tensor) for value in content.values()):
-            found = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
-            sound = {name: value for name, value in found.items() if _is_plain(value)}
-            if sound:
-                return ".".join(at), sound
-        key = next((key for key in _NESTED if isinstance(content.get(key), Mapping)), None)
-        if key is None:
-            break
-        at.append(key)
-        content = content[key]
-    there = ", ".join(map(str, list(content)[:5])) if isinstance(content, Mapping) else type(content).__name__
-    raise ValueError(
-        f"network.weights: {file}: holds no state dict (it has {there}); looked at its top and under "
-        f"{', '.join(_NESTED)}"
-    )
+def _state_dict(content: Any, at: tuple[str, ...] = ()) -> tuple[str, dict[str, Tensor]] | None:
+    """Where in a file's content the state dict lies, and its tensors; None where there are none.
+
+    What lies under a usual key comes before the tensors beside it, such as a random state.
+    """
+    if not isinstance(content, Mapping):
+        return None
+    inner = (_state_dict(content.get(key), (*at, key)) for key in _NESTED if len(at) < _DEEPEST)
+    nested = next((each for each in inner if each is not None), None)
+    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor) and _is_plain(value)}
+    return nested or ((".".join(at), tensors) if tensors else None)
 
 
 def _is_plain(value: Tensor) -> bool:

@@ -42,7 +42,7 @@ def freeze_norms(network: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]
     Those whose statistics (NAME.running_mean) fit a pattern, or all of whose parameters do. After a conversion to
     `SyncBatchNorm`, which makes other modules.
     """
-    found = []
+    frozen = []
     for name, module in network.named_modules():
         if getattr(module, "running_mean", None) is None:
             continue
@@ -51,8 +51,8 @@ def freeze_norms(network: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]
         if _fits(f"{start}running_mean", patterns) or (own and all(_fits(key, patterns) for key in own)):
             become(module, _Evaluated)
             module.eval()
-            found.append(name)
-    return tuple(found)
+            frozen.append(name)
+    return tuple(frozen)
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:

@@ -60,8 +60,8 @@ def fit_weights(here: State, saved: State, *, spatial_dims: int = 3) -> Fit:
         elif other.shape == value.shape:
             values[name] = other
             taken.append(name)
-        elif (found := _adapted(name, tuple(value.shape), other, channels, spatial_dims)) is not None:
-            values[name], adapted[name] = found, f"{_sides(other)} in the file, {_sides(value)} here"
+        elif (fitted := _adapted(name, tuple(value.shape), other, channels, spatial_dims)) is not None:
+            values[name], adapted[name] = fitted, f"{_sides(other)} in the file, {_sides(value)} here"
         else:
             why = "classes differ" if _differ_by(value, other, classes) else "another shape"
             left[name] = f"{why}: {_sides(other)} in the file, {_sides(value)} here"
@@ -146,12 +146,12 @@ def shared_channels(filters: Tensor, channels: int) -> Tensor:
 
     Of more channels, those that repeat a filter share it; of fewer, each adds up the filters that fall to it.
     """
-    given = filters.shape[1]
-    if channels < given:
-        found = filters.new_zeros(filters.shape[0], channels, *filters.shape[2:])
-        return found.index_add_(1, torch.arange(given) % channels, filters)
-    origin = torch.arange(channels) % given
-    count = torch.bincount(origin, minlength=given).to(filters.dtype)[origin]
+    old = filters.shape[1]
+    if channels < old:
+        summed = filters.new_zeros(filters.shape[0], channels, *filters.shape[2:])
+        return summed.index_add_(1, torch.arange(old) % channels, filters)
+    origin = torch.arange(channels) % old
+    count = torch.bincount(origin, minlength=old).to(filters.dtype)[origin]
     return filters[:, origin] / count.view(1, -1, *(1,) * (filters.ndim - 2))
 
 
