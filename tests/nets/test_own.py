@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hasten.config.schema import NetworkConfig
-from hasten.nets.own import Own, check_own, decides_by_values, find_divisor, own_network
+from hasten.nets.own import Own, check_own, decides_by_values, find_divisor, own_network, small_side
 
 HEAD = """
 import torch
@@ -190,3 +190,9 @@ def test_a_network_of_monai_by_the_module_that_defines_it() -> None:
         ValueError, match=r"is defined in monai.networks.nets.attentionunet; write monai.*:AttentionUnet"
     ):
         own_network(config, num_channels=1, num_classes=2, spatial_dims=2)
+
+
+def test_a_small_image_leaves_the_norms_of_a_network_that_pads_something() -> None:
+    assert [small_side(side, by) for side, by in ((128, 1), (40, 8), (128, 12), (20, 1), (128, 64), (1, 1))] == [
+        32, 32, 36, 20, 128, 1,
+    ]  # fmt: skip

@@ -38,7 +38,7 @@ from hasten.engine.step import TrainStep, memory_format
 from hasten.kernels.use import triton_works
 from hasten.nets.build import divisor
 from hasten.nets.freeze import freeze_parameters
-from hasten.nets.own import decides_by_values
+from hasten.nets.own import decides_by_values, small_side
 from hasten.nets.recompute.apply import recompute
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.nets.surgery.fuse import fused_norms
@@ -228,10 +228,17 @@ def example_of(planned: Planned, *, small: bool = False) -> Tensor:
     """An image (1, C, ...) of the training patch's size, as the network takes it; or the smallest two for its norms."""
     channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
     patch, unit = planned.config.sample.patch, divisor(planned.config.network)
-    sides = [min(side, 2 * by) if small else side for side, by in zip(patch, unit, strict=True)]
+    sides = list(patch)
+    if small:
+        least = small_side if is_own(planned.config.network) else _two_units
+        sides = list(map(least, patch, unit))
     # Two, as a batch norm has but one value of each where the coarsest features are a single voxel.
     image = torch.randn(2 if small else 1, channels, *sides[3 - dims :], generator=torch.Generator().manual_seed(0))
     return image.to(planned.device)
+
+
+def _two_units(side: int, by: int) -> int:
+    return min(side, 2 * by)
 
 
 def time_left(planned: Planned, clock: Clock) -> float:

@@ -19,6 +19,8 @@ from hasten.config.user_code import UserCode, is_file, load_user_code, raised_te
 
 _SIDES = (16, 24, 32, 48, 64, 96)
 """Of the images that are tried, one after another: multiples of what networks divide their sides by."""
+_SMALL = 32
+"""Voxels along a side of a small image: at least one is left after five halvings."""
 _OF_CODE = (TypeError, NameError, AttributeError, LookupError, NotImplementedError, AssertionError)
 """What an image of another size would not help against."""
 
@@ -200,6 +202,14 @@ def _try(own: Own, sides: Sequence[int]) -> None:
     own.scores(own.build(sides).eval(), torch.zeros(1, own.num_channels, *sides))
 
 
+def small_side(side: int, by: int) -> int:
+    """Of a small image that a network should take: a multiple of `by`, and no more than the patch's side.
+
+    A network that pads takes any side, but leaves its norms nothing of a very short one.
+    """
+    return min(side, max(2 * by, -(-_SMALL // by) * by))
+
+
 def check_own(own: Own, patch: Triple, unit: Triple) -> None:
     """Build the network and take a small batch through it, in training and in evaluation.
 
@@ -208,7 +218,7 @@ def check_own(own: Own, patch: Triple, unit: Triple) -> None:
     """
     sides = patch[3 - own.spatial_dims :]
     if not own.asks_for_patch:
-        sides = tuple(min(side, 2 * by) for side, by in zip(sides, unit[3 - own.spatial_dims :], strict=True))
+        sides = tuple(map(small_side, sides, unit[3 - own.spatial_dims :]))
     with torch.random.fork_rng(devices=[]):
         network = own.build(patch[3 - own.spatial_dims :])
         image = torch.randn(2, own.num_channels, *sides)
