@@ -95,7 +95,7 @@ class Heads(Down):
     own = own_of(tmp_path, text, "Heads")
     check_own(own, (8, 8, 8), (2, 2, 2))
     turned = own_of(tmp_path, text.replace("(full, F.avg_pool3d(full, 2))", "(F.avg_pool3d(full, 2), full)"), "Heads")
-    with pytest.raises(ValueError, match=r"gives as the first of several outputs \(2, 3, 2, 2, 2\); scores of shape"):
+    with pytest.raises(ValueError, match=r"gives as the first of several outputs \(2, 3, 4, 4, 4\); scores of shape"):
         check_own(turned, (8, 8, 8), (2, 2, 2))
     other = own_of(tmp_path, text.replace("F.avg_pool3d(full, 2))", "full.mean())"), "Heads")
     with pytest.raises(ValueError, match=r"gives \(\) as one of several outputs in training"):
