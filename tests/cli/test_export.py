@@ -19,8 +19,10 @@ def stand_in(patch: pytest.MonkeyPatch, **result: Any) -> list[tuple[Any, ...]]:
     """In place of the engine, which has tests of its own."""
     calls: list[tuple[Any, ...]] = []
 
-    def export_weights(run: Path, out: Path, format: str | None, *, force: bool, tolerance: float) -> SimpleNamespace:
-        calls.append((run, out, format, force, tolerance))
+    def export_weights(
+        run: Path, out: Path, format: str | None, *, force: bool, tolerance: float, trust_changed_code: bool
+    ) -> SimpleNamespace:
+        calls.append((run, out, format, force, tolerance, trust_changed_code))
         return SimpleNamespace(path=out, **result)
 
     patch.setitem(sys.modules, "hasten.engine.export", SimpleNamespace(export_weights=export_weights))
@@ -32,14 +34,16 @@ def test_the_difference_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     result = invoke("run", "--out", "model.onnx")
     assert result.exit_code == 0, result.output
     assert result.stdout == "model.onnx: differs from PyTorch by at most 2.9e-06 (scores up to 1.2e+01)\n"
-    assert calls == [(Path("run"), Path("model.onnx"), None, False, 1e-4)]
+    assert calls == [(Path("run"), Path("model.onnx"), None, False, 1e-4, False)]
 
 
 def test_weights_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = stand_in(monkeypatch, format="safetensors", difference=0.0, scale=0.0)
-    result = invoke("run", "--out", "x.bin", "--format", "safetensors", "--force", "--tolerance", "0.5")
+    result = invoke(
+        "run", "--out", "x.bin", "--format", "safetensors", "--force", "--tolerance", "0.5", "--trust-changed-code"
+    )
     assert result.stdout == "x.bin: the same weights, bit for bit\n"
-    assert calls == [(Path("run"), Path("x.bin"), "safetensors", True, 0.5)]
+    assert calls == [(Path("run"), Path("x.bin"), "safetensors", True, 0.5, True)]
 
 
 def test_what_was_not_checked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def source_of(text: str) -> bytes | None:
         if is_file(place):
             return Path(place).read_bytes()
         spec = importlib.util.find_spec(place)
-    except (OSError, ImportError, ValueError):
+    except (Exception, SystemExit):  # a package that raises has no module either
         return None
     if spec is None:
         return None

@@ -51,6 +51,7 @@ Group = distributed.ProcessGroup | None
 MEASURE_SHARE = 0.1
 """Of the time until train.max_seconds that measuring precision and memory format may take."""
 _GIVEN = "set in the configuration"
+_WAY_VARIES = "the network decides by values on its way"
 _FAST_BF16 = (8, 0)
 """Compute capability from which on bf16 has matrix units."""
 _SHORT_SECONDS = 120.0
@@ -83,14 +84,18 @@ def _operated_known(planned: Planned, network: nn.Module) -> Surgery:
     return done if done.fused else operate(network, example_of(planned, small=True))
 
 
+def _way_varies(planned: Planned, network: nn.Module) -> bool:
+    """Whether it is the user's own and decides by the values of an image what it computes."""
+    return is_own(planned.config.network) and decides_by_values(network, example_of(planned, small=True))
+
+
 def _operated_own(planned: Planned, network: nn.Module) -> Surgery:
     """What is seen on one way through a network says nothing about another that it might take."""
-    image = example_of(planned, small=True)
-    if decides_by_values(network, image):
+    if _way_varies(planned, network):
         log.warning("%s: decides by values on its way; it is trained as it is, uncompiled", planned.config.network.name)
         return Surgery()
     try:
-        return operate(network, image)
+        return operate(network, example_of(planned, small=True))
     except ValueError as error:
         log.warning("%s: is trained as it is, as %s", planned.config.network.name, error)
         return Surgery()
@@ -142,7 +147,8 @@ def settle_variant(
     variant, why, seconds = allowed[0], "", 0.0
     if len(allowed) > 1 or train.compile is None:
         probe = probe_of(planned)
-        memory = cache_dir(planned.config.cache) / "measured"
+        # The text of a network, under which results are kept, does not tell what the user's own code computes.
+        memory = cache_dir(planned.config.cache) / "measured" / (planned.config.network.digest or "")
         usual = _usual(planned, network, probe, allowed)
         measured = usual or fastest_variant(network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s))
         variant = measured.variant
@@ -307,12 +313,8 @@ def settle_network(
     train = planned.config.train
     wanted = train.compile
     found = network
-    if (
-        wanted is not False
-        and is_own(planned.config.network)
-        and decides_by_values(network, example_of(planned, small=True))
-    ):
-        engaged = Engaged(False, "the network decides by values on its way")
+    if wanted is not False and _way_varies(planned, network):
+        engaged = Engaged(False, _WAY_VARIES)
     elif wanted is None and world is not None and world.size > 1:
         # Each would measure for itself, and one might find otherwise than the rest.
         engaged = Engaged(False, "not tried where several processes share the step; set train.compile")
@@ -350,6 +352,8 @@ def settle_capture(
     reason = _GIVEN if wanted is False else why_not(step, program)
     if reason is None and planned.config.train.activations != "all" and planned.config.network.dropout > 0:
         reason = "recomputing a dropout asks the host for the random state"
+    if reason is None and is_own(planned.config.network) and _way_varies(planned, step.update.weights):
+        reason = _WAY_VARIES
     if reason is None and wanted is None and planned.config.train.steps < _LEAST_CAPTURED_STEPS:
         reason = f"capturing takes a dozen steps, and is tried in runs of {_LEAST_CAPTURED_STEPS} or more"
     if reason is None:

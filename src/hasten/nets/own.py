@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hasten.config.network import GIVEN_BY_RUN
 from hasten.config.schema import NetworkConfig, Triple
 from hasten.config.user_code import UserCode, is_file, load_user_code, raised_text
+from hasten.nets.random_state import random_state_kept
 
 _SIDES = (16, 24, 32, 48, 64, 96)
 """Of the images that are tried, one after another: multiples of what networks divide their sides by."""
@@ -164,20 +165,21 @@ def find_divisor(own: Own) -> Triple:
     A network that asks for `patch` is built anew for each size. Raises ValueError, saying why, if it takes none of
     them.
     """
-    with torch.random.fork_rng(devices=[]):
-        side = _first_side(own)
+    with random_state_kept(torch.device("cpu")):
+        network = None if own.asks_for_patch else own.build([]).eval()
+        side = _first_side(own, network)
         units = [
-            next(step for step in range(1, side + 1) if side % step == 0 and _takes(own, side, axis, step))
+            next(step for step in range(1, side + 1) if side % step == 0 and _takes(own, network, side, axis, step))
             for axis in range(own.spatial_dims)
         ]
     depth, height, width = (*(1,) * (3 - own.spatial_dims), *units)
     return depth, height, width
 
 
-def _first_side(own: Own) -> int:
+def _first_side(own: Own, network: nn.Module | None) -> int:
     for side in _SIDES:
         try:
-            _try(own, [side] * own.spatial_dims)
+            _try(own, network, [side] * own.spatial_dims)
             return side
         except _WrongSize:
             if side == _SIDES[-1]:
@@ -185,21 +187,23 @@ def _first_side(own: Own) -> int:
     raise AssertionError
 
 
-def _takes(own: Own, side: int, axis: int, step: int) -> bool:
+def _takes(own: Own, network: nn.Module | None, side: int, axis: int, step: int) -> bool:
     """Whether images may be `step` longer along an axis; by a whole `side` they surely may, if by any."""
     if step == side:
         return True
     sides = [side] * own.spatial_dims
     sides[axis] += step
     try:
-        _try(own, sides)
+        _try(own, network, sides)
     except ValueError:
         return False
     return True
 
 
-def _try(own: Own, sides: Sequence[int]) -> None:
-    own.scores(own.build(sides).eval(), torch.zeros(1, own.num_channels, *sides))
+def _try(own: Own, network: nn.Module | None, sides: Sequence[int]) -> None:
+    """network: None builds one for these sides."""
+    network = own.build(sides).eval() if network is None else network
+    own.scores(network, torch.zeros(1, own.num_channels, *sides))
 
 
 def small_side(side: int, by: int) -> int:
@@ -219,7 +223,7 @@ def check_own(own: Own, patch: Triple, unit: Triple) -> None:
     sides = patch[3 - own.spatial_dims :]
     if not own.asks_for_patch:
         sides = tuple(map(small_side, sides, unit[3 - own.spatial_dims :]))
-    with torch.random.fork_rng(devices=[]):
+    with random_state_kept(torch.device("cpu")):
         network = own.build(patch[3 - own.spatial_dims :])
         image = torch.randn(2, own.num_channels, *sides)
         for training in (True, False):
@@ -263,6 +267,6 @@ def decides_by_values(network: nn.Module, image: Tensor) -> bool:
     The network and the random state are left as they are.
     """
     twin, reads = copy.deepcopy(network), _Reads()
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), reads:
+    with random_state_kept(image.device), torch.no_grad(), reads:
         twin(image)
     return reads.seen
