@@ -35,7 +35,7 @@ def plan(
         echo(rows_table([Row(**row) for row in decided["augmentation"]]) + "\n")
     if decided.get("network"):
         size, flops = decided["network"]["parameters"], decided["network"]["forward_flops"]
-        counted = f", {flops / 1e9:,.1f} GFLOP in a forward pass of one patch" if flops is not None else ""
+        counted = f", {flops / 1e9:.3g} GFLOP in a forward pass of one patch" if flops is not None else ""
         echo(f"network    {size:,} parameters{counted}")
     echo(f"plan       {out}")
     echo(f"train      hasten train {source} --plan {out} --out FOLDER")
