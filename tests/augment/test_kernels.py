@@ -86,6 +86,7 @@ def test_what_every_sample_goes_through_is_one_kernel(folder: Path) -> None:
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_kernels_serve_what_follows_a_stage_that_runs_sample_by_sample(folder: Path) -> None:
     kept = PerSample(transforms=(lambda item: {**item, "image": item["image"] * 2},))
     own = chain(3, kept, ScaleIntensity(prob=1.0, factors=(0.5, 0.5)), ShiftIntensity(prob=1.0, offsets=(1, 1)))

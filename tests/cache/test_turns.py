@@ -129,7 +129,7 @@ def told(process: subprocess.Popen[str], text: str | None = None) -> str:
     return process.stdout.readline().strip()
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_eight_processes_make_one_build(tmp_path: Path, rounds: int) -> None:
     write_phantoms(tmp_path / "set", num_cases=6, shape=(8, 24, 24))
     processes = []

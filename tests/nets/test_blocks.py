@@ -59,6 +59,7 @@ def test_monais_unet_is_cut_at_its_units() -> None:
     assert kinds == {"ResidualUnit", "Convolution"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_compiled_blocks_compute_the_same_and_copies_are_plain() -> None:
     net = network()
