@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from tests.nets.examples import NETWORKS, image_of, network_of
 from tools.gpu_dry.backward import backward
+from tools.gpu_dry.own import Drifts
 from tools.gpu_dry.traffic import Traffic, over_budget, traffic_of
 
 SOURCE = """
@@ -50,18 +51,6 @@ def test_backward_in_python_is_autograds(name: str) -> None:
     assert len(wanted) == len(found) > 0
     for one, other in zip(wanted, found, strict=True):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
-class Drifts(torch.autograd.Function):
-    """Gives a gradient of half precision for a value of float32."""
-
-    @staticmethod
-    def forward(ctx: object, value: Tensor) -> Tensor:
-        return value * 2
-
-    @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:
-        return gradient.half()
 
 
 def test_a_hand_written_backward_that_changes_the_type_is_an_error() -> None:

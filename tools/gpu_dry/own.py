@@ -23,11 +23,11 @@ FAULTS: dict[str, Callable[[Tensor], Any]] = {
     "from the host": lambda value: torch.ones(4).to(value.device),
     "a constant from the host": lambda value: value + torch.tensor([1.0, 2.0, 3.0, 4.0], device=value.device),
     "copy_ from the host": lambda value: value.copy_(torch.ones(4)),
-    "backward, another dtype": lambda value: _Drifts.apply(value.requires_grad_()).sum().backward(),
+    "backward, another dtype": lambda value: Drifts.apply(value.requires_grad_()).sum().backward(),
 }
 
 
-class _Drifts(torch.autograd.Function):
+class Drifts(torch.autograd.Function):
     """Gives a gradient of half precision for a value of float32."""
 
     @staticmethod

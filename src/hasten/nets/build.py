@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from torch import nn
 
@@ -140,32 +141,25 @@ def _dynunet(config: PlannedNetwork, strides: list[tuple[int, ...]], inputs: int
 def _segresnet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
     from monai.networks.nets import SegResNet
 
-    levels = len(config.channels)
-    return SegResNet(
-        spatial_dims=dims,
-        init_filters=config.channels[0],
-        in_channels=inputs,
-        out_channels=outputs,
-        blocks_down=(1, *[2] * (levels - 1)),
-        blocks_up=(1,) * (levels - 1),
-        norm=(config.norm, {"affine": True}),
-        act=_ACT[config.act] if config.act != "prelu" else "RELU",
-        dropout_prob=config.dropout or None,
-    )
+    return SegResNet(**_of_segresnets(config, inputs, outputs, dims), dropout_prob=config.dropout or None)
 
 
 def _segresnetds(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
     from monai.networks.nets import SegResNetDS
 
+    return SegResNetDS(**_of_segresnets(config, inputs, outputs, dims), dsdepth=1 + config.deep_supervision)
+
+
+def _of_segresnets(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> dict[str, Any]:
+    """The arguments that both of MONAI's SegResNets take."""
     levels = len(config.channels)
-    return SegResNetDS(
-        spatial_dims=dims,
-        init_filters=config.channels[0],
-        in_channels=inputs,
-        out_channels=outputs,
-        blocks_down=(1, *[2] * (levels - 1)),
-        blocks_up=(1,) * (levels - 1),
-        norm=(config.norm, {"affine": True}),
-        act=_ACT[config.act] if config.act != "prelu" else "RELU",
-        dsdepth=1 + config.deep_supervision,
-    )
+    return {
+        "spatial_dims": dims,
+        "init_filters": config.channels[0],
+        "in_channels": inputs,
+        "out_channels": outputs,
+        "blocks_down": (1, *[2] * (levels - 1)),
+        "blocks_up": (1,) * (levels - 1),
+        "norm": (config.norm, {"affine": True}),
+        "act": _ACT[config.act] if config.act != "prelu" else "RELU",
+    }
