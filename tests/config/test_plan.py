@@ -106,6 +106,8 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
         *("data.spatial_dims", "data.regions", "data.region_values", "prepare.num_threads", "cache.dir"),
         *("sample.compile", "augment.digest", "network.digest", "network.divisor", "train.precision"),
         "network.weights",
+        "loss.digest",
+        "train.head",
         *(
             "train.channels_last",
             "train.fused_kernels",

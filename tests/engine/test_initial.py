@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from hasten.cases.phantom import write_phantoms
 from hasten.cli.main import app
+from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.initial import by_module, read_weights
@@ -249,6 +250,47 @@ def test_a_run_is_measured_and_scaled_with_frozen_layers(
     train(resumed(out, "train.steps=6"), out, resume=True)
     later = checkpoint(out, "last")["network"]
     assert all(torch.equal(began[name], later[name]) for name in frozen)
+
+
+def test_new_layers_are_trained_alone_at_first(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:
+    file, out = with_other_image(first, folder / "head.pt"), folder / "head"
+    settings = (f"network.weights={file}", "network.norm=batch", "train.head_steps=3", "train.steps=5")
+    with at_step(2, "interrupt"), pytest.raises(KeyboardInterrupt):
+        train(make(*settings), out)
+    drawn = json.loads((out / WEIGHTS_JSON).read_text())["left"]
+    head = load_run(out / RUN_YAML).train.head
+    assert head is not None
+    assert set(head) <= set(drawn)
+    middle = checkpoint(out, "last")["network"]
+    names = [name for name in middle if name.endswith(("weight", "bias"))]
+    with at_step(3, "interrupt"), pytest.raises(KeyboardInterrupt):
+        train(resumed(out), out, resume=True)
+    later = checkpoint(out, "last")["network"]
+    # The step before the last that the head takes alone: in a run that was resumed, as in one that was not.
+    moved = {name for name in names if not torch.equal(middle[name], later[name])}
+    # A bias that a norm cancels has no gradient.
+    assert {name for name in head if name.endswith("conv.weight")} <= moved <= set(head)
+    train(resumed(out), out, resume=True)
+    ended = checkpoint(out, "last")["network"]
+    assert {name for name in names if not torch.equal(later[name], ended[name])} > moved
+
+
+def test_the_last_layer_is_the_head_where_all_weights_fit(
+    folder: Path, make: Callable[..., RunConfig], first: Path
+) -> None:
+    out = folder / "same head"
+    train(make(f"network.weights={first}", "network.norm=batch", "train.head_steps=3"), out)
+    began, ended = checkpoint(first, "best")["weights"], checkpoint(out, "last")["network"]
+    head = load_run(out / RUN_YAML).train.head
+    assert head is not None
+    last = head[-1].rpartition(".")[0]
+    assert head == tuple(name for name in began if name.startswith(f"{last}.") and name in ended)
+    train(
+        make(f"network.weights={first}", "network.norm=batch", "train.head_steps=3", "train.head=[model.2.*]"),
+        folder / "named",
+    )
+    with pytest.raises(ValueError, match=r"^train\.head: 'modl\.2' fits no parameter of the network"):
+        train(make(f"network.weights={first}", "train.head_steps=3", "train.head=[modl.2]"), folder / "none")
 
 
 def test_resuming_loads_nothing_again(folder: Path, make: Callable[..., RunConfig], first: Path) -> None:

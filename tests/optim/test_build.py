@@ -189,7 +189,7 @@ def test_frozen_parameters_stay_and_factors_count(name: OptimizerName, lookahead
             set_gradients(made, step)
             for weight in made[3].parameters():
                 weight.grad = None
-            set_rate(optimizer, rate)
+            set_rate(optimizer, rate, 0)
             optimizer.step()
         return {key: value.detach().clone() for key, value in made.named_parameters()}
 

@@ -147,7 +147,7 @@ def test_monais_handler_takes_it() -> None:
 def test_a_tensor_rate_is_set_in_place() -> None:
     optimizer = _optimizer()
     rate = optimizer.param_groups[1]["lr"]
-    set_rate(optimizer, 0.125)
+    set_rate(optimizer, 0.125, 0)
     assert optimizer.param_groups[0]["lr"] == 0.125
     assert optimizer.param_groups[1]["lr"] is rate
     assert rate == 0.125

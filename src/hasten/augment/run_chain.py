@@ -23,7 +23,7 @@ from hasten.augment.presets import default_chain, preset_chain
 from hasten.augment.steps import FUSED, PER_SAMPLE, Plan, Step, check_size
 from hasten.config.augment import chain_name
 from hasten.config.schema import AugmentConfig, SampleConfig, Spacing, Triple
-from hasten.config.user_code import load_user_code
+from hasten.config.user_code import load_user_code, require_same_source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,11 +68,7 @@ def run_chain(
     if augment.chain:
         code = load_user_code(augment.chain, setting="augment.chain")
         digest = code.digest
-        if augment.digest not in (None, digest):
-            raise ValueError(
-                f"{named}: its source has changed since the run began (augment.digest={augment.digest}); restore it, "
-                f"or go on with the new one by augment.digest={digest}"
-            )
+        require_same_source(code, augment.digest, setting=named)
         with _naming(named):
             plan = plan_of(code.value, patch, spatial_dims)
             _check_own_crop(plan, sample)

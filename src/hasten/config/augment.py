@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hasten.config.schema import AugmentConfig, PrepareConfig, SampleConfig
-from hasten.config.user_code import is_user_code
+from hasten.config.user_code import is_plain, is_user_code
 
 OF_DEFAULT = (
     "flip_prob", "affine_prob", "rotate_deg", "scale_range", "shear", "brightness_prob", "brightness_range",
@@ -53,7 +52,7 @@ def augment_mistakes(augment: AugmentConfig, sample: SampleConfig, prepare: Prep
             yield f"augment.override: {target}: write a space after the colon, as YAML asks"
         elif not _TARGET.fullmatch(target):
             yield f"augment.override: {target}: must read Operation.field, such as GaussianNoise.prob, or Gamma[0].prob"
-        elif not _is_plain(value):
+        elif isinstance(value, dict) or not is_plain(value):
             yield f"augment.override: {target}: must be a finite number, true, false, a text, or a list (given {value})"
 
 
@@ -80,12 +79,6 @@ def _colours(augment: AugmentConfig, prepare: PrepareConfig) -> Iterator[str]:
             "range; set prepare.intensity=window and prepare.window=[0, 255], or none and "
             "augment.override={ColorJitter.value_range: 255}"
         )
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(_is_plain(each) for each in value)
-    return value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _shown(value: Any) -> Any:

@@ -6,7 +6,7 @@ import math
 import re
 import reprlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from hasten.config.augment import augment_mistakes
 from hasten.config.network import is_own, name_mistakes
@@ -17,6 +17,7 @@ from hasten.config.schema import (
     DistributeConfig,
     InferConfig,
     LossConfig,
+    LossName,
     NetworkConfig,
     ObserveConfig,
     PrepareConfig,
@@ -27,6 +28,7 @@ from hasten.config.schema import (
 )
 from hasten.config.size import parse_size
 from hasten.config.url import is_url, shown
+from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
 
 _METRICS = {"dice": "a Dice", "iou": "an IoU"}
 _HIGHEST = 2**63 - 1
@@ -53,6 +55,7 @@ def check_run(config: RunConfig) -> list[str]:
         *_network(config.network),
         *_loss(config.loss),
         *_train(config.train, config.sample.batch_size),
+        *_fine_tuning(config),
         *_infer(config.infer),
         *_observe(config.observe),
         *_distribute(config.distribute),
@@ -153,6 +156,21 @@ def _network(network: NetworkConfig) -> Iterator[str]:
 
 
 def _loss(loss: LossConfig) -> Iterator[str]:
+    if is_user_code(loss.name):
+        usual = LossConfig()
+        for name in ("include_background", "batch", "gamma", "alpha", "beta"):
+            if getattr(loss, name) != getattr(usual, name):
+                yield (
+                    f"loss.{name}: is a setting of the built-in losses, and loss.name={loss.name} has none; leave it "
+                    "out, or give it to your code by loss.args"
+                )
+        yield from args_mistakes("loss.args", loss.args)
+        return
+    if loss.name not in get_args(LossName):
+        yield name_mistake("loss.name", loss.name, get_args(LossName))
+    for name in ("args", "digest"):
+        if getattr(loss, name):
+            yield f"loss.{name}: is for a loss of your own, and loss.name={loss.name} is built in; leave it out"
     yield from _within(0, 100, loss, "loss", "gamma")
     yield from _at_least(0, loss, "loss", "alpha", "beta")
     if loss.alpha + loss.beta == 0:
@@ -189,6 +207,19 @@ def _train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
             yield _wrong(
                 "train.lr_scale", f"must have factors above 0 (train.freeze stops {pattern!r} altogether)", factor
             )
+
+
+def _fine_tuning(config: RunConfig) -> Iterator[str]:
+    train = config.train
+    if train.head is not None and not train.head_steps:
+        yield "train.head: is of no use without train.head_steps; set that, or leave it out"
+    if train.head_steps and not config.network.weights:
+        yield (
+            "train.head_steps: is for a network that starts from weights; set network.weights, or leave it out (given "
+            f"{train.head_steps})"
+        )
+    if train.head_steps and train.steps is not None and train.head_steps >= train.steps:
+        yield _wrong("train.head_steps", f"must be below train.steps, {train.steps}", train.head_steps)
 
 
 def _observe(observe: ObserveConfig) -> Iterator[str]:

@@ -8,7 +8,7 @@ import difflib
 import re
 import reprlib
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,17 @@ from hasten.config.yaml_text import load_yaml
 _T = typing.TypeVar("_T")
 _MOST_TOLD = 10
 """Mistakes in one error."""
-_PATHS: tuple[Key, ...] = (
-    ("data", "source"), ("cache", "dir"), ("augment", "chain"), ("network", "name"), ("network", "weights"),
-)  # fmt: skip
+_FILES: tuple[Key, ...] = (("data", "source"), ("cache", "dir"), ("network", "weights"))
+_CODE: tuple[Key, ...] = (("augment", "chain"), ("network", "name"), ("loss", "name"))
+_PATHS = (*_FILES, *_CODE)
 
 
 def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
     """The run that a YAML file and overrides describe; without a file, the defaults and the overrides.
 
     An override is "section.field=value" with the value in YAML; a later one wins. A relative `data.source`,
-    `cache.dir`, `network.weights` or file of `augment.chain` or `network.name` is taken from the YAML file's folder,
-    one in an override from the current folder; all become absolute.
+    `cache.dir`, `network.weights` or file of `augment.chain`, `network.name` or `loss.name` is taken from the YAML
+    file's folder, one in an override from the current folder; all become absolute.
 
     Raises:
         ValueError: lists every mistake at once, each with its line or override, its dotted path and a remedy.
@@ -46,17 +46,20 @@ def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> R
     found += range_mistakes(config, found)
     refuse(given.mistakes, found, given.origins, path)
     folder = path.parent if path is not None else Path()
-    source_folder, cache_folder, chain_folder, net_folder, weights_folder = (
-        Path() if key in given.overridden else folder for key in _PATHS
-    )
-    data = dataclasses.replace(config.data, source=_absolute(config.data.source, source_folder) or "")
-    cache = dataclasses.replace(config.cache, dir=_absolute(config.cache.dir, cache_folder))
-    augment = dataclasses.replace(config.augment, chain=absolute_code(config.augment.chain, chain_folder))
-    network = dataclasses.replace(
-        config.network, name=absolute_code(config.network.name, net_folder),
-        weights=_absolute(config.network.weights, weights_folder),
-    )  # fmt: skip
-    return dataclasses.replace(config, data=data, cache=cache, augment=augment, network=network)
+    return with_absolute_paths(config, lambda key: Path() if key in given.overridden else folder)
+
+
+def with_absolute_paths(config: RunConfig, folder: Callable[[Key], Path] = lambda key: Path()) -> RunConfig:
+    """The same with every file absolute. folder: what a relative (section, field) is taken from; the current folder."""
+    for key in _PATHS:
+        section, name = map(str, key)
+        fields = getattr(config, section)
+        absolute = absolute_code if key in _CODE else _absolute
+        value = getattr(fields, name)
+        if value:
+            fields = dataclasses.replace(fields, **{name: absolute(value, folder(key))})
+            config = dataclasses.replace(config, **{section: fields})
+    return config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,10 +145,8 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
-def _absolute(text: str | None, folder: Path) -> str | None:
-    if not text or is_url(text):
-        return text
-    return str(Path.cwd() / folder / Path(text).expanduser())
+def _absolute(text: str, folder: Path) -> str:
+    return text if is_url(text) else str(Path.cwd() / folder / Path(text).expanduser())
 
 
 def _sections(cls: type, at: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
 from collections.abc import Iterator
 from typing import Any, get_args
 
 from hasten.config.schema import NetworkConfig, NetworkName
-from hasten.config.user_code import is_user_code
+from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
 
 GIVEN_BY_RUN = ("in_channels", "out_channels", "spatial_dims", "patch")
 """Parameters by which a factory of one's own asks for what a run knows."""
@@ -34,13 +32,12 @@ def name_mistakes(network: NetworkConfig) -> Iterator[str]:
                     f"network.{name}: is a setting of the built-in networks, and network.name={network.name} has none; "
                     "leave it out, or give it to your code by network.args"
                 )
-        yield from _args_mistakes(network)
+        yield from args_mistakes("network.args", network.args, GIVEN_BY_RUN)
+        if network.divisor is not None and min(network.divisor) < 1:
+            yield f"network.divisor: must be 1 or more along each axis (given {list(network.divisor)})"
         return
     if network.name not in names:
-        near = difflib.get_close_matches(network.name, names, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        listed = ", ".join(names)
-        yield f"network.name: must be {listed}, FILE.py:NAME or package.module:NAME (given {network.name}){hint}"
+        yield name_mistake("network.name", network.name, names)
         return
     for name in _OF_OWN:
         if name in changed:
@@ -48,26 +45,6 @@ def name_mistakes(network: NetworkConfig) -> Iterator[str]:
                 f"network.{name}: is for a network of your own, and network.name={network.name} is built in; leave it "
                 "out"
             )
-
-
-def _args_mistakes(network: NetworkConfig) -> Iterator[str]:
-    for name, value in network.args.items():
-        if name in GIVEN_BY_RUN:
-            yield f"network.args.{name}: is given by the run; leave it out"
-        elif not name.isidentifier():
-            yield f"network.args: {name!r} is not a parameter's name; remove it"
-        elif not _is_plain(value):
-            yield f"network.args.{name}: must be finite numbers, true, false, texts, or lists or dicts of these"
-    if network.divisor is not None and min(network.divisor) < 1:
-        yield f"network.divisor: must be 1 or more along each axis (given {list(network.divisor)})"
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -185,9 +185,21 @@ class NetworkConfig:
     """Weights to start from: a run's folder, or a .pt, .pth or .safetensors file; None draws them at random."""
 
 
+LossName = Literal["dice_ce", "dice_focal", "dice", "tversky", "tversky_ce", "focal_tversky"]
+"""The built-in losses."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossConfig:
-    name: Literal["dice_ce", "dice_focal", "dice", "tversky", "tversky_ce", "focal_tversky"] = "dice_ce"
+    """A loss of Hasten's, or one of your own (docs/how-to/own-loss.md)."""
+
+    name: str = "dice_ce"
+    """`dice_ce`, `dice_focal`, `dice`, `tversky`, `tversky_ce`, `focal_tversky`; or a function of scores and labels, or
+    a class of such: FILE.py:NAME or package.module:NAME."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Further keyword arguments of your own loss."""
+    digest: str | None = None
+    """SHA-256 of the source that `name` names; a run fills it in, and goes on with that source only."""
     include_background: bool = False
     """Whether the Dice term counts the background class."""
     batch: bool = True
@@ -242,6 +254,11 @@ class TrainConfig:
     """Patterns of parameter names (such as encoder.*) that are not trained; batch norms there keep their statistics."""
     lr_scale: dict[str, float] = field(default_factory=dict)
     """Factors of the learning rate, {pattern of parameter names: factor}; the first pattern that fits counts."""
+    head_steps: int = 0
+    """Steps at the start that train `head` alone, so that new layers don't spoil the weights of network.weights."""
+    head: tuple[str, ...] | None = None
+    """Patterns of the parameters that `head_steps` trains alone; None takes those that network.weights left as drawn,
+    or else the last layer."""
     fp32_layers: tuple[str, ...] = ()
     """Patterns of layer names (such as model.0.*) that are kept out of autocast."""
     channels_last: bool | None = None

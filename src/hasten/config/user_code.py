@@ -10,8 +10,10 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
 import traceback
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +39,46 @@ class UserCode:
 def digest_of(source: bytes) -> str:
     """SHA-256 in hexadecimal; "" of nothing."""
     return hashlib.sha256(source).hexdigest() if source else ""
+
+
+def name_mistake(setting: str, name: str, names: Sequence[str]) -> str:
+    """What is wrong with a setting that is neither one of `names` nor names code."""
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{setting}: must be {', '.join(names)}, FILE.py:NAME or package.module:NAME (given {name}){hint}"
+
+
+def args_mistakes(setting: str, args: Mapping[str, Any], from_run: Collection[str] = ()) -> Iterator[str]:
+    """What is wrong with keyword arguments for the user's code. from_run: names that the run passes itself."""
+    for name, value in args.items():
+        if name in from_run:
+            yield f"{setting}.{name}: is given by the run; leave it out"
+        elif not name.isidentifier():
+            yield f"{setting}: {name!r} is not a parameter's name; remove it"
+        elif not is_plain(value):
+            yield f"{setting}.{name}: must be finite numbers, true, false, texts, or lists or dicts of these"
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is null, a truth value, a finite number, a text, or lists or dicts of these."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+
+
+def require_same_source(code: UserCode, digest: str | None, *, setting: str, remedy: str = "restore it") -> None:
+    """Raises ValueError where a run began with a source of another digest.
+
+    setting: "network.name=FILE.py:NAME", whose section has the field `digest`.
+    """
+    if digest not in (None, code.digest):
+        field = f"{setting.partition('.')[0]}.digest"
+        raise ValueError(
+            f"{setting}: its source has changed since the run began ({field}={digest}); {remedy}, or go on with the "
+            f"new one by {field}={code.digest}"
+        )
 
 
 def is_user_code(text: str) -> bool:

@@ -201,7 +201,7 @@ class CapturedStep:
         self._share.fill_(average_share(index, self.step.update.average_decay))
         schedule = self.step.update.schedule
         if schedule is not None:
-            set_rate(self.step.update.optimizer, schedule(index))
+            set_rate(self.step.update.optimizer, schedule(index), index)
 
     def _body(self) -> Tensor:
         update = self.step.update

@@ -30,7 +30,7 @@ from hasten.engine.autotune import (
 from hasten.engine.cases import homes_of, prepare_cases
 from hasten.engine.components import RunComponents
 from hasten.engine.infer import Inference
-from hasten.engine.initial import Start, start_of
+from hasten.engine.initial import Start, start_of, with_head
 from hasten.engine.job import Planned, inference_of, plan_run, with_train
 from hasten.engine.measure import Engaged, variant_of
 from hasten.engine.precision import scaler_for
@@ -119,11 +119,11 @@ def compose_run(
             engaged["kept host memory"] = kept
         if surgery is not None:
             engaged["surgery"] = Engaged(surgery.fused + surgery.biases > 0, str(surgery))
+    planned = with_head(planned, network, start)
     # Before the optimizer, whose moments lie in memory as the weights do.
     layout = memory_format(planned.case_set.spatial_dims, variant_of(planned.config.train).channels_last)
     network.to(memory_format=layout)  # type: ignore[call-overload]
-    # What is recomputed decides what batch fits, and that what the programs are compiled for.
-    settle_activations(planned, network, engaged)
+    settle_activations(planned, network, engaged)  # decides what batch fits
     planned = settle_batch_size(planned, network, engaged)
     train = planned.config.train
     with clock.span("compile"):

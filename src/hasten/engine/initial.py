@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, serialization
+from torch import Tensor, nn, serialization
 
 from hasten.engine.checkpoint import is_checkpoint, read_checkpoint
-from hasten.engine.job import Planned, build_net
+from hasten.engine.job import Planned, build_net, with_train
 from hasten.engine.weights import model_file, read_model
-from hasten.nets.weights import Fit, fit_weights
+from hasten.nets.weights import Fit, fit_weights, last_weight
 
 _NESTED = ("weights", "state_dict", "network_weights", "model_state_dict", "average", "model", "network", "net")
 """Under which of its keys a file holds the state dict, the likelier first."""
@@ -91,6 +91,21 @@ class Start:
 def _rows(title: str, names: list[str]) -> list[str]:
     rows = [f"  {title if not number else '':<11} {name}" for number, name in enumerate(names[:_SHOWN])]
     return rows + ([f"  {'':<11} and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else [])
+
+
+def with_head(planned: Planned, network: nn.Module, start: Start | None) -> Planned:
+    """The same with `train.head` settled where train.head_steps asks for it, to names of `network`.
+
+    What the file left as drawn, or else the last layer. start: None only where the head is settled already.
+    """
+    train = planned.config.train
+    if not train.head_steps or train.head is not None:
+        return planned
+    assert start is not None
+    names = [name for name, _ in network.named_parameters()]
+    drawn = tuple(name for name in names if name in start.fit.left)
+    layer = last_weight(network.state_dict()).rpartition(".")[0]
+    return with_train(planned, head=drawn or tuple(name for name in names if name.rpartition(".")[0] == layer))
 
 
 def start_of(planned: Planned) -> Start | None:

@@ -33,6 +33,7 @@ from hasten.config.plan import Decision
 from hasten.config.plan import make_plan as decided
 from hasten.config.schema import RunConfig, Triple
 from hasten.config.settled import PlannedNetwork, PlannedRun
+from hasten.config.user_code import is_user_code
 from hasten.distribute.world import World
 from hasten.engine.foreground import sampled_warnings
 from hasten.engine.infer import Inference
@@ -40,6 +41,7 @@ from hasten.engine.measure import variant_of
 from hasten.engine.own_network import settle_own, with_own_network
 from hasten.engine.shortage import memory_mistakes
 from hasten.nets.build import Loss, build_loss, build_network, divisor, network_mistake
+from hasten.nets.losses.custom import check_custom_loss
 from hasten.nets.size import count_flops, count_parameters
 
 log = logging.getLogger(__name__)
@@ -153,6 +155,8 @@ def plan_run(
         full, fingerprint, num_outputs=len(case_set.regions or case_set.labels), device=device,
         num_ranks=world.size if world is not None else 1,
     ))  # fmt: skip
+    if is_user_code(full.loss.name):
+        full = with_loss_digest(full, case_set)
     if own is not None:
         full, decisions = settle_own(full, own, decisions, given=given)
     augmentation = augmentation_of(full, fingerprint)
@@ -171,6 +175,15 @@ def plan_run(
         source=own.code.source if own is not None else b"",
         warnings=(*left_out(case_set, train, validation), *sampled_warnings(fingerprint)),
     )
+
+
+def with_loss_digest(config: PlannedRun, case_set: CaseSet) -> PlannedRun:
+    """The same with `loss.digest` of a loss of the user's, which is tried out. Raises ValueError."""
+    digest = check_custom_loss(
+        config.loss, num_outputs=len(case_set.regions or case_set.labels), spatial_dims=case_set.spatial_dims,
+        members=tuple(region.members for region in regions_of(case_set)),
+    )  # fmt: skip
+    return dataclasses.replace(config, loss=dataclasses.replace(config.loss, digest=digest))
 
 
 def augmentation_of(config: PlannedRun, fingerprint: Fingerprint) -> RunChain:

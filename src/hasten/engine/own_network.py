@@ -24,18 +24,24 @@ from hasten.observe.rundir import NETWORK_PY
 log = logging.getLogger(__name__)
 
 
-def with_factory(config: RunConfig, factory: Callable[..., nn.Module]) -> RunConfig:
-    """The settings with `network.name` of a class or function that builds the network. Raises ValueError."""
-    if isinstance(factory, nn.Module):
+def with_code(
+    config: RunConfig, *, network: Callable[..., nn.Module] | None = None, loss: Callable[..., Any] | None = None
+) -> RunConfig:
+    """The settings with `network.name` and `loss.name` of classes or functions; None leaves one. Raises ValueError."""
+    if isinstance(network, nn.Module):
         raise ValueError(
-            f"network: {type(factory).__name__} is built already, and its weights are drawn from train.seed, on "
+            f"network: {type(network).__name__} is built already, and its weights are drawn from train.seed, on "
             "resuming and predicting anew; give its class, or a function that builds it"
         )
-    try:
-        name = name_of(factory)
-    except ValueError as error:
-        raise ValueError(f"network: {error}") from None
-    return dataclasses.replace(config, network=dataclasses.replace(config.network, name=name))
+    for section, value in (("network", network), ("loss", loss)):
+        if value is None:
+            continue
+        try:
+            fields = dataclasses.replace(getattr(config, section), name=name_of(value))
+        except ValueError as error:
+            raise ValueError(f"{section}: {error}") from None
+        config = dataclasses.replace(config, **{section: fields})
+    return config
 
 
 def with_own_network(config: RunConfig, case_set: CaseSet) -> tuple[RunConfig, Own | None]:

@@ -22,17 +22,19 @@ def resumed_settings(before: RunConfig, config: RunConfig) -> tuple[RunConfig, C
 
     Raises ValueError for changes that can't be.
     """
-    if config.augment.chain != before.augment.chain:  # the digest is that of the chain before
-        own = config.augment.digest if config.augment.digest != before.augment.digest else None
-        before, config = _with_digest(before, own), _with_digest(config, own)
+    for section, name in (("augment", "chain"), ("loss", "name")):
+        old, new = getattr(before, section), getattr(config, section)
+        if getattr(old, name) != getattr(new, name):  # the digest is that of the code before
+            digest = new.digest if new.digest != old.digest else None
+            before, config = (_with_digest(each, section, digest) for each in (before, config))
     config = with_settled(before, config, RUN_RULES)
     if same_source(before.data.source, config.data.source):
         before = dataclasses.replace(before, data=dataclasses.replace(before.data, source=config.data.source))
     return config, changes_of(before, config, RUN_RULES)
 
 
-def _with_digest(config: RunConfig, digest: str | None) -> RunConfig:
-    return dataclasses.replace(config, augment=dataclasses.replace(config.augment, digest=digest))
+def _with_digest(config: RunConfig, section: str, digest: str | None) -> RunConfig:
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), digest=digest)})
 
 
 def require_use(out: Path, changes: Changes, rules: Rules, more: str) -> None:

@@ -30,7 +30,7 @@ from hasten.engine.job import pick_device, plan_to_dict
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
 from hasten.engine.outcome import Outcome
-from hasten.engine.own_network import with_factory
+from hasten.engine.own_network import with_code
 from hasten.engine.ranks import seed_rank
 from hasten.engine.resume import complete_summary, resumed_settings, tell_changes, tell_rate
 from hasten.engine.stop import Stopped
@@ -66,6 +66,8 @@ def train(
     started: float | None = None,
     reserve_s: float = 0.0,
     network: Callable[..., nn.Module] | None = None,
+    weights: str | Path | None = None,
+    loss: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
     """Train in the run directory `out` and return its summary (what summary.json holds).
 
@@ -73,15 +75,17 @@ def train(
     of run.yaml where `config` leaves a field open; on a CPU bit for bit as a run that was never stopped. started: value
     of `time.perf_counter()` from which the run's seconds count (`process_start()` counts the imports); None is now.
     reserve_s: of train.max_seconds, what the caller needs after this returns, for a report say. network: a class or
-    function at the top of a file or module, as `network.name` would name it.
+    function at the top of a file or module, as `network.name` would name it. weights: as `network.weights`. loss: a
+    function of scores and labels, or a class of such, at the top of a file or module, as `loss.name` would name it.
     Raises ValueError for bad input, another run in `out`, or settings that can't change on resuming, before anything is
     trained; Stopped, a KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1.
     """
     missing = check_trackers(config.observe.trackers)
     if missing:
         raise ValueError("\n".join(missing))
-    if network is not None:
-        config = with_factory(config, network)
+    config = with_code(config, network=network, loss=loss)
+    if weights is not None:
+        config = dataclasses.replace(config, network=dataclasses.replace(config.network, weights=str(weights)))
     clock, world = Clock(started), detect_world()
     device = pick_device(config.train.device, world)
     with joined(world, config.distribute, device):

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hasten.config.network import GIVEN_BY_RUN
 from hasten.config.schema import NetworkConfig, Triple
-from hasten.config.user_code import UserCode, is_file, load_user_code, raised_text
+from hasten.config.user_code import UserCode, is_file, load_user_code, raised_text, require_same_source
 from hasten.nets.random_state import random_state_kept
 
 _SIDES = (16, 24, 32, 48, 64, 96)
@@ -106,11 +106,9 @@ def own_network(config: NetworkConfig, *, num_channels: int, num_classes: int, s
     """
     setting = f"network.name={config.name}"
     code = load_user_code(config.name, setting="network.name")
-    if config.digest not in (None, code.digest):
-        raise ValueError(
-            f"{setting}: its source has changed since the run began (network.digest={config.digest}); restore it (the "
-            f"run's checkpoints/ hold a copy), or go on with the new one by network.digest={code.digest}"
-        )
+    require_same_source(
+        code, config.digest, setting=setting, remedy="restore it (the run's checkpoints/ hold a copy)"
+    )  # fmt: skip
     if isinstance(code.value, nn.Module):
         raise ValueError(f"{setting}: is a network that is built already; name its class, or a function that builds it")
     if not callable(code.value):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -67,15 +67,40 @@ def scale_rates(
     for pattern, value in factors.items():
         for name in fitting(list(named), pattern, at=at):
             factor.setdefault(id(named[name]), value)
+
+    def scaled(group: dict[str, Any], value: float) -> dict[str, Any]:
+        return {"lr_scale": value, "lr": group["lr"] * value} if value != 1.0 else {}
+
+    _divide(optimizer, lambda parameter: factor.get(id(parameter), 1.0), scaled)
+
+
+def delay_rates(
+    optimizer: torch.optim.Optimizer, network: nn.Module, first: Sequence[str], steps: int, *, at: str = "patterns"
+) -> None:
+    """Give parameters whose names fit none of the patterns `first` a learning rate of 0 for that many steps, in place.
+
+    Groups are divided, and those that wait carry `lr_from`, which `set_rate` heeds. Before the first step. Raises
+    ValueError, `at` naming the patterns, for a pattern that fits nothing.
+    """
+    named = dict(network.named_parameters())
+    early = {id(named[name]) for pattern in first for name in fitting(list(named), pattern, at=at)}
+    _divide(
+        optimizer, lambda parameter: id(parameter) in early, lambda _, is_early: {} if is_early else {"lr_from": steps}
+    )  # fmt: skip
+
+
+def _divide(
+    optimizer: torch.optim.Optimizer,
+    key: Callable[[Tensor], Any],
+    entries: Callable[[dict[str, Any], Any], dict[str, Any]],
+) -> None:
+    """Divide each group by the key of its parameters, in place; `entries` are added to those of a group and a key."""
     divided = []
     for group in optimizer.param_groups:
-        parts: dict[float, list[Tensor]] = {}
+        parts: dict[Any, list[Tensor]] = {}
         for parameter in group["params"]:
-            parts.setdefault(factor.get(id(parameter), 1.0), []).append(parameter)
-        divided += [
-            {**group, "params": members} | ({"lr_scale": value, "lr": group["lr"] * value} if value != 1.0 else {})
-            for value, members in parts.items()
-        ]
+            parts.setdefault(key(parameter), []).append(parameter)
+        divided += [{**group, "params": members, **entries(group, value)} for value, members in parts.items()]
     optimizer.param_groups[:] = divided
 
 

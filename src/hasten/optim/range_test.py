@@ -85,7 +85,7 @@ def range_test(
     smoothed: list[float] = []
     with restored(network, optimizer, also):
         for index in range(steps):
-            set_rate(optimizer, rate(index))
+            set_rate(optimizer, rate(index), index)
             losses.append(float(step(index)))
             if not math.isfinite(losses[-1]):
                 break

@@ -193,7 +193,7 @@ class ScheduleLR(torch.optim.lr_scheduler.LRScheduler):
 
     def get_lr(self) -> list[float | Tensor]:
         rate = self.schedule(self.last_epoch)
-        return [rate * group.get("lr_scale", 1.0) for group in self.optimizer.param_groups]
+        return [_rate_of(group, rate, self.last_epoch) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
         return {"last_epoch": self.last_epoch}
@@ -202,21 +202,26 @@ class ScheduleLR(torch.optim.lr_scheduler.LRScheduler):
         """Go to the saved step, and set its rate."""
         self.last_epoch = state_dict["last_epoch"]
         self._step_count = self.last_epoch + 1
-        set_rate(self.optimizer, self.schedule(self.last_epoch))
+        set_rate(self.optimizer, self.schedule(self.last_epoch), self.last_epoch)
         self._last_lr = self.get_lr()
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_rate(optimizer: torch.optim.Optimizer, rate: float, step: int) -> None:
     """Give every parameter group this learning rate, in place where it is a tensor (as a captured step needs it).
 
-    A group with an `lr_scale` (of `hasten.optim.groups.scale_rates`) gets that much of it.
+    A group with an `lr_scale` (of `hasten.optim.groups.scale_rates`) gets that much of it, and one with an `lr_from`
+    (of `delay_rates`) nothing before that 0-based step.
     """
     for group in optimizer.param_groups:
-        own = rate * group.get("lr_scale", 1.0)
+        value = _rate_of(group, rate, step)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(own)
+            group["lr"].fill_(value)
         else:
-            group["lr"] = own
+            group["lr"] = value
+
+
+def _rate_of(group: dict[str, Any], rate: float, step: int) -> float:
+    return rate * group.get("lr_scale", 1.0) if step >= group.get("lr_from", 0) else 0.0
 
 
 def as_scheduler(optimizer: torch.optim.Optimizer, schedule: Callable[[int], float]) -> ScheduleLR:

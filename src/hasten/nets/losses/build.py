@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from hasten.config.schema import LossConfig
+from hasten.config.user_code import is_user_code
+from hasten.nets.losses.custom import custom_loss
 from hasten.nets.losses.deep_supervision import DeepSupervisionLoss
 from hasten.nets.losses.modules import DiceCELoss, DiceFocalLoss, DiceLoss, FocalTverskyLoss, TverskyCELoss, TverskyLoss
 from hasten.nets.losses.overlap import OverlapLoss
@@ -22,7 +24,10 @@ def build_loss(config: LossConfig, *, over_ranks: bool = False, regions: Members
 
     over_ranks: with `config.batch`, the batch is that of all ranks, whose gradients are averaged. regions: class
     indices of each overlapping class; where there are any, the loss is of the sigmoid of a score for each of them.
+    A loss of the user's, whose code is executed, sees one rank's batch.
     """
+    if is_user_code(config.name):
+        return DeepSupervisionLoss(custom_loss(config, regions)[0])
     loss = _of_regions(config, regions) if regions else _single(config)
     for module in loss.modules():
         if isinstance(module, OverlapLoss):
@@ -62,6 +67,7 @@ def _single(config: LossConfig) -> nn.Module:
             return TverskyCELoss(alpha=config.alpha, beta=config.beta, **common)
         case "focal_tversky":
             return FocalTverskyLoss(alpha=config.alpha, beta=config.beta, gamma=config.gamma, **common)
+    raise AssertionError(config.name)
 
 
 def _of_regions(config: LossConfig, regions: Members) -> RegionLoss:
@@ -81,3 +87,4 @@ def _of_regions(config: LossConfig, regions: Members) -> RegionLoss:
             return RegionLoss(TverskyLoss(**tversky, **common), regions, second="entropy")
         case "focal_tversky":
             return RegionLoss(FocalTverskyLoss(**tversky, gamma=config.gamma, **common), regions)
+    raise AssertionError(config.name)

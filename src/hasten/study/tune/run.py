@@ -12,9 +12,8 @@ from typing import Any
 
 import hasten
 from hasten.cache.key import cache_dir, digest
+from hasten.config.load import with_absolute_paths
 from hasten.config.schema import RunConfig
-from hasten.config.url import is_url
-from hasten.config.user_code import absolute_code
 from hasten.engine.allocator import keep_freed_memory
 from hasten.engine.job import Planned, plan_run
 from hasten.engine.measure import machine
@@ -59,8 +58,9 @@ def tune(
     made = _prepare_folder(Path(out))
     try:
         found = _tuned(
-            _absolute(config), Path(out), begin + seconds, fresh, larger_batch, echo or (lambda text: None), meter
-        )
+            with_absolute_paths(config), Path(out), begin + seconds, fresh, larger_batch,
+            echo or (lambda text: None), meter,
+        )  # fmt: skip
         found = dataclasses.replace(found, seconds=time.monotonic() - begin, budget=seconds)
         write_tuned(found)
     except BaseException:
@@ -179,21 +179,6 @@ def _about(planned: Planned, shop: Workshop) -> dict[str, Any]:
         "spatial_dims": planned.case_set.spatial_dims,
         "cases": [len(planned.train), len(planned.validation), config.prepare.dtype, digest(arena.shapes)],
     }
-
-
-def _absolute(config: RunConfig) -> RunConfig:
-    """Relative names would be taken from the folder of tuned.yaml."""
-    source, folder = config.data.source, config.cache.dir
-    if source and not is_url(source):
-        source = str(Path(source).expanduser().absolute())
-    folder = str(Path(folder).expanduser().absolute()) if folder else folder
-    return dataclasses.replace(
-        config,
-        data=dataclasses.replace(config.data, source=source),
-        cache=dataclasses.replace(config.cache, dir=folder),
-        augment=dataclasses.replace(config.augment, chain=absolute_code(config.augment.chain, Path())),
-        network=dataclasses.replace(config.network, name=absolute_code(config.network.name, Path())),
-    )
 
 
 def _prepare_folder(out: Path) -> bool:

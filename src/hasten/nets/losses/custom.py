@@ -1,0 +1,99 @@
+"""A loss of the user's: called with float32 scores and labels, and tried out before training."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hasten.config.schema import LossConfig
+from hasten.config.user_code import load_user_code, raised_text, require_same_source
+from hasten.nets.losses.overlap import lifted, without_autocast
+from hasten.nets.losses.regions import Members, region_masks
+
+_SIDE = 8
+"""Voxels along a side of the images that a loss is tried with."""
+
+
+class CustomLoss(nn.Module):
+    """Calls a loss as PyTorch's and MONAI's are called: with float32 scores and targets, outside of autocast.
+
+    function: (scores (B, K, ...), targets) -> () loss. Targets are (B, 1, ...) int64 class index, or, with regions,
+    (B, K, ...) float32 masks of 0 and 1.
+    """
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], members: Members) -> None:
+        super().__init__()
+        self.function, self.members = function, members
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """() loss. input: (B, K, ...) scores of any float type. target: (B, 1, ...) class index of any integer type."""
+        with without_autocast(input):
+            scores, label = lifted(input, target)
+            return self.function(scores, region_masks(label, self.members).float() if self.members else label.long())
+
+
+def custom_loss(config: LossConfig, members: Members = ()) -> tuple[CustomLoss, str]:
+    """The loss that `config.name` names, and the SHA-256 of its source. The code is executed.
+
+    A class is created with `config.args`; a function, or an object that can be called, is the loss itself, and gets
+    them as further keyword arguments. Raises ValueError, also where the source is not that of `config.digest`.
+    """
+    setting = f"loss.name={config.name}"
+    code = load_user_code(config.name, setting="loss.name")
+    require_same_source(code, config.digest, setting=setting)
+    value, args = code.value, dict(config.args)
+    if not callable(value):
+        raise ValueError(
+            f"{setting}: is a {type(value).__name__}, which can't be called; name a function of scores and labels, or "
+            "a class of such"
+        )
+    if inspect.isclass(value):
+        try:
+            value, args = value(**args), {}
+        except Exception as error:
+            said = raised_text(error, code.path)
+            raise ValueError(f"{setting}: {said} (loss.args={dict(config.args)})") from error
+
+    def function(scores: Tensor, targets: Tensor) -> Any:
+        return value(scores, targets, **args)
+
+    return CustomLoss(function, members), code.digest
+
+
+def check_custom_loss(config: LossConfig, *, num_outputs: int, spatial_dims: int, members: Members = ()) -> str:
+    """Try the loss that `config.name` names with random scores and labels; returns the SHA-256 of its source.
+
+    Raises ValueError where it raises, gives no finite () float, or no finite gradient of the scores, or where all of
+    that gradient is 0: nothing would be learned.
+    """
+    setting = f"loss.name={config.name}"
+    loss, digest = custom_loss(config, members)
+    shape = (2, num_outputs, *[_SIDE] * spatial_dims)
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(shape, generator=generator, requires_grad=True)
+    classes = 1 + max((max(each) for each in members), default=num_outputs - 1)
+    label = torch.randint(0, classes, (2, 1, *shape[2:]), generator=generator).to(torch.uint8)
+    called = f"{setting}: with scores of {shape} and " + (
+        f"float masks of {shape}" if members else f"int64 labels of {tuple(label.shape)}"
+    )
+    try:
+        value = loss(scores, label)
+    except Exception as error:
+        path = load_user_code(config.name, setting="loss.name").path
+        raise ValueError(f"{called} {raised_text(error, path)}") from error
+    if not isinstance(value, Tensor) or value.ndim or not value.is_floating_point():
+        kind = f"a tensor of {tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{called} gives {kind}; let it return one number, a float tensor of shape ()")
+    if not value.isfinite():
+        raise ValueError(f"{called} gives {value.item()}; it must be finite")
+    gradient = torch.autograd.grad(value, scores, allow_unused=True)[0] if value.requires_grad else None
+    if gradient is None:
+        raise ValueError(f"{called} gives a loss without a gradient; compute it of the scores with torch's operations")
+    if not gradient.isfinite().all() or not gradient.any():
+        kind = "is 0 everywhere" if gradient.isfinite().all() else "has NaN or infinite values"
+        raise ValueError(f"{called} gives a loss whose gradient {kind}")
+    return digest
