@@ -81,3 +81,19 @@ def test_refused(config: SplitConfig, what: str) -> None:
 def test_one_case_cannot_be_split() -> None:
     with pytest.raises(ValueError, match=r"list.json: 1 case"):
         split_cases(case_set(["a"]), SplitConfig())
+
+
+@given(st.integers(4, 40), st.integers(0, 5), st.floats(0.3, 0.7))
+def test_parts_of_the_training_cases(num: int, seed: int, share: float) -> None:
+    cases = case_set([f"case{i}" for i in range(num)])
+    whole, validation = split_cases(cases, SplitConfig(seed=seed))
+    ranges = ((0.0, share), (share, 1.0))
+    parts = [split_cases(cases, SplitConfig(seed=seed, train_range=each)) for each in ranges]
+    assert [held_out for _, held_out in parts] == [validation] * 2
+    assert all(ids(part) == sorted(ids(part)) for part, _ in parts)
+    assert sorted(case.id for part, _ in parts for case in part) == ids(whole)
+
+
+def test_a_part_without_cases() -> None:
+    with pytest.raises(ValueError, match=r"data\.split\.train_range: \[0\.0, 0\.01\] of 8 training cases holds none"):
+        split_cases(case_set([f"case{i}" for i in range(10)]), SplitConfig(train_range=(0.0, 0.01)))

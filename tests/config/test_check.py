@@ -56,6 +56,8 @@ def test_the_defaults_are_in_range() -> None:
         "network.dropout=1",
         "network.weights=https://host/model.pt",
         "network.num_res_units=-1",
+        "data.split.train_range=[0.5, 0.5]",
+        "data.split.train_range=[0.5, 1.1]",
         "train.lr_scale={a: 0}",
         "train.head_steps=3",
         "train.head=[a.*]",

@@ -32,8 +32,19 @@ def split_cases(case_set: CaseSet, config: SplitConfig) -> tuple[tuple[Case, ...
             cases = [case for case in cases if case.id in kept | held_out]
         case unknown:
             raise ValueError(f"data.split.by is {unknown!r}; use fraction, fold, list or nnunet.")
-    train = tuple(case for case in cases if case.id not in held_out)
+    train = _part([case for case in cases if case.id not in held_out], config)
     return train, tuple(case for case in cases if case.id in held_out)
+
+
+def _part(train: list[Case], config: SplitConfig) -> tuple[Case, ...]:
+    """The cases of `config.train_range`; neighbouring ranges share none."""
+    first, last = (round(share * len(train)) for share in config.train_range)
+    used = set(_shuffled([case.id for case in train], config.seed)[first:last])
+    if not used:
+        raise ValueError(
+            f"data.split.train_range: {list(config.train_range)} of {len(train)} training cases holds none; widen it."
+        )
+    return tuple(case for case in train if case.id in used)
 
 
 def _draw_fraction(ids: list[str], config: SplitConfig) -> set[str]:

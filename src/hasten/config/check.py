@@ -80,6 +80,9 @@ def _data(data: DataConfig) -> Iterator[str]:
         repeated = sorted({case for case in split.validation if split.validation.count(case) > 1})
         yield _wrong(f"{at}.validation", "must name each case once", ", ".join(repeated))
     yield from _at_least(0, split, at, "seed")
+    first, last = split.train_range
+    if not 0 <= first < last <= 1:
+        yield _wrong(f"{at}.train_range", "must be [from, to] with 0 <= from < to <= 1", split.train_range)
     if data.regions:
         yield from (f"data.regions: {mistake}" for mistake in region_mistakes(data.regions, data.region_values or {}))
     elif data.regions is not None and data.region_values:

@@ -36,6 +36,8 @@ class SplitConfig:
     """Number of folds (by: fold)."""
     validation: tuple[str, ...] = ()
     """Case ids that are validated on (by: list)."""
+    train_range: Range = (0.0, 1.0)
+    """Part of the training cases that is used, as shares (from, to) of their order shuffled by `seed`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

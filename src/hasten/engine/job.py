@@ -206,7 +206,7 @@ def left_out(case_set: CaseSet, train: Sequence[Case], validation: Sequence[Case
     if not left:
         return ()
     where = f"{case_set.source}: data.split leaves out {len(left)} of {len(case_set.cases)} cases ({first_few(left)})"
-    return (f"{where}; add them to a part of splits_final.json, or use another data.split.by",)
+    return (f"{where}; add them to a part of splits_final.json, widen data.split.train_range, or split another way",)
 
 
 def _raise(mistakes: list[str]) -> None:
