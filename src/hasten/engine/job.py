@@ -145,6 +145,7 @@ def plan_run(
             "set it to false, or set data.regions={} to learn the plain classes"
         )
     train, validation = split_cases(case_set, config.data.split)
+    unused = left_out(case_set, train, validation) if config.data.split.train_range == (0, 1) else ()
     device = device or pick_device(config.train.device, world)
     fingerprint = get_fingerprint(case_set, kept)
     given = config.network.divisor is not None
@@ -173,7 +174,7 @@ def plan_run(
         augmentation=augmentation,
         files=kept.files,
         source=own.code.source if own is not None else b"",
-        warnings=(*left_out(case_set, train, validation), *sampled_warnings(fingerprint)),
+        warnings=(*unused, *sampled_warnings(fingerprint)),
     )
 
 
@@ -200,13 +201,13 @@ def augmentation_of(config: PlannedRun, fingerprint: Fingerprint) -> RunChain:
 
 
 def left_out(case_set: CaseSet, train: Sequence[Case], validation: Sequence[Case]) -> tuple[str, ...]:
-    """A warning where a split leaves cases out."""
+    """A warning where a split leaves cases out, other than by `train_range`."""
     used = {case.id for case in (*train, *validation)}
     left = [case.id for case in case_set.cases if case.id not in used]
     if not left:
         return ()
     where = f"{case_set.source}: data.split leaves out {len(left)} of {len(case_set.cases)} cases ({first_few(left)})"
-    return (f"{where}; add them to a part of splits_final.json, widen data.split.train_range, or split another way",)
+    return (f"{where}; add them to a part of splits_final.json, or use another data.split.by",)
 
 
 def _raise(mistakes: list[str]) -> None:

@@ -1,0 +1,168 @@
+"""A run's step against the same operations written out as a bare loop, for each network; and without each switch."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from hasten.engine.components import RunComponents
+
+OVERHEAD = 1.02
+MONAI = "monai.networks.nets.attentionunet:AttentionUnet"
+PATCH = 32
+ARMS = ("run", "bare", "without surgery", "fp32, contiguous")
+
+
+def networks() -> list[str]:
+    """The built-in networks, and one by the name of its module."""
+    from hasten.config.schema import NetworkName
+
+    return [*get_args(NetworkName), "AttentionUnet"]
+
+
+def step_times(data: Path, names: Sequence[str], rounds: int, scratch: Path) -> tuple[dict[str, list[float]], Any]:
+    """Milliseconds of each arm and their ratios by round; and of each network its parameters, FLOPs and switches."""
+    results: dict[str, list[float]] = {}
+    about: dict[str, Any] = {"patch": [PATCH] * 3, "arms": ARMS}
+    for name in names:
+        print(f"  {name}", file=sys.stderr)
+        parts = parts_of(data, name, scratch)
+        arms, kept = _arms(parts)
+        times = _in_turns(arms, rounds)
+        results |= {f"{name}/{arm}_ms": [1e3 * each for each in values] for arm, values in times.items()}
+        pairs = {"overhead": ("run", "bare"), "gain of surgery": ("without surgery", "bare"),
+                 "gain of precision and format": ("fp32, contiguous", "bare")}  # fmt: skip
+        for ratio, (over, under) in pairs.items():
+            values = zip(times[over], times[under], strict=True)
+            results[f"{name}/{ratio}"] = [one / other for one, other in values]
+        results[f"{name}/activations_MiB"] = [kept / 2**20]
+        about[name] = _about(parts)
+    return results, about
+
+
+def parts_of(data: Path, name: str, scratch: Path, more: Sequence[str] = ()) -> RunComponents:
+    from hasten.config.load import load_run
+    from hasten.engine.compose import prepare_run
+    from hasten.observe.clock import Clock
+
+    own = [f"network.name={MONAI}", "network.args={channels: [16, 32, 64, 128], strides: [2, 2, 2]}"]
+    settings = own if name == "AttentionUnet" else [f"network.name={name}"]
+    config = load_run(None, [
+        f"data.source={data}", f"cache.dir={scratch / 'cache'}", f"sample.patch={[PATCH] * 3}", "sample.batch_size=2",
+        "sample.compile=false", "train.compile=false", "train.steps=100", "train.device=cpu", *settings,
+        *more,
+    ])  # fmt: skip
+    return prepare_run(config, None, Clock())
+
+
+def _arms(parts: RunComponents) -> tuple[dict[str, Callable[[int], Any]], int]:
+    """Of each arm a step by its index; and bytes that a forward pass of the run's network keeps for the backward."""
+    import copy
+
+    import torch
+
+    from hasten.engine.job import build_net
+    from hasten.engine.measure import Variant, variant_of
+
+    planned, step = parts.planned, parts.step
+    channels, outputs = len(planned.case_set.channels), planned.num_outputs
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(2, channels, PATCH, PATCH, PATCH, generator=generator)
+    label = torch.randint(0, outputs, (2, 1, PATCH, PATCH, PATCH), generator=generator).to(torch.uint8)
+    operated, variant = copy.deepcopy(step.update.weights), variant_of(planned.config.train)
+    plain = Variant(precision="fp32", channels_last=False)
+    arms: dict[str, Callable[[int], Any]] = {
+        "run": lambda index: step(image, label, index),
+        "bare": bare_loop(parts, operated, variant, image, label),
+        "without surgery": bare_loop(parts, build_net(planned), variant, image, label),
+        "fp32, contiguous": bare_loop(parts, copy.deepcopy(operated), plain, image, label),
+    }
+    return arms, _kept(lambda: step.forward(image, label))
+
+
+def bare_loop(
+    parts: RunComponents, network: nn.Module, variant: Any, image: torch.Tensor, label: torch.Tensor
+) -> Callable[[int], Any]:
+    """The operations of a step, in a loop as one writes it: same optimizer, schedule, clipping and average."""
+    import copy
+
+    import torch
+
+    from hasten.engine.step import memory_format
+    from hasten.optim.build import build_optimizer
+
+    planned, train = parts.planned, parts.planned.config.train
+    layout = memory_format(planned.case_set.spatial_dims, variant.channels_last)
+    network.to(memory_format=layout).train()  # type: ignore[call-overload]
+    average = copy.deepcopy(network).requires_grad_(False)
+    optimizer, loss = build_optimizer(network, train), planned.loss()
+    weights = list(network.parameters())
+    numbers = [(mine, other) for mine, other in zip(average.state_dict().values(), network.state_dict().values(),
+                                                    strict=True) if mine.is_floating_point()]  # fmt: skip
+    to, by = [mine for mine, _ in numbers], [other for _, other in numbers]
+
+    def once(index: int) -> None:
+        lowered = torch.autocast("cpu", torch.bfloat16) if variant.precision == "bf16" else nullcontext()
+        with lowered:
+            output = network(image.contiguous(memory_format=layout))
+        loss(output, label).backward()
+        for group in optimizer.param_groups:
+            group["lr"] = parts.paced(index)
+        torch.nn.utils.clip_grad_norm_(weights, train.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            torch._foreach_lerp_(to, by, 1 - train.ema)
+
+    return once
+
+
+def _kept(forward: Callable[[], Any]) -> int:
+    """Bytes of the tensors that a forward pass saves, each storage counted once."""
+    import torch
+
+    sizes: dict[int, int] = {}
+
+    def pack(saved: torch.Tensor) -> torch.Tensor:
+        storage = saved.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+        loss = forward()
+    del loss
+    return sum(sizes.values())
+
+
+def _in_turns(arms: dict[str, Callable[[int], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of a step of each arm. Each round has its own order, so that no arm always follows the same one."""
+    times: dict[str, list[float]] = {arm: [] for arm in arms}
+    names = list(arms)
+    for index in range(3 + rounds):
+        for offset in range(len(names)):
+            name = names[(index + offset) % len(names)]
+            begin = time.perf_counter()
+            arms[name](index)
+            if index >= 3:
+                times[name].append(time.perf_counter() - begin)
+    return times
+
+
+def _about(parts: RunComponents) -> dict[str, Any]:
+    from hasten.engine.job import network_size
+
+    engaged = {name: dataclasses.asdict(each) for name, each in parts.engaged.items()}
+    network, train = parts.planned.config.network, parts.planned.config.train
+    return {
+        **network_size(parts.planned), "channels": network.channels, "precision": train.precision,
+        "channels_last": train.channels_last, "surgery": engaged.get("surgery"),
+    }  # fmt: skip
