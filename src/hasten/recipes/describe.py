@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 from hasten.cases.public import data_home, public_set
@@ -57,6 +58,8 @@ def _lines(recipe: Recipe, name: str) -> Iterator[str]:
     for what, where in recipe.sources.items():
         yield _row("from", f"{what}: {where}")
     yield _row("train", f"hasten train {name} --out FOLDER")
+    for title, command in zip_longest(("fine-tune",), recipe.fine_tuning, fillvalue=""):
+        yield _row(title, command)
 
 
 def _goal(recipe: Recipe) -> str:

@@ -60,6 +60,8 @@ class Recipe:
     """Phantoms of the data's own size."""
     reduced: TwinSettings | None = None
     """Phantoms so small that two cores can be trained on them."""
+    fine_tuning: tuple[str, ...] = ()
+    """Commands, one after another, that train this task from the weights of another run."""
     sources: dict[str, str] = field(default_factory=dict)
     """Where each number is from: a name of the number, or of several, to where it was published or measured."""
 
