@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
+from hasten.config.networks import SETTINGS, setting_mistakes
 from hasten.config.schema import NetworkConfig, NetworkName
 from hasten.config.user_code import is_user_code
 
 GIVEN_BY_RUN = ("in_channels", "out_channels", "spatial_dims", "patch")
 """Parameters by which a factory of one's own asks for what a run knows."""
-_OF_BUILT_IN = ("channels", "strides", "num_res_units", "norm", "act", "dropout", "deep_supervision")
+_OF_BUILT_IN = ("channels", "strides", *SETTINGS)
 _OF_OWN = ("args", "digest", "divisor")
 
 
@@ -37,7 +39,7 @@ def name_mistakes(network: NetworkConfig) -> Iterator[str]:
         yield from _args_mistakes(network)
         return
     if network.name not in names:
-        near = difflib.get_close_matches(network.name, names, n=1)
+        near = difflib.get_close_matches(re.sub(r"[\W_]", "", network.name.lower()), names, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         listed = ", ".join(names)
         yield f"network.name: must be {listed}, FILE.py:NAME or package.module:NAME (given {network.name}){hint}"
@@ -48,6 +50,7 @@ def name_mistakes(network: NetworkConfig) -> Iterator[str]:
                 f"network.{name}: is for a network of your own, and network.name={network.name} is built in; leave it "
                 "out"
             )
+    yield from setting_mistakes(network)
 
 
 def _args_mistakes(network: NetworkConfig) -> Iterator[str]:

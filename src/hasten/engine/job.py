@@ -29,6 +29,7 @@ from hasten.config.check import check_run
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import from_dict, to_dict
 from hasten.config.network import is_own
+from hasten.config.networks import NETWORKS, network_mistake
 from hasten.config.plan import Decision
 from hasten.config.plan import make_plan as decided
 from hasten.config.schema import RunConfig, Triple
@@ -39,7 +40,7 @@ from hasten.engine.infer import Inference
 from hasten.engine.measure import variant_of
 from hasten.engine.own_network import settle_own, with_own_network
 from hasten.engine.shortage import memory_mistakes
-from hasten.nets.build import Loss, build_loss, build_network, divisor, network_mistake
+from hasten.nets.build import Loss, build_loss, build_network, divisor
 from hasten.nets.size import count_flops, count_parameters
 
 log = logging.getLogger(__name__)
@@ -271,14 +272,17 @@ def _check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
 
 def _patch_mistake(name: str, patch: Triple, unit: Triple, network: PlannedNetwork) -> str | None:
     asking = "network.divisor" if is_own(network) else "network.strides"
+    if not is_own(network) and NETWORKS[network.name].factors:
+        asking = f"network.name={network.name}"
     if any(side % by for side, by in zip(patch, unit, strict=True)):
         near = [math.ceil(side / by) * by for side, by in zip(patch, unit, strict=True)]
         return f"{name}: {list(patch)} is not a multiple of {list(unit)}, as {asking} asks; use {near}"
     if patch == unit and network.norm == "instance" and not is_own(network):
         larger = [2 * side if side > 1 else 1 for side in patch]
+        fewer = "" if NETWORKS[network.name].factors else ", or fewer strides"
         return (
             f"{name}: {list(patch)} leaves a single voxel at the coarsest level, which an instance norm cannot scale; "
-            f"use {larger} or more, or fewer strides"
+            f"use {larger} or more{fewer}"
         )
     return None
 
