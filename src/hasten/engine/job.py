@@ -263,7 +263,7 @@ def _check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
             return [
                 f"{name}: {list(patches[name])} is 3-D; use {[1, *patches[name][1:]]} for 2-D images" for name in deep
             ]
-    mistake = network_mistake(config.network, spatial_dims)
+    mistake = None if is_own(config.network) else network_mistake(config.network, spatial_dims)
     if mistake:
         return [mistake]
     found = (_patch_mistake(name, patch, unit, config.network) for name, patch in patches.items())

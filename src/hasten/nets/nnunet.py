@@ -5,8 +5,10 @@ Its modules are registered under several names (`all_modules`, `decoder.encoder`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -181,6 +183,46 @@ class NnUNet(nn.Module):
     def forward(self, image: Tensor) -> Tensor | list[Tensor]:
         found: Tensor | list[Tensor] = self.decoder(self.encoder(image))
         return found
+
+
+def nnunet_settings(state: Mapping[str, Tensor]) -> dict[str, Any] | None:
+    """The fields of NetworkConfig that build the network of a state dict; None if it is neither of nnU-Net's two.
+
+    Activation and dropout leave nothing in a state dict: they are left out.
+    """
+    shapes = {name: tuple(value.shape) for name, value in state.items()}
+    residual = any(name.startswith("encoder.stem.") for name in shapes)
+    place = r"blocks\.(\d+)\.conv1" if residual else r"0\.convs\.(\d+)"
+    matches = [re.fullmatch(rf"encoder\.stages\.(\d+)\.{place}\.conv\.weight", name) for name in shapes]
+    convs = {(int(found[1]), int(found[2])): shapes[found[0]] for found in matches if found}
+    levels = len({level for level, _ in convs})
+    strides = [shapes.get(f"decoder.transpconvs.{number}.weight", ())[2:] for number in reversed(range(levels - 1))]
+    heads = [shape for name, shape in shapes.items() if re.fullmatch(r"decoder\.seg_layers\.\d+\.weight", name)]
+    firsts = [convs.get((level, 0), ()) for level in range(levels)]
+    dims = len(firsts[0]) - 2 if firsts else 0
+    sides = [*strides, *(shape[2:] for shape in firsts)]
+    if dims not in _CONV or not heads or any(len(each) != dims for each in sides):
+        return None
+    channels, kernels = [shape[0] for shape in firsts], [shape[2:] for shape in firsts]
+    blocks = [sum(at == level for at, _ in convs) for level in range(levels)]
+    norm = "batch" if any(name.endswith(".running_mean") for name in shapes) else "instance"
+    first = shapes["encoder.stem.convs.0.conv.weight" if residual else "encoder.stages.0.0.convs.0.conv.weight"]
+    with torch.device("meta"):
+        twin = NnUNet(
+            Layers(dims=dims, norm=norm, act=nn.ReLU), first[1], heads[0][0], channels, kernels, strides, blocks,
+            residual=residual,
+        )  # fmt: skip
+    if {name: tuple(value.shape) for name, value in twin.state_dict().items()} != shapes:
+        return None
+    flat = (1,) * (3 - dims)
+    return {
+        "name": "residualencoderunet" if residual else "plainconvunet",
+        "channels": channels,
+        "strides": [[*flat, *each] for each in strides],
+        "kernel_size": [[*flat, *each] for each in kernels],
+        "blocks": blocks,
+        "norm": norm,
+    }
 
 
 def _initialize(module: nn.Module) -> None:
