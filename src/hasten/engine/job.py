@@ -41,7 +41,7 @@ from hasten.engine.measure import variant_of
 from hasten.engine.own_network import settle_own, with_own_network
 from hasten.engine.shortage import memory_mistakes
 from hasten.nets.build import Loss, build_loss, build_network, divisor
-from hasten.nets.size import count_flops, count_parameters
+from hasten.nets.size import count_flops, count_parameters, unet_size
 
 log = logging.getLogger(__name__)
 
@@ -113,11 +113,14 @@ def make_plan(config: RunConfig) -> dict[str, Any]:
 
 def network_size(planned: Planned) -> dict[str, int | None]:
     """`parameters`, and `forward_flops`: of a forward pass on one patch, None where they can't be counted."""
-    dims = planned.case_set.spatial_dims
-    with torch.random.fork_rng(devices=[]):
-        network = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
+    dims, network = planned.case_set.spatial_dims, planned.config.network
     shape = (1, len(planned.case_set.channels), *planned.config.sample.patch[3 - dims :])
-    return {"parameters": count_parameters(network), "forward_flops": count_flops(network, shape)}
+    if network.name == "unet":  # the default, and building it takes an import of MONAI
+        parameters, flops = unet_size(network, shape[1], planned.num_outputs, shape[2:])
+        return {"parameters": parameters, "forward_flops": flops}
+    with torch.random.fork_rng(devices=[]):
+        built = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
+    return {"parameters": count_parameters(built), "forward_flops": count_flops(built, shape)}
 
 
 def plan_run(
