@@ -116,7 +116,7 @@ class Encoder(nn.Module):
                 kernels[level], stride,
             )  # fmt: skip
             stages.append(stack if residual else nn.Sequential(stack))
-        self.stages = nn.Sequential(*stages)
+        self.stages = nn.ModuleList(stages)
 
     def forward(self, image: Tensor) -> list[Tensor]:
         image = self.stem(image) if hasattr(self, "stem") else image
