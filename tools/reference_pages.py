@@ -19,6 +19,7 @@ import typer
 
 from hasten.cli.main import app
 from hasten.config import schema
+from hasten.config.networks import NETWORKS, SETTINGS
 
 Command = typing.Any
 """typer's own copy of click.Command."""
@@ -88,6 +89,15 @@ def _prose(text: str | None) -> str:
 def settings_markdown() -> str:
     """A table for every section of a run's settings: name, type, default, meaning."""
     return "\n".join(_section(schema.RunConfig, ""))
+
+
+def networks_markdown() -> str:
+    """A table of the built-in networks and the settings that not all of them have."""
+    rows = ["| |" + "|".join(f" `{name}` " for name in SETTINGS) + "|", "|---" * (len(SETTINGS) + 1) + "|"]
+    for name, built_in in NETWORKS.items():
+        cells = [(built_in.act if each == "act" else "yes") * (each in built_in.settings) for each in SETTINGS]
+        rows.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n\n`act` names the network's usual activation.\n"
 
 
 def setting_names() -> set[str]:

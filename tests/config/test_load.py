@@ -211,8 +211,8 @@ loss: 3
             f"{path}:6: train.steps: given twice (first in line 5); keep one",
             f"{path}:8: sample.patch: must have 3 values (given [1, 2])",
             f"{path}:12: sample.flip_prob[2]: must be a valid number (given 'often')",
-            f"{path}:13: network.name: must be unet, segresnet, segresnetds, dynunet, FILE.py:NAME or "
-            "package.module:NAME (given unett); did you mean unet?",
+            f"{path}:13: network.name: must be unet, dynunet, plainconvunet, residualencoderunet, segresnet, "
+            "segresnetds, mednext, swinunetr, FILE.py:NAME or package.module:NAME (given unett); did you mean unet?",
             f"{path}:14: steps: no such field (given 7); did you mean train.steps?",
             f"{path}:15: loss: is a section and needs `field: value` lines below it (given 3)",
             "override 'train.ema': must read section.field=value",

@@ -17,8 +17,11 @@ OWN = "network.name=nets.py:Net"
     [
         (
             ["network.name=unett"],
-            "network.name: must be unet, segresnet, segresnetds, dynunet, FILE.py:NAME or package",
+            "network.name: must be unet, dynunet, plainconvunet, residualencoderunet, segresnet, "
+            "segresnetds, mednext, swinunetr, FILE.py:NAME or package",
         ),
+        (["network.name=PlainConvUNet"], "did you mean plainconvunet?"),
+        (["network.name=swin_unetr"], "did you mean swinunetr?"),
         (["network.name='nets.py:'"], "network.name: must be unet"),
         (["network.name=nets.py"], "network.name: must be unet"),
         (["network.args={width: 3}"], "network.args: is for a network of your own, and network.name=unet is built in"),
@@ -29,6 +32,14 @@ OWN = "network.name=nets.py:Net"
         ([OWN, "network.num_res_units=1"], "network.num_res_units: is a setting of the built-in networks"),
         ([OWN, "network.norm=batch"], "network.norm: is a setting of the built-in networks"),
         ([OWN, "network.act=relu"], "network.act: is a setting of the built-in networks"),
+        ([OWN, "network.blocks=[1,2]"], "network.blocks: is a setting of the built-in networks"),
+        ([OWN, "network.kernel_size=[[3,3,3]]"], "network.kernel_size: is a setting of the built-in networks"),
+        (["network.name=plainconvunet", "network.blocks=[1,0]"], "network.blocks: must be 1 or more at each level"),
+        (
+            ["network.name=dynunet", "network.kernel_size=[[3,3,2]]"],
+            "network.kernel_size: must be odd numbers [D, H, W] for each level (given [[3, 3, 2]])",
+        ),
+        (["network.name=dynunet", "network.kernel_size=[]"], "network.kernel_size: must be odd numbers"),
         ([OWN, "network.dropout=0.1"], "leave it out, or give it to your code by network.args"),
         ([OWN, "network.deep_supervision=1"], "network.deep_supervision: is a setting of the built-in networks"),
         ([OWN, "network.args={patch: 3}"], "network.args.patch: is given by the run; leave it out"),

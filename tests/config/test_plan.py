@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hasten.config.check import check_run
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import dump_run, load_run
+from hasten.config.networks import NETWORKS, network_mistake
 from hasten.config.plan import CPU, GIVEN, GPU, Budget, Decision, make_plan
 from hasten.config.schema import AugmentConfig, NetworkConfig, PrepareConfig, RunConfig, SampleConfig, TrainConfig
 from hasten.config.settled import PlannedRun, planned_run
@@ -105,9 +106,8 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
     assert set(left) <= {
         *("data.spatial_dims", "data.regions", "data.region_values", "prepare.num_threads", "cache.dir"),
         *("sample.compile", "augment.digest", "network.digest", "network.divisor", "train.precision"),
-        "network.weights",
-        "loss.digest",
-        "train.head",
+        *("network.weights", "network.act", "network.blocks", "network.kernel_size"),
+        *("loss.digest", "train.head"),
         *(
             "train.channels_last",
             "train.fused_kernels",
@@ -346,3 +346,65 @@ def test_crops_of_larger_cases_come_four_in_a_step_at_least() -> None:
     config, decisions = plan(CT)
     assert config.sample.batch_size == 4
     assert "no fewer than 4 crops" in decisions["sample.batch_size"].reason
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+@pytest.mark.parametrize("data", [HIPPOCAMPUS, CT, FLAT], ids=["hippocampus", "ct", "flat"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_name_alone_gives_a_network_that_can_be_built(name: str, data: Fingerprint, cuda: bool) -> None:
+    config, decisions = plan(data, network(name=name), cuda=cuda)
+    assert network_mistake(config.network, data.spatial_dims) is None
+    assert check_run(config) == []
+    unit = unit_of(config.network.strides)
+    assert not any(side % by for side, by in zip(config.sample.patch, unit, strict=True))
+    assert math.prod(config.sample.patch) >= 2 * math.prod(unit)
+    assert ("network.kernel_size" in decisions) == ("kernel_size" in NETWORKS[name].settings)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@given(sides=st.tuples(*[st.integers(1, 300)] * 3), cuda=st.booleans())
+@example(sides=(1, 1, 1), cuda=False)
+@example(sides=(300, 300, 300), cuda=False)
+def test_a_swinunetr_has_more_than_one_voxel_at_its_coarsest_level(dims: int, sides: Shape, cuda: bool) -> None:
+    depth = sides[0] if dims == 3 else 1
+    config, _ = plan(fingerprint((depth, *sides[1:]), spatial_dims=dims), network(name="swinunetr"), cuda=cuda)
+    voxels, coarse = math.prod(config.sample.patch), 32**dims
+    assert not any(side % by for side, by in zip(config.sample.patch[-dims:], [32] * dims, strict=True))
+    assert 2 * coarse <= voxels <= max(2 * coarse, (GPU if cuda else CPU).patch_voxels)
+    assert network_mistake(config.network, dims) is None
+
+
+def kernels_of_nnunet(spacing: list[float], strides: list[Shape]) -> list[list[int]]:
+    """As nnU-Net's get_pool_and_conv_props has them, for strides that are known."""
+    dims, kernel, kernels = len(spacing), [1] * len(spacing), []
+    for stride in strides:
+        for axis in range(dims):
+            if kernel[axis] != 3 and spacing[axis] / min(spacing) < 2:
+                kernel[axis] = 3
+        kernels.append(list(kernel))
+        spacing = [at * by for at, by in zip(spacing, stride, strict=True)]
+    return [*kernels, [3] * dims]
+
+
+@pytest.mark.parametrize("name", ["dynunet", "plainconvunet", "residualencoderunet"])
+@given(
+    spacing=st.tuples(mm, mm, mm),
+    strides=st.lists(st.sampled_from([(1, 2, 2), (2, 2, 2), (2, 1, 1)]), min_size=2, max_size=5),
+)
+@example(spacing=(5.0, 0.6, 0.6), strides=[(1, 2, 2), (1, 2, 2), (2, 2, 2), (2, 2, 2)])
+@example(spacing=(2.0, 1.0, 1.0), strides=[(1, 2, 2), (2, 2, 2)])
+def test_kernels_are_those_of_nnunet(name: str, spacing: Spacing, strides: list[Shape]) -> None:
+    data = fingerprint((64, 64, 64), spacings=[spacing])
+    config, _ = plan(data, network(name=name, strides=tuple(strides)))
+    wanted = kernels_of_nnunet(list(config.prepare.spacing if any(config.prepare.spacing or ()) else spacing), strides)
+    assert [list(kernel) for kernel in config.network.kernel_size or ()] == wanted
+
+
+def test_kernels_of_2d_images_and_those_given() -> None:
+    config, decisions = plan(FLAT, network(name="plainconvunet"))
+    assert set(config.network.kernel_size or ()) == {(1, 3, 3)}
+    assert "as nnU-Net does" in decisions["network.kernel_size"].reason
+    given_kernels = ((1, 3, 3), (3, 3, 3), (5, 3, 3))
+    config, decisions = plan(CT, network(name="dynunet", channels=(4, 8, 16), kernel_size=given_kernels))
+    assert config.network.kernel_size == given_kernels
+    assert decisions["network.kernel_size"] == Decision(given_kernels, GIVEN)

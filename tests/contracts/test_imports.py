@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from hasten.cases.phantom import write_phantoms
 
 PROBE = """
 import importlib, pkgutil, sys
@@ -30,3 +34,17 @@ def test_starts_without_torch_and_monai(name: str) -> None:
 
 def test_the_command_line_starts_without_what_only_a_verb_needs() -> None:
     assert not top_level_modules("hasten.cli.main") & {"pydantic", "yaml", "numpy", "nibabel"}
+
+
+@pytest.mark.parametrize("name", ["unet", "plainconvunet"])
+def test_a_plan_is_made_without_monai(tmp_path: Path, name: str) -> None:
+    source = write_phantoms(tmp_path / "set", num_cases=4, shape=(1, 32, 32))
+    words = ["plan", str(source), "--out", str(tmp_path / "plan.json"), f"cache.dir={tmp_path}", f"network.name={name}"]
+    code = (
+        "import sys; from typer.testing import CliRunner; from hasten.cli.main import app\n"
+        "done = CliRunner().invoke(app, sys.argv[1:]); assert done.exit_code == 0, done.output\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"monai", "ignite", "matplotlib", "mlflow"}
+    assert json.loads((tmp_path / "plan.json").read_text())["network"]["parameters"] > 0

@@ -167,35 +167,12 @@ def test_from_python_by_its_class(source: Path, folder: Path, tmp_path: Path, mo
     assert not (tmp_path / "other").exists()
 
 
-MONAIS: dict[str, tuple[str, ...]] = {
-    "segresnetds": (
-        "network.name=segresnetds", "network.channels=[4, 8, 16]", "network.deep_supervision=1",
-        "sample.patch=[1, 16, 16]",
-    ),
-    "swinunetr": (
-        "network.name=monai.networks.nets.swin_unetr:SwinUNETR",
-        "network.args={feature_size: 12, num_heads: [1, 1, 1, 1]}",
-        "sample.patch=[1, 64, 64]",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MONAIS)
-def test_networks_of_monai(folder: Path, tmp_path: Path, name: str) -> None:
+def test_a_network_of_monai_by_its_module(folder: Path, tmp_path: Path) -> None:
     source = write_phantoms(tmp_path / "set", num_cases=4, shape=(1, 64, 64))
     usual = ("network.channels=null", "network.strides=null", "network.num_res_units=2", "network.dropout=0.0")
-    steps = ("train.steps=4", "train.validate_every=2", "train.checkpoint_every=2", "sample.batch_size=2")
-    config = config_of(source, folder / "cache", *usual, *steps, *MONAIS[name])
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    train(config, whole)
-    with pytest.raises(KeyboardInterrupt), at_step(3, "interrupt"):
-        train(config, stopped)
-    train(resumed(stopped), stopped, resume=True)
-    assert_same_run(whole, stopped)
-    assert predict(whole, source / "imagesTr", tmp_path / "masks", device="cpu")
-    assert export_weights(whole, tmp_path / "net.safetensors").difference == 0
-    if name == "swinunetr":  # its windows are of the traced image's size
-        with pytest.raises(ValueError, match=r"ONNX does not hold this network .* use safetensors"):
-            export_weights(whole, tmp_path / "net.onnx")
-    else:
-        assert export_weights(whole, tmp_path / "net.onnx").scale > 0
+    steps = ("train.steps=2", "train.validate_every=2", "sample.batch_size=2", "sample.patch=[1, 32, 32]")
+    name = "network.name=monai.networks.nets.attentionunet:AttentionUnet"
+    args = "network.args={channels: [4, 8], strides: [2]}"
+    train(config_of(source, folder / "cache", *usual, *steps, name, args), tmp_path / "run")
+    assert predict(tmp_path / "run", source / "imagesTr", tmp_path / "masks", device="cpu")
+    assert export_weights(tmp_path / "run", tmp_path / "net.onnx").scale > 0

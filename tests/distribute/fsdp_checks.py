@@ -59,6 +59,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "unet": lambda: EXAMPLES["unet"](3),
     "dynunet": lambda: EXAMPLES["dynunet deep"](3),
     "segresnet": lambda: EXAMPLES["segresnet"](3),
+    "plainconvunet": lambda: EXAMPLES["plainconvunet"](3),
     "tied": Tied,
     "views": Views,
 }

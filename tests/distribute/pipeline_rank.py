@@ -30,9 +30,10 @@ from tests.distribute.ranks import tell
 
 PIECES = 2
 NETS: dict[str, dict[str, Any]] = {
-    "unet": {"norm": "batch"},
+    "unet": {"norm": "batch", "num_res_units": 1},
     "segresnet": {},
-    "dynunet": {"deep_supervision": 1},
+    "dynunet": {"deep_supervision": 1, "num_res_units": 1},
+    "plainconvunet": {"deep_supervision": 1},
 }
 
 
@@ -43,7 +44,7 @@ def train(
 ) -> tuple[TrainStep, dict[str, Any], list[float]]:  # fmt: skip
     """The step, the state after a step for each of `sides`, and the losses."""
     torch.manual_seed(0)
-    config = NetworkConfig(name=name, channels=(4, 8, 16), strides=((2, 2, 2),) * 2, num_res_units=1, **(net or {}))
+    config = NetworkConfig(name=name, channels=(4, 8, 16), strides=((2, 2, 2),) * 2, **(net or {}))
     network = build_network(config, num_channels=1, num_classes=2, spatial_dims=3)
     operate(network, torch.randn(1, 1, 16, 16, 16))
     network.to(memory_format=memory_format(3, channels_last))  # type: ignore[call-overload]

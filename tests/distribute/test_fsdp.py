@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
-from hasten.config.schema import DistributeConfig, OptimizerName, RunConfig, TrainConfig
+from hasten.config.schema import DistributeConfig, NetworkConfig, OptimizerName, RunConfig, TrainConfig
 from hasten.distribute.blocks import sharded_blocks
 from hasten.distribute.fsdp import Fsdp
 from hasten.distribute.world import World
+from hasten.nets.build import build_network
 from hasten.nets.recompute import recompute_modules
 from tests.distribute.ranks import run_ranks
 
 EXACT = 1e-12
-NETWORKS = ["unet", "dynunet", "segresnet"]
+NETWORKS = ["unet", "dynunet", "segresnet", "plainconvunet"]
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +165,22 @@ def test_a_module_with_two_names_is_one_block_and_tied_weights_are_gathered_toge
     assert sharded_blocks(network) == [network[0], network[1], network]
     network[1][0].weight = network[0][0].weight
     assert sharded_blocks(network) == [network]
+
+
+@pytest.mark.parametrize("name", ["plainconvunet", "residualencoderunet"])
+@pytest.mark.parametrize("width", [8, 32, 128])
+@pytest.mark.parametrize("share", [1 / 64, 1 / 8, 1 / 3, 0.9])
+def test_a_block_gathers_no_weights_that_are_read_before_it_runs(name: str, width: int, share: float) -> None:
+    """nnU-Net's decoder has the encoder as a part, and runs after it."""
+    channels = (32, 64, 128, width, 320)
+    config = NetworkConfig(name=name, channels=channels, strides=((2, 2, 2),) * 4)
+    with torch.device("meta"):
+        network = build_network(config, num_channels=1, num_classes=2, spatial_dims=3)
+    of_encoder = set(network.encoder.parameters())
+    taken: set[nn.Parameter] = set()
+    for block in sharded_blocks(network, share):
+        weights = set(block.parameters()) - taken
+        taken |= weights
+        if block is network.decoder:
+            assert not weights & of_encoder
+    assert taken == set(network.parameters())

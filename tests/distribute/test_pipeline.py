@@ -22,7 +22,13 @@ from hasten.nets.build import build_network
 from hasten.nets.surgery.operate import operate
 from tests.distribute.ranks import run_ranks
 
-NETS: dict[str, dict[str, Any]] = {"unet": {}, "segresnet": {}, "dynunet": {"deep_supervision": 1}}
+NETS: dict[str, dict[str, Any]] = {
+    "unet": {},
+    "segresnet": {},
+    "dynunet": {"deep_supervision": 1},
+    "plainconvunet": {},
+    "residualencoderunet": {"blocks": (1, 2, 1)},
+}
 
 
 def build(name: str, **settings: Any) -> nn.Module:

@@ -7,6 +7,7 @@ import re
 import reference_pages as made
 
 import hasten
+from hasten.config.networks import NETWORKS, SETTINGS
 from tests.docs.reading import DOCS, ROOT
 
 
@@ -28,6 +29,17 @@ def test_every_setting_has_a_row_with_its_default() -> None:
     assert "| `train.optimizer` | `muon`, `adamw`," in page
     assert "| `sample.noise_std` | [number, number] | `[0.0, 0.1]` | Standard deviation of Gaussian noise" in page
     assert rows["train.steps"] == "null"
+
+
+def test_every_network_is_on_its_page_and_in_its_table() -> None:
+    page, table = (DOCS / "reference/networks.md").read_text(), made.networks_markdown()
+    for name, built_in in NETWORKS.items():
+        assert f"| `{name}` | " in page
+        [row] = [line for line in table.splitlines() if line.startswith(f"| `{name}` |")]
+        cells = [cell.strip() for cell in row.split("|")[2:-1]]
+        assert [name for name, cell in zip(SETTINGS, cells, strict=True) if cell] == [
+            each for each in SETTINGS if each in built_in.settings
+        ]
 
 
 def test_every_public_name_is_on_the_python_page() -> None:

@@ -13,7 +13,7 @@ from hasten.engine.checkpoint import write_checkpoint
 from hasten.engine.weights import describe_mismatch, load_weights, read_model
 from hasten.nets.build import build_network
 
-NAMES = ("unet", "dynunet", "segresnet")
+NAMES = ("unet", "dynunet", "segresnet", "plainconvunet", "residualencoderunet")
 
 
 def network(name: str = "unet", *, image: int = 1, classes: int = 3, dims: int = 3, **settings: Any) -> nn.Module:

@@ -12,6 +12,9 @@ from monai.networks.nets import BasicUNet, DynUNet, SegResNet, UNet
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hasten.config.schema import NetworkConfig
+from hasten.nets.build import build_network
+
 
 def unet(dims: int, **settings: Any) -> nn.Module:
     return UNet(dims, 1, 4, (4, 8, 16), (2, 2), num_res_units=2, **settings)
@@ -20,6 +23,21 @@ def unet(dims: int, **settings: Any) -> nn.Module:
 def dynunet(dims: int, **settings: Any) -> nn.Module:
     shared = {"filters": (4, 8, 12), "trans_bias": True, "norm_name": ("INSTANCE", {"affine": True})}
     return DynUNet(dims, 1, 3, [3] * 3, [1, 2, 2], [2, 2], **{**shared, **settings})
+
+
+def built_in(name: str, dims: int, **settings: Any) -> nn.Module:
+    strides = ((2, 2, 2) if dims == 3 else (1, 2, 2),) * 2
+    config = NetworkConfig(name=name, channels=(4, 8, 16), strides=strides, **settings)
+    return build_network(config, num_channels=1, num_classes=3, spatial_dims=dims)
+
+
+def residual(dims: int, **settings: Any) -> nn.Module:
+    """Its residual branches begin as nothing, which hides what is in them; here they do not."""
+    network = built_in("residualencoderunet", dims, blocks=(1, 2, 1), **settings)
+    for value in network.parameters():
+        if not value.any():
+            nn.init.uniform_(value)
+    return network
 
 
 class Odd(nn.Module):
@@ -61,6 +79,10 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "dynunet deep": partial(dynunet, deep_supervision=True, res_block=True),
     "dynunet batch": partial(dynunet, norm_name="batch", res_block=True),
     "segresnet": lambda dims: SegResNet(dims, 8, 1, 3, blocks_down=(1, 2, 2), blocks_up=(1, 1)),
+    "plainconvunet": partial(built_in, "plainconvunet"),
+    "plainconvunet batch": partial(built_in, "plainconvunet", norm="batch", act="relu", deep_supervision=0),
+    "residualencoderunet": residual,
+    "mednext": partial(built_in, "mednext"),
     "basicunet": lambda dims: BasicUNet(dims, 1, 3, (4, 4, 8, 8, 8, 4), norm="batch"),
     "odd": Odd,
 }

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from monai.losses import DiceCELoss, DiceFocalLoss, DiceLoss
 from torch import nn
 
+from hasten.config.networks import network_mistake
 from hasten.config.schema import LossConfig, NetworkConfig
-from hasten.nets.build import build_loss, build_network, divisor, network_mistake
+from hasten.nets.build import build_loss, build_network, divisor
 
 Name = Literal["unet", "dynunet", "segresnet"]
 NAMES: list[Name] = ["unet", "dynunet", "segresnet"]
@@ -169,7 +170,7 @@ def test_deep_supervision_gives_more_outputs_while_training_and_one_else(dims: i
 @pytest.mark.parametrize(
     ("name", "count", "told"),
     [
-        ("unet", 1, "only network.name=dynunet"),
+        ("unet", 1, "has no such setting (given 1); leave it out, or use one of dynunet"),
         ("dynunet", 3, "2 or less"),
         ("segresnetds", 3, "2 or less"),
     ],

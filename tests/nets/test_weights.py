@@ -13,7 +13,7 @@ from hasten.config.schema import NetworkConfig
 from hasten.nets.build import build_network
 from hasten.nets.weights import common_prefixes, fit_weights, last_weight, resized_grid, shared_channels
 
-NAMES = ("unet", "dynunet", "segresnet")
+NAMES = ("unet", "dynunet", "segresnet", "plainconvunet", "residualencoderunet")
 PREFIXES = ("", "module.", "model.", "network.", "_orig_mod.", "module.net._orig_mod.")
 
 

@@ -19,7 +19,7 @@ from hasten.nets.build import build_loss, build_network
 from hasten.nets.surgery.operate import operate
 from hasten.optim.average import average_of
 from hasten.optim.build import build_optimizer
-from tests.contracts.test_networks import ACTS, LOSSES, NAMES, NORMS, config_of
+from tests.contracts.test_networks import ACTS, FAST, LOSSES, NORMS, config_of
 from tools.gpu_dry.fake_device import CUDA, NoHostCopies, expect, fake_cuda, moved
 from tools.gpu_dry.table import Check
 
@@ -29,7 +29,7 @@ REGIONS = ((1, 2), (2,))
 
 
 def training_checks() -> Iterator[Check]:
-    for name, dims, norm, act in product(NAMES, (2, 3), NORMS, ACTS):
+    for name, dims, norm, act in product(FAST, (2, 3), NORMS, ACTS):
         config = config_of(name, dims, norm=norm, act=act)
         for precision, last in product(PRECISIONS, (False, True)):
             title = f"{dims}-D {name}, {norm}, {act}, {precision}{_last(last)}"
@@ -40,7 +40,7 @@ def training_checks() -> Iterator[Check]:
     for name, lookahead, last, scaled in product(get_args(OptimizerName), (0, 2), (False, True), (False, True)):
         title = f"{name}, lookahead {lookahead}{_last(last)}{', scaled' if scaled else ''}"
         yield Check("optimizers", title, partial(_optimizer, name, lookahead, last, scaled))
-    for name, dims, precision, last, surgery in product(NAMES, (2, 3), PRECISIONS, (False, True), (False, True)):
+    for name, dims, precision, last, surgery in product(FAST, (2, 3), PRECISIONS, (False, True), (False, True)):
         title = f"{dims}-D {name}, {precision}{_last(last)}{', surgery' if surgery else ''}"
         yield Check("steps", title, partial(_step, config_of(name, dims), dims, precision, last, surgery))
     deep = config_of("dynunet", 3, deep_supervision=1)

@@ -30,6 +30,7 @@ def show(
 ) -> None:
     """Print what a file of weights holds, module by module, and with --run how it would fit that run."""
     from hasten.engine.initial import by_module, fit_file, read_weights
+    from hasten.nets.nnunet import nnunet_settings
 
     saved = read_weights(path)
     total = sum(value.numel() for value in saved.weights.values())
@@ -41,6 +42,10 @@ def show(
     else:
         for name, count, numbers, kinds in by_module(saved.weights, depth):
             echo(f"  {name:<40} {count:>5} tensors {numbers:>14,} numbers  {kinds}")
+    settings = nnunet_settings(saved.weights)
+    if settings is not None:
+        words = (f"'network.{name}={value}'".replace(" ", "") for name, value in settings.items())
+        echo(f"nnU-Net's network, which these settings build: {' '.join(words)}")
     if run is not None:
         from hasten.engine.job import plan_run
 

@@ -142,6 +142,11 @@ def _network(network: NetworkConfig) -> Iterator[str]:
     if is_own(network):
         return
     yield from _at_least(1, network, "network", "channels")
+    if network.blocks is not None and min(network.blocks, default=0) < 1:
+        yield _wrong("network.blocks", "must be 1 or more at each level", network.blocks)
+    sides = [side for kernel in network.kernel_size or () for side in kernel]
+    if network.kernel_size == () or any(side < 1 or side % 2 == 0 for side in sides):
+        yield _wrong("network.kernel_size", "must be odd numbers [D, H, W] for each level", network.kernel_size)
     yield from _within(0, 1000, network, "network", "num_res_units", "deep_supervision")
     channels, strides = network.channels, network.strides
     if channels is not None and len(channels) < 2:

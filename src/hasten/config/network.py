@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, get_args
 
+from hasten.config.networks import SETTINGS, setting_mistakes
 from hasten.config.schema import NetworkConfig, NetworkName
 from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
 
 GIVEN_BY_RUN = ("in_channels", "out_channels", "spatial_dims", "patch")
 """Parameters by which a factory of one's own asks for what a run knows."""
-_OF_BUILT_IN = ("channels", "strides", "num_res_units", "norm", "act", "dropout", "deep_supervision")
+_OF_BUILT_IN = ("channels", "strides", *SETTINGS)
 _OF_OWN = ("args", "digest", "divisor")
 
 
@@ -45,6 +46,7 @@ def name_mistakes(network: NetworkConfig) -> Iterator[str]:
                 f"network.{name}: is for a network of your own, and network.name={network.name} is built in; leave it "
                 "out"
             )
+    yield from setting_mistakes(network)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

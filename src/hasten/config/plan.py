@@ -16,7 +16,8 @@ from typing import Any
 from hasten.config.augment import chain_name
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.network import is_own
-from hasten.config.schema import HALVING, RunConfig, Spacing, Triple
+from hasten.config.networks import NETWORKS, BuiltIn
+from hasten.config.schema import RunConfig, Spacing, Triple
 from hasten.config.settled import PlannedRun, planned_run
 
 _FEWEST_CROPS = 4
@@ -73,10 +74,12 @@ class _Plan:
         self.budget = budget
         self.decisions: dict[str, Decision] = {}
 
-    def settle(self, name: str, decide: Callable[[_Plan], Decision]) -> None:
+    def settle(self, name: str, decide: Callable[[_Plan], Decision | None]) -> None:
         section, key = name.split(".")
         given = getattr(getattr(self.config, section), key)
         decision = decide(self) if given is None else Decision(given, GIVEN)
+        if decision is None:
+            return
         part = dataclasses.replace(getattr(self.config, section), **{key: decision.value})
         self.config = dataclasses.replace(self.config, **{section: part})
         self.decisions[name] = decision
@@ -92,11 +95,19 @@ class _Plan:
         return names.pop() if len(names) == 1 else ""
 
     @property
+    def built_in(self) -> BuiltIn:
+        """What the network has; of the user's own code, nothing."""
+        network = self.config.network
+        return BuiltIn(settings=()) if is_own(network) else NETWORKS[network.name]
+
+    @property
     def num_strides(self) -> int:
         """Strides between levels: as many as given strides or channels say, else at most what the budget allows."""
         network = self.config.network
         if network.strides is not None:
             return len(network.strides)
+        if self.built_in.factors:
+            return len(self.built_in.factors) - 1
         return (self.budget.levels if network.channels is None else len(network.channels)) - 1
 
     @property
@@ -180,8 +191,12 @@ def _patch(plan: _Plan) -> Decision:
     shape = [max(1, round(size)) for size in plan.shape]
     sides = [math.ceil(size / step) * step for size, step in zip(shape, units, strict=True)]
     reason = "a patch holds a whole case, rounded up"
+    # A network that always halves so often needs more than one voxel at its coarsest level to scale.
+    most = math.prod(units) if plan.built_in.factors else 0
+    if math.prod(sides) == most:
+        sides[2] += units[2]
     while math.prod(sides) > budget:
-        free = [axis for axis in range(3) if sides[axis] > units[axis]]
+        free = [axis for axis in range(3) if sides[axis] > units[axis] and math.prod(sides) > 2 * most]
         if not free:
             reason = f"the network's strides ask for a patch of over {budget} voxels"
             break
@@ -216,16 +231,17 @@ def _flip_prob(plan: _Plan) -> Decision:
 
 
 def _strides(plan: _Plan) -> Decision:
-    network, flat = plan.config.network, plan.fingerprint.spatial_dims == 2
+    network, built_in, flat = plan.config.network, plan.built_in, plan.fingerprint.spatial_dims == 2
     if is_own(network):
         return Decision((), _OWN)
     patch: Triple = plan.decisions["sample.patch"].value
     sides, voxel = list(patch), list(plan.voxel)
-    # Given channels fix the number of levels, whatever can be halved; a network has two, a dynunet three at least.
-    fewest = plan.num_strides if network.channels is not None else 2 if network.name == "dynunet" else 1
+    # Given channels fix the number of levels, whatever can be halved; so do some networks.
+    fixed = network.channels is not None or built_in.factors
+    fewest = plan.num_strides if fixed else built_in.fewest_strides
     strides: list[Triple] = []
     for level in range(max(plan.num_strides, fewest)):
-        if network.name in HALVING:
+        if built_in.halving:
             step = (1 if flat else 2, 2, 2)
             fits = all(by == 1 or (side >= 4 and side % 2 == 0) for side, by in zip(sides, step, strict=True))
         else:
@@ -236,7 +252,7 @@ def _strides(plan: _Plan) -> Decision:
         sides = [side // by for side, by in zip(sides, step, strict=True)]
         voxel = [at * by for at, by in zip(voxel, step, strict=True)]
         strides.append(step)
-    if network.name in HALVING:
+    if built_in.halving:
         return Decision(tuple(strides), f"{network.name} halves every axis at each level")
     return Decision(
         tuple(strides), "each level halves the axes that are at least 8 long and not yet twice as coarse in mm"
@@ -261,11 +277,30 @@ def _can_halve(side: int) -> bool:
 def _channels(plan: _Plan) -> Decision:
     if is_own(plan.config.network):
         return Decision((), _OWN)
-    budget, strides = plan.budget, plan.decisions["network.strides"].value
-    doubling = [budget.first * 2**level for level in range(len(strides) + 1)]
-    # A segresnet has no other widths than these.
-    channels = doubling if plan.config.network.name in HALVING else [min(width, budget.widest) for width in doubling]
-    return Decision(tuple(channels), f"{budget.first} at full resolution, doubled per level")
+    budget, built_in, levels = plan.budget, plan.built_in, len(plan.decisions["network.strides"].value) + 1
+    first = int(budget.first * built_in.planned_width)
+    channels = built_in.channels(first, levels)
+    if not built_in.halving:
+        channels = tuple(min(width, budget.widest) for width in channels)
+    known = f", as {plan.config.network.name} has them" if built_in.factors else ", doubled per level"
+    return Decision(channels, f"{first} at full resolution{known}")
+
+
+def _kernel_size(plan: _Plan) -> Decision | None:
+    """nnU-Net's rule: 1 along an axis until its voxels are less than twice as long as the shortest, 3 from there on."""
+    if "kernel_size" not in plan.built_in.settings:
+        return None
+    flat = plan.fingerprint.spatial_dims == 2
+    voxel, kernel, kernels = list(plan.voxel), [1, 1, 1], list[Triple]()
+    three = (1 if flat else 3, 3, 3)
+    for step in plan.decisions["network.strides"].value:
+        near = [at < 2 * min(voxel[flat:]) for at in voxel]
+        kernel = [wide if close else side for wide, close, side in zip(three, near, kernel, strict=True)]
+        kernels.append((kernel[0], kernel[1], kernel[2]))
+        voxel = [at * by for at, by in zip(voxel, step, strict=True)]
+    kernels.append(three)
+    reason = "3 along every axis" if len(set(kernels)) == 1 else "1 along an axis while its voxels are twice as long"
+    return Decision(tuple(kernels), f"{reason}, as nnU-Net does")
 
 
 def _steps(plan: _Plan) -> Decision:
@@ -292,7 +327,7 @@ def _infer_patch(plan: _Plan) -> Decision:
     return Decision(plan.config.sample.patch, "the training patch")
 
 
-_DECISIONS: tuple[tuple[str, Callable[[_Plan], Decision]], ...] = (
+_DECISIONS: tuple[tuple[str, Callable[[_Plan], Decision | None]], ...] = (
     ("prepare.spacing", _spacing),
     ("prepare.intensity", _intensity),
     ("prepare.window", _window),
@@ -302,6 +337,7 @@ _DECISIONS: tuple[tuple[str, Callable[[_Plan], Decision]], ...] = (
     ("sample.flip_prob", _flip_prob),
     ("network.strides", _strides),
     ("network.channels", _channels),
+    ("network.kernel_size", _kernel_size),
     ("train.steps", _steps),
     ("train.learning_rate", _learning_rate),
     ("train.validate_every", _validate_every),

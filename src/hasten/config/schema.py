@@ -153,19 +153,20 @@ class AugmentConfig:
     """Fields of the chain's operations, such as {GaussianNoise.prob: 0.2}; Gamma[0].prob is the first Gamma's alone."""
 
 
-NetworkName = Literal["unet", "segresnet", "segresnetds", "dynunet"]
-"""The built-in networks."""
-HALVING: tuple[NetworkName, ...] = ("segresnet", "segresnetds")
-"""Those that double their channels and halve each side at every level."""
+NetworkName = Literal[
+    "unet", "dynunet", "plainconvunet", "residualencoderunet", "segresnet", "segresnetds", "mednext", "swinunetr"
+]
+"""The built-in networks; what each has is in `hasten.config.networks`."""
+Activation = Literal["prelu", "relu", "leakyrelu"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkConfig:
-    """A network from MONAI, or one of your own (docs/how-to/own-network.md)."""
+    """A built-in network (docs/reference/networks.md), or one of your own (docs/how-to/own-network.md)."""
 
     name: str = "unet"
-    """`unet`, `segresnet`, `segresnetds`, `dynunet`; or a class or function of your own:
-    FILE.py:NAME or package.module:NAME."""
+    """`unet`, `dynunet`, `plainconvunet`, `residualencoderunet`, `segresnet`, `segresnetds`, `mednext`, `swinunetr`;
+    or a class or function of your own: FILE.py:NAME or package.module:NAME."""
     args: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments of your own network's class or function."""
     digest: str | None = None
@@ -177,12 +178,19 @@ class NetworkConfig:
     strides: tuple[Triple, ...] | None = None
     """Stride (D, H, W) between neighbouring levels: one fewer than `channels`."""
     num_res_units: int = 2
-    """Residual units per level (unet)."""
+    """Residual units per level (unet); 0 is a plain network (unet, dynunet)."""
+    blocks: tuple[int, ...] | None = None
+    """Blocks per level, finest first: convolutions of plainconvunet, residual blocks of residualencoderunet, segresnet
+    and segresnetds, MedNeXt blocks; None takes what the network's authors do."""
+    kernel_size: tuple[Triple, ...] | None = None
+    """Kernel (D, H, W) of the convolutions at each level, finest first, of odd sides (dynunet, plainconvunet,
+    residualencoderunet)."""
     norm: Literal["instance", "batch"] = "instance"
-    act: Literal["prelu", "relu", "leakyrelu"] = "prelu"
+    act: Activation | None = None
+    """None takes the network's usual one."""
     dropout: float = 0.0
     deep_supervision: int = 0
-    """Coarser outputs that the loss looks at too while training (dynunet, segresnetds)."""
+    """Coarser outputs that the loss looks at too while training."""
     weights: str | None = None
     """Weights to start from: a run's folder, or a .pt, .pth or .safetensors file; None draws them at random."""
 

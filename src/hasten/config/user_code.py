@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import math
+import re
 import sys
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ def digest_of(source: bytes) -> str:
 
 def name_mistake(setting: str, name: str, names: Sequence[str]) -> str:
     """What is wrong with a setting that is neither one of `names` nor names code."""
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", name.lower()), names, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"{setting}: must be {', '.join(names)}, FILE.py:NAME or package.module:NAME (given {name}){hint}"
 

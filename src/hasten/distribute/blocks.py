@@ -16,30 +16,35 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
 
     A block is a module with modules in it: the weight of a single layer may be read by the block that it is in. None
     is taken from within a module that is recomputed, which would gather it twice in a backward pass. Where a parameter
-    has two modules, the network is one block.
+    has two modules, the network is one block. None holds weights that a module before it left over: nnU-Net's decoder
+    has the encoder as a part, whose weights are read first.
     """
     if _tied(network):
         return [network]
     least = share * sum(map(_bytes, network.parameters()))
     found: list[nn.Module] = []
     seen: set[nn.Module] = set()
+    loose: set[nn.Module] = set()  # seen, and in no block yet
 
     def own(module: nn.Module) -> int:
         """Bytes of its own weights, counted once: a module may have several names."""
         if module in seen:
             return 0
         seen.add(module)
+        loose.add(module)
         return sum(map(_bytes, module.parameters(recurse=False)))
 
     def visit(module: nn.Module) -> int:
         """Bytes of the module's weights that no block has."""
+        outside = set(loose)
         if isinstance(module, Recomputed):
             left = sum(map(own, module.modules()))
         else:
             left = own(module) + sum(map(visit, module.children()))
-        if module is network or left < least or not _is_block(module):
+        if module is network or left < least or not _is_block(module) or outside & _with_weights(module):
             return left
         found.append(module)
+        loose.difference_update(module.modules())
         return 0
 
     visit(network)
@@ -49,6 +54,10 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
 def _is_block(module: nn.Module) -> bool:
     """Whether it has parts, and a forward of its own, without which nothing would gather it."""
     return any(True for _ in module.children()) and type(module).forward is not nn.Module.forward
+
+
+def _with_weights(module: nn.Module) -> set[nn.Module]:
+    return {part for part in module.modules() if any(True for _ in part.parameters(recurse=False))}
 
 
 def _tied(network: nn.Module) -> bool:

@@ -19,6 +19,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from hasten.nets.nnunet import NnUNet
 from hasten.nets.surgery.deferred import Deferred
 from hasten.nets.surgery.reclass import Mixed
 
@@ -88,7 +89,9 @@ def operations_of(network: nn.Module) -> Operations:
                 "image can be cut into stages: use fsdp or ddp"
             )
         nodes = (node for node in graph.nodes if node.op not in ("output", "get_attr") and node not in inputs[1:])
-        return Operations(tuple(nodes), output.args[0])
+        found = output.args[0]
+        # A list of outputs (deep supervision) is one to torch's pipeline schedules only as a tuple.
+        return Operations(tuple(nodes), tuple(found) if isinstance(found, list) else found)
 
 
 class _Tracer(fx.Tracer):
@@ -99,7 +102,8 @@ class _Tracer(fx.Tracer):
         """Modules that are being looked into; after an error, the last is the one that it happened in."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        ours = isinstance(m, Mixed) or type(m).__module__.startswith("hasten.")
+        home = type(m).__module__
+        ours = isinstance(m, Mixed) or (home.startswith("hasten.") and home != NnUNet.__module__)
         return ours or module_qualified_name in self.whole or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:

@@ -29,6 +29,7 @@ from hasten.config.check import check_run
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import from_dict, to_dict
 from hasten.config.network import is_own
+from hasten.config.networks import NETWORKS, network_mistake
 from hasten.config.plan import Decision
 from hasten.config.plan import make_plan as decided
 from hasten.config.schema import RunConfig, Triple
@@ -40,9 +41,9 @@ from hasten.engine.infer import Inference
 from hasten.engine.measure import variant_of
 from hasten.engine.own_network import settle_own, with_own_network
 from hasten.engine.shortage import memory_mistakes
-from hasten.nets.build import Loss, build_loss, build_network, divisor, network_mistake
+from hasten.nets.build import Loss, build_loss, build_network, divisor
 from hasten.nets.losses.custom import check_custom_loss
-from hasten.nets.size import count_flops, count_parameters
+from hasten.nets.size import count_flops, count_parameters, unet_size
 
 log = logging.getLogger(__name__)
 
@@ -114,11 +115,14 @@ def make_plan(config: RunConfig) -> dict[str, Any]:
 
 def network_size(planned: Planned) -> dict[str, int | None]:
     """`parameters`, and `forward_flops`: of a forward pass on one patch, None where they can't be counted."""
-    dims = planned.case_set.spatial_dims
-    with torch.random.fork_rng(devices=[]):
-        network = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
+    dims, network = planned.case_set.spatial_dims, planned.config.network
     shape = (1, len(planned.case_set.channels), *planned.config.sample.patch[3 - dims :])
-    return {"parameters": count_parameters(network), "forward_flops": count_flops(network, shape)}
+    if network.name == "unet":  # the default, and building it takes an import of MONAI
+        parameters, flops = unet_size(network, shape[1], planned.num_outputs, shape[2:])
+        return {"parameters": parameters, "forward_flops": flops}
+    with torch.random.fork_rng(devices=[]):
+        built = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
+    return {"parameters": count_parameters(built), "forward_flops": count_flops(built, shape)}
 
 
 def plan_run(
@@ -276,7 +280,7 @@ def _check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
             return [
                 f"{name}: {list(patches[name])} is 3-D; use {[1, *patches[name][1:]]} for 2-D images" for name in deep
             ]
-    mistake = network_mistake(config.network, spatial_dims)
+    mistake = None if is_own(config.network) else network_mistake(config.network, spatial_dims)
     if mistake:
         return [mistake]
     found = (_patch_mistake(name, patch, unit, config.network) for name, patch in patches.items())
@@ -285,14 +289,17 @@ def _check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
 
 def _patch_mistake(name: str, patch: Triple, unit: Triple, network: PlannedNetwork) -> str | None:
     asking = "network.divisor" if is_own(network) else "network.strides"
+    if not is_own(network) and NETWORKS[network.name].factors:
+        asking = f"network.name={network.name}"
     if any(side % by for side, by in zip(patch, unit, strict=True)):
         near = [math.ceil(side / by) * by for side, by in zip(patch, unit, strict=True)]
         return f"{name}: {list(patch)} is not a multiple of {list(unit)}, as {asking} asks; use {near}"
     if patch == unit and network.norm == "instance" and not is_own(network):
         larger = [2 * side if side > 1 else 1 for side in patch]
+        fewer = "" if NETWORKS[network.name].factors else ", or fewer strides"
         return (
             f"{name}: {list(patch)} leaves a single voxel at the coarsest level, which an instance norm cannot scale; "
-            f"use {larger} or more, or fewer strides"
+            f"use {larger} or more{fewer}"
         )
     return None
 

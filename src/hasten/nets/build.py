@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
 from torch import nn
 
 from hasten.config.network import is_own
-from hasten.config.schema import HALVING, Triple
+from hasten.config.networks import NETWORKS, network_mistake
+from hasten.config.schema import Triple
 from hasten.config.settled import PlannedNetwork
 from hasten.nets.losses.build import Loss, build_loss
+from hasten.nets.nnunet import Layers, NnUNet
 from hasten.nets.own import own_network
 
-__all__ = ["Loss", "build_loss", "build_network", "divisor", "network_mistake"]
+__all__ = ["Loss", "build_loss", "build_network", "divisor"]
 
+_MODULE: dict[str, Callable[[], nn.Module]] = {
+    "prelu": nn.PReLU,
+    "relu": partial(nn.ReLU, inplace=True),
+    "leakyrelu": partial(nn.LeakyReLU, 0.01, inplace=True),
+}
 _ACT = {"prelu": "PRELU", "relu": "RELU", "leakyrelu": ("LEAKYRELU", {"negative_slope": 0.01, "inplace": True})}
 
 
@@ -41,68 +50,41 @@ def build_network(
     mistake = network_mistake(config, spatial_dims)
     if mistake:
         raise ValueError(mistake)
-    strides = [stride[3 - spatial_dims :] for stride in config.strides]
+    made = (config, num_channels, num_classes, spatial_dims)
     match config.name:
         case "unet":
-            return _unet(config, strides, num_channels, num_classes, spatial_dims)
+            return _unet(*made)
         case "dynunet":
-            return _dynunet(config, strides, num_channels, num_classes, spatial_dims)
+            return _dynunet(*made)
+        case "plainconvunet" | "residualencoderunet":
+            return _nnunet(*made)
         case "segresnet":
-            return _segresnet(config, num_channels, num_classes, spatial_dims)
+            return _segresnet(*made)
         case "segresnetds":
-            return _segresnetds(config, num_channels, num_classes, spatial_dims)
+            return _segresnetds(*made)
+        case "mednext":
+            return _mednext(*made)
+        case "swinunetr":
+            return _swinunetr(*made)
     raise AssertionError(config.name)
 
 
-def network_mistake(config: PlannedNetwork, spatial_dims: int) -> str | None:
-    """What `build_network` would raise, without building anything."""
-    if is_own(config):
-        return None
-    channels, strides = config.channels, config.strides
-    if len(strides) != len(channels) - 1:
-        return (
-            f"network.strides: {len(strides)} strides for {len(channels)} levels of network.channels; "
-            f"give {len(channels) - 1}, one between each two neighbouring levels"
-        )
-    if spatial_dims == 2 and any(stride[0] != 1 for stride in strides):
-        flat = [[1, *stride[1:]] for stride in strides]
-        return f"network.strides: {_lists(strides)} halve the depth of 2-D images; use {flat}"
-    if config.name == "dynunet" and len(strides) < 2:
-        return (
-            f"network.strides: {len(strides)} for network.name=dynunet, which has 3 levels or more; "
-            "give 2 strides and 3 channels, or use network.name=unet"
-        )
-    if config.deep_supervision > 0 and config.name not in ("dynunet", "segresnetds"):
-        return (
-            f"network.deep_supervision: {config.deep_supervision}, which only network.name=dynunet and segresnetds "
-            "have; set it to 0, or use one of them"
-        )
-    if config.dropout > 0 and config.name == "segresnetds":
-        return (
-            f"network.dropout: {config.dropout}, and segresnetds has none; set it to 0, or use network.name=segresnet"
-        )
-    if 0 < len(strides) <= config.deep_supervision:
-        return (
-            f"network.deep_supervision: {config.deep_supervision} for {len(strides)} network.strides; there is an "
-            f"output at each level but the coarsest: use {len(strides) - 1} or less"
-        )
-    wanted = (2, 2, 2) if spatial_dims == 3 else (1, 2, 2)
-    doubling = [channels[0] * 2**level for level in range(len(channels))]
-    if config.name in HALVING and (list(channels) != doubling or any(stride != wanted for stride in strides)):
-        strides_wanted = [list(wanted)] * len(strides)
-        return (
-            f"network.channels: {list(channels)} with network.strides {_lists(strides)}; {config.name} doubles its "
-            f"channels and halves every side at each level: use {doubling} with strides {strides_wanted}, or "
-            "network.name=unet"
-        )
-    return None
+def _act(config: PlannedNetwork) -> Any:
+    """As MONAI takes it."""
+    act = config.act or NETWORKS[config.name].act
+    return _ACT[act]
 
 
-def _lists(strides: tuple[Triple, ...]) -> list[list[int]]:
-    return [list(stride) for stride in strides]
+def _strides(config: PlannedNetwork, dims: int) -> list[tuple[int, ...]]:
+    return [stride[3 - dims :] for stride in config.strides]
 
 
-def _unet(config: PlannedNetwork, strides: list[tuple[int, ...]], inputs: int, outputs: int, dims: int) -> nn.Module:
+def _kernels(config: PlannedNetwork, dims: int) -> list[tuple[int, ...]]:
+    """Of each level; 3 everywhere where nothing else is set."""
+    return [kernel[3 - dims :] for kernel in config.kernel_size or ((3, 3, 3),) * len(config.channels)]
+
+
+def _unet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
     from monai.networks.nets import UNet
 
     return UNet(
@@ -110,28 +92,29 @@ def _unet(config: PlannedNetwork, strides: list[tuple[int, ...]], inputs: int, o
         in_channels=inputs,
         out_channels=outputs,
         channels=config.channels,
-        strides=strides,
+        strides=_strides(config, dims),
         num_res_units=config.num_res_units,
-        act=_ACT[config.act],
+        act=_act(config),
         norm=config.norm,
         dropout=config.dropout,
     )
 
 
-def _dynunet(config: PlannedNetwork, strides: list[tuple[int, ...]], inputs: int, outputs: int, dims: int) -> nn.Module:
+def _dynunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
     from monai.networks.nets import DynUNet
 
+    strides = _strides(config, dims)
     return DynUNet(
         spatial_dims=dims,
         in_channels=inputs,
         out_channels=outputs,
-        kernel_size=[3] * len(strides) + [3],
-        strides=[1, *strides],
+        kernel_size=_kernels(config, dims),
+        strides=[(1,) * dims, *strides],
         upsample_kernel_size=strides,
         filters=config.channels,
         dropout=config.dropout or None,
         norm_name=(config.norm, {"affine": True}),
-        act_name=_ACT[config.act],
+        act_name=_act(config),
         res_block=config.num_res_units > 0,
         deep_supervision=config.deep_supervision > 0,
         deep_supr_num=max(1, config.deep_supervision),
@@ -158,8 +141,55 @@ def _of_segresnets(config: PlannedNetwork, inputs: int, outputs: int, dims: int)
         "init_filters": config.channels[0],
         "in_channels": inputs,
         "out_channels": outputs,
-        "blocks_down": (1, *[2] * (levels - 1)),
+        "blocks_down": config.blocks or (1, *[2] * (levels - 1)),
         "blocks_up": (1,) * (levels - 1),
         "norm": (config.norm, {"affine": True}),
-        "act": _ACT[config.act] if config.act != "prelu" else "RELU",
+        "act": _act(config) if config.act != "prelu" else "RELU",  # theirs takes no activation with weights
     }
+
+
+def _nnunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
+    act = config.act or NETWORKS[config.name].act
+    return NnUNet(
+        Layers(dims=dims, norm=config.norm, act=_MODULE[act], dropout=config.dropout),
+        inputs,
+        outputs,
+        config.channels,
+        _kernels(config, dims),
+        _strides(config, dims),
+        config.blocks,
+        residual=config.name == "residualencoderunet",
+        deep_supervision=config.deep_supervision,
+    )
+
+
+def _mednext(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
+    """The paper's S: kernels of 3, expansion ratios of 2, residual connections; two blocks at each level."""
+    from monai.networks.nets import MedNeXt
+
+    *down, bottom = config.blocks or (2,) * len(config.channels)
+    return MedNeXt(
+        spatial_dims=dims,
+        init_filters=config.channels[0],
+        in_channels=inputs,
+        out_channels=outputs,
+        kernel_size=3,
+        deep_supervision=config.deep_supervision > 0,
+        use_residual_connection=True,
+        blocks_down=down,
+        blocks_bottleneck=bottom,
+        blocks_up=down[::-1],
+    )
+
+
+def _swinunetr(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
+    from monai.networks.nets import SwinUNETR
+
+    return SwinUNETR(
+        in_channels=inputs,
+        out_channels=outputs,
+        feature_size=config.channels[0],
+        norm_name=config.norm,
+        drop_rate=config.dropout,
+        spatial_dims=dims,
+    )

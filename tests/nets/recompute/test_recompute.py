@@ -22,6 +22,7 @@ from hasten.nets.recompute.measure import HostBytes, memory_curve, step_bytes
 from hasten.nets.recompute.profile import Block, Call, Profile, profile_network
 from hasten.nets.surgery.operate import operate
 from hasten.nets.surgery.reclass import Mixed, become
+from tests.nets.examples import network_of
 
 CPU = torch.device("cpu")
 LEAKY = ("leakyrelu", {"negative_slope": 0.1, "inplace": True})
@@ -152,12 +153,14 @@ def test_every_module_alone_may_be_recomputed(name: str) -> None:
             assert same(state, reference[2]), block.name
 
 
-@pytest.mark.parametrize("name", ["unet", "dynunet", "segresnet"])
+@pytest.mark.parametrize("name", ["unet", "dynunet", "segresnet", "plainconvunet", "residualencoderunet"])
 def test_norms_that_wait_for_their_activation_are_recomputed_with_it(name: str) -> None:
     kinds: dict[str, Callable[[], nn.Module]] = {
         "unet": lambda: UNet(3, 1, 2, (4, 8, 8), (2, 2), num_res_units=2),
         "dynunet": lambda: DynUNet(3, 1, 2, [3] * 3, [1, 2, 2], [2, 2], filters=[4, 8, 8], act_name=LEAKY),
         "segresnet": lambda: SegResNet(3, 8, 1, 2, blocks_down=(1, 2), blocks_up=(1,)),
+        "plainconvunet": lambda: network_of("plainconvunet", 3),
+        "residualencoderunet": lambda: network_of("residualencoderunet", 3),
     }
     torch.manual_seed(0)
     plain = kinds[name]()

@@ -30,7 +30,7 @@ class Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ["unet", "dynunet", "segresnet"])
+@pytest.mark.parametrize("name", ["unet", "dynunet", "segresnet", "plainconvunet", "residualencoderunet", "mednext"])
 @pytest.mark.parametrize("dims", [2, 3])
 def test_outputs_and_gradients_are_those_without(name: str, dims: int) -> None:
     plain, image = laid_out(network_of(name, dims).double(), image_of(name, dims).double(), last=True)

@@ -21,6 +21,10 @@ FOUND = {
     "dynunet deep": (7, 0),
     "dynunet batch": (0, 0),
     "segresnet": (15, 0),
+    "plainconvunet": (10, 10),
+    "plainconvunet batch": (0, 10),
+    "residualencoderunet": (7, 11),
+    "mednext": (0, 14),
     "basicunet": (0, 18),
     "odd": (2, 2),
 }
@@ -65,7 +69,10 @@ def test_outputs_gradients_and_statistics_are_those_before(name: str, dims: int)
         assert close(other(image), plain(image), 1e-9)
 
 
-@pytest.mark.parametrize("name", ["unet", "unet batch", "unet group", "dynunet deep", "segresnet", "odd"])
+@pytest.mark.parametrize(
+    "name",
+    ["unet", "unet batch", "unet group", "dynunet deep", "segresnet", "plainconvunet", "residualencoderunet", "odd"],
+)
 def test_a_few_steps_and_the_evaluation_after_them_are_the_same(name: str) -> None:
     plain, other, image = operated(name, 2)
     for network in (plain, other):
@@ -97,7 +104,7 @@ def test_checkpoints_load_both_ways(name: str) -> None:
             assert close(copy.deepcopy(target).train(training)(image), wanted)
 
 
-@pytest.mark.parametrize("name", ["unet", "unet batch", "segresnet"])
+@pytest.mark.parametrize("name", ["unet", "unet batch", "segresnet", "plainconvunet"])
 def test_copies_and_pickles_are_operated_too(name: str) -> None:
     _, other, image = operated(name, 2)
     for twin in (copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
@@ -127,7 +134,8 @@ def test_a_second_time_changes_nothing_and_undo_takes_it_back(name: str) -> None
     assert [type(module) for module in other.modules()] == kinds
     undo(other)
     assert [type(module) for module in other.modules()] == [type(module) for module in plain.modules()]
-    assert all(parameter.requires_grad for parameter in other.parameters())
+    trained = ([parameter.requires_grad for parameter in network.parameters()] for network in (other, plain))
+    assert next(trained) == next(trained)
     assert close(other(image), plain(image))
 
 

@@ -161,7 +161,7 @@ def leave_out(network: nn.Module, found: Iterable[Cancelled]) -> tuple[str, ...]
         assert bias is not None
         bias.requires_grad_(False)
         if each.tracked:
-            _shift(network, each, bias)
+            _shift(network, each.tracked, bias)
             bias.data.zero_()
             _shift_what_is_loaded(network, each)
         done.append(each.layer)
@@ -169,8 +169,8 @@ def leave_out(network: nn.Module, found: Iterable[Cancelled]) -> tuple[str, ...]
 
 
 @torch.no_grad()
-def _shift(network: nn.Module, each: Cancelled, bias: Tensor) -> None:
-    for name in each.tracked:
+def _shift(network: nn.Module, norms: Iterable[str], bias: Tensor) -> None:
+    for name in norms:
         mean = _running_mean(network.get_submodule(name))
         assert mean is not None
         mean.sub_(bias.to(mean))
@@ -183,26 +183,34 @@ def _shift_what_is_loaded(network: nn.Module, each: Cancelled) -> None:
     while all(len(path) > depth for path in paths) and len({path[depth] for path in paths}) == 1:
         depth += 1
     start = sum(len(part) + 1 for part in paths[0][:depth])
-    inner = Cancelled(each.layer[start:], each.channels, tuple(name[start:] for name in each.tracked))
-    network.get_submodule(".".join(paths[0][:depth])).register_load_state_dict_pre_hook(_Shift(inner))
+    inner = network.get_submodule(".".join(paths[0][:depth]))
+    names = dict[int, list[str]]()
+    for name, module in inner.named_modules(remove_duplicate=False):
+        names.setdefault(id(module), []).append(name)
+    layer, *norms = (tuple(names[id(inner.get_submodule(name[start:]))]) for name in (each.layer, *each.tracked))
+    inner.register_load_state_dict_pre_hook(_Shift(layer, tuple(norms)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    each: Cancelled
+    """Names of the layer and of each norm in the module that it is a hook of: a state dict may have several of one."""
+
+    layer: tuple[str, ...]
+    tracked: tuple[tuple[str, ...], ...]
 
     def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        key = f"{prefix}{self.each.layer}.bias"
-        bias = state.get(key)
-        if not isinstance(bias, Tensor):
+        keys = [key for name in self.layer if isinstance(state.get(key := f"{prefix}{name}.bias"), Tensor)]
+        if not keys:
             return
-        for name in self.each.tracked:
-            mean = f"{prefix}{name}.running_mean"
-            if mean in state:
+        bias = state[keys[0]]
+        for names in self.tracked:
+            means = [key for name in names if (key := f"{prefix}{name}.running_mean") in state]
+            for mean in means:
                 state[mean] = state[mean] - bias.to(state[mean])
-            else:
-                _shift(module, Cancelled(self.each.layer, self.each.channels, (name,)), bias)
-        state[key] = torch.zeros_like(bias)
+            if not means:
+                _shift(module, names[:1], bias)
+        for key in keys:
+            state[key] = torch.zeros_like(bias)
 
 
 def drop_biases(network: nn.Module, probe: Probe) -> tuple[Cancelled, ...]:

@@ -1,0 +1,148 @@
+"""The built-in networks: which settings each has, and which channels and strides it can have. Nothing is built here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hasten.config.schema import Activation, NetworkConfig, Triple
+
+SETTINGS = ("num_res_units", "blocks", "kernel_size", "norm", "act", "dropout", "deep_supervision")
+"""Of NetworkConfig that not every network has; each has name, channels, strides and weights."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltIn:
+    """What a built-in network has. Its builder is in `hasten.nets.build`."""
+
+    settings: tuple[str, ...]
+    """Those of `SETTINGS` that it has."""
+    act: Activation = "prelu"
+    """Its activation where network.act is None."""
+    fewest_strides: int = 1
+    halving: bool = False
+    """Whether each level halves every side, and the channels of all levels follow from those of the finest."""
+    factors: tuple[int, ...] = ()
+    """If halving: the channels of each level over those of the finest; () doubles them, at any number of levels."""
+    channels_multiple: int = 1
+    """What the channels of the finest level are a multiple of."""
+    every_output: bool = False
+    """Whether deep supervision, if any, has an output at every level, the coarsest too."""
+    planned_width: float = 1.0
+    """The channels that a plan gives the finest level, as a share of those that it gives a unet."""
+
+    def channels(self, first: int, levels: int) -> tuple[int, ...]:
+        """If halving: the channels of all levels."""
+        factors = self.factors or tuple(2**level for level in range(levels))
+        return tuple(first * factor for factor in factors)
+
+
+_NNUNET = ("blocks", "kernel_size", "norm", "act", "dropout", "deep_supervision")
+NETWORKS: dict[str, BuiltIn] = {
+    "unet": BuiltIn(settings=("num_res_units", "norm", "act", "dropout")),
+    "dynunet": BuiltIn(
+        settings=("num_res_units", "kernel_size", "norm", "act", "dropout", "deep_supervision"), fewest_strides=2
+    ),
+    "plainconvunet": BuiltIn(settings=_NNUNET, act="leakyrelu"),
+    "residualencoderunet": BuiltIn(settings=_NNUNET, act="leakyrelu"),
+    "segresnet": BuiltIn(settings=("blocks", "norm", "act", "dropout"), act="relu", halving=True),
+    "segresnetds": BuiltIn(settings=("blocks", "norm", "act", "deep_supervision"), act="relu", halving=True),
+    "mednext": BuiltIn(settings=("blocks", "deep_supervision"), halving=True, every_output=True),
+    "swinunetr": BuiltIn(
+        settings=("norm", "dropout"), halving=True, factors=(1, 1, 2, 4, 8, 16), channels_multiple=12,
+        planned_width=1.5,
+    ),
+}  # fmt: skip
+
+
+def setting_mistakes(network: NetworkConfig) -> Iterator[str]:
+    """Settings that differ from their default and that the built-in network does not have."""
+    usual = NetworkConfig()
+    for name in SETTINGS:
+        value = getattr(network, name)
+        if value == getattr(usual, name) or name in NETWORKS[network.name].settings:
+            continue
+        having = ", ".join(other for other, built_in in NETWORKS.items() if name in built_in.settings)
+        yield (
+            f"network.{name}: network.name={network.name} has no such setting (given {_shown(value)}); leave it out, "
+            f"or use one of {having}"
+        )
+
+
+def network_mistake(network: NetworkConfig, spatial_dims: int) -> str | None:
+    """The first thing that keeps a built-in network from being built; its channels and strides are set."""
+    channels, strides = network.channels, network.strides
+    assert channels is not None
+    assert strides is not None
+    if len(strides) != len(channels) - 1:
+        return (
+            f"network.strides: {len(strides)} strides for {len(channels)} levels of network.channels; "
+            f"give {len(channels) - 1}, one between each two neighbouring levels"
+        )
+    if spatial_dims == 2 and any(stride[0] != 1 for stride in strides):
+        flat = [[1, *stride[1:]] for stride in strides]
+        return f"network.strides: {_shown(strides)} halve the depth of 2-D images; use {flat}"
+    mistakes = (
+        *setting_mistakes(network),
+        *_per_level(network, len(channels)),
+        *_levels(network, len(strides)),
+        *_halving(network, channels, strides, spatial_dims),
+    )
+    return next(iter(mistakes), None)
+
+
+def _per_level(network: NetworkConfig, levels: int) -> Iterator[str]:
+    for name in ("blocks", "kernel_size"):
+        value = getattr(network, name)
+        if value is not None and len(value) != levels:
+            yield (
+                f"network.{name}: {len(value)} for {levels} levels of network.channels (given {_shown(value)}); "
+                f"give {levels}, the finest level's first"
+            )
+
+
+def _levels(network: NetworkConfig, strides: int) -> Iterator[str]:
+    built_in = NETWORKS[network.name]
+    fewest, heads = built_in.fewest_strides, network.deep_supervision
+    if strides < fewest:
+        yield (
+            f"network.strides: {strides} for network.name={network.name}, which has {fewest + 1} levels or more; "
+            f"give {fewest} strides and {fewest + 1} channels, or use network.name=unet"
+        )
+    if built_in.every_output and heads not in (0, strides):
+        yield (
+            f"network.deep_supervision: {heads} for {strides} network.strides; {network.name} has a coarser output "
+            f"behind each of them: use {strides}, or 0 for none"
+        )
+    elif not built_in.every_output and 0 < strides <= heads:
+        yield (
+            f"network.deep_supervision: {heads} for {strides} network.strides; there is an "
+            f"output at each level but the coarsest: use {strides - 1} or less"
+        )
+
+
+def _halving(
+    network: NetworkConfig, channels: tuple[int, ...], strides: tuple[Triple, ...], spatial_dims: int
+) -> Iterator[str]:
+    built_in = NETWORKS[network.name]
+    if not built_in.halving:
+        return
+    multiple = built_in.channels_multiple
+    if channels[0] % multiple:
+        near = [factor * multiple for factor in (channels[0] // multiple, channels[0] // multiple + 1) if factor]
+        yield (
+            f"network.channels: {channels[0]} at the finest level, and {network.name} takes multiples of {multiple}; "
+            f"use {' or '.join(map(str, near))}"
+        )
+    wanted = built_in.channels(channels[0], len(channels))
+    step = [2, 2, 2] if spatial_dims == 3 else [1, 2, 2]
+    if channels != wanted or any(list(stride) != step for stride in strides):
+        rule = f"has {len(wanted)} levels" if built_in.factors else "doubles its channels at each level"
+        yield (
+            f"network.channels: {_shown(channels)} with network.strides {_shown(strides)}; {network.name} {rule} and "
+            f"halves every side: use {_shown(wanted)} with strides {[step] * (len(wanted) - 1)}, or network.name=unet"
+        )
+
+
+def _shown(value: object) -> object:
+    return [_shown(each) for each in value] if isinstance(value, tuple) else value

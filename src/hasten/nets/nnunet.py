@@ -1,0 +1,234 @@
+"""nnU-Net's two U-Nets. State dicts are those of the package dynamic-network-architectures, both ways.
+
+Its modules are registered under several names (`all_modules`, `decoder.encoder`), and so are these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Sides = tuple[int, ...]
+_CONV: dict[int, type[nn.Module]] = {2: nn.Conv2d, 3: nn.Conv3d}
+_TRANSPOSED: dict[int, type[nn.Module]] = {2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+_POOL: dict[int, type[nn.Module]] = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
+_DROPOUT: dict[int, type[nn.Module]] = {2: nn.Dropout2d, 3: nn.Dropout3d}
+_NORM: dict[tuple[str, int], Callable[..., nn.Module]] = {
+    ("instance", 2): nn.InstanceNorm2d,
+    ("instance", 3): nn.InstanceNorm3d,
+    ("batch", 2): nn.BatchNorm2d,
+    ("batch", 3): nn.BatchNorm3d,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layers:
+    """What the layers of a network have in common."""
+
+    dims: int
+    norm: str
+    act: Callable[[], nn.Module]
+    dropout: float = 0.0
+
+
+class ConvNormAct(nn.Module):
+    """A convolution that keeps the sides but for its stride, and what follows it."""
+
+    def __init__(
+        self, layers: Layers, inputs: int, outputs: int, kernel: Sides, stride: Sides, *, plain: bool = False,
+        bias: bool = True,
+    ) -> None:  # fmt: skip
+        """plain: without dropout and activation."""
+        super().__init__()
+        padding = [(side - 1) // 2 for side in kernel]
+        self.conv = _CONV[layers.dims](inputs, outputs, kernel, stride, padding, bias=bias)
+        if layers.dropout > 0 and not plain:
+            self.dropout = _DROPOUT[layers.dims](layers.dropout)
+        self.norm = _NORM[layers.norm, layers.dims](outputs, affine=True)
+        if not plain:
+            self.nonlin = layers.act()
+        self.all_modules = nn.Sequential(*self.children())
+
+    def forward(self, image: Tensor) -> Tensor:
+        found: Tensor = self.all_modules(image)
+        return found
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions and a skip, which is pooled and projected as ResNet-D does (`BasicBlockD`)."""
+
+    def __init__(self, layers: Layers, inputs: int, outputs: int, kernel: Sides, stride: Sides) -> None:
+        super().__init__()
+        ones = (1,) * layers.dims
+        self.conv1 = ConvNormAct(layers, inputs, outputs, kernel, stride)
+        self.conv2 = ConvNormAct(layers, outputs, outputs, kernel, ones, plain=True)
+        self.nonlin2 = layers.act()
+        skip: list[nn.Module] = [_POOL[layers.dims](stride, stride)] if stride != ones else []
+        if inputs != outputs:
+            skip.append(ConvNormAct(layers, inputs, outputs, ones, ones, plain=True, bias=False))
+        self.skip = nn.Sequential(*skip)
+
+    def forward(self, image: Tensor) -> Tensor:
+        found: Tensor = self.nonlin2(self.conv2(self.conv1(image)) + self.skip(image))
+        return found
+
+
+class Stack(nn.Module):
+    """`count` blocks in a row, the first of which has the stride. nnU-Net has another name for each kind of them."""
+
+    def __init__(
+        self, kind: type[ConvNormAct] | type[ResidualBlock], layers: Layers, count: int, inputs: int, outputs: int,
+        kernel: Sides, stride: Sides,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        ones = (1,) * layers.dims
+        self.name = "convs" if kind is ConvNormAct else "blocks"
+        first = kind(layers, inputs, outputs, kernel, stride)
+        blocks = [first, *(kind(layers, outputs, outputs, kernel, ones) for _ in range(count - 1))]
+        self.add_module(self.name, nn.Sequential(*blocks))
+
+    def forward(self, image: Tensor) -> Tensor:
+        found: Tensor = getattr(self, self.name)(image)
+        return found
+
+
+class Encoder(nn.Module):
+    """The features of every level, finest first."""
+
+    def __init__(
+        self, layers: Layers, inputs: int, channels: Sequence[int], kernels: Sequence[Sides], strides: Sequence[Sides],
+        blocks: Sequence[int], *, residual: bool,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        ones = (1,) * layers.dims
+        if residual:
+            self.stem = Stack(ConvNormAct, layers, 1, inputs, channels[0], kernels[0], ones)
+        before = [channels[0] if residual else inputs, *channels]
+        stages: list[nn.Module] = []
+        for level, stride in enumerate([ones, *strides]):
+            stack = Stack(
+                ResidualBlock if residual else ConvNormAct, layers, blocks[level], before[level], channels[level],
+                kernels[level], stride,
+            )  # fmt: skip
+            stages.append(stack if residual else nn.Sequential(stack))
+        self.stages = nn.ModuleList(stages)
+
+    def forward(self, image: Tensor) -> list[Tensor]:
+        image = self.stem(image) if hasattr(self, "stem") else image
+        features = []
+        for stage in self.stages:
+            image = stage(image)
+            features.append(image)
+        return features
+
+
+class Decoder(nn.Module):
+    """From the features of every level to scores, the finest and in training `heads` coarser ones too."""
+
+    def __init__(
+        self, encoder: Encoder, layers: Layers, outputs: int, channels: Sequence[int], kernels: Sequence[Sides],
+        strides: Sequence[Sides], *, count: int, heads: int,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.heads = heads
+        self.encoder = encoder  # not run here, but its weights have these names too
+        ones = (1,) * layers.dims
+        self.stages, self.transpconvs, self.seg_layers = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        for level in reversed(range(len(strides))):
+            width, stride = channels[level], strides[level]
+            self.stages.append(Stack(ConvNormAct, layers, count, 2 * width, width, kernels[level], ones))
+            self.transpconvs.append(_TRANSPOSED[layers.dims](channels[level + 1], width, stride, stride))
+            head = _CONV[layers.dims](width, outputs, 1)
+            # nnU-Net keeps a head at every level; those that the loss does not look at have nothing to learn.
+            self.seg_layers.append(head.requires_grad_(level <= heads))
+
+    def forward(self, features: Sequence[Tensor]) -> Tensor | list[Tensor]:
+        image, found = features[-1], list[Tensor]()
+        heads = self.heads if self.training else 0
+        for number, (stage, up, head) in enumerate(zip(self.stages, self.transpconvs, self.seg_layers, strict=True)):
+            image = stage(torch.cat([up(image), features[-2 - number]], 1))
+            if number >= len(self.stages) - 1 - heads:
+                found.insert(0, head(image))
+        return found if heads else found[0]
+
+
+class NnUNet(nn.Module):
+    """`PlainConvUNet`, or with `residual` `ResidualEncoderUNet`, of dynamic-network-architectures.
+
+    (B, inputs, *sides) to scores (B, outputs, *sides); with deep supervision, in training, a list of them, finest
+    first. channels, kernels and blocks are per level, finest first, strides between levels; a tuple has `layers.dims`
+    sides. Weights are drawn as nnU-Net draws them: He, and a residual branch begins as nothing.
+    """
+
+    def __init__(
+        self, layers: Layers, inputs: int, outputs: int, channels: Sequence[int], kernels: Sequence[Sides],
+        strides: Sequence[Sides], blocks: Sequence[int] | None = None, *, residual: bool, deep_supervision: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        levels = len(channels)
+        if blocks is None:
+            blocks = (1, 3, 4, *[6] * levels)[:levels] if residual else (2,) * levels
+        self.encoder = Encoder(layers, inputs, channels, kernels, strides, blocks, residual=residual)
+        self.decoder = Decoder(
+            self.encoder, layers, outputs, channels, kernels, strides, count=1 if residual else 2,
+            heads=deep_supervision,
+        )  # fmt: skip
+        self.apply(_initialize)
+
+    def forward(self, image: Tensor) -> Tensor | list[Tensor]:
+        found: Tensor | list[Tensor] = self.decoder(self.encoder(image))
+        return found
+
+
+def nnunet_settings(state: Mapping[str, Tensor]) -> dict[str, Any] | None:
+    """The fields of NetworkConfig that build the network of a state dict; None if it is neither of nnU-Net's two.
+
+    Activation and dropout leave nothing in a state dict: they are left out.
+    """
+    shapes = {name: tuple(value.shape) for name, value in state.items()}
+    residual = any(name.startswith("encoder.stem.") for name in shapes)
+    place = r"blocks\.(\d+)\.conv1" if residual else r"0\.convs\.(\d+)"
+    matches = [re.fullmatch(rf"encoder\.stages\.(\d+)\.{place}\.conv\.weight", name) for name in shapes]
+    convs = {(int(found[1]), int(found[2])): shapes[found[0]] for found in matches if found}
+    levels = len({level for level, _ in convs})
+    strides = [shapes.get(f"decoder.transpconvs.{number}.weight", ())[2:] for number in reversed(range(levels - 1))]
+    heads = [shape for name, shape in shapes.items() if re.fullmatch(r"decoder\.seg_layers\.\d+\.weight", name)]
+    firsts = [convs.get((level, 0), ()) for level in range(levels)]
+    dims = len(firsts[0]) - 2 if firsts else 0
+    sides = [*strides, *(shape[2:] for shape in firsts)]
+    if dims not in _CONV or not heads or any(len(each) != dims for each in sides):
+        return None
+    channels, kernels = [shape[0] for shape in firsts], [shape[2:] for shape in firsts]
+    blocks = [sum(at == level for at, _ in convs) for level in range(levels)]
+    norm = "batch" if any(name.endswith(".running_mean") for name in shapes) else "instance"
+    first = shapes["encoder.stem.convs.0.conv.weight" if residual else "encoder.stages.0.0.convs.0.conv.weight"]
+    with torch.device("meta"):
+        twin = NnUNet(
+            Layers(dims=dims, norm=norm, act=nn.ReLU), first[1], heads[0][0], channels, kernels, strides, blocks,
+            residual=residual,
+        )  # fmt: skip
+    if {name: tuple(value.shape) for name, value in twin.state_dict().items()} != shapes:
+        return None
+    flat = (1,) * (3 - dims)
+    return {
+        "name": "residualencoderunet" if residual else "plainconvunet",
+        "channels": channels,
+        "strides": [[*flat, *each] for each in strides],
+        "kernel_size": [[*flat, *each] for each in kernels],
+        "blocks": blocks,
+        "norm": norm,
+    }
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d):
+        nn.init.kaiming_normal_(module.weight, a=1e-2)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, ResidualBlock):
+        nn.init.zeros_(module.conv2.norm.weight)  # type: ignore[arg-type]

@@ -1,0 +1,145 @@
+"""nnU-Net's networks are those of the package dynamic-network-architectures, as recorded and as installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hasten.config.load import load_run
+from hasten.config.schema import LossConfig, NetworkConfig
+from hasten.nets.build import build_loss, build_network
+from hasten.nets.nnunet import nnunet_settings
+from tests.nets.nnunet_examples import (
+    CHANNELS,
+    CLASSES,
+    EXAMPLES,
+    FEATURES,
+    KERNELS,
+    RECORDED,
+    STRIDES,
+    digest,
+    fill,
+    image_of,
+    shapes,
+    theirs,
+)
+
+NAMES = {False: "plainconvunet", True: "residualencoderunet"}
+installed = pytest.mark.skipif(
+    importlib.util.find_spec("dynamic_network_architectures") is None, reason="dynamic-network-architectures is absent"
+)
+
+
+def ours(
+    *, residual: bool, dims: int, blocks: tuple[int, ...] | None, norm: str = "instance", dropout: float = 0.0,
+    heads: int = 1,
+) -> nn.Module:  # fmt: skip
+    config = NetworkConfig(
+        name=NAMES[residual], channels=FEATURES, kernel_size=KERNELS, blocks=blocks, dropout=dropout,
+        strides=STRIDES if dims == 3 else tuple((1, *stride[1:]) for stride in STRIDES),  # type: ignore[misc]
+        norm=norm, deep_supervision=heads,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return build_network(config, num_channels=CHANNELS, num_classes=CLASSES, spatial_dims=dims)
+
+
+def recorded(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(RECORDED.read_text())[name]
+    return found
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_names_shapes_and_outputs_are_those_recorded(name: str) -> None:
+    network, wanted = fill(ours(**EXAMPLES[name])), recorded(name)
+    assert shapes(network) == wanted["shapes"]
+    assert list(shapes(network)) == list(wanted["shapes"])
+    image = image_of(EXAMPLES[name]["dims"])
+    if wanted["training"]:
+        heads = network.train()(image)
+        assert len(heads) == len(wanted["training"])
+        for head, numbers in zip(heads, wanted["training"], strict=True):
+            assert digest(head) == pytest.approx(numbers, rel=1e-4, abs=1e-6)
+    assert digest(network.eval()(image)) == pytest.approx(wanted["evaluation"], rel=1e-4, abs=1e-6)
+
+
+@installed
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_weights_go_both_ways_and_outputs_are_equal(name: str) -> None:
+    image = image_of(EXAMPLES[name]["dims"])
+    torch.manual_seed(1)
+    other, mine = theirs(**EXAMPLES[name]), ours(**EXAMPLES[name])
+    for source, target in ((other, mine), (mine, other)):
+        with torch.no_grad():
+            for value in source.parameters():
+                value.add_(torch.rand_like(value), alpha=0.1)
+        target.load_state_dict(source.state_dict(), strict=True)
+        for training in (True, False):
+            drawn = []
+            for network in (other, mine):
+                torch.manual_seed(2)
+                output = network.train(training)(image)
+                drawn.append(output if isinstance(output, list) else [output])
+            # nnU-Net's give all outputs in evaluation too, where it does not switch them off.
+            assert len(drawn[1]) == (2 if training else 1)
+            for found, wanted in zip(drawn[1], drawn[0], strict=False):
+                assert torch.allclose(found, wanted, atol=1e-5)
+
+
+@installed
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_seed_draws_weights_of_the_same_spread(residual: bool) -> None:
+    blocks = (1, 3, 4) if residual else (2, 2, 2)
+    settings = {"residual": residual, "dims": 3}
+    one, other = theirs(**settings, blocks=blocks).state_dict(), ours(**settings, blocks=None).state_dict()  # type: ignore[arg-type]
+    assert one.keys() == other.keys()  # the blocks are nnU-Net's where none are given
+    for name, value in one.items():
+        if value.numel() > 500:
+            assert other[name].std().item() == pytest.approx(value.std().item(), rel=0.15), name
+        elif value.ndim == 1:
+            assert torch.equal(value, other[name]), name
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("heads", [0, 1])
+def test_outputs_that_the_loss_does_not_look_at_are_not_trained(residual: bool, heads: int) -> None:
+    network = ours(residual=residual, dims=2, blocks=None, heads=heads).train()
+    output = network(image_of(2))
+    assert [tuple(head.shape) for head in (output if heads else [output])] == [
+        (2, CLASSES, side, side) for side in (8, 4)[: 1 + heads]
+    ]
+    build_loss(LossConfig())(output, torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).backward()
+    idle = {name for name, value in network.named_parameters() if value.grad is None}
+    assert idle == (set() if heads else {"decoder.seg_layers.0.weight", "decoder.seg_layers.0.bias"})
+    assert idle == {name for name, value in network.named_parameters() if not value.requires_grad}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_settings_of_a_state_dict_build_its_network(name: str) -> None:
+    state = {key: torch.empty(shape) for key, shape in recorded(name)["shapes"].items()}
+    found = nnunet_settings(state)
+    if EXAMPLES[name].get("dropout"):  # its state dict numbers the layers in another way, and has no rate
+        assert found is None
+        return
+    assert found is not None
+    settings = [f"network.{key}={value}" for key, value in found.items()]
+    network = build_network(
+        load_run(None, settings).network, num_channels=CHANNELS, num_classes=CLASSES,
+        spatial_dims=EXAMPLES[name]["dims"],
+    )  # fmt: skip
+    assert shapes(network) == recorded(name)["shapes"]
+    changes: list[dict[str, Any]] = [
+        {**state, "more": torch.empty(1)},
+        {key: value for key, value in state.items() if "transpconvs.0" not in key},
+        {key: value for key, value in state.items() if "seg_layers" not in key},
+        {key: value[:1] if "decoder.stages.0" in key and value.ndim else value for key, value in state.items()},
+    ]
+    assert [nnunet_settings(changed) for changed in changes] == [None] * len(changes)
+
+
+def test_other_state_dicts_are_not_taken_for_nnunets() -> None:
+    assert nnunet_settings({}) is None
+    assert nnunet_settings(nn.Sequential(nn.Conv3d(1, 2, 3)).state_dict()) is None
