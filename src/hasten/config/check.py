@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hasten.config.augment import augment_mistakes
+from hasten.config.intensity import window_mistakes
 from hasten.config.network import is_own, name_mistakes
 from hasten.config.regions import region_mistakes
 from hasten.config.schema import (
@@ -93,8 +94,7 @@ def _prepare(prepare: PrepareConfig) -> Iterator[str]:
     if spacing is not None and spacing != (0, 0, 0) and not all(0 < mm <= _COARSEST for mm in spacing):
         rule = f"must be three numbers of mm (D, H, W), above 0 and at most {_COARSEST}, or [0, 0, 0]"
         yield _wrong("prepare.spacing", rule, spacing)
-    if prepare.window is not None and not -math.inf < prepare.window[0] < prepare.window[1] < math.inf:
-        yield _wrong("prepare.window", "must be [low, high] with low < high", prepare.window)
+    yield from window_mistakes(prepare)
     yield from _at_least(1, prepare, "prepare", "num_threads")
 
 

@@ -27,6 +27,7 @@ from hasten.cases.split import split_cases
 from hasten.cases.types import Case, CaseSet
 from hasten.config.check import check_run
 from hasten.config.fingerprint import Fingerprint
+from hasten.config.intensity import length_mistakes
 from hasten.config.load import from_dict, to_dict
 from hasten.config.network import is_own
 from hasten.config.plan import Decision
@@ -146,6 +147,7 @@ def plan_run(
     device = device or pick_device(config.train.device, world)
     fingerprint = get_fingerprint(case_set, kept)
     given = config.network.divisor is not None
+    _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
     config, own = with_own_network(config, case_set)
     full, decisions = decided(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or _check_network(full, case_set.spatial_dims))

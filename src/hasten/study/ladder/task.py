@@ -145,6 +145,9 @@ def task_of(config: RunConfig, peer: PeerSettings | None = None, *, name: str = 
 def _check(full: PlannedRun, patches: dict[str, Triple]) -> None:
     from hasten.nets.build import divisor
 
+    if isinstance(full.prepare.intensity, tuple):
+        kinds = ", ".join(full.prepare.intensity)
+        raise ValueError(f"prepare.intensity: [{kinds}]; the arms scale all channels alike, set one for all")
     if full.network.deep_supervision:
         raise ValueError(
             f"network.deep_supervision: {full.network.deep_supervision}; the arms train networks of one output, set 0"
