@@ -29,12 +29,14 @@ class _TritonCounts(torch.autograd.Function):
     """Three counts, and the surprise if `surprised`, else None."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, label: Tensor, surprised: bool) -> tuple[Tensor | None, ...]:
+    def forward(
+        ctx: Any, scores: Tensor, label: Tensor, surprised: bool, ignore_index: int | None
+    ) -> tuple[Tensor | None, ...]:
         layout = layout_of(scores)
         scores = scores.contiguous(memory_format=layout)
         label = (label.to(torch.uint8) if label.dtype == torch.bool else label).contiguous()
         batch, classes, voxels = len(scores), scores.shape[1], scores[0, 0].numel()
-        shape = _tile(classes, voxels, last=layout is not torch.contiguous_format)
+        shape = _tile(classes, voxels, last=layout is not torch.contiguous_format) | {"IGNORED": ignore_index}
         tiles = -(-voxels // shape["ROWS"])
         each = power_of_two(-(-tiles // max(1, min(tiles, _PROGRAMS // batch))))
         chunks = -(-tiles // each)
@@ -54,7 +56,7 @@ class _TritonCounts(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, to_hit: Tensor, to_predicted: Tensor, _: Any, to_surprise: Tensor | None
-    ) -> tuple[Tensor, None, None]:
+    ) -> tuple[Tensor, None, None, None]:
         scores, label = ctx.saved_tensors
         found = torch.empty_like(scores)
         factors = [
@@ -65,7 +67,7 @@ class _TritonCounts(torch.autograd.Function):
             scores_gradient_kernel[(len(scores) * ctx.tiles,)](
                 scores, label, found, *factors, scores[0, 0].numel(), ctx.tiles, **ctx.shape, num_warps=8
             )
-        return found, None, None
+        return found, None, None, None
 
 
 def _tile(classes: int, voxels: int, *, last: bool) -> dict[str, int | bool]:
@@ -73,11 +75,14 @@ def _tile(classes: int, voxels: int, *, last: bool) -> dict[str, int | bool]:
     return {"C": classes, "LAST": last, "ROWS": min(_TILE // columns, power_of_two(voxels)), "COLUMNS": columns}
 
 
-def triton_counts(scores: Tensor, label: Tensor, *, surprised: bool) -> tuple[Tensor | None, ...]:
+def triton_counts(
+    scores: Tensor, label: Tensor, *, surprised: bool, ignore_index: int | None = None
+) -> tuple[Tensor | None, ...]:
     """Hit, predicted and labelled (B, K), and the surprise (B, K) or None, in float32.
 
-    scores: (B, K, ...) that `kernels_take`, 2 <= K <= 128. label: (B, 1, ...) class index of any type. A label
-    that is no class makes `predicted` NaN. Differentiable once, in scores.
+    scores: (B, K, ...) that `kernels_take`, 2 <= K <= 128. label: (B, 1, ...) class index of any type, or
+    `ignore_index`, whose voxels are left out. A label that is neither makes `predicted` NaN. Differentiable once, in
+    scores.
     """
-    found: tuple[Tensor | None, ...] = _TritonCounts.apply(scores, label, surprised)
+    found: tuple[Tensor | None, ...] = _TritonCounts.apply(scores, label, surprised, ignore_index)
     return found
