@@ -235,3 +235,13 @@ def test_a_url_is_no_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HASTEN_CACHE", "https://host/cache")
     with pytest.raises(ValueError, match=r"\$HASTEN_CACHE=https://host/cache: "):
         cache_dir(CacheConfig())
+
+
+def test_a_value_to_ignore_counts_and_without_one_keys_are_as_before(small: CaseSet) -> None:
+    keys = {key_of(replace(small, ignore=ignore), SPEC) for ignore in (None, 4, 5)}
+    listed = {fingerprint_key(replace(listing_of(small), ignore=ignore), "files") for ignore in (None, 4, 5)}
+    assert len(keys) == len(listed) == 3
+    listing = listing_of(small)
+    labels = None if listing.labels is None else sorted(listing.labels.items())
+    before = [listing.name, listing.modality, listing.channels, labels, "f"]
+    assert fingerprint_key(listing, "f") == digest([[FORMAT, hasten.__version__], "fingerprint", *before])

@@ -142,8 +142,13 @@ def settings_key(case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> 
     for name in ("spacing", "window"):
         if parameters[name] is not None:
             parameters[name] = _floats(parameters[name])
-    shared = [sorted(case_set.labels.items()), list(case_set.channels)]
+    shared = [sorted(case_set.labels.items()), list(case_set.channels), *_ignored(case_set)]
     return digest([_VERSION, "arena", parameters, max_points, shared])
+
+
+def _ignored(described: CaseSet | Listing) -> list[int]:
+    """The value to ignore, if any: keys without one are as they always were."""
+    return [] if described.ignore is None else [described.ignore]
 
 
 def _floats(values: Any) -> list[Any]:
@@ -154,7 +159,8 @@ def _floats(values: Any) -> list[Any]:
 def fingerprint_key(listing: Listing, files: str) -> str:
     """Key of the fingerprint of what a source lists and declares. files: `Files.identity` of its cases."""
     labels = None if listing.labels is None else sorted(listing.labels.items())
-    return digest([_VERSION, "fingerprint", listing.name, listing.modality, listing.channels, labels, files])
+    declared = [listing.name, listing.modality, listing.channels, labels, files, *_ignored(listing)]
+    return digest([_VERSION, "fingerprint", *declared])
 
 
 def entry_name(name: str, key: str) -> str:

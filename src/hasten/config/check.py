@@ -78,6 +78,11 @@ def _data(data: DataConfig) -> Iterator[str]:
         repeated = sorted({case for case in split.validation if split.validation.count(case) > 1})
         yield _wrong(f"{at}.validation", "must name each case once", ", ".join(repeated))
     yield from _at_least(0, split, at, "seed")
+    if data.ignore is not None and data.ignore < 1:
+        yield _wrong("data.ignore", "must be a label value of 1 or more, as 0 is the background", data.ignore)
+    for name, members in (data.regions or {}).items():
+        if data.ignore in members:
+            yield f"data.ignore: {data.ignore} is in the region {name!r}; take it out there, or ignore another value"
     if data.regions:
         yield from (f"data.regions: {mistake}" for mistake in region_mistakes(data.regions, data.region_values or {}))
     elif data.regions is not None and data.region_values:

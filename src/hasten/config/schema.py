@@ -54,6 +54,9 @@ class DataConfig:
     """
     region_values: dict[str, int] | None = None
     """Label value that each region is painted with; None takes the one value of it that is in no later region."""
+    ignore: int | None = None
+    """Label value of voxels that are not annotated: no class, and in no loss, metric or choice of crops. None takes
+    what the source says."""
     split: SplitConfig = field(default_factory=SplitConfig)
 
 

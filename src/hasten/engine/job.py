@@ -20,9 +20,10 @@ from torch import nn
 from hasten.augment.run_chain import RunChain, run_chain
 from hasten.cache.fingerprint import find_kept, get_case_set, get_fingerprint
 from hasten.cache.key import Files, cache_dir
+from hasten.cases.labels import IGNORED
 from hasten.cases.listing import first_few
 from hasten.cases.regions import Region, regions_of, with_regions
-from hasten.cases.sources import find_listing
+from hasten.cases.sources import find_listing, with_ignore
 from hasten.cases.split import split_cases
 from hasten.cases.types import Case, CaseSet
 from hasten.config.check import check_run
@@ -78,6 +79,11 @@ class Planned:
         return tuple(region.members for region in self.regions)
 
     @property
+    def ignore_index(self) -> int | None:
+        """What prepared label maps have where nothing is annotated; None where all of them are annotated everywhere."""
+        return None if self.case_set.ignore is None else IGNORED
+
+    @property
     def class_names(self) -> list[str]:
         """What is scored: the regions, or the foreground in the order of the class index."""
         if self.case_set.regions:
@@ -91,7 +97,7 @@ class Planned:
 
     def loss(self, *, over_ranks: bool = False) -> Loss:
         """Of the network's scores and labels of class index, as `build_loss` makes it."""
-        return build_loss(self.config.loss, over_ranks=over_ranks, regions=self.members)
+        return build_loss(self.config.loss, over_ranks=over_ranks, regions=self.members, ignore_index=self.ignore_index)
 
 
 def with_train(planned: Planned, **settled: Any) -> Planned:
@@ -135,7 +141,7 @@ def plan_run(
         config = with_plan(config, plan)
     _raise(check_run(config))
     remote_dir = cache_dir(config.cache) / "remote"
-    listing = find_listing(config.data.source, remote_dir=remote_dir)
+    listing = with_ignore(find_listing(config.data.source, remote_dir=remote_dir), config.data.ignore)
     kept = find_kept(listing, config.cache)
     case_set = with_regions(get_case_set(listing, config.data.spatial_dims, kept), config.data)
     if case_set.regions and config.loss.include_background:
@@ -157,7 +163,7 @@ def plan_run(
     ))  # fmt: skip
     if own is not None:
         full, decisions = settle_own(full, own, decisions, given=given)
-    augmentation = augmentation_of(full, fingerprint)
+    augmentation = augmentation_of(full, fingerprint, IGNORED if case_set.ignore is not None else None)
     if augmentation.digest:
         full = dataclasses.replace(full, augment=dataclasses.replace(full.augment, digest=augmentation.digest))
     return Planned(
@@ -175,8 +181,11 @@ def plan_run(
     )
 
 
-def augmentation_of(config: PlannedRun, fingerprint: Fingerprint) -> RunChain:
-    """The chain of a run with full patches. Raises ValueError for one that can't be, before cases are prepared."""
+def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: int | None = None) -> RunChain:
+    """The chain of a run with full patches. Raises ValueError for one that can't be, before cases are prepared.
+
+    ignore_index: as `Planned` has it.
+    """
     spacing = config.prepare.spacing
     if not spacing or not all(spacing):
         columns = zip(*fingerprint.spacings, strict=True)
@@ -184,7 +193,7 @@ def augmentation_of(config: PlannedRun, fingerprint: Fingerprint) -> RunChain:
         spacing = (depth, height, width)
     return run_chain(
         config.augment, config.sample, patch=config.sample.patch, spatial_dims=fingerprint.spatial_dims,
-        num_channels=len(fingerprint.channels), spacing=spacing,
+        num_channels=len(fingerprint.channels), spacing=spacing, ignore_index=ignore_index,
     )  # fmt: skip
 
 

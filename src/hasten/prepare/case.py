@@ -18,10 +18,15 @@ from hasten.prepare.threads import one_torch_thread
 from hasten.prepare.types import Geometry, Prepared
 
 
-def load_prepared(case: Case, labels: dict[int, str], spec: PrepareConfig, *, device: str = "cpu") -> Prepared:
-    """Read a case's files and prepare them. `labels`: label value to class name. Raises ValueError naming a file."""
+def load_prepared(
+    case: Case, labels: dict[int, str], spec: PrepareConfig, *, ignore: int | None = None, device: str = "cpu"
+) -> Prepared:
+    """Read a case's files and prepare them. `labels`: label value to class name; `ignore`: one that becomes IGNORED.
+
+    Raises ValueError naming a file.
+    """
     image = read_image(case)
-    label = None if case.label is None else read_label(case, labels, image)
+    label = None if case.label is None else read_label(case, labels, image, ignore)
     try:
         return prepare_case(image, label, id=case.id, spec=spec, device=device)
     except ValueError as error:
@@ -33,9 +38,9 @@ def prepare_case(
 ) -> Prepared:
     """Orient, crop to the foreground, resample and scale one case; the label alike, by nearest neighbour.
 
-    `label` is (D, H, W) uint8, class index, in the image's own voxels. `spec` has every field set. Cropping comes first
-    so that nothing is computed for air. May be called from any number of threads; each computes on its own core.
-    Raises ValueError that names the case.
+    `label` is (D, H, W) uint8, class index or IGNORED, in the image's own voxels. `spec` has every field set. Cropping
+    comes first so that nothing is computed for air. May be called from any number of threads; each computes on its own
+    core. Raises ValueError that names the case.
     """
     assert spec.spacing is not None
     assert spec.intensity is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hasten.cases.labels import IGNORED
 from hasten.cases.listing import batched
 from hasten.cases.read import read_image, read_label, read_shape
 from hasten.cases.types import Case, CaseSet, Volume
@@ -162,13 +163,13 @@ def _sample(case: Case, case_set: CaseSet) -> _Sampled:
             f"{case.image[0]}: case {case.id} has {len(image.array)} channels, but {case_set.source} declares "
             f"{len(case_set.channels)} ({', '.join(case_set.channels)}); give every case the same channels"
         )
-    label = None if case.label is None else read_label(case, case_set.labels, image).reshape(-1)
+    label = None if case.label is None else read_label(case, case_set.labels, image, case_set.ignore).reshape(-1)
     shares: dict[int, float] = {}
     where = np.empty(0, np.int64)
     if label is not None:
         counts = np.bincount(label, minlength=len(case_set.labels))
         shares = {index: float(count) / label.size for index, count in enumerate(counts)}
-        where = np.flatnonzero(label)
+        where = np.flatnonzero(label if case_set.ignore is None else (label > 0) & (label != IGNORED))
         where = where[:: max(1, len(where) // _VOXELS)]
     flat = [channel.reshape(-1) for channel in image.array]
     stride = _stride(image.array.shape[1:])

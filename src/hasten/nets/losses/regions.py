@@ -135,7 +135,8 @@ class RegionLoss(nn.Module):
             )
         with without_autocast(input):
             scores, label = lifted(input, target)
-            masks, size = region_masks(label, self.members), scores.numel()
+            masks = region_masks(label, self.members)
+            size: int | Tensor = scores.numel()
             if self.overlap.ignore_index is not None:
                 ignored = label == self.overlap.ignore_index
                 size = (ignored.numel() - ignored.sum()).clamp(min=1) * len(self.members)

@@ -36,18 +36,19 @@ class _TritonCounts(torch.autograd.Function):
         scores = scores.contiguous(memory_format=layout)
         label = (label.to(torch.uint8) if label.dtype == torch.bool else label).contiguous()
         batch, classes, voxels = len(scores), scores.shape[1], scores[0, 0].numel()
-        shape = _tile(classes, voxels, last=layout is not torch.contiguous_format) | {"IGNORED": ignore_index}
+        shape = _tile(classes, voxels, last=layout is not torch.contiguous_format)
         tiles = -(-voxels // shape["ROWS"])
         each = power_of_two(-(-tiles // max(1, min(tiles, _PROGRAMS // batch))))
         chunks = -(-tiles // each)
         partial = scores.new_empty(4 if surprised else 3, batch, chunks, classes, dtype=torch.float32)
         with torch.cuda.device_of(scores):
             counts_kernel[(batch * chunks,)](
-                scores, label, partial, voxels, chunks, batch, SURPRISED=surprised, TILES=each, **shape, num_warps=8
-            )
+                scores, label, partial, voxels, chunks, batch, SURPRISED=surprised, TILES=each, **shape,
+                IGNORED=ignore_index, num_warps=8,
+            )  # fmt: skip
         counts = partial.sum(2)
         ctx.save_for_backward(scores, label)
-        ctx.shape, ctx.tiles, ctx.surprised = shape, tiles, surprised
+        ctx.shape, ctx.tiles, ctx.surprised, ctx.ignored = shape, tiles, surprised, ignore_index
         hit, predicted, labelled = counts[0], counts[1], counts[2]
         ctx.mark_non_differentiable(labelled)
         return hit, predicted, labelled, counts[3] if surprised else None
@@ -65,8 +66,9 @@ class _TritonCounts(torch.autograd.Function):
         ]
         with torch.cuda.device_of(scores):
             scores_gradient_kernel[(len(scores) * ctx.tiles,)](
-                scores, label, found, *factors, scores[0, 0].numel(), ctx.tiles, **ctx.shape, num_warps=8
-            )
+                scores, label, found, *factors, scores[0, 0].numel(), ctx.tiles, **ctx.shape,
+                IGNORED=ctx.ignored, num_warps=8,
+            )  # fmt: skip
         return found, None, None, None
 
 

@@ -115,6 +115,8 @@ def task_of(config: RunConfig, peer: PeerSettings | None = None, *, name: str = 
     if config.train.target is None:
         raise ValueError("train.target: say what the arms are to reach, such as train.target=0.85")
     full, case_set = planned.config, planned.case_set
+    if case_set.ignore is not None:
+        raise ValueError(f"{case_set.source}: label {case_set.ignore} is ignored, which the other arms can't do")
     if case_set.regions and peer.loss == "dice_ce":
         peer = dataclasses.replace(peer, loss="dice_focal")  # MONAI's DiceCE has no form for classes that overlap
     patch = peer.patch or full.sample.patch
