@@ -250,6 +250,8 @@ def test_one_value_for_all_channels_is_as_before_and_equal_values_are_one() -> N
     for window in ("window", ("window", "window")):
         prepare = plan(PETCT, RunConfig(prepare=PrepareConfig(intensity=window)))[0].prepare
         assert (prepare.intensity, prepare.window) == ("window", (-109.0, 239.0))  # from both channels together
+    with pytest.raises(ValueError, match=r"has none for channel 0.*\n.*gives channel 1 a window"):
+        plan(PETCT, RunConfig(prepare=PrepareConfig(window=(None, (0.0, 5.0)))))
     given = PrepareConfig(intensity=("zscore", "zscore"), window=(None, None))
     prepare = plan(PETCT, RunConfig(prepare=given))[0].prepare
     assert (prepare.intensity, prepare.window) == ("zscore", (0.0, 1.0))

@@ -176,3 +176,28 @@ def test_cases_that_are_ignored_as_a_whole_are_told_before_training(tmp_path: Pa
         prepare_run(config_of(whole, "data.ignore=9", held_out), None, Clock())
     absent = prepare_run(config_of(some, "data.ignore=9"), None, Clock()).planned.warnings
     assert not any("no label map holds" in text for text in absent)
+
+
+def every_tenth_slice(label: np.ndarray, number: int, otherwise: int) -> np.ndarray:
+    """The label in one or two slices, others in each case, as long as they are spread over the volume."""
+    kept = (np.arange(label.shape[-1]) + 3 * number) % 10 == 0
+    return np.where(kept, label, otherwise).astype(np.uint8)
+
+
+@pytest.mark.slow
+def test_a_tenth_of_the_voxels_teaches_nearly_as_much_as_all(tmp_path: Path) -> None:
+    whole = [tumour(number)[1] for number in range(16)]
+    held_out = "data.split={by: list, validation: [case12, case13, case14, case15]}"  # with full labels in every arm
+    dice = {}
+    for name, otherwise, overrides in (("whole", None, []), ("ignored", IGNORE, ["data.ignore=9"]), ("as 0", 0, [])):
+        labels = [
+            each if otherwise is None or number >= 12 else every_tenth_slice(each, number, otherwise)
+            for number, each in enumerate(whole)
+        ]
+        if otherwise == IGNORE:
+            assert np.mean([(label == IGNORE).mean() for label in labels[:12]]) > 0.89
+        source = write_pairs(tmp_path / name, labels)
+        train(config_of(source, *overrides, held_out, "train.steps=150"), tmp_path / f"{name} run")
+        dice[name] = metrics(tmp_path / f"{name} run", "validation")[-1]["dice"]
+    assert dice["ignored"] > dice["whole"] - 0.1, dice
+    assert dice["ignored"] > dice["as 0"] + 0.2, dice

@@ -94,11 +94,14 @@ def length_mistakes(prepare: PrepareConfig, num_channels: int, names: Sequence[s
 
 
 def canonical(prepare: PrepareConfig) -> PrepareConfig:
-    """The same, with a value for all channels in the place of equal ones; a window for all holds for windowed ones."""
+    """The same, with a value for all channels in the place of equal ones; a window for all holds for windowed ones.
+
+    Windows that are all null become what a plan writes for a window that is not used.
+    """
     intensity, window, listed = prepare.intensity, prepare.window, listed_windows(prepare)
     if isinstance(intensity, tuple) and len(set(intensity)) == 1:
         intensity = intensity[0]
     if listed is not None:
         pairs = {pair for pair in listed if pair is not None}
-        window = listed if len(pairs) > 1 else next(iter(pairs), None)
+        window = listed if len(pairs) > 1 else next(iter(pairs), (0.0, 1.0))
     return replace(prepare, intensity=intensity, window=window)

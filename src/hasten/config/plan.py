@@ -14,7 +14,7 @@ from typing import Any
 
 from hasten.config.augment import chain_name
 from hasten.config.fingerprint import Fingerprint
-from hasten.config.intensity import canonical, kinds_of
+from hasten.config.intensity import canonical, kinds_of, window_mistakes
 from hasten.config.network import is_own
 from hasten.config.schema import HALVING, Intensity, RunConfig, Spacing, Triple
 from hasten.config.settled import PlannedRun, planned_run
@@ -55,9 +55,10 @@ def make_plan(
 ) -> tuple[PlannedRun, dict[str, Decision]]:
     """The configuration with every field that data can decide filled in, and the decisions by dotted name.
 
-    What only a measurement on the machine can decide (precision, memory format, compiling) is left as it is.
+    What only a measurement on the machine can decide (precision, memory format, compiling) is left as it is. Raises
+    ValueError for windows that are not those of the windowed channels.
     """
-    plan = _Plan(fingerprint, replace(config, prepare=canonical(config.prepare)), num_train, GPU if cuda else CPU)
+    plan = _Plan(fingerprint, config, num_train, GPU if cuda else CPU)
     for name, decide in _DECISIONS:
         plan.settle(name, decide)
     plan.merge_channels()
@@ -83,7 +84,10 @@ class _Plan:
         self.decisions[name] = decision
 
     def merge_channels(self) -> None:
-        """Where every channel is scaled alike, say so once."""
+        """Where every channel is scaled alike, say so once. Raises ValueError for windows of other channels."""
+        mistakes = list(window_mistakes(self.config.prepare))
+        if mistakes:
+            raise ValueError("\n".join(mistakes))
         self.config = replace(self.config, prepare=canonical(self.config.prepare))
         for name in ("intensity", "window"):
             at = f"prepare.{name}"
@@ -176,13 +180,14 @@ def _scaled_as(name: str) -> str:
 
 
 def _window(plan: _Plan) -> Decision:
-    """One where `prepare.intensity` is one for all channels, else one for each that is windowed."""
+    """One where all channels are windowed alike, or because the user says so; else one for each that is windowed."""
     channels = plan.fingerprint.channels
     kinds = kinds_of(plan.config.prepare, len(channels))
     windowed = [channel for channel, kind in enumerate(kinds) if kind == "window"]
     if not windowed:
         return Decision((0.0, 1.0), "not used")
-    if plan.config.prepare.intensity == "window":
+    together = plan.decisions["prepare.intensity"].reason == GIVEN or len(set(plan.scaled_as)) == 1
+    if together and len(windowed) == len(channels):
         return _window_of(plan, windowed)
     found = {channel: _window_of(plan, [channel]) for channel in windowed}
     reasons = [f"{channels[channel]}: {decision.reason}" for channel, decision in found.items()]
