@@ -177,7 +177,8 @@ def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path, ignore
     unknown = np.setdiff1d(distinct_values(integers), values)
     raise ValueError(
         f"{path}: holds label values that are not declared: {_listed(unknown)}; declared are {_listed(values)}. "
-        "Declare them in the source's labels, or correct the label map."
+        "Declare them in the source's labels, or correct the label map; data.ignore=VALUE leaves one out that marks "
+        "voxels that are not annotated."
     )
 
 
