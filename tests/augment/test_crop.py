@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hasten.augment.crop import ForegroundCrop
+from hasten.augment.crop import CropByPosNegLabel, ForegroundCrop
 from hasten.cache.arena import Store
 from hasten.config.schema import SampleConfig
 from hasten.sample.random import hash32, sample_key
@@ -140,3 +140,13 @@ def test_the_last_case_may_lack_the_last_class() -> None:
 def test_arguments_are_checked(fields: dict, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         ForegroundCrop(**{"size": (4, 4, 4), **fields})
+
+
+def test_no_crop_is_centred_on_a_class_to_ignore() -> None:
+    label = np.array([[[[0, 1, 255, 2, 0, 255]]]], np.uint8)
+    crop = CropByPosNegLabel(size=(1, 1, 1), ignore_index=255)
+    foreground, background = crop.sets(label, None, 0)
+    assert (foreground.tolist(), background.tolist()) == ([1, 3], [0, 4])
+    assert crop.sets(label, label > 0, 0)[1].tolist() == []
+    everything = CropByPosNegLabel(size=(1, 1, 1)).sets(label, None, 0)
+    assert everything[0].tolist() == [1, 2, 3, 5]

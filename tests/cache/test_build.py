@@ -94,7 +94,7 @@ def test_after_a_failure_what_waits_is_not_begun(
             all_cancelled.set()
         return cancelled[-1]
 
-    def load(case: Case, *_: object) -> None:
+    def load(case: Case, *_: object, **__: object) -> None:
         begun.append(case.id)
         if case.id != "case0":
             all_cancelled.wait(10)
@@ -178,7 +178,7 @@ def test_a_value_that_cannot_be_scaled_is_named_with_its_file(small: CaseSet, ca
 def test_a_case_that_the_system_refuses_is_not_taken_for_the_cache(
     small: CaseSet, cache: CacheConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object) -> None:
+    def refused(*_: object, **__: object) -> None:
         raise OSError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(build, "load_prepared", refused)

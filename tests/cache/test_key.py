@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hasten.cache.key import Files, cache_dir, entry_name, files_of, fingerprint_key, settings_key
+import hasten
+from hasten.cache.key import FORMAT, Files, cache_dir, digest, entry_name, files_of, fingerprint_key, settings_key
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import CacheConfig, PrepareConfig
 from tests.cache.sets import SPEC, listing_of, write_case_set
@@ -54,6 +55,32 @@ def test_a_whole_number_is_the_same_spacing_however_it_is_written(small: CaseSet
     numpy: Any = tuple(np.float64(value) for value in whole)
     keys = {key_of(small, PrepareConfig(spacing=spacing)) for spacing in ((1.0, 2.0, 3.0), whole, numpy)}
     assert len(keys) == 1
+
+
+@given(spec=SPECS)
+@settings(max_examples=20)
+def test_a_list_of_equal_values_has_the_key_of_one(spec: PrepareConfig) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        case_set = replace(write_case_set(Path(folder), [(1, 2, 2)]), channels=("a", "b"))
+        kinds = (spec.intensity, spec.intensity)
+        windows = (spec.window, spec.window) if spec.intensity == "window" and spec.window else spec.window
+        assert key_of(case_set, replace(spec, intensity=kinds, window=windows)) == key_of(case_set, spec)
+        mixed = replace(spec, intensity=("window", "none"), window=((0, 1), None))
+        assert key_of(case_set, mixed) != key_of(case_set, spec)
+        assert key_of(case_set, mixed) == key_of(case_set, replace(mixed, window=(0.0, 1.0)))
+
+
+def test_single_values_keep_the_key_that_they_had(small: CaseSet) -> None:
+    spec = PrepareConfig(spacing=(1.0, 1.0, 2.0), intensity="window", window=(-5.0, 5.0), crop_foreground=False)
+    content = [
+        *[[FORMAT, hasten.__version__], "arena"],
+        {
+            "orientation": "RAS", "spacing": [1.0, 1.0, 2.0], "intensity": "window", "window": [-5.0, 5.0],
+            "crop_foreground": False, "dtype": "float16",
+        },
+        *[7, [[[value, name] for value, name in sorted(small.labels.items())], list(small.channels)]],
+    ]  # fmt: skip
+    assert settings_key(small, spec, 7) == digest(content)
 
 
 @pytest.mark.parametrize("which", ["image", "second channel", "label"])
@@ -208,3 +235,13 @@ def test_a_url_is_no_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HASTEN_CACHE", "https://host/cache")
     with pytest.raises(ValueError, match=r"\$HASTEN_CACHE=https://host/cache: "):
         cache_dir(CacheConfig())
+
+
+def test_a_value_to_ignore_counts_and_without_one_keys_are_as_before(small: CaseSet) -> None:
+    keys = {key_of(replace(small, ignore=ignore), SPEC) for ignore in (None, 4, 5)}
+    listed = {fingerprint_key(replace(listing_of(small), ignore=ignore), "files") for ignore in (None, 4, 5)}
+    assert len(keys) == len(listed) == 3
+    listing = listing_of(small)
+    labels = None if listing.labels is None else sorted(listing.labels.items())
+    before = [listing.name, listing.modality, listing.channels, labels, "f"]
+    assert fingerprint_key(listing, "f") == digest([[FORMAT, hasten.__version__], "fingerprint", *before])

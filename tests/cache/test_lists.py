@@ -39,9 +39,9 @@ def prepared() -> Iterator[list[str]]:
     ids: list[str] = []
     real = build.load_prepared
 
-    def load(case: Case, *args: Any) -> Any:
+    def load(case: Case, *args: Any, **options: Any) -> Any:
         ids.append(case.id)
-        return real(case, *args)
+        return real(case, *args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "load_prepared", load)

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from hasten.cases.labels import distinct_values, find_labels, parse_labels, to_class_index
+from hasten.cases.labels import IGNORED, distinct_values, find_labels, parse_labels, to_class_index
 
 WHERE = Path("label.nii.gz")
 
@@ -39,7 +40,7 @@ def test_parse(raw: object, expected: dict[int, str]) -> None:
         ({"0": "background", "1": "a", "01": "b"}, "declared twice"),
         ({"background": 0, "whole": [1, 2]}, "region"),
         ({"background": 0, "a": 1.5}, "no integer value"),
-        ({"background": 0, "a": 1, "ignore": 2}, "ignore"),
+        ({"background": 0, "a": 1, "ignore": 2}, '"ignore" is no class; leave it out here, and set data.ignore=2'),
         ({str(v): f"c{v}" for v in range(256)}, "256 classes"),
         ({"0": "background", "1": ""}, "label 1 is named ''"),
         ({"0": "background", "1": None}, "label 1 is named None"),
@@ -132,3 +133,32 @@ def test_found_labels_refuses(tmp_path: Path) -> None:
         find_labels(write_masks(tmp_path, [0, 0]), "here")
     with pytest.raises(ValueError, match="does not look like classes"):
         find_labels(write_masks(tmp_path, list(range(60))), "here")
+
+
+@given(
+    values=st.sets(st.one_of(st.integers(1, 6), st.integers(1, 254), st.integers(1, 2**30)), min_size=1, max_size=5),
+    ignore=st.integers(1, 300),
+    seed=st.integers(0, 99),
+)
+def test_the_value_to_ignore_stands_apart_from_the_classes(values: set[int], ignore: int, seed: int) -> None:
+    labels = {0: "background", **{value: f"c{value}" for value in values - {ignore}}}
+    known = sorted(labels)
+    array = np.random.default_rng(seed).choice([*known, ignore], (3, 4, 5))
+    found = to_class_index(array, labels, Path("a.nii"), ignore)
+    wanted = [IGNORED if value == ignore else known.index(value) for value in array.ravel()]
+    assert found.dtype == np.uint8
+    assert found.ravel().tolist() == wanted
+
+
+def test_a_value_to_ignore_leaves_other_undeclared_values_an_error() -> None:
+    array = np.array([[[0, 1, 9, 7]]])
+    with pytest.raises(ValueError, match=r"a\.nii: holds label values that are not declared: 7; declared are 0, 1"):
+        to_class_index(array, {0: "background", 1: "a"}, Path("a.nii"), 9)
+    assert to_class_index(array[..., :3], {0: "background", 1: "a"}, Path("a.nii"), 9).tolist() == [[[0, 1, IGNORED]]]
+    kept = np.array([[[0, 200]]], np.uint8)  # which can't hold the value to ignore
+    assert to_class_index(kept, {0: "background", 200: "a"}, Path("a.nii"), 300).tolist() == [[[0, 1]]]
+
+
+def test_values_that_are_found_leave_out_the_one_to_ignore(tmp_path: Path) -> None:
+    nib.save(nib.Nifti1Image(np.array([[[0, 2, 7]]], np.uint8), np.eye(4)), tmp_path / "a.nii")
+    assert find_labels([tmp_path / "a.nii"], "set", 7) == {0: "background", 2: "class_1"}

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from hasten.cache.key import files_of
+from hasten.cases.labels import IGNORED
 from hasten.cases.nnunet import read_nnunet
 from hasten.cases.place import Place
 from hasten.cases.read import read_image, read_label
@@ -166,13 +167,38 @@ def test_regions(tmp_path: Path) -> None:
     assert (alone.labels, alone.regions) == ({0: "background", 1: "PZ", 2: "TZ"}, {})
 
 
+def test_the_label_to_ignore_is_no_class(tmp_path: Path) -> None:
+    found = load_case_set(raw_set(tmp_path, labels={"background": 0, "PZ": 1, "ignore": 2}))
+    assert (found.labels, found.ignore) == ({0: "background", 1: "PZ"}, 2)
+    label = read_label(found.cases[0], found.labels, read_image(found.cases[0]), found.ignore)
+    assert np.unique(label).tolist() == [IGNORED]
+    found = load_case_set(raw_set(tmp_path, labels={**BRATS, "ignore": 4}, regions_class_order=[1, 2, 3]))
+    assert (found.ignore, list(found.regions)) == (4, ["whole tumour", "tumour core", "enhancing"])
+    assert 4 not in found.labels
+    assert load_case_set(raw_set(tmp_path)).ignore is None
+
+
+def test_a_decathlon_list_may_have_one_too(tmp_path: Path) -> None:
+    raw_set(tmp_path)
+    entries = [{"image": f"imagesTr/{name}_0000.nii.gz", "label": f"labelsTr/{name}.nii.gz"} for name in
+               ("prostate_00", "prostate_01")]  # fmt: skip
+    described = {"labels": {"background": 0, "PZ": 1, "ignore": 2}, "channel_names": {"0": "T2"}, "training": entries}
+    (tmp_path / "dataset.json").write_text(json.dumps(described))
+    found = load_case_set(tmp_path)
+    assert (found.labels, found.ignore) == ({0: "background", 1: "PZ"}, 2)
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
         ({"channel_names": None}, 'has no "channel_names"'),
         ({"labels": None}, 'has no "labels"'),
-        ({"labels": {"background": 0, "a": 1, "ignore": 2}}, 'the label "ignore" .* is not supported'),
-        ({"labels": {**BRATS, "ignore": 4}, "regions_class_order": [1, 2, 3]}, 'label "ignore" .* is not supported'),
+        ({"labels": {"background": 0, "a": 1, "ignore": 1}}, 'the label "ignore" has the value 1, and so has "a"'),
+        ({"labels": {**BRATS, "ignore": 2}, "regions_class_order": [1, 2, 3]}, 'so has "whole tumour"; give it the'),
+        ({"labels": {"background": 0, "a": 1, "ignore": [2, 3]}}, r'label "ignore" is \[2, 3\]; give it one value'),
+        ({"labels": {"background": 0, "a": 1, "ignore": -1}}, 'label "ignore" is -1; give it one value, above the'),
+        ({"labels": {"background": 0, "a": 1, "ignore": 0}}, 'label "ignore" is 0; give it one value, above the'),
+        ({"labels": {"background": 0, "a": 1, "ignore": 2.5}}, 'label "ignore" is 2.5; give it one value, above the'),
         ({"labels": {"background": 0, "a": [0, 1]}}, 'the region "a" holds the background'),
         ({"labels": {"background": 0, "a": ["x"]}}, r'label "a" is \[\'x\'\]; give'),
         ({"labels": {"background": 0, "a": []}}, r'label "a" is \[\]; give'),

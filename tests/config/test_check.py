@@ -27,6 +27,8 @@ def test_the_defaults_are_in_range() -> None:
         "prepare.orientation=RA",
         "prepare.spacing=[0, 1, 1]",
         "prepare.spacing=[1, 1, .inf]",
+        "data.ignore=0",
+        "data.ignore=-1",
         "prepare.window=[5, 5]",
         "prepare.window=[.nan, 5]",
         "prepare.num_threads=0",

@@ -29,6 +29,9 @@ SHARE = st.floats(0, 1)
 POSITIVE = st.floats(1e-9, 1e9)
 COUNT = st.none() | st.integers(1, 10**9)
 
+WINDOW = "[low, high], or a list with that for each channel, null where it is not windowed"
+INTENSITY = "'zscore', 'window' or 'none', or a list with one of them for each channel"
+
 
 def ranges(low: float) -> st.SearchStrategy[tuple[float, float]]:
     return st.tuples(st.floats(low, 1.0), st.floats(1.0, 9.0))
@@ -235,7 +238,12 @@ def test_of_many_mistakes_the_first_are_listed(tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("sample.patch=[]", "sample.patch: must have 3 values (given [])"),
-        ("prepare.window=[1]", "prepare.window: must have 2 values (given [1])"),
+        ("prepare.window=[1]", f"prepare.window: must be {WINDOW} (given [1])"),
+        ("prepare.window=[[1, 2, 3], null]", f"prepare.window: must be {WINDOW} (given [[1, 2, 3], None])"),
+        ("prepare.window=wide", f"prepare.window: must be {WINDOW} (given 'wide')"),
+        ("prepare.intensity=3", f"prepare.intensity: must be {INTENSITY} (given 3)"),
+        ("prepare.intensity=windw", f"prepare.intensity: must be {INTENSITY} (given 'windw'); did you mean window?"),
+        ("prepare.intensity=[window, zscor]", f"prepare.intensity: must be {INTENSITY} (given ['window', 'zscor'])"),
         ("sample.stages=[[0.5]]", "sample.stages[0]: must have 2 values (given [0.5])"),
         ("network.strides=[[2, 2]]", "network.strides[0]: must have 3 values (given [2, 2])"),
         ("train.steps=", "has no value; write null for none, or '' for an empty text"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import pytest
@@ -104,7 +105,7 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
         if getattr(getattr(config, section.name), field.name) is None
     ]
     assert set(left) <= {
-        *("data.spatial_dims", "data.regions", "data.region_values", "prepare.num_threads", "cache.dir"),
+        *("data.spatial_dims", "data.regions", "data.region_values", "data.ignore", "prepare.num_threads", "cache.dir"),
         *("sample.compile", "augment.digest", "network.digest", "network.divisor", "train.precision"),
         *("network.weights", "network.act", "network.blocks", "network.kernel_size"),
         *("loss.digest", "train.head"),
@@ -218,11 +219,47 @@ def test_ct_is_windowed_cropped_resampled_and_not_mirrored() -> None:
     assert "cut down" in decisions["sample.patch"].reason
 
 
-def test_one_window_does_not_serve_channels_of_different_units() -> None:
-    petct = fingerprint((100, 200, 200), modality="CT", channels=("CT", "PET"))
-    config, decisions = plan(petct)
-    assert config.prepare.intensity == "zscore"
-    assert "CT, PET" in decisions["prepare.intensity"].reason
+PETCT = dataclasses.replace(
+    fingerprint((100, 200, 200), modality="CT", channels=("CT", "PET")),
+    foreground_intensity={**CT.foreground_intensity, "p0_5": (-51.0, 0.1), "p99_5": (181.0, 9.5)},
+)
+
+
+def test_each_channel_is_scaled_as_its_name_asks() -> None:
+    config, decisions = plan(PETCT)
+    assert config.prepare.intensity == ("window", "zscore")
+    assert config.prepare.window == (-109.0, 239.0)  # as of CT alone; it holds for the windowed channel
+    assert decisions["prepare.intensity"].value == ("window", "zscore")
+    assert re.fullmatch("CT: Hounsfield .*; PET: intensities are relative .*", decisions["prepare.intensity"].reason)
+    assert decisions["prepare.window"].reason.startswith("CT: labelled voxels lie between -51 and 181")
+    assert planned_run(load_run_back(config)) == config
+    assert plan(PETCT, config)[0] == config
+
+
+def test_windowed_channels_of_different_ranges_have_a_window_each() -> None:
+    names = ("CT", "CT bone", "T2")
+    data = dataclasses.replace(
+        fingerprint((100, 200, 200), modality="CT", channels=names),
+        foreground_intensity={**CT.foreground_intensity, "p0_5": (-51.0, 100.0, 0.0), "p99_5": (181.0, 900.0, 1.0)},
+    )
+    prepare = plan(data)[0].prepare
+    assert (prepare.intensity, prepare.window) == (
+        ("window", "window", "zscore"), ((-109.0, 239.0), (-100.0, 1100.0), None),
+    )  # fmt: skip
+
+
+def test_one_value_for_all_channels_is_as_before_and_equal_values_are_one() -> None:
+    for window in ("window", ("window", "window")):
+        prepare = plan(PETCT, RunConfig(prepare=PrepareConfig(intensity=window)))[0].prepare
+        assert (prepare.intensity, prepare.window) == ("window", (-109.0, 239.0))  # from both channels together
+    with pytest.raises(ValueError, match=r"has none for channel 0.*\n.*gives channel 1 a window"):
+        plan(PETCT, RunConfig(prepare=PrepareConfig(window=(None, (0.0, 5.0)))))
+    given = PrepareConfig(intensity=("zscore", "zscore"), window=(None, None))
+    prepare = plan(PETCT, RunConfig(prepare=given))[0].prepare
+    assert (prepare.intensity, prepare.window) == ("zscore", (0.0, 1.0))
+
+
+def test_phases_of_ct_share_a_window() -> None:
     phases = fingerprint((100, 200, 200), modality="CT", channels=("CT arterial", "CT venous"))
     assert plan(phases)[0].prepare.intensity == "window"
 
@@ -234,7 +271,7 @@ def test_one_window_does_not_serve_channels_of_different_units() -> None:
         (("rgb_to_0_1",) * 3, "window", (0.0, 255.0)),
         (("rescale_to_0_1",), "zscore", (0.0, 1.0)),
         (("zscore",), "zscore", (0.0, 1.0)),
-        (("noNorm", "T2"), "zscore", (0.0, 1.0)),
+        (("noNorm", "T2"), ("none", "zscore"), (0.0, 1.0)),
     ],
 )
 def test_channels_named_after_a_way_to_scale(

@@ -154,3 +154,34 @@ def test_a_size_warning_has_both_figures() -> None:
     share = size_warning(0.5, {"smallest": 0.01, "median": 0.02, "largest": 0.1}, 2)
     assert share is not None
     assert share.startswith("50.000% of the pixels are foreground, but the training cases have 1.000% to 10.000% (")
+
+
+def ignoring(maps: dict[str, list[int]], num_train: int = 2) -> tuple[str, ...]:
+    """What is told of cases with these voxels, one class (value 10, index 1), where 255 is ignored."""
+    case_set, arena = cases_of({name: (voxels.count(1),) for name, voxels in maps.items()}, "a")
+    flat = torch.tensor([voxel for voxels in maps.values() for voxel in voxels], dtype=torch.uint8)
+    count = len(next(iter(maps.values())))
+    shapes = ((1, 1, count),) * len(maps)
+    store = replace(arena.store, values={"label": flat}, channels={"label": 1})
+    arena = replace(arena, store=store, shapes=shapes, offsets=tuple(count * number for number in range(len(maps))))
+    return check(replace(case_set, ignore=4), arena, num_train)
+
+
+def test_cases_that_are_ignored_as_a_whole_are_named() -> None:
+    assert ignoring({"u": [1, 0, 255], "v": [1, 1, 255], "w": [0, 1, 1]}) == ()
+    (warning,) = ignoring({"u": [1, 0, 255], "v": [255, 255, 255], "w": [1, 255, 1], "x": [0, 255, 255]}, 2)
+    assert warning == (
+        "set: 1 case has only ignored voxels (value 4), from which nothing is learned: v; annotate a part of them, or "
+        "remove them"
+    )
+
+
+def test_a_value_to_ignore_that_is_nowhere_is_a_warning() -> None:
+    (warning,) = ignoring({"u": [1, 0, 0], "v": [1, 1, 0], "w": [0, 1, 1]})
+    assert warning.startswith("set: no label map holds the value 4, which is to be ignored; check data.ignore")
+
+
+def test_training_cases_that_are_all_ignored_are_an_error() -> None:
+    told = "all 2 training cases (u, v) hold only the background (value 0) and what is ignored (value 4) and none of"
+    with pytest.raises(ValueError, match=re.escape(told)):
+        ignoring({"u": [255, 255], "v": [255, 0], "w": [1, 0]})

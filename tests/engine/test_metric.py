@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,3 +193,16 @@ def test_regions_of_one_class_each_count_as_the_classes() -> None:
     masks = torch.stack([prediction == number for number in (1, 2, 3)])
     by_class = counts_of(prediction, label, num_classes=4, regions=())
     assert torch.equal(counts_of(masks, label, num_classes=4, regions=((1,), (2,), (3,))), by_class)
+
+
+@given(seed=st.integers(0, 1000), regions=st.sampled_from([(), ((1, 2), (2,))]))
+def test_ignored_voxels_are_not_counted(seed: int, regions: Any) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    label = torch.randint(0, 3, (3, 4, 5), generator=generator).to(torch.uint8)
+    label[torch.rand(label.shape, generator=generator) < 0.5] = 255
+    shape = (len(regions), 3, 4, 5) if regions else (3, 4, 5)
+    found = torch.randint(0, 2 if regions else 3, shape, generator=generator).to(torch.bool if regions else torch.uint8)
+    counts = counts_of(found, label, num_classes=3, regions=regions, ignore_index=255)
+    kept = label != 255
+    left = (found[..., kept][..., None, None], label[kept][:, None, None])
+    assert torch.equal(counts, counts_of(*left, num_classes=3, regions=regions))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,8 @@ LOSSES = {
     "dice_ce weighed": DiceCELoss(weight=2.0, lambda_dice=0.5, lambda_ce=2.0, smooth_nr=0.0, jaccard=True, **USUAL),
     "dice summed": DiceLoss(reduction="sum", **USUAL),
     "tversky_ce": TverskyCELoss(alpha=0.2, beta=0.8, batch=True, **USUAL),
+    "dice_ce, a class ignored": DiceCELoss(batch=True, ignore_index=1, **USUAL),
+    "dice, a class ignored": DiceLoss(ignore_index=0, **USUAL),
 }
 
 
@@ -70,9 +73,12 @@ def test_a_label_that_is_no_class_is_told_by_nan() -> None:
     assert LOSSES["dice_ce"](scores, label).isnan()
 
 
-def test_deep_supervision_is_captured_in_a_graph() -> None:
-    loss = build_loss(LossConfig(name="dice_ce"))
+@pytest.mark.parametrize("ignored", [None, 255])
+def test_deep_supervision_is_captured_in_a_graph(ignored: int | None) -> None:
+    loss = build_loss(LossConfig(name="dice_ce"), ignore_index=ignored)
     scores, label = batch(3, torch.bfloat16, True, torch.uint8)
+    if ignored is not None:
+        label[..., ::2] = ignored
     heads = [scores, scores[..., ::2, ::2, ::2].detach().clone().requires_grad_()]
 
     def step() -> list[Tensor]:
@@ -93,6 +99,21 @@ def test_deep_supervision_is_captured_in_a_graph() -> None:
     graph.replay()
     for one, other in zip(found, step(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["dice_ce", "tversky_ce", "dice_focal"])
+@pytest.mark.parametrize("regions", [(), ((1, 2), (2,), (1,))], ids=["classes", "regions"])
+def test_ignored_voxels_agree_with_the_cpu_and_all_ignored_is_0(name: Any, regions: Any) -> None:
+    loss: Any = build_loss(LossConfig(name=name), regions=regions, ignore_index=255)
+    scores, label = batch(3, torch.float32, True, torch.uint8)
+    label[:, :, ::3] = 255
+    host = scores.detach().cpu().requires_grad_()
+    (found, mine), (wanted, theirs) = outcome(loss, scores, label), outcome(loss, host, label.cpu())
+    assert torch.allclose(found.cpu(), wanted, rtol=1e-4)
+    assert (mine.cpu() - theirs).abs().max() <= 1e-4 * theirs.abs().max() + 1e-7
+    value, gradient = outcome(loss, scores, torch.full_like(label, 255))
+    assert abs(float(value)) < 1e-6
+    assert not gradient.any()
 
 
 def test_it_compiles_whole() -> None:

@@ -130,6 +130,28 @@ def test_window_crops_to_what_it_shows() -> None:
     assert done.label is None
 
 
+@given(shape=SHAPES, codes=CODES, kinds=st.lists(st.sampled_from(["zscore", "window", "none"]), min_size=1, max_size=3))
+@settings(max_examples=20)
+def test_each_channel_is_scaled_as_it_would_be_alone(shape: tuple[int, int, int], codes: str, kinds: list[Any]) -> None:
+    volume = volume_of(shape, codes, channels=len(kinds))
+    windows = tuple((10.0 * number, 60.0) if kind == "window" else None for number, kind in enumerate(kinds))
+    spec = replace(KEEP, intensity=tuple(kinds), window=windows)
+    done = prepare_case(volume, None, id="a", spec=spec)
+    for number, (kind, window) in enumerate(zip(kinds, windows, strict=True)):
+        one = Volume(volume.array[number : number + 1], volume.affine)
+        alone = prepare_case(one, None, id="a", spec=replace(KEEP, intensity=kind, window=window))
+        assert np.array_equal(done.image[number], alone.image[0])
+
+
+def test_only_windowed_channels_are_cropped_at_their_window() -> None:
+    array = np.zeros((2, 4, 4, 4), np.float32)
+    array[0] -= 1000
+    array[0, 1, 1, 1], array[0, 3, 3, 3] = 50, -100  # the latter is black in the window
+    array[1, 1, 2, 1] = 3
+    spec = replace(KEEP, intensity=("window", "zscore"), window=(0.0, 100.0), crop_foreground=True)
+    assert prepare_case(Volume(array, np.eye(4)), None, id="a", spec=spec).geometry.crop_shape == (1, 2, 1)
+
+
 def test_two_dimensional() -> None:
     """The slice axis is not resampled, whatever its spacing."""
     image = volume_of((1, 12, 16), "LPS", (1.0, 1.0, 7.0), np.uint8, channels=3)

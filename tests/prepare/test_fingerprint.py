@@ -117,3 +117,25 @@ def test_real_case_there_and_back() -> None:
     expected = np.asanyarray(nibabel.load(path).dataobj).T  # type: ignore[attr-defined]
     assert np.array_equal(restore_label(done.label, done.geometry, sorted(labels)), expected)
     assert abs(float(done.image.astype(np.float32).mean())) < 1e-3
+
+
+def test_ignored_voxels_are_no_foreground(tmp_path: Path) -> None:
+    case_set = write_set(tmp_path)
+    ignoring = replace(case_set, labels={0: "background", 2: "a"}, ignore=5)
+    found = take_fingerprint(ignoring)
+    for case in case_set.cases:  # the same with background in their place
+        image = nibabel.load(case.label)
+        label = np.asarray(image.dataobj).copy()
+        label[label == 5] = 0
+        nibabel.save(nibabel.Nifti1Image(label, image.affine), case.label)
+    wanted = take_fingerprint(replace(ignoring, ignore=None))
+    assert found.foreground_intensity == wanted.foreground_intensity
+    assert found.class_voxels[2] == wanted.class_voxels[2]
+    assert found.class_voxels[0] < wanted.class_voxels[0]
+
+
+def test_crop_fraction_takes_each_channel_as_its_name_asks(tmp_path: Path) -> None:
+    case_set = replace(write_set(tmp_path, 1, channels=2, modality="CT"), channels=("CT", "CT venous"))
+    assert take_fingerprint(case_set).crop_fraction == pytest.approx(5 * 4 * 6 / (10 * 12 * 14))
+    mixed = take_fingerprint(replace(case_set, channels=("CT", "PET")))
+    assert mixed.crop_fraction == take_fingerprint(replace(case_set, channels=("PET", "MR"))).crop_fraction

@@ -14,7 +14,7 @@ SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 8), st.integers(1, 8), st.i
 def test_matches_monai(shape: tuple[int, int, int, int], density: float, dtype: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     array = (rng.integers(1, 9, shape) * (rng.random(shape) < density)).astype(dtype)
-    box = foreground_box(array, 4.0)
+    box = foreground_box(array, [4.0] * shape[0])
     start, stop = monai.transforms.utils.generate_spatial_bounding_box(array, select_fn=lambda x: x > 4)
     if (array > 4).any():
         assert ([s.start for s in box], [s.stop for s in box]) == ([int(v) for v in start], [int(v) for v in stop])
@@ -27,8 +27,16 @@ def test_each_channel_has_its_own_minimum() -> None:
     array[1] = -1000
     array[0, 2, 3, 4] = 1
     array[1, 4, 3, 1] = -999
-    assert foreground_box(array) == (slice(2, 5), slice(3, 4), slice(1, 5))
+    assert foreground_box(array, [None, None]) == (slice(2, 5), slice(3, 4), slice(1, 5))
 
 
 def test_nothing_above_is_the_whole() -> None:
-    assert foreground_box(np.full((1, 2, 3, 4), 7)) == (slice(0, 2), slice(0, 3), slice(0, 4))
+    assert foreground_box(np.full((1, 2, 3, 4), 7), [None]) == (slice(0, 2), slice(0, 3), slice(0, 4))
+
+
+def test_channels_may_have_a_threshold_or_their_minimum() -> None:
+    array = np.zeros((2, 6, 7, 8), np.int16)
+    array[0, 2, 3, 4] = 5
+    array[0, 0, 0, 0] = 3
+    array[1, 4, 3, 1] = 1
+    assert foreground_box(array, [4.0, None]) == (slice(2, 5), slice(3, 4), slice(1, 5))

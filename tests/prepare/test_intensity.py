@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hasten.config.intensity import scalings
 from hasten.config.schema import PrepareConfig
-from hasten.prepare.intensity import check_intensity, check_outliers, write_scaled
+from hasten.prepare.intensity import check_outliers, write_scaled
 from hasten.prepare.resample import slabs
 
 
 def scaled(volume: np.ndarray, **fields: object) -> np.ndarray:
     spec = PrepareConfig(**fields)
     out = np.empty(volume.shape, spec.dtype)
-    write_scaled(slabs(volume, volume.shape), out, spec)
+    write_scaled(slabs(volume, volume.shape), out, scalings(spec, 1)[0])
     return out
 
 
@@ -118,7 +119,7 @@ def test_none_keeps_the_values() -> None:
 @pytest.mark.parametrize("window", [None, (3.0, 3.0), (5.0, -5.0), (0.0, float("nan"))])
 def test_window_that_is_no_range(window: tuple[float, float] | None) -> None:
     with pytest.raises(ValueError, match=r"prepare\.window"):
-        check_intensity(PrepareConfig(intensity="window", window=window))
+        scalings(PrepareConfig(intensity="window", window=window), 1)
 
 
 @pytest.mark.parametrize("values", [(3e38, 3e38), (-3e38, 3e38), (2.0**62, 2.0**62)])

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hasten.cases.labels import IGNORED
 from hasten.prepare.points import foreground_points
 
 
@@ -43,3 +44,14 @@ def test_absent_classes_are_empty() -> None:
 def test_class_index_out_of_range() -> None:
     with pytest.raises(AssertionError, match="class index 5"):
         foreground_points(np.full((1, 1, 1), 5, np.uint8), 3, 10, 0)
+
+
+@given(st.integers(1, 9), st.integers(2, 6), st.integers(1, 20), st.integers(0, 2**32 - 1))
+def test_ignored_voxels_are_as_if_they_were_background(size: int, classes: int, limit: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, classes, (size, 3, 4)).astype(np.uint8)
+    ignored = rng.random(label.shape) < 0.5
+    points, counts = foreground_points(np.where(ignored, IGNORED, label).astype(np.uint8), classes, limit, seed)
+    wanted, wanted_counts = foreground_points(np.where(ignored, 0, label).astype(np.uint8), classes, limit, seed)
+    assert counts == wanted_counts
+    assert all(np.array_equal(a, b) for a, b in zip(points, wanted, strict=True))

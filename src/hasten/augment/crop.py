@@ -60,7 +60,7 @@ class CropByPosNegLabel:
     """MONAI's RandCropByPosNegLabel: centred on foreground with pos / (pos + neg), else on background.
 
     image_key, image_threshold: background counts only where this image lies above. Of each case up to 65536 foreground
-    and as many background voxels, drawn evenly, are remembered.
+    and as many background voxels, drawn evenly, are remembered. ignore_index: a class that is neither.
     """
 
     size: Triple
@@ -72,6 +72,7 @@ class CropByPosNegLabel:
     image_key: str | None = None
     image_threshold: float = 0.0
     pad: bool = False
+    ignore_index: int | None = None
 
     def __post_init__(self) -> None:
         _check_size("CropByPosNegLabel", self.size, self.num_samples)
@@ -88,6 +89,9 @@ class CropByPosNegLabel:
         # The first of several channels is the background's, as MONAI has it.
         foreground = np.asarray((values[1:] if len(values) > 1 else values).any(0))
         background = ~foreground
+        if self.ignore_index is not None:
+            annotated = (values != self.ignore_index).all(0)
+            foreground, background = foreground & annotated, background & annotated
         if image is not None:
             background &= (image > self.image_threshold).any(0)
         return [_some(each, seed) for each in (foreground, background)]

@@ -12,7 +12,7 @@ import torch
 
 from hasten.augment.chain import Batch, BatchOp, Chain, Fixed, PerSample, Warp, stages_of
 from hasten.augment.chain_object import KEYS, LABEL_KEYS, check_keys, of_ops, plan_of, wrong_size
-from hasten.augment.crop import CropOp, ForegroundCrop
+from hasten.augment.crop import CropByPosNegLabel, CropOp, ForegroundCrop
 from hasten.augment.explain import Row, explained, rows_table
 from hasten.augment.grid import Mirror
 from hasten.augment.lower import name_of
@@ -57,10 +57,12 @@ def run_chain(
     spatial_dims: int,
     num_channels: int,
     spacing: Spacing,
+    ignore_index: int | None = None,
 ) -> RunChain:
     """The chain of a run with full patches. For the smaller ones of `sample.stages` see `with_patch`.
 
-    patch: (D, H, W) voxels, in 2-D (1, H, W). spacing: (D, H, W) mm. Code that `augment.chain` names is executed.
+    patch: (D, H, W) voxels, in 2-D (1, H, W). spacing: (D, H, W) mm. ignore_index: of labelled voxels that no crop is
+    centred on. Code that `augment.chain` names is executed.
     Raises ValueError, naming the setting, for all that can't be a run's chain.
     """
     crop: CropOp = ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob)
@@ -87,6 +89,8 @@ def run_chain(
         plan = replace(plan, crop=crop, steps=(first, *plan.steps))
     with _naming(named):
         chain = _chain_of(plan, patch, spatial_dims, num_channels)
+        if isinstance(chain.crop, CropByPosNegLabel):
+            chain = replace(chain, crop=replace(chain.crop, ignore_index=ignore_index))
         found = RunChain(chain=chain, transforms=plan.source, steps=explained(plan, chain), digest=digest)
         _check_batch_size(chain, sample)
         for _, factor in sample.stages:

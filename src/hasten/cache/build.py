@@ -255,7 +255,7 @@ def _work(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int
     if case.label is None:
         raise ValueError(f"{case_set.source}: case {case.id} has no label to train on; name its label map or remove it")
     try:
-        prepared = load_prepared(case, case_set.labels, prepare)
+        prepared = load_prepared(case, case_set.labels, prepare, ignore=case_set.ignore)
     except OSError as error:
         raise ValueError(f"{case.image[0]}: case {case.id} can't be read ({error}); check its files") from error
     image, label = prepared.image, prepared.label

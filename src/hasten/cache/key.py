@@ -8,12 +8,13 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import hasten
 from hasten.cases.listing import Listing
 from hasten.cases.tiff import TIFF_ENDINGS, spacing_file
 from hasten.cases.types import Case, CaseSet
+from hasten.config.intensity import canonical
 from hasten.config.schema import CacheConfig, PrepareConfig
 from hasten.config.url import is_url, shown
 
@@ -136,18 +137,30 @@ def settings_key(case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> 
 
     The number of threads changes no voxel and is left out.
     """
+    prepare = canonical(prepare)
     parameters = {name: value for name, value in dataclasses.asdict(prepare).items() if name != "num_threads"}
     for name in ("spacing", "window"):
         if parameters[name] is not None:
-            parameters[name] = [float(value) for value in parameters[name]]  # 1 and 1.0 prepare alike
-    shared = [sorted(case_set.labels.items()), list(case_set.channels)]
+            parameters[name] = _floats(parameters[name])
+    shared = [sorted(case_set.labels.items()), list(case_set.channels), *_ignored(case_set)]
     return digest([_VERSION, "arena", parameters, max_points, shared])
+
+
+def _ignored(described: CaseSet | Listing) -> list[int]:
+    """The value to ignore, if any: keys without one are as they always were."""
+    return [] if described.ignore is None else [described.ignore]
+
+
+def _floats(values: Any) -> list[Any]:
+    """Numbers, also in pairs, as float: 1 and 1.0 prepare alike."""
+    return [_floats(each) if isinstance(each, tuple) else None if each is None else float(each) for each in values]
 
 
 def fingerprint_key(listing: Listing, files: str) -> str:
     """Key of the fingerprint of what a source lists and declares. files: `Files.identity` of its cases."""
     labels = None if listing.labels is None else sorted(listing.labels.items())
-    return digest([_VERSION, "fingerprint", listing.name, listing.modality, listing.channels, labels, files])
+    declared = [listing.name, listing.modality, listing.channels, labels, files, *_ignored(listing)]
+    return digest([_VERSION, "fingerprint", *declared])
 
 
 def entry_name(name: str, key: str) -> str:

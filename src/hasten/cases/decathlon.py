@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hasten.cases.labels import split_ignore
 from hasten.cases.layouts import refuse_list
 from hasten.cases.listing import Listing, case_from_entry, join_entries, load_json
 from hasten.cases.nnunet import channel_names, is_nnunet, labels_and_regions, read_nnunet
@@ -29,7 +30,8 @@ def read_decathlon(path: Path, place: Place) -> Listing:
     if "labels" not in content:
         raise ValueError(f'{path}: has no "labels"; add them, as in {{"0": "background", "1": "spleen"}}.')
     channels = channel_names(content, path)
-    labels, regions, region_values = labels_and_regions(content["labels"], content.get("regions_class_order"), path)
+    declared, ignore = split_ignore(content["labels"], str(path))
+    labels, regions, region_values = labels_and_regions(declared, content.get("regions_class_order"), path)
     return Listing(
         name=str(content.get("name") or place.folder.name),
         source=path,
@@ -38,5 +40,6 @@ def read_decathlon(path: Path, place: Place) -> Listing:
         modality=channels[0] if channels else "",
         regions=regions,
         region_values=region_values,
+        ignore=ignore,
         **made,
     )

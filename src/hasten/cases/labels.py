@@ -14,8 +14,10 @@ from hasten.cases.formats import read_file
 from hasten.cases.listing import batched
 
 _UNDECLARED = 255
+IGNORED = 255
+"""What a voxel that is not annotated has in a map of class indices, whatever the label value of it is in the files."""
 MAX_CLASSES = 255
-"""Class indices are stored as uint8, and one value marks what is not declared."""
+"""Class indices are stored as uint8, and one value marks what is not declared, or ignored."""
 _MAX_FOUND = 32
 _MAX_TABLE = 1 << 20
 _MAX_DIGITS = 18
@@ -64,12 +66,34 @@ def _value_and_name(key: str, entry: object, where: str) -> tuple[int, str]:
     if isinstance(entry, bool) or not isinstance(entry, int):
         raise ValueError(f'{where}: label "{key}": {entry!r} has no integer value; write {{"1": "{key}"}}.')
     if key == "ignore":
-        raise ValueError(f'{where}: the label "ignore" ({entry}) is not supported; give those voxels a class.')
+        raise ValueError(f'{where}: "ignore" is no class; leave it out here, and set data.ignore={entry} instead.')
     return entry, key
 
 
-def find_labels(paths: Iterable[Path], where: str) -> dict[int, str]:
-    """Labels of a set that declares none: the values seen in its label files, named class_1, class_2, ... by value."""
+def split_ignore(raw: object, where: str) -> tuple[object, int | None]:
+    """The labels without nnU-Net's label "ignore", and its value, or None.
+
+    Raises ValueError where that is not one value of its own, or the background's.
+    """
+    if not isinstance(raw, dict) or "ignore" not in raw:
+        return raw, None
+    value, rest = raw["ignore"], {name: entry for name, entry in raw.items() if name != "ignore"}
+    if type(value) is not int or value < 1:
+        raise ValueError(f'{where}: the label "ignore" is {value!r}; give it one value, above the background 0, as 4.')
+    shared = [name for name, entry in rest.items() if value in (entry if isinstance(entry, list) else [entry])]
+    if shared:
+        raise ValueError(
+            f'{where}: the label "ignore" has the value {value}, and so has "{shared[0]}"; give it the highest value, '
+            "which no class has."
+        )
+    return rest, value
+
+
+def find_labels(paths: Iterable[Path], where: str, ignore: int | None = None) -> dict[int, str]:
+    """Labels of a set that declares none: the values seen in its label files, named class_1, class_2, ... by value.
+
+    ignore: a value that is no class.
+    """
     found: dict[int, Path] = {}
 
     def values_of(some: Sequence[Path]) -> list[tuple[Path, list[int]]]:
@@ -85,7 +109,7 @@ def find_labels(paths: Iterable[Path], where: str) -> dict[int, str]:
                     f"{path}: with it, more than {_MAX_FOUND} label values are found ({_listed(sorted(found))}), which "
                     f"does not look like classes; store label maps without loss (PNG, NIfTI) or declare a labels.json."
                 )
-    classes = sorted(found.keys() - {0})
+    classes = sorted(found.keys() - {0, ignore})
     if not classes:
         raise ValueError(f"{where}: no label file holds anything but 0; check that labels and images are not mixed up.")
     lowest = classes[0]
@@ -123,13 +147,19 @@ def distinct_values(integers: np.ndarray) -> np.ndarray:
     return np.flatnonzero(seen) + low
 
 
-def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path) -> np.ndarray:
+def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path, ignore: int | None = None) -> np.ndarray:
     """Map label values to their position in the sorted values of `labels`, as C-contiguous uint8 of the same shape.
 
-    Raises ValueError, naming `path`, for values that are no integers or not declared.
+    The value `ignore`, which is no class, becomes IGNORED. Raises ValueError, naming `path`, for values that are no
+    integers or not declared.
     """
     assert len(labels) <= MAX_CLASSES
     integers = as_integers(array, path)
+    if ignore is not None:
+        ignored = integers == ignore
+        index = to_class_index(np.where(ignored, 0, integers), labels, path)
+        index[ignored] = IGNORED
+        return index
     values = np.array(sorted(labels), np.int64)
     low, high = (int(integers.min()), int(integers.max())) if integers.size else (0, 0)
     if low >= values[0] and high <= values[-1]:
@@ -147,7 +177,8 @@ def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path) -> np.
     unknown = np.setdiff1d(distinct_values(integers), values)
     raise ValueError(
         f"{path}: holds label values that are not declared: {_listed(unknown)}; declared are {_listed(values)}. "
-        "Declare them in the source's labels, or correct the label map."
+        "Declare them in the source's labels, or correct the label map; data.ignore=VALUE leaves one out that marks "
+        "voxels that are not annotated."
     )
 
 

@@ -40,6 +40,8 @@ class Listing:
     """Overlapping classes, name to label values, as in CaseSet."""
     region_values: dict[str, int] = field(default_factory=dict)
     """Label value that each region is painted with (nnU-Net's regions_class_order), as in CaseSet."""
+    ignore: int | None = None
+    """Label value of voxels that are not annotated, as in CaseSet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.cases.formats import ENDINGS, ending, read_file_header
-from hasten.cases.labels import parse_labels
+from hasten.cases.labels import parse_labels, split_ignore
 from hasten.cases.layouts import nearest_folder
 from hasten.cases.listing import Listing, case_from_entry, first_few, join_entries, load_json
 from hasten.cases.place import Place
@@ -32,15 +32,17 @@ def is_nnunet(content: Any) -> bool:
 def read_nnunet(path: Path, content: dict[str, Any], place: Place) -> Listing:
     """The training cases of a dataset.json for which `is_nnunet` holds; imagesTs is left out.
 
-    Labels with several values are regions. Raises ValueError for a case that lacks a channel or its label map, for
-    another number of cases than numTraining, and for what else nnU-Net would refuse, naming the file.
+    Labels with several values are regions, and the label "ignore" is no class. Raises ValueError for a case that lacks
+    a channel or its label map, for another number of cases than numTraining, and for what else nnU-Net would refuse,
+    naming the file.
     """
     channels = channel_names(content, path)
     if channels is None:
         raise ValueError(f'{path}: has no "channel_names"; add them, as in {{"0": "CT"}}.')
     if "labels" not in content:
         raise ValueError(f'{path}: has no "labels"; add them, as in {{"background": 0, "spleen": 1}}.')
-    labels, regions, region_values = labels_and_regions(content["labels"], content.get("regions_class_order"), path)
+    declared, ignore = split_ignore(content["labels"], str(path))
+    labels, regions, region_values = labels_and_regions(declared, content.get("regions_class_order"), path)
     if "dataset" in content:
         made = _listed_cases(path, content["dataset"], place)
     else:
@@ -54,6 +56,7 @@ def read_nnunet(path: Path, content: dict[str, Any], place: Place) -> Listing:
         modality=channels[0],
         regions=regions,
         region_values=region_values,
+        ignore=ignore,
         **made,
     )
 
@@ -89,8 +92,6 @@ def labels_and_regions(
     """
     if not isinstance(raw, dict) or not any(isinstance(entry, list) for entry in raw.values()):
         return parse_labels(raw, str(path)), {}, {}
-    if "ignore" in raw:
-        parse_labels({"ignore": raw["ignore"]}, str(path))  # which refuses it, and says why
     regions: dict[str, tuple[int, ...]] = {}
     for name, entry in raw.items():
         values = entry if isinstance(entry, list) else [entry]

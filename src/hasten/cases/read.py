@@ -34,10 +34,11 @@ def read_image(case: Case) -> Volume:
     return Volume(np.concatenate([volume.array for volume in volumes]), first.affine)
 
 
-def read_label(case: Case, labels: dict[int, str], image: Volume) -> np.ndarray:
+def read_label(case: Case, labels: dict[int, str], image: Volume, ignore: int | None = None) -> np.ndarray:
     """The label map of a case as class indices, (D, H, W) uint8: positions in the sorted label values, background 0.
 
-    `image` is the case's image, whose grid the label must share. May be read-only.
+    `image` is the case's image, whose grid the label must share. Voxels of the label value `ignore` are IGNORED. May be
+    read-only.
     Raises ValueError for a label on another grid, values that are not declared and values that are no integers.
     """
     assert case.label is not None
@@ -52,7 +53,7 @@ def read_label(case: Case, labels: dict[int, str], image: Volume) -> np.ndarray:
             "(D, H, W); resample the label onto the image's grid, or correct the pairing of the files."
         )
     _check_affine(volume, case.label, image, case.image[0])
-    return to_class_index(volume.array[0], labels, case.label)
+    return to_class_index(volume.array[0], labels, case.label, ignore)
 
 
 def read_shape(case: Case) -> tuple[tuple[int, int, int], np.ndarray]:

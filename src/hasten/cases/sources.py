@@ -7,6 +7,7 @@ import os
 import tarfile
 import zipfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from hasten.cases.decathlon import read_decathlon
@@ -75,7 +76,7 @@ def look_into(listing: Listing, spatial_dims: int | None = None) -> CaseSet:
     dims = _checked_dims(listing, headers[0][0], spatial_dims)
     labels = listing.labels
     if labels is None:
-        labels = find_labels((case.label for case in listing.cases if case.label), str(listing.source))
+        labels = find_labels((case.label for case in listing.cases if case.label), str(listing.source), listing.ignore)
     channels = _checked_channels(listing, sum(num_channels for _, num_channels, _ in headers))
     return as_case_set(listing, labels=labels, channels=channels, spatial_dims=dims)
 
@@ -92,7 +93,29 @@ def as_case_set(listing: Listing, *, labels: dict[int, str], channels: tuple[str
         modality=listing.modality,
         regions=listing.regions,
         region_values=listing.region_values,
+        ignore=listing.ignore,
     )
+
+
+def with_ignore(listing: Listing, value: int | None) -> Listing:
+    """The listing with the label value of voxels that are not annotated, from the configuration; None changes nothing.
+
+    Raises ValueError where that is a class, or the source declares another.
+    """
+    if value is None:
+        return listing
+    if listing.ignore not in (None, value):
+        raise ValueError(
+            f'data.ignore={value}: {listing.source} declares the label "ignore" as {listing.ignore}; leave data.ignore '
+            "out, or correct that."
+        )
+    name = (listing.labels or {}).get(value)
+    if name is not None:
+        raise ValueError(
+            f'data.ignore={value}: is the class "{name}" of {listing.source}; give the value of the voxels that are '
+            "not annotated, or take it out of the labels there."
+        )
+    return replace(listing, ignore=value)
 
 
 @uncollected()

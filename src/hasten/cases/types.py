@@ -37,6 +37,8 @@ class CaseSet:
     painted from them, later ones over earlier ones."""
     region_values: dict[str, int] = field(default_factory=dict)
     """Label value that each region is painted with; empty for the one value that is in no later region."""
+    ignore: int | None = None
+    """Label value of voxels that are not annotated, which is none of `labels`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hasten.config.intensity import kinds_of
 from hasten.config.schema import AugmentConfig, PrepareConfig, SampleConfig
 from hasten.config.user_code import is_plain, is_user_code
 
@@ -71,9 +72,8 @@ def _strengths(sample: SampleConfig, name: str) -> Iterator[str]:
 
 
 def _colours(augment: AugmentConfig, prepare: PrepareConfig) -> Iterator[str]:
-    if prepare.intensity == "zscore" or (
-        prepare.intensity == "none" and "ColorJitter.value_range" not in override_items(augment.override)
-    ):
+    ranged = {"window", "none"} if "ColorJitter.value_range" in override_items(augment.override) else {"window"}
+    if prepare.intensity is not None and not ranged.issuperset(kinds_of(prepare, 1)):
         yield (
             f"augment.preset: pathology changes colours, and prepare.intensity={prepare.intensity} does not tell their "
             "range; set prepare.intensity=window and prepare.window=[0, 255], or none and "

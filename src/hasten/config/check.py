@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from hasten.config.augment import augment_mistakes
+from hasten.config.intensity import window_mistakes
 from hasten.config.network import is_own, name_mistakes
 from hasten.config.regions import region_mistakes
 from hasten.config.schema import (
@@ -83,6 +84,11 @@ def _data(data: DataConfig) -> Iterator[str]:
     first, last = split.train_range
     if not 0 <= first < last <= 1:
         yield _wrong(f"{at}.train_range", "must be [from, to] with 0 <= from < to <= 1", split.train_range)
+    if data.ignore is not None and data.ignore < 1:
+        yield _wrong("data.ignore", "must be a label value of 1 or more, as 0 is the background", data.ignore)
+    for name, members in (data.regions or {}).items():
+        if data.ignore in members:
+            yield f"data.ignore: {data.ignore} is in the region {name!r}; take it out there, or ignore another value"
     if data.regions:
         yield from (f"data.regions: {mistake}" for mistake in region_mistakes(data.regions, data.region_values or {}))
     elif data.regions is not None and data.region_values:
@@ -99,8 +105,7 @@ def _prepare(prepare: PrepareConfig) -> Iterator[str]:
     if spacing is not None and spacing != (0, 0, 0) and not all(0 < mm <= _COARSEST for mm in spacing):
         rule = f"must be three numbers of mm (D, H, W), above 0 and at most {_COARSEST}, or [0, 0, 0]"
         yield _wrong("prepare.spacing", rule, spacing)
-    if prepare.window is not None and not -math.inf < prepare.window[0] < prepare.window[1] < math.inf:
-        yield _wrong("prepare.window", "must be [low, high] with low < high", prepare.window)
+    yield from window_mistakes(prepare)
     yield from _at_least(1, prepare, "prepare", "num_threads")
 
 

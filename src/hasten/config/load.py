@@ -28,6 +28,11 @@ _MOST_TOLD = 10
 _FILES: tuple[Key, ...] = (("data", "source"), ("cache", "dir"), ("network", "weights"))
 _CODE: tuple[Key, ...] = (("augment", "chain"), ("network", "name"), ("loss", "name"))
 _PATHS = (*_FILES, *_CODE)
+_PER_CHANNEL = {
+    "intensity": "'zscore', 'window' or 'none', or a list with one of them for each channel",
+    "window": "[low, high], or a list with that for each channel, null where it is not windowed",
+}
+"""Rules of fields with one value for all channels, or a list with one for each."""
 
 
 def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -228,6 +233,9 @@ def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T
         sound = copy.deepcopy(tree)
         for error in errors.errors(include_url=False):
             at = error["loc"]
+            field = next((path for path in _prefixes(at) if (*under, *path) in kinds), at)
+            if field[-1] in _PER_CHANNEL:  # pydantic has mistakes for each form that the value might have
+                at, error["type"], error["input"] = field, "per_channel", _get(tree, field)
             key = (*under, *at[:-1], str(at[-1])) if error["type"] == "invalid_key" else (*under, *at)
             message = _explain(error, (*under, *at), kinds)
             if message not in dict(mistakes).values():  # pydantic names each value that a list lacks
@@ -286,6 +294,10 @@ def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
             return f"{dotted}: must be {error['ctx']['expected']} (given {given})" + (
                 f"; did you mean {near[0]}?" if near else ""
             )
+        case "per_channel":
+            rule = _PER_CHANNEL[str(at[-1])]
+            near = difflib.get_close_matches(str(error["input"]), _quoted(rule), n=1)
+            return f"{dotted}: must be {rule} (given {given})" + (f"; did you mean {near[0]}?" if near else "")
         case "string_type" if not isinstance(error["input"], (dict, list)):
             return f"{dotted}: must be text (given {given}); put it in quotes"
     rule = error["msg"].removeprefix("Input should be ").split(", unable")[0]

@@ -6,18 +6,18 @@ benchmarks/results.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from hasten.config.augment import chain_name
 from hasten.config.fingerprint import Fingerprint
+from hasten.config.intensity import canonical, kinds_of, window_mistakes
 from hasten.config.network import is_own
 from hasten.config.networks import NETWORKS, BuiltIn
-from hasten.config.schema import RunConfig, Spacing, Triple
+from hasten.config.schema import Intensity, RunConfig, Spacing, Triple
 from hasten.config.settled import PlannedRun, planned_run
 
 _FEWEST_CROPS = 4
@@ -56,11 +56,13 @@ def make_plan(
 ) -> tuple[PlannedRun, dict[str, Decision]]:
     """The configuration with every field that data can decide filled in, and the decisions by dotted name.
 
-    What only a measurement on the machine can decide (precision, memory format, compiling) is left as it is.
+    What only a measurement on the machine can decide (precision, memory format, compiling) is left as it is. Raises
+    ValueError for windows that are not those of the windowed channels.
     """
     plan = _Plan(fingerprint, config, num_train, GPU if cuda else CPU)
     for name, decide in _DECISIONS:
         plan.settle(name, decide)
+    plan.merge_channels()
     return planned_run(plan.config), plan.decisions
 
 
@@ -80,19 +82,30 @@ class _Plan:
         decision = decide(self) if given is None else Decision(given, GIVEN)
         if decision is None:
             return
-        part = dataclasses.replace(getattr(self.config, section), **{key: decision.value})
-        self.config = dataclasses.replace(self.config, **{section: part})
+        part = replace(getattr(self.config, section), **{key: decision.value})
+        self.config = replace(self.config, **{section: part})
         self.decisions[name] = decision
+
+    def merge_channels(self) -> None:
+        """Where every channel is scaled alike, say so once. Raises ValueError for windows of other channels."""
+        mistakes = list(window_mistakes(self.config.prepare))
+        if mistakes:
+            raise ValueError("\n".join(mistakes))
+        self.config = replace(self.config, prepare=canonical(self.config.prepare))
+        for name in ("intensity", "window"):
+            at = f"prepare.{name}"
+            self.decisions[at] = replace(self.decisions[at], value=getattr(self.config.prepare, name))
 
     @property
     def is_ct(self) -> bool:
         return self.fingerprint.modality.strip().upper().startswith("CT")
 
     @property
-    def scaling(self) -> str:
-        """The channels' common name, small: nnU-Net's way to say how intensities are scaled. "" if they differ."""
-        names = {name.strip().casefold() for name in self.fingerprint.channels}
-        return names.pop() if len(names) == 1 else ""
+    def scaled_as(self) -> tuple[str, ...]:
+        """How each channel's name asks to be scaled; the modality takes the place of the only channel's name."""
+        names = self.fingerprint.channels
+        found = tuple(map(_scaled_as, names))
+        return ("ct",) if len(names) == 1 and found == ("",) and self.is_ct else found
 
     @property
     def built_in(self) -> BuiltIn:
@@ -153,25 +166,51 @@ def _spacing(plan: _Plan) -> Decision:
 
 
 def _intensity(plan: _Plan) -> Decision:
-    channels = plan.fingerprint.channels
-    if plan.scaling == "nonorm":
-        return Decision("none", "the channels are named noNorm, nnU-Net's word for values that are kept")
-    if plan.scaling == "rgb_to_0_1":
-        return Decision("window", "the channels are named rgb_to_0_1, nnU-Net's word for 0 to 255 brought to 0 to 1")
-    if plan.is_ct and len(channels) > 1 and not all(name.strip().upper().startswith("CT") for name in channels):
-        return Decision("zscore", f"{', '.join(channels)}: channels of different units have no window in common")
-    if plan.is_ct:
-        return Decision("window", "CT: Hounsfield units are absolute, so one window serves every case")
-    return Decision("zscore", f"{plan.fingerprint.modality or 'not CT'}: intensities are relative to the case")
+    scaled_as = plan.scaled_as
+    if len(set(scaled_as)) == 1:
+        kind, reason = _SCALINGS[scaled_as[0]]
+        named = "CT" if scaled_as[0] == "ct" else plan.fingerprint.modality or "not CT"
+        return Decision(kind, f"{named}: {reason}")
+    told = [f"{name}: {_SCALINGS[each][1]}" for name, each in zip(plan.fingerprint.channels, scaled_as, strict=True)]
+    return Decision(tuple(_SCALINGS[each][0] for each in scaled_as), "; ".join(told))
+
+
+_SCALINGS: dict[str, tuple[Intensity, str]] = {
+    "nonorm": ("none", "nnU-Net's word for values that are kept"),
+    "rgb_to_0_1": ("window", "nnU-Net's word for 0 to 255 brought to 0 to 1"),
+    "ct": ("window", "Hounsfield units are absolute, so one window serves every case"),
+    "": ("zscore", "intensities are relative to the case"),
+}
+"""What a channel's name asks for, and why."""
+
+
+def _scaled_as(name: str) -> str:
+    """The key of `_SCALINGS` that a channel's name is: nnU-Net's way to say how intensities are scaled."""
+    name = name.strip().casefold()
+    return "ct" if name.startswith("ct") else name if name in _SCALINGS else ""
 
 
 def _window(plan: _Plan) -> Decision:
-    if plan.config.prepare.intensity != "window":
+    """One where all channels are windowed alike, or because the user says so; else one for each that is windowed."""
+    channels = plan.fingerprint.channels
+    kinds = kinds_of(plan.config.prepare, len(channels))
+    windowed = [channel for channel, kind in enumerate(kinds) if kind == "window"]
+    if not windowed:
         return Decision((0.0, 1.0), "not used")
-    if plan.scaling == "rgb_to_0_1":
+    together = plan.decisions["prepare.intensity"].reason == GIVEN or len(set(plan.scaled_as)) == 1
+    if together and len(windowed) == len(channels):
+        return _window_of(plan, windowed)
+    found = {channel: _window_of(plan, [channel]) for channel in windowed}
+    reasons = [f"{channels[channel]}: {decision.reason}" for channel, decision in found.items()]
+    values = tuple(found[channel].value if channel in found else None for channel in range(len(channels)))
+    return Decision(values, "; ".join(reasons))
+
+
+def _window_of(plan: _Plan, channels: list[int]) -> Decision:
+    if all(plan.scaled_as[channel] == "rgb_to_0_1" for channel in channels):
         return Decision((0.0, 255.0), "what 8 bits hold")
-    statistics = plan.fingerprint.foreground_intensity
-    low, high = math.floor(min(statistics["p0_5"])), math.ceil(max(statistics["p99_5"]))
+    lows, highs = (plan.fingerprint.foreground_intensity[name] for name in ("p0_5", "p99_5"))
+    low, high = math.floor(min(lows[each] for each in channels)), math.ceil(max(highs[each] for each in channels))
     margin = max(10, (high - low) // 4)
     return Decision(
         (float(low - margin), float(high + margin)),

@@ -16,6 +16,7 @@ Spacing = tuple[float, float, float]
 Range = tuple[float, float]
 Stages = tuple[tuple[float, float], ...]
 """Pairs (share of the steps, factor), the shares rising."""
+Intensity = Literal["zscore", "window", "none"]
 OptimizerName = Literal["muon", "adamw", "sgd", "novograd", "lamb", "nvlamb", "lars"]
 
 
@@ -55,6 +56,9 @@ class DataConfig:
     """
     region_values: dict[str, int] | None = None
     """Label value that each region is painted with; None takes the one value of it that is in no later region."""
+    ignore: int | None = None
+    """Label value of voxels that are not annotated: no class, and in no loss, metric or choice of crops. None takes
+    what the source says."""
     split: SplitConfig = field(default_factory=SplitConfig)
 
 
@@ -66,10 +70,12 @@ class PrepareConfig:
     """Anatomical axis codes that every volume is turned to; None keeps the file's own."""
     spacing: Spacing | None = None
     """Target voxel spacing (D, H, W) in mm; (0, 0, 0) keeps every case's own."""
-    intensity: Literal["zscore", "window", "none"] | None = None
-    """`zscore`: each case and channel to mean 0, standard deviation 1; `window`: `window` mapped to 0..1, clipped."""
-    window: Range | None = None
-    """Intensity window (low, high), in the image's units (HU for CT)."""
+    intensity: Intensity | tuple[Intensity, ...] | None = None
+    """`zscore`: each case and channel to mean 0, standard deviation 1; `window`: `window` mapped to 0..1, clipped;
+    `none`: as it is. One for all channels, or a list with one for each."""
+    window: Range | tuple[Range | None, ...] | None = None
+    """Intensity window (low, high), in the image's units (HU for CT): one for all windowed channels, or a list with one
+    for each channel, null for those that are not windowed."""
     crop_foreground: bool | None = None
     """Crop each case to the box of voxels above its minimum (air, background) before anything is stored."""
     dtype: Literal["float16", "float32"] = "float16"

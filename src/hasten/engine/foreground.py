@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from hasten.cache.arena import Arena
+from hasten.cases.labels import IGNORED
 from hasten.cases.listing import first_few
 from hasten.cases.types import Case, CaseSet
 from hasten.config.fingerprint import Fingerprint
@@ -34,7 +35,7 @@ def sampled_warnings(fingerprint: Fingerprint) -> tuple[str, ...]:
 def check_labelled(
     case_set: CaseSet, arena: Arena, train: Sequence[Case], validation: Sequence[Case]
 ) -> tuple[str, ...]:
-    """Warnings about classes with next to no voxels in the prepared cases.
+    """Warnings about classes with next to no voxels in the prepared cases, and about cases that are ignored as a whole.
 
     Raises ValueError where no training case, or no validation case, has a labelled voxel.
     """
@@ -47,8 +48,8 @@ def check_labelled(
         if here and not any(any(voxels[case.id]) for case in here):
             raise ValueError(
                 f"{case_set.source}: the label maps of all {len(here)} {part} cases ({first_few(c.id for c in here)}) "
-                f"hold only the background (value {min(case_set.labels)}) and none of the declared classes "
-                f"({first_few(_classes(case_set))}), {remedy}"
+                f"hold only the background (value {min(case_set.labels)}){_ignored(case_set)} and none of the declared "
+                f"classes ({first_few(_classes(case_set))}), {remedy}"
             )
     if not all(case.id in voxels for case in train):
         return ()  # they are in other processes
@@ -58,11 +59,40 @@ def check_labelled(
         present = sum(map(bool, column))
         if present < 2 or sum(column) < _RARE * labelled:
             rare.append(f"{name}: {sum(column)} in {present} case{'s' * (present != 1)}")
-    return _warnings(case_set.name, rare, f"voxels, of {labelled} labelled ones in {len(arena.ids)} cases")
+    told = _warnings(case_set.name, rare, f"voxels, of {labelled} labelled ones in {len(arena.ids)} cases")
+    return (*told, *_ignored_warnings(case_set, arena, [case.id for case in (*train, *validation)]))
+
+
+def _ignored(case_set: CaseSet) -> str:
+    return "" if case_set.ignore is None else f" and what is ignored (value {case_set.ignore})"
+
+
+def _ignored_warnings(case_set: CaseSet, arena: Arena, used: Sequence[str]) -> Iterator[str]:
+    """About label maps with nothing but ignored voxels, and about none in any. Reads label maps, few as a rule."""
+    if case_set.ignore is None:
+        return
+    cases = arena.index(tuple(used))
+    # Where a class is annotated, not all is ignored; so the others alone are read.
+    bare = [case for case in cases if not any(arena.num_voxels[case])]
+    empty = [arena.ids[case] for case in bare if bool((arena.label(case) == IGNORED).all())]
+    if empty:
+        some = "case has" if len(empty) == 1 else "cases have"
+        yield (
+            f"{case_set.name}: {len(empty)} {some} only ignored voxels (value {case_set.ignore}), from which nothing "
+            f"is learned: {first_few(empty)}; annotate a part of them, or remove them"
+        )
+    if not any(bool((arena.label(case) == IGNORED).any()) for case in cases):
+        yield (
+            f"{case_set.name}: no label map holds the value {case_set.ignore}, which is to be ignored; check "
+            'data.ignore, or the label "ignore" of dataset.json'
+        )
 
 
 def training_range(arena: Arena, train: Sequence[Case], dims: int) -> dict[str, float]:
-    """Smallest, median and largest foreground of the training cases, as `foreground_size` gives it; {} if unknown."""
+    """Smallest, median and largest foreground of the training cases, as `foreground_size` gives it; {} if unknown.
+
+    Not to be called where a part of the voxels is not annotated.
+    """
     trained = {case.id for case in train}
     rows = zip(arena.ids, arena.num_voxels, arena.geometry, strict=bool(arena.num_voxels))
     sizes = [foreground_size(sum(voxels), geometry, dims) for name, voxels, geometry in rows if name in trained]

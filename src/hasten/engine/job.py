@@ -20,13 +20,15 @@ from torch import nn
 from hasten.augment.run_chain import RunChain, run_chain
 from hasten.cache.fingerprint import find_kept, get_case_set, get_fingerprint
 from hasten.cache.key import Files, cache_dir
+from hasten.cases.labels import IGNORED
 from hasten.cases.listing import first_few
 from hasten.cases.regions import Region, regions_of, with_regions
-from hasten.cases.sources import find_listing
+from hasten.cases.sources import find_listing, with_ignore
 from hasten.cases.split import split_cases
 from hasten.cases.types import Case, CaseSet
 from hasten.config.check import check_run
 from hasten.config.fingerprint import Fingerprint
+from hasten.config.intensity import length_mistakes
 from hasten.config.load import from_dict, to_dict
 from hasten.config.network import is_own
 from hasten.config.networks import NETWORKS, network_mistake
@@ -80,6 +82,11 @@ class Planned:
         return tuple(region.members for region in self.regions)
 
     @property
+    def ignore_index(self) -> int | None:
+        """What prepared label maps have where nothing is annotated; None where all of them are annotated everywhere."""
+        return None if self.case_set.ignore is None else IGNORED
+
+    @property
     def class_names(self) -> list[str]:
         """What is scored: the regions, or the foreground in the order of the class index."""
         if self.case_set.regions:
@@ -93,7 +100,7 @@ class Planned:
 
     def loss(self, *, over_ranks: bool = False) -> Loss:
         """Of the network's scores and labels of class index, as `build_loss` makes it."""
-        return build_loss(self.config.loss, over_ranks=over_ranks, regions=self.members)
+        return build_loss(self.config.loss, over_ranks=over_ranks, regions=self.members, ignore_index=self.ignore_index)
 
 
 def with_train(planned: Planned, **settled: Any) -> Planned:
@@ -140,7 +147,7 @@ def plan_run(
         config = with_plan(config, plan)
     _raise(check_run(config))
     remote_dir = cache_dir(config.cache) / "remote"
-    listing = find_listing(config.data.source, remote_dir=remote_dir)
+    listing = with_ignore(find_listing(config.data.source, remote_dir=remote_dir), config.data.ignore)
     kept = find_kept(listing, config.cache)
     case_set = with_regions(get_case_set(listing, config.data.spatial_dims, kept), config.data)
     if case_set.regions and config.loss.include_background:
@@ -153,6 +160,7 @@ def plan_run(
     device = device or pick_device(config.train.device, world)
     fingerprint = get_fingerprint(case_set, kept)
     given = config.network.divisor is not None
+    _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
     config, own = with_own_network(config, case_set)
     full, decisions = decided(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or _check_network(full, case_set.spatial_dims))
@@ -160,11 +168,12 @@ def plan_run(
         full, fingerprint, num_outputs=len(case_set.regions or case_set.labels), device=device,
         num_ranks=world.size if world is not None else 1,
     ))  # fmt: skip
+    ignore_index = IGNORED if case_set.ignore is not None else None
     if is_user_code(full.loss.name):
-        full = with_loss_digest(full, case_set)
+        full = with_loss_digest(full, case_set, ignore_index)
     if own is not None:
         full, decisions = settle_own(full, own, decisions, given=given)
-    augmentation = augmentation_of(full, fingerprint)
+    augmentation = augmentation_of(full, fingerprint, ignore_index)
     if augmentation.digest:
         full = dataclasses.replace(full, augment=dataclasses.replace(full.augment, digest=augmentation.digest))
     return Planned(
@@ -182,17 +191,20 @@ def plan_run(
     )
 
 
-def with_loss_digest(config: PlannedRun, case_set: CaseSet) -> PlannedRun:
+def with_loss_digest(config: PlannedRun, case_set: CaseSet, ignore_index: int | None) -> PlannedRun:
     """The same with `loss.digest` of a loss of the user's, which is tried out. Raises ValueError."""
     digest = check_custom_loss(
         config.loss, num_outputs=len(case_set.regions or case_set.labels), spatial_dims=case_set.spatial_dims,
-        members=tuple(region.members for region in regions_of(case_set)),
+        members=tuple(region.members for region in regions_of(case_set)), ignore_index=ignore_index,
     )  # fmt: skip
     return dataclasses.replace(config, loss=dataclasses.replace(config.loss, digest=digest))
 
 
-def augmentation_of(config: PlannedRun, fingerprint: Fingerprint) -> RunChain:
-    """The chain of a run with full patches. Raises ValueError for one that can't be, before cases are prepared."""
+def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: int | None = None) -> RunChain:
+    """The chain of a run with full patches. Raises ValueError for one that can't be, before cases are prepared.
+
+    ignore_index: as `Planned` has it.
+    """
     spacing = config.prepare.spacing
     if not spacing or not all(spacing):
         columns = zip(*fingerprint.spacings, strict=True)
@@ -200,7 +212,7 @@ def augmentation_of(config: PlannedRun, fingerprint: Fingerprint) -> RunChain:
         spacing = (depth, height, width)
     return run_chain(
         config.augment, config.sample, patch=config.sample.patch, spatial_dims=fingerprint.spatial_dims,
-        num_channels=len(fingerprint.channels), spacing=spacing,
+        num_channels=len(fingerprint.channels), spacing=spacing, ignore_index=ignore_index,
     )  # fmt: skip
 
 

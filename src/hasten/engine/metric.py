@@ -57,8 +57,25 @@ def region_counts(masks: Tensor, label: Tensor, regions: Members) -> Tensor:
     return torch.stack([both, both + extra, both + missed], dim=1)
 
 
-def counts_of(found: Tensor, label: Tensor, *, num_classes: int, regions: Members) -> Tensor:
-    """`overlap_counts` of a label map, or `region_counts` of masks where there are regions."""
+def without_ignored(found: Tensor, label: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
+    """Both with background where the label is `ignore_index`, if that is not None.
+
+    found: (D, H, W) class index, or (R, D, H, W) masks. label: (D, H, W).
+    """
+    if ignore_index is None:
+        return found, label
+    ignored = label == ignore_index
+    return found.masked_fill(ignored, 0), label.masked_fill(ignored, 0)
+
+
+def counts_of(
+    found: Tensor, label: Tensor, *, num_classes: int, regions: Members, ignore_index: int | None = None
+) -> Tensor:
+    """`overlap_counts` of a label map, or `region_counts` of masks where there are regions.
+
+    Voxels with the label `ignore_index` are not counted.
+    """
+    found, label = without_ignored(found, label, ignore_index)
     return region_counts(found, label, regions) if regions else overlap_counts(found, label, num_classes)
 
 

@@ -17,7 +17,7 @@ from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.components import RunComponents
 from hasten.engine.infer import infer_labels
 from hasten.engine.measure import Engaged
-from hasten.engine.metric import Metric, counts_of, dice_of
+from hasten.engine.metric import Metric, counts_of, dice_of, without_ignored
 from hasten.engine.outcome import Outcome
 from hasten.observe.clock import Clock
 from hasten.observe.env import environment
@@ -89,7 +89,7 @@ def _times(out: Path, metric: Metric) -> dict[str, float]:
 def write_examples(out: Path, parts: RunComponents, outcome: Outcome, network: nn.Module) -> None:
     """Slices of the worst, the median and the best validation case, predicted by the best weights (examples.npz).
 
-    network: a whole one, which is left with these weights.
+    network: a whole one, which is left with these weights. What the label ignores is background in both.
 
     Rows run from anterior, columns from the patient's right: RAS axes turned to the radiological view.
     """
@@ -108,6 +108,7 @@ def write_examples(out: Path, parts: RunComponents, outcome: Outcome, network: n
     images = [parts.arena.image(case) for case in cases]
     for number, prediction in infer_labels(network, images, parts.inference):
         label = parts.arena.label(cases[number]).cpu()
+        prediction, label = without_ignored(prediction.cpu(), label, planned.ignore_index)
         layer = int((label > 0).sum((1, 2)).argmax())
         plane = images[number][0, layer].float().cpu()
         low, high = np.percentile(plane.numpy(), (1, 99)).tolist()  # torch.quantile refuses planes of over 4000 x 4000
@@ -115,11 +116,11 @@ def write_examples(out: Path, parts: RunComponents, outcome: Outcome, network: n
         turn = (0, 1) if planned.case_set.spatial_dims == 3 else ()
         content[f"image_{number}"] = torch.flip(shown, turn).numpy()
         content[f"label_{number}"] = torch.flip(label[layer], turn).numpy()
-        found = prediction.cpu()[..., layer, :, :]
+        found = prediction[..., layer, :, :]
         if planned.regions:
             found = torch.from_numpy(paint(found.numpy(), planned.regions))
         content[f"prediction_{number}"] = torch.flip(found, turn).numpy()
         content[f"name_{number}"] = np.array(ids[number])
-        counts = counts_of(prediction.cpu(), label, num_classes=parts.arena.num_classes, regions=planned.members)
+        counts = counts_of(prediction, label, num_classes=parts.arena.num_classes, regions=planned.members)
         content[f"dice_{number}"] = np.array(dice_of(counts[None], planned.class_names).mean)
     np.savez_compressed(out / EXAMPLES, **content)  # type: ignore[arg-type]

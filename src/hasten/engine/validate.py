@@ -48,7 +48,9 @@ def validate(
     while not expired() and (prediction_at := next(predictions, None)) is not None:
         position, prediction = prediction_at
         label = arena.label(own[position]).to(prediction.device)
-        counts[mine[position]] = counts_of(prediction, label, num_classes=arena.num_classes, regions=regions)
+        counts[mine[position]] = counts_of(
+            prediction, label, num_classes=arena.num_classes, regions=regions, ignore_index=planned.ignore_index
+        )
         now = time.perf_counter()
         taken[mine[position]], before = now - before, now
         through[mine[position]] = 1

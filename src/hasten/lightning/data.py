@@ -110,7 +110,7 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
 
     @property
     def num_classes(self) -> int:
-        """Classes with the background, as the label holds them."""
+        """Classes with the background, as the label holds them; with data.ignore it holds 255, too."""
         return len(self.planned.case_set.labels)
 
     # Lightning's hooks

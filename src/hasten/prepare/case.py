@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from hasten.cases.read import read_image, read_label
 from hasten.cases.types import Case, Volume
+from hasten.config.intensity import Scaling, scalings
 from hasten.config.schema import PrepareConfig
 from hasten.prepare.foreground import Box, foreground_box
-from hasten.prepare.intensity import check_intensity, check_outliers, write_scaled
+from hasten.prepare.intensity import check_outliers, write_scaled
 from hasten.prepare.orient import orient, orientation_of
 from hasten.prepare.resample import resample_label, resampled_shape, slabs
 from hasten.prepare.threads import one_torch_thread
 from hasten.prepare.types import Geometry, Prepared
 
 
-def load_prepared(case: Case, labels: dict[int, str], spec: PrepareConfig, *, device: str = "cpu") -> Prepared:
-    """Read a case's files and prepare them. `labels`: label value to class name. Raises ValueError naming a file."""
+def load_prepared(
+    case: Case, labels: dict[int, str], spec: PrepareConfig, *, ignore: int | None = None, device: str = "cpu"
+) -> Prepared:
+    """Read a case's files and prepare them. `labels`: label value to class name; `ignore`: one that becomes IGNORED.
+
+    Raises ValueError naming a file.
+    """
     image = read_image(case)
-    label = None if case.label is None else read_label(case, labels, image)
+    label = None if case.label is None else read_label(case, labels, image, ignore)
     try:
         return prepare_case(image, label, id=case.id, spec=spec, device=device)
     except ValueError as error:
@@ -32,30 +38,32 @@ def prepare_case(
 ) -> Prepared:
     """Orient, crop to the foreground, resample and scale one case; the label alike, by nearest neighbour.
 
-    `label` is (D, H, W) uint8, class index, in the image's own voxels. `spec` has every field set. Cropping comes first
-    so that nothing is computed for air. May be called from any number of threads; each computes on its own core.
-    Raises ValueError that names the case.
+    `label` is (D, H, W) uint8, class index or IGNORED, in the image's own voxels. `spec` has every field set. Cropping
+    comes first so that nothing is computed for air. May be called from any number of threads; each computes on its own
+    core. Raises ValueError that names the case.
     """
     assert spec.spacing is not None
     assert spec.intensity is not None
     assert spec.crop_foreground is not None
-    check_intensity(spec)
+    scaled = scalings(spec, len(image.array))
     try:
-        return _prepare(image, label, id, spec, device)
+        return _prepare(image, label, id, spec, scaled, device)
     except ValueError as error:
         raise ValueError(f"case {id}: {error}") from error
 
 
-def _prepare(image: Volume, label: np.ndarray | None, id: str, spec: PrepareConfig, device: str) -> Prepared:
+def _prepare(
+    image: Volume, label: np.ndarray | None, id: str, spec: PrepareConfig, scaled: Sequence[Scaling], device: str
+) -> Prepared:
     assert spec.spacing is not None
     source_shape = _triple(image.array.shape[1:])
     assert label is None or label.shape == source_shape
-    if spec.intensity == "zscore":
-        for channel, volume in enumerate(image.array):
+    for channel, (volume, scaling) in enumerate(zip(image.array, scaled, strict=True)):
+        if scaling.kind == "zscore":
             check_outliers(volume, channel)
     permute, flip = orientation_of(image.affine, spec.orientation, source_shape)
     turned = orient(image.array, permute, flip)
-    box = _crop(turned, spec)
+    box = _crop(turned, spec, scaled)
     cropped = turned[:, box[0], box[1], box[2]]
     own = image.spacing
     spacing = (own[permute[0]], own[permute[1]], own[permute[2]])
@@ -63,8 +71,8 @@ def _prepare(image: Volume, label: np.ndarray | None, id: str, spec: PrepareConf
 
     prepared = np.empty((len(cropped), *shape), spec.dtype)
     with one_torch_thread():
-        for volume, out in zip(cropped, prepared, strict=True):
-            write_scaled(slabs(volume, shape, device), out, spec, device)
+        for volume, out, scaling in zip(cropped, prepared, scaled, strict=True):
+            write_scaled(slabs(volume, shape, device), out, scaling, device)
     if label is not None:
         label = np.ascontiguousarray(resample_label(orient(label, permute, flip)[box], shape))
         assert label.dtype == np.uint8
@@ -81,10 +89,10 @@ def _prepare(image: Volume, label: np.ndarray | None, id: str, spec: PrepareConf
     return Prepared(id, prepared, label, geometry)
 
 
-def _crop(array: np.ndarray, spec: PrepareConfig) -> Box:
+def _crop(array: np.ndarray, spec: PrepareConfig, scaled: Sequence[Scaling]) -> Box:
     if not spec.crop_foreground:
         return slice(0, array.shape[1]), slice(0, array.shape[2]), slice(0, array.shape[3])
-    return foreground_box(array, spec.window[0] if spec.intensity == "window" and spec.window else None)
+    return foreground_box(array, [scaling.window[0] if scaling.window else None for scaling in scaled])
 
 
 def _triple(sizes: Iterable[int]) -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hasten.cases.labels import IGNORED
 from hasten.cases.listing import batched
 from hasten.cases.read import read_image, read_label, read_shape
 from hasten.cases.types import Case, CaseSet, Volume
@@ -52,8 +53,8 @@ def take_fingerprint(
     images' min and max are exact. Every other figure of intensity is estimated from about 200 000 voxels of each case
     and channel, a fixed stride apart, and from as many of its labelled voxels, so that every case counts alike whatever
     its size. Without any labelled voxel the foreground's figures repeat the image's. `crop_fraction` is for the box
-    above the image's own minimum, and for CT (by `case_set.modality`), where air is not the minimum, above the
-    foreground's 0.5th percentile.
+    above each channel's own minimum, and for CT (by its name, or `case_set.modality` of the only channel), where air is
+    not the minimum, above the foreground's 0.5th percentile.
     Raises ValueError for an empty set and for a case with other channels than the set's, and what reading raises.
     """
     if not case_set.cases:
@@ -77,7 +78,11 @@ def take_fingerprint(
     labelled = [_foreground_statistics([s.foreground[c] for s in sampled], whole[c]) for c in channels]
     values = sorted(case_set.labels)
     with_label = [s for s in sampled if s.class_shares]
-    is_ct = case_set.modality.upper() == "CT"
+    names = (case_set.modality,) if len(channels) == 1 else case_set.channels
+    thresholds = [
+        statistics["p0_5"] if name.strip().upper().startswith("CT") else None
+        for name, statistics in zip(names, labelled, strict=True)
+    ]
     return Fingerprint(
         name=case_set.name,
         num_cases=len(cases),
@@ -94,7 +99,7 @@ def take_fingerprint(
             value: float(np.mean([s.class_shares.get(index, 0.0) for s in with_label])) if with_label else 0.0
             for index, value in enumerate(values)
         },
-        crop_fraction=float(np.mean([_crop_share(s, labelled[0]["p0_5"] if is_ct else None) for s in sampled])),
+        crop_fraction=float(np.mean([_crop_share(s, thresholds) for s in sampled])),
     )
 
 
@@ -158,13 +163,13 @@ def _sample(case: Case, case_set: CaseSet) -> _Sampled:
             f"{case.image[0]}: case {case.id} has {len(image.array)} channels, but {case_set.source} declares "
             f"{len(case_set.channels)} ({', '.join(case_set.channels)}); give every case the same channels"
         )
-    label = None if case.label is None else read_label(case, case_set.labels, image).reshape(-1)
+    label = None if case.label is None else read_label(case, case_set.labels, image, case_set.ignore).reshape(-1)
     shares: dict[int, float] = {}
     where = np.empty(0, np.int64)
     if label is not None:
         counts = np.bincount(label, minlength=len(case_set.labels))
         shares = {index: float(count) / label.size for index, count in enumerate(counts)}
-        where = np.flatnonzero(label)
+        where = np.flatnonzero(label if case_set.ignore is None else (label > 0) & (label != IGNORED))
         where = where[:: max(1, len(where) // _VOXELS)]
     flat = [channel.reshape(-1) for channel in image.array]
     stride = _stride(image.array.shape[1:])
@@ -210,12 +215,12 @@ def _by_statistic(channels: list[dict[str, float]]) -> dict[str, tuple[float, ..
     return {name: tuple(channel[name] for channel in channels) for name in channels[0]}
 
 
-def _crop_share(case: _Sampled, threshold: float | None) -> float:
+def _crop_share(case: _Sampled, thresholds: Sequence[float | None]) -> float:
     """The share of a case's voxels in the box that `foreground_box` would find."""
     box = union(
         [
             box_above(profiles, low if threshold is None else threshold)
-            for profiles, low in zip(case.profiles, case.lows, strict=True)
+            for profiles, low, threshold in zip(case.profiles, case.lows, thresholds, strict=True)
         ]
     )
     return 1.0 if box is None else math.prod(part.stop - part.start for part in box) / case.num_voxels

@@ -26,15 +26,16 @@ def box_above(profiles: tuple[np.ndarray, np.ndarray, np.ndarray], threshold: fl
     return spans[0], spans[1], spans[2]
 
 
-def foreground_box(array: np.ndarray, threshold: float | None = None) -> Box:
+def foreground_box(array: np.ndarray, thresholds: Sequence[float | None]) -> Box:
     """The box that a case is cropped to, from (C, D, H, W).
 
-    It holds every voxel that is above `threshold` in some channel, or, without one, above that channel's own minimum.
-    Preparing passes the lower end of an intensity window, below which every voxel becomes 0 anyway. The result
-    is the whole volume where no voxel is above.
+    It holds every voxel that is above its channel's threshold in some channel, or above the channel's own minimum where
+    that is None. Preparing passes the lower end of an intensity window, below which every voxel becomes 0 anyway. The
+    result is the whole volume where no voxel is above.
     """
     boxes = [
-        box_above(max_profiles(volume), float(volume.min()) if threshold is None else threshold) for volume in array
+        box_above(max_profiles(volume), float(volume.min()) if threshold is None else threshold)
+        for volume, threshold in zip(array, thresholds, strict=True)
     ]
     return union(boxes) or (slice(0, array.shape[1]), slice(0, array.shape[2]), slice(0, array.shape[3]))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from hasten.config.schema import PrepareConfig
+from hasten.config.intensity import Scaling
 
 Slabs = Iterator[tuple[slice, torch.Tensor]]
 
@@ -24,12 +24,6 @@ _LARGEST = 1e15
 """Squares of larger values do not add up in float32."""
 _SAMPLE, _LEFT_OUT = 8192, 8
 """Voxels that say how far an image's voxels usually are from its median, and how many of the farthest are left out."""
-
-
-def check_intensity(spec: PrepareConfig) -> None:
-    """Raise ValueError for a window that is missing or empty."""
-    if spec.intensity == "window" and (spec.window is None or not spec.window[0] < spec.window[1]):
-        raise ValueError(f"prepare.window: prepare.intensity=window needs a range (low, high), not {spec.window}")
 
 
 def check_outliers(volume: np.ndarray, channel: int) -> None:
@@ -61,21 +55,21 @@ def check_outliers(volume: np.ndarray, channel: int) -> None:
     )
 
 
-def write_scaled(slabs: Slabs, out: np.ndarray, spec: PrepareConfig, device: str = "cpu") -> None:
+def write_scaled(slabs: Slabs, out: np.ndarray, scaling: Scaling, device: str = "cpu") -> None:
     """Scale float32 slabs of one channel and write them to `out`, (D, H, W) float16 or float32.
 
     `zscore` subtracts the mean over the whole volume that arrives and divides by its standard deviation, at least 1e-8;
     a constant volume becomes 0. It can't leave float16's range: no z-score of n voxels exceeds sqrt(n). `window` maps
-    spec.window to 0..1 and clips. `none` writes the values as they are, and raises ValueError where float16 can't
+    scaling.window to 0..1 and clips. `none` writes the values as they are, and raises ValueError where float16 can't
     hold them.
     """
     target = torch.from_numpy(out)
-    match spec.intensity:
+    match scaling.kind:
         case "zscore":
             _write_zscore(slabs, target, device)
         case "window":
-            assert spec.window is not None
-            low, high = spec.window
+            assert scaling.window is not None
+            low, high = scaling.window
             for place, slab in slabs:
                 target[place] = slab.sub_(low).mul_(1 / (high - low)).clamp_(0, 1)
         case "none":
@@ -83,8 +77,6 @@ def write_scaled(slabs: Slabs, out: np.ndarray, spec: PrepareConfig, device: str
                 if out.dtype == np.float16:
                     _check_range(slab)
                 target[place] = slab
-        case _:
-            raise AssertionError("prepare.intensity must be resolved before a case is prepared")
 
 
 def _write_zscore(slabs: Slabs, target: torch.Tensor, device: str) -> None:

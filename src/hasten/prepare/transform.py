@@ -21,6 +21,7 @@ class Prepare:
     """Read and prepare the files that an item names.
 
     config: with spacing, intensity and crop_foreground set. labels: label value to class name, 0 the background.
+    ignore: label value of voxels that are not annotated, which become 255.
     An item {"image": path or list of paths, one a channel, "label": path} becomes {"image": (C, D, H, W) tensor of
     config.dtype, "label": (1, D, H, W) uint8 class index, "geometry": what leads back to the file's voxels}; its other
     keys stay. Without a label key the item has no label. Raises ValueError naming the file and the remedy.
@@ -30,6 +31,7 @@ class Prepare:
     labels: Mapping[int, str]
     image_key: str = "image"
     label_key: str = "label"
+    ignore: int | None = None
     deterministic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -43,7 +45,7 @@ class Prepare:
         label = item.get(self.label_key)
         name = str(item.get("id") or Path(images[0]).name)
         case = Case(id=name, image=tuple(map(Path, images)), label=Path(label) if label is not None else None)
-        prepared = load_prepared(case, dict(self.labels), self.config)
+        prepared = load_prepared(case, dict(self.labels), self.config, ignore=self.ignore)
         found = {**item, self.image_key: torch.from_numpy(np.require(prepared.image, requirements="W"))}
         if prepared.label is not None:
             found[self.label_key] = torch.from_numpy(np.require(prepared.label, requirements="W"))[None]

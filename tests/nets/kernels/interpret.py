@@ -108,11 +108,14 @@ def losses() -> None:
             (False, torch.float16, torch.float32),
         ]:
             for surprised in (False, True):
-                loss(image_of(shape, dtype, last), kind, surprised)
+                for ignored in (None, 1, 99 if shape[1] < 99 else 127):  # a class, and a value beyond them
+                    loss(image_of(shape, dtype, last), kind, surprised, ignored)
 
 
-def loss(scores: Tensor, kind: torch.dtype, surprised: bool) -> None:
+def loss(scores: Tensor, kind: torch.dtype, surprised: bool, ignored: int | None = None) -> None:
     label = torch.randint(0, scores.shape[1], (len(scores), 1, *scores.shape[2:])).to(kind)
+    if ignored is not None:
+        label[torch.rand(label.shape) < 0.4] = ignored
     factors = normal(3, *scores.shape[:2])
 
     def whole(counted: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
@@ -127,11 +130,12 @@ def loss(scores: Tensor, kind: torch.dtype, surprised: bool) -> None:
 
     kept: list[Tensor] = []
     one = torch.ones((), dtype=torch.float64)
-    found = outcome(whole(lambda each: triton_counts(each, label, surprised=surprised)), [scores], one)
-    wanted = outcome(whole(lambda each: _SoftCounts.apply(each, label, surprised)), [scores.double()], one)
+    options = {"surprised": surprised, "ignore_index": ignored}
+    found = outcome(whole(lambda each: triton_counts(each, label, **options)), [scores], one)  # type: ignore[arg-type]
+    wanted = outcome(whole(lambda each: _SoftCounts.apply(each, label, surprised, ignored)), [scores.double()], one)
     assert found[1].dtype == scores.dtype
     assert found[1].stride() == scores.stride()
-    name = f"loss {tuple(scores.shape)} {scores.dtype} {kind} surprised={surprised}"
+    name = f"loss {tuple(scores.shape)} {scores.dtype} {kind} surprised={surprised} {ignored}"
     compare([kept[0]], [kept[1]], 1e-5, name)
     compare(found[1:], wanted[1:], TOLERANCE[scores.dtype], name)
 

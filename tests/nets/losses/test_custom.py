@@ -131,7 +131,7 @@ def test_regions_are_masks(code: Path) -> None:
 REFUSED = {
     "number": r"is a int, which can't be called; name a function of scores and labels",
     "absent": r"^loss\.name: .*losses\.py has no name absent; it has",
-    "Weighted": r"missing 1 required positional argument: 'weight'.*\(loss\.args=\{\}\)",
+    "Weighted": r"missing 1 required positional argument: 'weight'.*\(called with \{\}\)",
     "raises": r"with scores of \(2, 3, 8, 8, 8\) and int64 labels of \(2, 1, 8, 8, 8\) .*: return labels\.undefined",
     "whole": r"gives a tensor of \(2, 3, 8, 8, 8\) torch\.float32; let it return one number",
     "text": r"gives str; let it return one number",
@@ -156,3 +156,25 @@ def test_another_source_than_the_runs(code: Path) -> None:
     code.write_text(CODE + "\n")
     with pytest.raises(ValueError, match=r"source has changed .* \(loss\.digest=.*; restore it, or .* loss\.digest="):
         build_loss(LossConfig(name=f"{code}:entropy", digest=digest))
+
+
+def test_ignored_voxels_are_told_to_a_loss_that_asks(code: Path) -> None:
+    scores, label = batch()
+    label[:, :, :3] = 255
+    config = LossConfig(name="torch.nn.modules.loss:CrossEntropyLoss")
+    with pytest.raises(ValueError, match=r"with int64 labels|raises"):
+        check_custom_loss(config, num_outputs=3, spatial_dims=3, ignore_index=255)
+    (code.parent / "ignoring.py").write_text(
+        "import torch.nn.functional as F\n\n\n"
+        "def entropy(scores, labels, ignore_index=-100):\n"
+        "    return F.cross_entropy(scores, labels[:, 0], ignore_index=ignore_index)\n"
+    )
+    config = LossConfig(name=f"{code.parent / 'ignoring.py'}:entropy")
+    check_custom_loss(config, num_outputs=3, spatial_dims=3, ignore_index=255)
+    value = build_loss(config, ignore_index=255)(scores, label)
+    expected = torch.nn.functional.cross_entropy(scores[:, :, 3:], label[:, 0, 3:].long())
+    assert value.item() == pytest.approx(expected.item(), rel=1e-6)
+    with pytest.raises(ValueError, match=r"takes no ignore_index, and the data set has an ignore label"):
+        check_custom_loss(LossConfig(name=f"{code}:entropy"), num_outputs=3, spatial_dims=3, ignore_index=255)
+    with pytest.raises(ValueError, match=r"masks of regions, which can't say"):
+        check_custom_loss(config, num_outputs=1, spatial_dims=3, members=((1,),), ignore_index=255)

@@ -336,7 +336,6 @@ def test_sure_and_wrong_scores_stay_finite() -> None:
         (lambda: DiceLoss(reduction="all"), ["reduction", "'all'", "mean"]),  # type: ignore[arg-type]
         (lambda: DiceCELoss(reduction="none"), ["reduction", "'none'", "mean, sum"]),
         (lambda: DiceCELoss(lambda_ce=-1.0), ["lambda_ce", "-1"]),
-        (lambda: DiceCELoss(ignore_index=1), ["ignore_index", "DiceCELoss"]),
         (lambda: DiceFocalLoss(gamma=-1.0), ["gamma", "-1"]),
         (lambda: FocalTverskyLoss(gamma=0.0), ["gamma", "0"]),
         (lambda: TverskyCELoss(sigmoid=True), ["softmax", "to_onehot_y"]),

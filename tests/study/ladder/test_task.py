@@ -8,7 +8,8 @@ import pytest
 
 from hasten.config.load import from_dict
 from hasten.config.schema import RunConfig
-from hasten.study.ladder.task import PeerSettings, Task, read_task, task_of, write_task
+from hasten.engine.job import plan_run
+from hasten.study.ladder.task import PeerSettings, Task, _check, read_task, task_of, write_task
 
 
 def config_of(task: Task, cache: Path, **train: object) -> RunConfig:
@@ -41,6 +42,9 @@ def test_tasks_that_cannot_be(make_task: Callable[..., Task], tmp_path: Path) ->
     task = make_task()
     with pytest.raises(ValueError, match=r"train\.target"):
         task_of(config_of(task, tmp_path, target=None))
+    config = config_of(task, tmp_path)
+    with pytest.raises(ValueError, match="label 9 is ignored, which the other arms can't do"):
+        task_of(dataclasses.replace(config, data=dataclasses.replace(config.data, ignore=9)))
     with pytest.raises(ValueError, match=r"peer\.roi: \[9, 16, 16\] is not a multiple of \[2, 4, 4\]"):
         task_of(config_of(task, tmp_path), PeerSettings(roi=(9, 16, 16)))
     deep = dataclasses.replace(task.network, name="dynunet", deep_supervision=1)
@@ -51,3 +55,11 @@ def test_tasks_that_cannot_be(make_task: Callable[..., Task], tmp_path: Path) ->
         read_task(tmp_path / "t.json")
     with pytest.raises(ValueError, match=r"no\.json: cannot be read"):
         read_task(tmp_path / "no.json")
+
+
+def test_channels_that_are_scaled_apart_are_refused(make_task: Callable[..., Task], tmp_path: Path) -> None:
+    full = plan_run(config_of(make_task(), tmp_path)).config
+    apart = dataclasses.replace(full.prepare, intensity=("window", "zscore"))
+    _check(full, {})
+    with pytest.raises(ValueError, match=r"prepare\.intensity: \[window, zscore\]; the arms scale all channels alike"):
+        _check(dataclasses.replace(full, prepare=apart), {})

@@ -19,16 +19,19 @@ Loss = Callable[[Any, Tensor], Tensor]
 """(output (B, K, ...) of any float type, stacked or a list of heads, label (B, 1, ...) class index) -> () float32."""
 
 
-def build_loss(config: LossConfig, *, over_ranks: bool = False, regions: Members = ()) -> Loss:
+def build_loss(
+    config: LossConfig, *, over_ranks: bool = False, regions: Members = (), ignore_index: int | None = None
+) -> Loss:
     """The loss of soft-max scores and class index; over all heads where a network gives several in training.
 
     over_ranks: with `config.batch`, the batch is that of all ranks, whose gradients are averaged. regions: class
     indices of each overlapping class; where there are any, the loss is of the sigmoid of a score for each of them.
-    A loss of the user's, whose code is executed, sees one rank's batch.
+    A loss of the user's, whose code is executed, sees one rank's batch. ignore_index: a value of the label that is no
+    class, whose voxels do not count; where they are all, the loss is 0.
     """
     if is_user_code(config.name):
-        return DeepSupervisionLoss(custom_loss(config, regions)[0])
-    loss = _of_regions(config, regions) if regions else _single(config)
+        return DeepSupervisionLoss(custom_loss(config, regions, ignore_index)[0])
+    loss = _of_regions(config, regions, ignore_index) if regions else _single(config, ignore_index)
     for module in loss.modules():
         if isinstance(module, OverlapLoss):
             module.over_ranks = over_ranks
@@ -47,12 +50,13 @@ def fused_loss(loss: nn.Module, on: bool) -> int:
     return len(losses)
 
 
-def _single(config: LossConfig) -> nn.Module:
+def _single(config: LossConfig, ignore_index: int | None) -> nn.Module:
     common: Any = {
         "include_background": config.include_background,
         "batch": config.batch,
         "to_onehot_y": True,
         "softmax": True,
+        "ignore_index": ignore_index,
     }
     match config.name:
         case "dice_ce":
@@ -70,9 +74,9 @@ def _single(config: LossConfig) -> nn.Module:
     raise AssertionError(config.name)
 
 
-def _of_regions(config: LossConfig, regions: Members) -> RegionLoss:
+def _of_regions(config: LossConfig, regions: Members, ignore_index: int | None) -> RegionLoss:
     """The same names: a cross-entropy is the binary one of each region, and the background is no region to count."""
-    common: Any = {"batch": config.batch, "sigmoid": True}
+    common: Any = {"batch": config.batch, "sigmoid": True, "ignore_index": ignore_index}
     tversky: Any = {"alpha": config.alpha, "beta": config.beta}
     match config.name:
         case "dice_ce":

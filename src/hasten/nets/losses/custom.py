@@ -36,11 +36,12 @@ class CustomLoss(nn.Module):
             return self.function(scores, region_masks(label, self.members).float() if self.members else label.long())
 
 
-def custom_loss(config: LossConfig, members: Members = ()) -> tuple[CustomLoss, str]:
+def custom_loss(config: LossConfig, members: Members = (), ignore_index: int | None = None) -> tuple[CustomLoss, str]:
     """The loss that `config.name` names, and the SHA-256 of its source. The code is executed.
 
     A class is created with `config.args`; a function, or an object that can be called, is the loss itself, and gets
-    them as further keyword arguments. Raises ValueError, also where the source is not that of `config.digest`.
+    them as further keyword arguments; so does `ignore_index`, the label of voxels that must not count, where there is
+    one. Raises ValueError, also where the source is not that of `config.digest`.
     """
     setting = f"loss.name={config.name}"
     code = load_user_code(config.name, setting="loss.name")
@@ -51,12 +52,15 @@ def custom_loss(config: LossConfig, members: Members = ()) -> tuple[CustomLoss, 
             f"{setting}: is a {type(value).__name__}, which can't be called; name a function of scores and labels, or "
             "a class of such"
         )
+    if ignore_index is not None:
+        args["ignore_index"] = ignore_index
+        _require_ignore_index(value, setting, regions=bool(members))
     if inspect.isclass(value):
         try:
             value, args = value(**args), {}
         except Exception as error:
             said = raised_text(error, code.path)
-            raise ValueError(f"{setting}: {said} (loss.args={dict(config.args)})") from error
+            raise ValueError(f"{setting}: {said} (called with {args})") from error
 
     def function(scores: Tensor, targets: Tensor) -> Any:
         return value(scores, targets, **args)
@@ -64,19 +68,36 @@ def custom_loss(config: LossConfig, members: Members = ()) -> tuple[CustomLoss, 
     return CustomLoss(function, members), code.digest
 
 
-def check_custom_loss(config: LossConfig, *, num_outputs: int, spatial_dims: int, members: Members = ()) -> str:
+def _require_ignore_index(value: Any, setting: str, *, regions: bool) -> None:
+    if regions:
+        raise ValueError(
+            f"{setting}: is called with the masks of regions, which can't say what is ignored; use a loss of "
+            "Hasten's, or take the ignore label or the regions out of the data set"
+        )
+    if "ignore_index" not in inspect.signature(value).parameters:
+        raise ValueError(
+            f"{setting}: takes no ignore_index, and the data set has an ignore label; add that parameter, the label of "
+            "voxels that must not count"
+        )
+
+
+def check_custom_loss(
+    config: LossConfig, *, num_outputs: int, spatial_dims: int, members: Members = (), ignore_index: int | None = None
+) -> str:
     """Try the loss that `config.name` names with random scores and labels; returns the SHA-256 of its source.
 
     Raises ValueError where it raises, gives no finite () float, or no finite gradient of the scores, or where all of
     that gradient is 0: nothing would be learned.
     """
     setting = f"loss.name={config.name}"
-    loss, digest = custom_loss(config, members)
+    loss, digest = custom_loss(config, members, ignore_index)
     shape = (2, num_outputs, *[_SIDE] * spatial_dims)
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(shape, generator=generator, requires_grad=True)
     classes = 1 + max((max(each) for each in members), default=num_outputs - 1)
     label = torch.randint(0, classes, (2, 1, *shape[2:]), generator=generator).to(torch.uint8)
+    if ignore_index is not None:
+        label[..., 0] = ignore_index
     called = f"{setting}: with scores of {shape} and " + (
         f"float masks of {shape}" if members else f"int64 labels of {tuple(label.shape)}"
     )

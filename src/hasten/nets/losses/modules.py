@@ -133,6 +133,7 @@ class DiceCELoss(DiceLoss):
 
     As there, the cross-entropy is that of a soft-max where K > 1, whatever the Dice term uses, and a binary one where
     K = 1, with `weight` as its pos_weight. weight: (K,), also of the Dice term. reduction: "mean" or "sum".
+    ignore_index: of neither term, as nnU-Net has it; for softmax and to_onehot_y, without the rest of its options.
     """
 
     ce_weight: Tensor | None
@@ -161,13 +162,18 @@ class DiceCELoss(DiceLoss):
             scores, target = self.lifted(input, target)
             kernels = self.by_kernels(scores, target)
             if not self.fused(scores, target) or self.label_smoothing:
+                if self.ignore_index is not None:
+                    raise ValueError(
+                        "ignore_index: DiceCELoss has it for softmax=True, to_onehot_y=True and K >= 2, without "
+                        "squared_pred and label_smoothing; leave those out, or use DiceLoss"
+                    )
                 dice = self.of_counts(self.counts(scores, target), scores.ndim)
                 return self.lambda_dice * dice + self.lambda_ce * self._entropy(scores, target)
             if self._plain() and not kernels:
                 options = {"include_background": self.include_background, "batch": self.batch}
                 return dice_ce(scores, target, **options, over_ranks=self.over_ranks)
-            counts, surprise = surprised_counts(scores, target, kernels=kernels)
-            entropy = cross_entropy(counts, surprise, self.ce_weight, self.reduction)
+            counts, surprise = surprised_counts(scores, target, kernels=kernels, ignore_index=self.ignore_index)
+            entropy = cross_entropy(counts, surprise, self.ce_weight, self.reduction, self.ignore_index)
             return self.lambda_dice * self.of_counts(counts, scores.ndim) + self.lambda_ce * entropy
 
     def by_kernels(self, scores: Tensor, target: Tensor) -> bool:
@@ -175,6 +181,7 @@ class DiceCELoss(DiceLoss):
 
     def _plain(self) -> bool:
         usual = self.lambda_dice == self.lambda_ce == 1 and self.smooth_nr == self.smooth_dr == 1e-5
+        usual = usual and self.ignore_index is None
         return usual and self.ce_weight is None and not self.jaccard and self.reduction == "mean"
 
     def _entropy(self, scores: Tensor, target: Tensor) -> Tensor:
@@ -218,8 +225,9 @@ class TverskyCELoss(TverskyLoss):
             scores, target = self.lifted(input, target)
             if not self.fused(scores, target):
                 raise ValueError(f"target: shape {tuple(target.shape)}; TverskyCELoss takes class index, K >= 2 scores")
-            counts, surprise = surprised_counts(scores, target, kernels=self.by_kernels(scores, target))
-            entropy = cross_entropy(counts, surprise, self.ce_weight, self.reduction)
+            kernels = self.by_kernels(scores, target)
+            counts, surprise = surprised_counts(scores, target, kernels=kernels, ignore_index=self.ignore_index)
+            entropy = cross_entropy(counts, surprise, self.ce_weight, self.reduction, self.ignore_index)
             return self.lambda_tversky * self.of_counts(counts, scores.ndim) + self.lambda_ce * entropy
 
 
@@ -284,7 +292,7 @@ class DiceFocalLoss(nn.Module):
     """`lambda_dice` DiceLoss + `lambda_focal` FocalLoss: MONAI's DiceFocalLoss.
 
     As there, the focal term is of sigmoids also with softmax=True. weight: one per class that counts, of both terms.
-    reduction: "mean" or "sum".
+    reduction: "mean" or "sum". ignore_index: of neither term; the focal one stays a mean over the classes.
     """
 
     def __init__(
@@ -309,9 +317,13 @@ class DiceFocalLoss(nn.Module):
             alpha=alpha,
             weight=weight,
             reduction=self.dice.reduction,
+            ignore_index=self.dice.ignore_index,
         )
         self.lambda_dice, self.lambda_focal = lambda_dice, lambda_focal
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         scores, target = lifted(input, target)
-        return self.lambda_dice * self.dice(scores, target) + self.lambda_focal * self.focal(scores, target)
+        focal = self.focal(scores, target)
+        if self.focal.ignore_index is not None and self.focal.reduction == "mean":
+            focal = focal / max(1, scores.shape[1] - (not self.focal.include_background))
+        return self.lambda_dice * self.dice(scores, target) + self.lambda_focal * focal

@@ -97,7 +97,7 @@ class OverlapLoss(nn.Module):
 
     def fused(self, scores: Tensor, target: Tensor) -> bool:
         """Whether `soft_counts` covers the call."""
-        return self.softmax and not self.squared_pred and self.ignore_index is None and indexed(self, scores, target)
+        return self.softmax and not self.squared_pred and indexed(self, scores, target)
 
     def by_kernels(self, scores: Tensor, target: Tensor) -> bool:
         """Whether Triton kernels cover the call."""
@@ -113,7 +113,8 @@ class OverlapLoss(nn.Module):
     def counts(self, scores: Tensor, target: Tensor) -> Counts:
         """Counts (B, K) of all classes."""
         if self.fused(scores, target):
-            return soft_counts(scores, target, kernels=self.by_kernels(scores, target))
+            kernels = self.by_kernels(scores, target)
+            return soft_counts(scores, target, kernels=kernels, ignore_index=self.ignore_index)
         hot, mask = prepared(scores, target, to_onehot_y=self.to_onehot_y, ignore_index=self.ignore_index)
         share = self.activated(scores)
         if mask is not None:
@@ -213,13 +214,18 @@ def reduced(values: Tensor, reduction: Reduction) -> Tensor:
             return values
 
 
-def cross_entropy(counts: Counts, surprise: Tensor, weight: Tensor | None, reduction: Reduction) -> Tensor:
-    """As torch's, from what `surprised_counts` gives. weight: (K,)."""
+def cross_entropy(
+    counts: Counts, surprise: Tensor, weight: Tensor | None, reduction: Reduction, ignore_index: int | None
+) -> Tensor:
+    """As torch's, from what `surprised_counts` gives, but 0 where all voxels are ignored. weight: (K,)."""
     total, size = surprise.sum(0), counts.labelled.sum(0)
     if weight is not None:
         weight = weight.to(total).expand_as(total)
         total, size = total * weight, size * weight
-    return total.sum() if reduction == "sum" else total.sum() / size.sum()
+    if reduction == "sum":
+        return total.sum()
+    whole = size.sum()
+    return total.sum() / (whole if ignore_index is None else whole.clamp(min=torch.finfo(whole.dtype).eps))
 
 
 def check_reduction(reduction: str, known: tuple[str, ...] = ("mean", "sum", "none")) -> None:
@@ -228,13 +234,11 @@ def check_reduction(reduction: str, known: tuple[str, ...] = ("mean", "sum", "no
 
 
 def check_terms(loss: OverlapLoss, **factors: float) -> None:
-    """Of a loss of two terms: raises ValueError for a negative factor, and what the second term has none of."""
+    """Of a loss of two terms: raises ValueError for a negative factor, and a reduction that they don't share."""
     check_reduction(loss.reduction, ("mean", "sum"))
     for name, factor in factors.items():
         if factor < 0:
             raise ValueError(f"{name}: {factor}; give 0 or more")
-    if loss.ignore_index is not None:
-        raise ValueError(f"ignore_index: {type(loss).__name__} has none; use DiceLoss, FocalLoss or TverskyLoss")
 
 
 def check_shapes(scores: Tensor, target: Tensor) -> None:

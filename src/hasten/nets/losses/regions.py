@@ -108,6 +108,7 @@ class RegionLoss(nn.Module):
 
     overlap: scores a region's soft counts; every region counts, as there is no background among them. members: class
     indices of each region. gamma: of the focal loss. The second term is a mean over samples, regions and voxels.
+    Voxels labelled `ignore_index` of `overlap`, which is no member of a region, are in neither term.
     """
 
     def __init__(
@@ -135,11 +136,17 @@ class RegionLoss(nn.Module):
         with without_autocast(input):
             scores, label = lifted(input, target)
             masks = region_masks(label, self.members)
+            size: int | Tensor = scores.numel()
+            if self.overlap.ignore_index is not None:
+                ignored = label == self.overlap.ignore_index
+                size = (ignored.numel() - ignored.sum()).clamp(min=1) * len(self.members)
+                # Their share is then 0, as are both second terms and all derivatives; they are in no region.
+                scores = scores.masked_fill(ignored, -torch.inf)
             if self.second == "entropy":
                 counts, entropy = entropy_counts(scores, masks)
-                return self.overlap.of_counts(counts, scores.ndim) + entropy.sum() / scores.numel()
+                return self.overlap.of_counts(counts, scores.ndim) + entropy.sum() / size
             overlap = self.overlap.of_counts(sigmoid_counts(scores, masks), scores.ndim)
             if self.second is None:
                 return overlap
             signed = _of_the_wrong(scores, masks.to(scores.dtype)).flatten(2)
-            return overlap + focal_of_signed(signed, gamma=self.gamma).sum() / scores.numel()
+            return overlap + focal_of_signed(signed, gamma=self.gamma).sum() / size

@@ -41,18 +41,26 @@ class Counts:
 
 
 class _SoftCounts(torch.autograd.Function):
-    """Three counts, and the surprise if `surprised`, else None."""
+    """Three counts, and the surprise if `surprised`, else None. Voxels labelled `ignore_index` are in none of them."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, label: Tensor, surprised: bool) -> tuple[Tensor | None, ...]:
+    def forward(
+        ctx: Any, scores: Tensor, label: Tensor, surprised: bool, ignore_index: int | None
+    ) -> tuple[Tensor | None, ...]:
         count, classes = scores.shape[:2]
         flat, index = scores.reshape(count, classes, -1), label.reshape(count, 1, -1).long()
         share = flat.log_softmax(1) if surprised else flat.softmax(1)
+        ignored = None if ignore_index is None else index == ignore_index
+        index = index if ignored is None else index.masked_fill(ignored, 0)
         target = torch.zeros_like(share).scatter_(1, index, 1.0)
+        if ignored is not None:
+            target.masked_fill_(ignored, 0.0)
         surprise = None
         if surprised:
             surprise = -torch.linalg.vecdot(share, target)
             share.exp_()
+        if ignored is not None:
+            share.masked_fill_(ignored, 0.0)  # with the target's 0, all that the gradient has of these voxels is 0, too
         hit, predicted, labelled = torch.linalg.vecdot(share, target), share.sum(2), target.sum(2)
         ctx.mark_non_differentiable(labelled)
         ctx.save_for_backward(share, target, index if surprised else None)
@@ -63,7 +71,7 @@ class _SoftCounts(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, to_hit: Tensor, to_predicted: Tensor, _: Any, to_surprise: Tensor | None
-    ) -> tuple[Tensor, None, None]:
+    ) -> tuple[Tensor, None, None, None]:
         share, target, index = ctx.saved_tensors
         found = torch.addcmul(to_predicted.unsqueeze(2), target, to_hit.unsqueeze(2))
         common = (found * share).sum(1, keepdim=True)
@@ -74,30 +82,33 @@ class _SoftCounts(torch.autograd.Function):
         if index is not None:
             assert to_surprise is not None
             found.addcmul_(target, to_surprise.unsqueeze(2), value=-1)
-        return found.reshape(ctx.shape), None, None
+        return found.reshape(ctx.shape), None, None, None
 
 
-def soft_counts(scores: Tensor, label: Tensor, *, kernels: bool = False) -> Counts:
+def soft_counts(scores: Tensor, label: Tensor, *, kernels: bool = False, ignore_index: int | None = None) -> Counts:
     """Counts (B, K) of the soft-max of the scores.
 
-    scores: (B, K, ...) float32 or float64, K >= 2. label: (B, 1, ...) class index, any integer type, each in 0..K-1.
-    kernels: by Triton, on a GPU, where scores may be float16 or bfloat16, too. Differentiable once, in scores.
+    scores: (B, K, ...) float32 or float64, K >= 2. label: (B, 1, ...) class index, any integer type, each in 0..K-1 or
+    `ignore_index`, whose voxels are left out. kernels: by Triton, on a GPU, where scores may be float16 or bfloat16,
+    too. Differentiable once, in scores.
     """
-    return Counts(*_counted(scores, label, surprised=False, kernels=kernels)[:3])
+    return Counts(*_counted(scores, label, surprised=False, kernels=kernels, ignore_index=ignore_index)[:3])
 
 
-def surprised_counts(scores: Tensor, label: Tensor, *, kernels: bool = False) -> tuple[Counts, Tensor]:
+def surprised_counts(
+    scores: Tensor, label: Tensor, *, kernels: bool = False, ignore_index: int | None = None
+) -> tuple[Counts, Tensor]:
     """`soft_counts`, and the surprise (B, K): the sum of -log p over the voxels of each class, for cross-entropies."""
-    *counts, surprise = _counted(scores, label, surprised=True, kernels=kernels)
+    *counts, surprise = _counted(scores, label, surprised=True, kernels=kernels, ignore_index=ignore_index)
     return Counts(*counts), surprise
 
 
-def _counted(scores: Tensor, label: Tensor, *, surprised: bool, kernels: bool) -> Any:
+def _counted(scores: Tensor, label: Tensor, *, surprised: bool, kernels: bool, ignore_index: int | None) -> Any:
     if kernels:
         from hasten.nets.losses.soft_counts_triton import triton_counts
 
-        return triton_counts(scores, label, surprised=surprised)
-    return _SoftCounts.apply(scores, label, surprised)
+        return triton_counts(scores, label, surprised=surprised, ignore_index=ignore_index)
+    return _SoftCounts.apply(scores, label, surprised, ignore_index)
 
 
 def counts_of(share: Tensor, target: Tensor, *, squared: bool) -> Counts:

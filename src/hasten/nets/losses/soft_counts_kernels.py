@@ -30,15 +30,21 @@ def _offsets(voxels, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, CO
 
 
 @triton.jit
-def _shares(place, label, sample, row, voxels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _shares(
+    place, label, sample, row, voxels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    IGNORED: tl.constexpr,
+):  # fmt: skip
     """The soft-max, its logarithm, and where the target is 1; a voxel that is not there has neither share nor target.
 
-    A label that is no class makes everything NaN.
+    So has one with the label IGNORED, if that is not None. Another label that is no class makes everything NaN.
     """
     rows, columns = row + tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     there = rows < voxels
     index = tl.load(label + sample.to(tl.int64) * voxels + rows, there, other=0).to(tl.int32)
     score = tl.load(place, there & (columns < C), other=0.0).to(tl.float32)
+    if IGNORED is not None:
+        there = there & (index != IGNORED)
+        index = tl.where(index == IGNORED, 0, index)
     score = tl.where((index < 0) | (index >= C), float("nan"), score)
     score = tl.where(columns < C, score, float("-inf"))
     score -= tl.max(score, 1)[:, None]
@@ -51,7 +57,7 @@ def _shares(place, label, sample, row, voxels, C: tl.constexpr, ROWS: tl.constex
 def counts_kernel(
     scores, label, partial, voxels, chunks, batch,
     SURPRISED: tl.constexpr, TILES: tl.constexpr, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    COLUMNS: tl.constexpr, IGNORED: tl.constexpr,
 ):  # fmt: skip
     """partial (3 or 4, B, chunks, C): hit, predicted, labelled and the surprise of each chunk of TILES tiles."""
     sample, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
@@ -62,7 +68,7 @@ def counts_kernel(
     for tile in range(TILES):
         row = (chunk.to(tl.int64) * TILES + tile) * ROWS
         place = scores + _start(sample, row, voxels, C, LAST) + _offsets(voxels, C, LAST, ROWS, COLUMNS)
-        share, logarithm, target = _shares(place, label, sample, row, voxels, C, ROWS, COLUMNS)
+        share, logarithm, target = _shares(place, label, sample, row, voxels, C, ROWS, COLUMNS, IGNORED)
         hit += tl.where(target, share, 0.0)
         predicted += share
         labelled += target.to(tl.float32)
@@ -80,13 +86,13 @@ def counts_kernel(
 @triton.jit
 def scores_gradient_kernel(
     scores, label, found, to_hit, to_predicted, to_surprise, voxels, tiles,
-    C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, IGNORED: tl.constexpr,
 ):  # fmt: skip
     """The scores' gradient, from the last tile to the first. to_hit, ...: (B, C), the gradients of the counts."""
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     sample, row = program // tiles, (program % tiles).to(tl.int64) * ROWS
     start, offsets = _start(sample, row, voxels, C, LAST), _offsets(voxels, C, LAST, ROWS, COLUMNS)
-    share, _, target = _shares(scores + start + offsets, label, sample, row, voxels, C, ROWS, COLUMNS)
+    share, _, target = _shares(scores + start + offsets, label, sample, row, voxels, C, ROWS, COLUMNS, IGNORED)
     columns = tl.arange(0, COLUMNS)[None, :]
     at = sample * C + columns
     along = tl.load(to_predicted + at, columns < C, other=0.0)

@@ -29,7 +29,9 @@ class _TritonCounts(torch.autograd.Function):
     """Three counts, and the surprise if `surprised`, else None."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, label: Tensor, surprised: bool) -> tuple[Tensor | None, ...]:
+    def forward(
+        ctx: Any, scores: Tensor, label: Tensor, surprised: bool, ignore_index: int | None
+    ) -> tuple[Tensor | None, ...]:
         layout = layout_of(scores)
         scores = scores.contiguous(memory_format=layout)
         label = (label.to(torch.uint8) if label.dtype == torch.bool else label).contiguous()
@@ -41,11 +43,12 @@ class _TritonCounts(torch.autograd.Function):
         partial = scores.new_empty(4 if surprised else 3, batch, chunks, classes, dtype=torch.float32)
         with torch.cuda.device_of(scores):
             counts_kernel[(batch * chunks,)](
-                scores, label, partial, voxels, chunks, batch, SURPRISED=surprised, TILES=each, **shape, num_warps=8
-            )
+                scores, label, partial, voxels, chunks, batch, SURPRISED=surprised, TILES=each, **shape,
+                IGNORED=ignore_index, num_warps=8,
+            )  # fmt: skip
         counts = partial.sum(2)
         ctx.save_for_backward(scores, label)
-        ctx.shape, ctx.tiles, ctx.surprised = shape, tiles, surprised
+        ctx.shape, ctx.tiles, ctx.surprised, ctx.ignored = shape, tiles, surprised, ignore_index
         hit, predicted, labelled = counts[0], counts[1], counts[2]
         ctx.mark_non_differentiable(labelled)
         return hit, predicted, labelled, counts[3] if surprised else None
@@ -54,7 +57,7 @@ class _TritonCounts(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, to_hit: Tensor, to_predicted: Tensor, _: Any, to_surprise: Tensor | None
-    ) -> tuple[Tensor, None, None]:
+    ) -> tuple[Tensor, None, None, None]:
         scores, label = ctx.saved_tensors
         found = torch.empty_like(scores)
         factors = [
@@ -63,9 +66,10 @@ class _TritonCounts(torch.autograd.Function):
         ]
         with torch.cuda.device_of(scores):
             scores_gradient_kernel[(len(scores) * ctx.tiles,)](
-                scores, label, found, *factors, scores[0, 0].numel(), ctx.tiles, **ctx.shape, num_warps=8
-            )
-        return found, None, None
+                scores, label, found, *factors, scores[0, 0].numel(), ctx.tiles, **ctx.shape,
+                IGNORED=ctx.ignored, num_warps=8,
+            )  # fmt: skip
+        return found, None, None, None
 
 
 def _tile(classes: int, voxels: int, *, last: bool) -> dict[str, int | bool]:
@@ -73,11 +77,14 @@ def _tile(classes: int, voxels: int, *, last: bool) -> dict[str, int | bool]:
     return {"C": classes, "LAST": last, "ROWS": min(_TILE // columns, power_of_two(voxels)), "COLUMNS": columns}
 
 
-def triton_counts(scores: Tensor, label: Tensor, *, surprised: bool) -> tuple[Tensor | None, ...]:
+def triton_counts(
+    scores: Tensor, label: Tensor, *, surprised: bool, ignore_index: int | None = None
+) -> tuple[Tensor | None, ...]:
     """Hit, predicted and labelled (B, K), and the surprise (B, K) or None, in float32.
 
-    scores: (B, K, ...) that `kernels_take`, 2 <= K <= 128. label: (B, 1, ...) class index of any type. A label
-    that is no class makes `predicted` NaN. Differentiable once, in scores.
+    scores: (B, K, ...) that `kernels_take`, 2 <= K <= 128. label: (B, 1, ...) class index of any type, or
+    `ignore_index`, whose voxels are left out. A label that is neither makes `predicted` NaN. Differentiable once, in
+    scores.
     """
-    found: tuple[Tensor | None, ...] = _TritonCounts.apply(scores, label, surprised)
+    found: tuple[Tensor | None, ...] = _TritonCounts.apply(scores, label, surprised, ignore_index)
     return found

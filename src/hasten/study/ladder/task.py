@@ -115,6 +115,8 @@ def task_of(config: RunConfig, peer: PeerSettings | None = None, *, name: str = 
     if config.train.target is None:
         raise ValueError("train.target: say what the arms are to reach, such as train.target=0.85")
     full, case_set = planned.config, planned.case_set
+    if case_set.ignore is not None:
+        raise ValueError(f"{case_set.source}: label {case_set.ignore} is ignored, which the other arms can't do")
     if case_set.regions and peer.loss == "dice_ce":
         peer = dataclasses.replace(peer, loss="dice_focal")  # MONAI's DiceCE has no form for classes that overlap
     patch = peer.patch or full.sample.patch
@@ -145,6 +147,9 @@ def task_of(config: RunConfig, peer: PeerSettings | None = None, *, name: str = 
 def _check(full: PlannedRun, patches: dict[str, Triple]) -> None:
     from hasten.nets.build import divisor
 
+    if isinstance(full.prepare.intensity, tuple):
+        kinds = ", ".join(full.prepare.intensity)
+        raise ValueError(f"prepare.intensity: [{kinds}]; the arms scale all channels alike, set one for all")
     if full.network.deep_supervision:
         raise ValueError(
             f"network.deep_supervision: {full.network.deep_supervision}; the arms train networks of one output, set 0"

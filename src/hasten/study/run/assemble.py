@@ -119,7 +119,7 @@ def _one(case: Case, planned: Planned, read_delay_s: float) -> tuple[float, floa
         time.sleep(read_delay_s)
     read = time.perf_counter()
     image = read_image(case)
-    label = None if case.label is None else read_label(case, planned.case_set.labels, image)
+    label = None if case.label is None else read_label(case, planned.case_set.labels, image, planned.case_set.ignore)
     decoded = time.perf_counter()
     prepare_case(image, label, id=case.id, spec=planned.config.prepare)
     return read - begin, decoded - read, time.perf_counter() - decoded

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hasten.config.check import check_run
+from hasten.config.intensity import Scaling, canonical, length_mistakes, scalings
+from hasten.config.schema import PrepareConfig, RunConfig
+
+KINDS = st.sampled_from(["zscore", "window", "none"])
+
+
+def prepare(intensity: Any, window: Any = None) -> PrepareConfig:
+    return PrepareConfig(intensity=intensity, window=window)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (prepare("zscore"), [Scaling("zscore")] * 2),
+        (prepare("zscore", (0.0, 1.0)), [Scaling("zscore")] * 2),  # a plan notes a window that is not used
+        (prepare("window", (0.0, 1.0)), [Scaling("window", (0.0, 1.0))] * 2),
+        (prepare(("window", "zscore"), (0.0, 1.0)), [Scaling("window", (0.0, 1.0)), Scaling("zscore")]),
+        (prepare(("none", "window"), (None, (0.0, 1.0))), [Scaling("none"), Scaling("window", (0.0, 1.0))]),
+        (prepare("window", ((0.0, 1.0), (2, 3))), [Scaling("window", (0.0, 1.0)), Scaling("window", (2, 3))]),
+    ],
+)
+def test_what_is_done_to_each_channel(config: PrepareConfig, expected: list[Scaling]) -> None:
+    assert list(scalings(config, 2)) == expected
+
+
+@given(kinds=st.lists(KINDS, min_size=1, max_size=4), same=st.booleans())
+def test_equal_values_are_one_and_mean_the_same(kinds: list[Any], same: bool) -> None:
+    windows = tuple((0.0, 1.0 + index * (not same)) if kind == "window" else None for index, kind in enumerate(kinds))
+    config = prepare(tuple(kinds), windows)
+    merged = canonical(config)
+    assert scalings(merged, len(kinds)) == scalings(config, len(kinds))
+    assert isinstance(merged.intensity, str) == (len(set(kinds)) == 1)
+    assert canonical(merged) == merged
+
+
+def test_single_values_stay_as_they_are() -> None:
+    for config in (prepare(None), prepare("zscore"), prepare("window", (0.0, 1.0)), prepare("none", (0, 1))):
+        assert canonical(config) == config
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            prepare("window", (5.0, 5.0)),
+            r"must be \[low, high\] with low < high \(given \(5\.0, 5\.0\)",
+        ),
+        (prepare("window", ((0.0, 1.0), (5.0, 5.0))), r"low < high \(given \(5\.0, 5\.0\)\)"),
+        (
+            prepare(("window", "zscore"), ((0.0, 1.0), (2.0, 3.0))),
+            r"prepare\.window: gives channel 1 a window, \[2\.0, 3\.0\], but its prepare\.intensity is zscore; write",
+        ),
+        (prepare("zscore", ((0.0, 1.0), None)), r"gives channel 0 a window.*is zscore"),
+        (
+            prepare(("window", "window"), ((0.0, 1.0), None)),
+            r"prepare\.window: has none for channel 1, which prepare\.intensity windows; give \[low, high\], or leave",
+        ),
+        (
+            prepare(("window", "zscore"), ((0.0, 1.0), None, None)),
+            r"prepare\.window: has 3 values, but prepare\.intensity 2; give one for each channel",
+        ),
+    ],
+)
+def test_windows_that_do_not_fit_are_refused(config: PrepareConfig, message: str) -> None:
+    (mistake,) = check_run(RunConfig(prepare=config))
+    assert re.search(message, mistake)
+
+
+def test_lists_of_another_length_name_the_channels() -> None:
+    config = prepare(("window", "zscore"), (0.0, 1.0))
+    assert check_run(RunConfig(prepare=config)) == []
+    assert list(length_mistakes(config, 3, ("CT", "PET", "T2"))) == [
+        "prepare.intensity: has 2 values, but the images have 3 channels (CT, PET, T2); give one for each, or one that "
+        "holds for all"
+    ]
+    assert list(length_mistakes(prepare(None, ((0.0, 1.0), None)), 1, ("CT",))) == [
+        "prepare.window: has 2 values, but the images have 1 channel (CT); give one for each, or one that holds for all"
+    ]
+    with pytest.raises(ValueError, match="has 2 values, but the images have 3 channels; give one for each"):
+        scalings(config, 3)
+
+
+def test_a_window_that_nothing_decides_is_missing() -> None:
+    with pytest.raises(ValueError, match=r"prepare\.window: prepare\.intensity=window of channel 1 needs a range"):
+        scalings(prepare(("zscore", "window")), 2)
