@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import monai.losses
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hasten.config.schema import LossConfig
+from hasten.config.schema import LossConfig, LossName
 from hasten.nets.build import build_loss
 from hasten.nets.losses import modules, regions
 from hasten.nets.losses.overlap import OverlapLoss
@@ -52,7 +52,7 @@ def reference(name: str, batch: bool) -> Reference:
     return known[name]
 
 
-NAMES = get_args(get_type_hints(LossConfig)["name"])
+NAMES = get_args(LossName)
 
 
 def of_name(name: Any, members: Sequence[Sequence[int]], *, batch: bool = True) -> Any:
