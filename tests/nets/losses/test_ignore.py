@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hasten.config.schema import LossConfig
+from hasten.config.schema import LossConfig, LossName
 from hasten.nets.build import build_loss
 from hasten.nets.losses import DiceCELoss, DiceLoss, RegionLoss, regions, soft_counts
 from tests.hot_path import violations
 
 IGNORED = 255
-NAMES = get_args(get_type_hints(LossConfig)["name"])
+NAMES = get_args(LossName)
 REGIONS = ((1, 2, 3), (2, 3), (3,))
 CLASSES = 4
 
