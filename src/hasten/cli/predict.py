@@ -13,7 +13,9 @@ from hasten.cli.terminal import echo
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run, or its best.pt.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a training run or a cross-validation, or a best.pt.")
+    ],
     inputs: Annotated[list[Path], typer.Argument(metavar="INPUT", help="Images, or folders of images.")],
     out: Annotated[Path, typer.Option(help="Folder for the label maps.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace label maps that exist already.")] = False,
@@ -28,18 +30,33 @@ def predict(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    ensemble: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUN", help="A further run, whose probabilities are averaged with RUN's; repeatable."),
+    ] = None,
+    postprocessing: Annotated[
+        bool,
+        typer.Option(
+            "--postprocessing/--no-postprocessing", help="Clean label maps as a cross-validation found to be better."
+        ),
+    ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     trust_changed_code: Annotated[bool, typer.Option("--trust-changed-code", help=TRUST_HELP)] = False,
 ) -> None:
     """Segment images with a trained run's best weights; label maps lie on the images' own voxels.
+
+    Of a cross-validation: with the mean of all its folds' probabilities, and its post-processing.
 
     Of slides, by a run on slides: heat maps and detections.
     """
     if is_of_slides(run):
         if trust_changed_code:
             raise ValueError(f"{run}: is a run on slides, whose network is built in; leave out --trust-changed-code")
-        if regions or ending is not None:
-            raise ValueError(f"{run}: is a run on slides, which have no label maps; leave out --regions and --ending")
+        if regions or ending is not None or ensemble or not postprocessing:
+            raise ValueError(
+                f"{run}: is a run on slides, which have no label maps; leave out --regions, --ending, --ensemble and "
+                "--no-postprocessing"
+            )
         echo(predict_slides(run, inputs, out, overwrite=overwrite, device=device))
         return
 
@@ -47,8 +64,8 @@ def predict(
 
     tick = None if quiet else _show
     written = segment(
-        run, inputs, out, overwrite=overwrite, regions=regions, ending=ending, device=device,
-        trust_changed_code=trust_changed_code, tick=tick,
+        [run, *ensemble] if ensemble else run, inputs, out, overwrite=overwrite, regions=regions, ending=ending,
+        device=device, trust_changed_code=trust_changed_code, postprocess=postprocessing, tick=tick,
     )  # fmt: skip
     beside = ", and the masks of its regions" if regions else ""
     echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")

@@ -15,7 +15,7 @@ from hasten.config.schema import Triple
 from hasten.distribute.balance import bucket_shape
 from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
-from hasten.engine.canvas import Labels, Masks, Scores, score_room
+from hasten.engine.canvas import Labels, Masks, Scores, Sink, score_room
 from hasten.engine.scores import Average, averaged, first_output
 from hasten.engine.shortage import out_of_memory
 from hasten.engine.step import autocast, memory_format, shaped, tensor_cores
@@ -104,6 +104,26 @@ def sliding_window(network: nn.Module, volume: Tensor, how: Inference) -> Tensor
     return scores
 
 
+@torch.inference_mode()
+def infer_scores(network: nn.Module, volume: Tensor, how: Inference, sink: Sink) -> None:
+    """Hand the scores of a volume (C, D, H, W) to `sink`: in one piece or by windows, as `infer_labels` would do it."""
+    size = padded_size(_shape(volume), how)
+    with kept_memory() if how.device.type == "cpu" else nullcontext():
+        if size[0] * size[1] * size[2] <= how.whole_up_to:
+            try:
+                scores, (place,) = _scores_of_whole(network, [volume], size, how)
+                depth, height, width = _shape(volume)
+                slot = slice(0, depth), slice(0, height), slice(0, width)
+                sink.take(slot, scores[(0, slice(None), *place)], lambda: torch.ones(()))
+                return
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+            log.warning("out of memory with a volume of %s in one piece; going on with windows of %s", size, how.patch)
+        for _ in slide(lambda batch, _: _forward(network, batch, how), [volume], _windows(how), lambda *_: sink):
+            pass
+
+
 def _windows(how: Inference) -> Windows:
     return Windows(
         window=how.patch,
@@ -170,6 +190,16 @@ def _in_one_piece(
 
 
 def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, how: Inference) -> list[Tensor]:
+    """What is decided of each volume."""
+    scores, places = _scores_of_whole(network, volumes, size, how)
+    found = scores > 0 if how.overlapping else scores.max(1)[1].to(torch.uint8)
+    return [found[(number, ..., *place)] for number, place in enumerate(places)]
+
+
+def _scores_of_whole(
+    network: nn.Module, volumes: list[Tensor], size: Triple, how: Inference
+) -> tuple[Tensor, list[tuple[slice, slice, slice]]]:
+    """(B, K, *size) scores of volumes that are padded to one size, and where each of them lies in it."""
     batch = torch.zeros(len(volumes), volumes[0].shape[0], *size, device=how.device)
     places = []
     for number, volume in enumerate(volumes):
@@ -177,6 +207,4 @@ def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, how: Inferen
         d, h, w = (slice(start, start + side) for start, side in zip(corner, _shape(volume), strict=True))
         batch[number, :, d, h, w] = volume.to(how.device, torch.float32)
         places.append((d, h, w))
-    scores = _forward(network, batch, how)
-    found = scores > 0 if how.overlapping else scores.max(1)[1].to(torch.uint8)
-    return [found[number, ..., d, h, w] for number, (d, h, w) in enumerate(places)]
+    return _forward(network, batch, how), places

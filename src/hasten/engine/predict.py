@@ -22,14 +22,15 @@ from hasten.cases.types import Case, Volume
 from hasten.config.load import from_dict
 from hasten.config.schema import PrepareConfig, RunConfig
 from hasten.config.settled import planned_run, undecided
+from hasten.engine.ensemble import Member, ensemble_labels, read_members
 from hasten.engine.foreground import foreground_size, size_warning
 from hasten.engine.infer import Inference, infer_labels
 from hasten.engine.inputs import find_cases, listing
 from hasten.engine.job import inference_of, pick_device
 from hasten.engine.label_files import label_names, write_label
 from hasten.engine.own_network import model_network
+from hasten.engine.postprocess import Cleanings, postprocessed, read_cleanings
 from hasten.engine.step import memory_format
-from hasten.engine.weights import model_file, read_model
 from hasten.prepare.case import prepare_case
 from hasten.prepare.restore import restore_label
 from hasten.prepare.types import Prepared
@@ -59,7 +60,7 @@ class Model:
 
 
 def predict(
-    run: str | Path,
+    run: str | Path | Sequence[str | Path],
     inputs: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
@@ -68,6 +69,7 @@ def predict(
     ending: str | None = None,
     device: str = "auto",
     trust_changed_code: bool = False,
+    postprocess: bool = True,
     tick: Tick | None = None,
 ) -> list[Path]:
     """Write a label map for every input, with the shape, affine and orientation of the input; returns the paths.
@@ -75,7 +77,9 @@ def predict(
     Of a run with overlapping classes the label map is painted region after region. regions: write the mask of each,
     too, 0 and 1, in a folder of `out` named after the region.
 
-    run: a run directory, or a best.pt. inputs: image files, or folders of them; `find_cases` says what they hold. Names
+    run: a run directory, or a best.pt; or the folder of a cross-validation, whose finished folds predict together, or
+    several of these: the mean of their probabilities decides. postprocess: clean the label maps of a cross-validation
+    as its postprocessing.yaml says. inputs: image files, or folders of them; `find_cases` says what they hold. Names
     in `out` are those of the cases with `ending`, or the one that `label_names` takes for None; label values are those
     of the training set. trust_changed_code: build a network of your own from its source as it is now, where that is
     not what the run was trained with, which is refused otherwise. Everything that names and headers can tell (a missing
@@ -83,13 +87,37 @@ def predict(
     ValueError before anything is predicted or written. An input whose voxels then prove unreadable does not stop the
     others: once they are written, one ValueError lists those that failed.
     """
-    out, where = Path(out), str(model_file(run))
     files = [Path(path) for path in ([inputs] if isinstance(inputs, (str, Path)) else inputs)]
-    content = read_model(run)
+    members = read_members(run)
+    content = members[0].content
     cases = find_cases(files, content["channels"], content["spatial_dims"])
-    folders = _region_folders(content, out, where=where) if regions else []
+    cleanings = read_cleanings(run, content["labels"]) if postprocess else {}
+    return predict_cases(
+        members, cases, Path(out), overwrite=overwrite, regions=regions, ending=ending, device=device,
+        trust_changed_code=trust_changed_code, cleanings=cleanings, tick=tick,
+    )  # fmt: skip
+
+
+def predict_cases(
+    members: Sequence[Member],
+    cases: Sequence[Case],
+    out: Path,
+    *,
+    overwrite: bool = False,
+    regions: bool = False,
+    ending: str | None = None,
+    device: str = "auto",
+    trust_changed_code: bool = False,
+    cleanings: Cleanings | None = None,
+    tick: Tick | None = None,
+) -> list[Path]:
+    """As `predict`, of cases that are known. cleanings: what is done to the label maps."""
+    folders = _region_folders(members[0].content, out, where=str(members[0].where)) if regions else []
     targets = _targets([out / name for name in label_names(cases, ending)], cases, folders, overwrite)
-    model = load_model(content, where=where, device=device, trust_changed_code=trust_changed_code)
+    models = [
+        load_model(member.content, where=str(member.where), device=device, trust_changed_code=trust_changed_code)
+        for member in members
+    ]
     made = _make_folder(out)
     for folder in folders:
         _make_folder(folder)
@@ -98,12 +126,12 @@ def predict(
     for case, target in zip(cases, targets, strict=True):
         try:
             volume = read_image(case)
-            prepared = prepare_case(volume, None, id=case.id, spec=model.prepare)
+            prepared = prepare_case(volume, None, id=case.id, spec=models[0].prepare)
         except (ValueError, OSError) as error:
             failures.append(str(error) if str(case.image[0].parent) in str(error) else f"{case.image[0]}: {error}")
             continue
-        label, masks = _labelled(prepared, model, where=str(case.image[0]))
-        _write(target, label, volume, case)
+        label, masks = _labelled(prepared, models, where=str(case.image[0]))
+        _write(target, postprocessed(label, cleanings or {}, volume.spacing), volume, case)
         for folder, mask in zip(folders, masks, strict=bool(folders)):
             _write(folder / target.name, restore_label(mask, prepared.geometry, (0, 1)), volume, case)
         written.append(target)
@@ -160,13 +188,16 @@ def _on_device(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, train=dataclasses.replace(config.train, device=str(device), precision=precision))
 
 
-def _labelled(prepared: Prepared, model: Model, *, where: str) -> tuple[np.ndarray, np.ndarray]:
+def _labelled(prepared: Prepared, models: Sequence[Model], *, where: str) -> tuple[np.ndarray, np.ndarray]:
     """The label map on the image's own voxels, and on the prepared ones the mask of each region, (R, D, H, W) uint8.
 
     A foreground of a size that no training case comes near is told in a warning that begins with `where`.
     """
-    image = torch.from_numpy(prepared.image)
-    [(_, found)] = infer_labels(model.network, [image], model.inference)
+    image, model = torch.from_numpy(prepared.image), models[0]
+    if len(models) == 1:
+        [(_, found)] = infer_labels(model.network, [image], model.inference)
+    else:
+        found = ensemble_labels([(each.network, each.inference) for each in models], image)
     label = masks = found.cpu().numpy()
     if model.regions:
         label = paint(masks, model.regions)
@@ -192,7 +223,7 @@ def _region_folders(content: dict[str, Any], out: Path, *, where: str) -> list[P
     return folders
 
 
-def _targets(targets: list[Path], cases: list[Case], folders: list[Path], overwrite: bool) -> list[Path]:
+def _targets(targets: list[Path], cases: Sequence[Case], folders: list[Path], overwrite: bool) -> list[Path]:
     """The label maps to write, one a case. Raises ValueError where one can't be, or would replace something."""
     if len(set(targets)) < len(targets):
         twice = next(target for target in targets if targets.count(target) > 1)
