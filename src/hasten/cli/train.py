@@ -146,9 +146,13 @@ def _report(out: Path) -> Path | None:
 def _closing(summary: dict[str, Any], out: Path, report: Path | None) -> list[str]:
     """What a user wants to know when a run ends. Times include those of the processes that a resumed run had before."""
     lines, best, target = [], summary["best"], summary["target"]
-    metric = SHOWN[best["metric"].removeprefix("mean_")]
+    metric_key = best["metric"].removeprefix("mean_")
+    metric = SHOWN[metric_key]
     if best["value"] is not None:
         lines.append(f"{f'best {metric}':<10} {best['value']:.4f} at step {best['step']}")
+    own = summary.get("own_grid")
+    if own is not None and own[metric_key] is not None:
+        lines.append(f"{'own voxels':<10} {metric} {own[metric_key]:.4f} on the voxels of the images' files")
     if target["value"] is not None:
         end = f"reached after {target['time_s']:.1f} s" if target["reached"] else "not reached"
         lines.append(f"target     {metric} {target['value']:g} {end}")

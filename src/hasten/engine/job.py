@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from hasten.augment.run_chain import RunChain, run_chain
-from hasten.cache.fingerprint import find_kept, get_case_set, get_fingerprint
+from hasten.cache.fingerprint import Kept, find_kept, get_case_set, get_fingerprint
 from hasten.cache.key import Files, cache_dir
 from hasten.cases.listing import first_few
 from hasten.cases.regions import Region, regions_of, with_regions
@@ -133,10 +133,7 @@ def plan_run(
     if plan is not None:
         config = with_plan(config, plan)
     _raise(check_run(config))
-    remote_dir = cache_dir(config.cache) / "remote"
-    listing = find_listing(config.data.source, remote_dir=remote_dir)
-    kept = find_kept(listing, config.cache)
-    case_set = with_regions(get_case_set(listing, config.data.spatial_dims, kept), config.data)
+    kept, case_set = _kept_case_set(config)
     if case_set.regions and config.loss.include_background:
         raise ValueError(
             "loss.include_background: there is no background among regions, each of which is told from all else; "
@@ -171,6 +168,21 @@ def plan_run(
         source=own.code.source if own is not None else b"",
         warnings=(*left_out(case_set, train, validation), *sampled_warnings(fingerprint)),
     )
+
+
+def read_cases(config: RunConfig) -> tuple[CaseSet, tuple[Case, ...], tuple[Case, ...]]:
+    """The cases that a configuration names, those that are trained on, and those that are validated on.
+
+    Raises ValueError for anything wrong with the source or the split.
+    """
+    _, case_set = _kept_case_set(config)
+    return case_set, *split_cases(case_set, config.data.split)
+
+
+def _kept_case_set(config: RunConfig) -> tuple[Kept, CaseSet]:
+    listing = find_listing(config.data.source, remote_dir=cache_dir(config.cache) / "remote")
+    kept = find_kept(listing, config.cache)
+    return kept, with_regions(get_case_set(listing, config.data.spatial_dims, kept), config.data)
 
 
 def augmentation_of(config: PlannedRun, fingerprint: Fingerprint) -> RunChain:

@@ -116,6 +116,11 @@ def _cards(run: Run) -> list[Card]:
             detail=f"at step {run.best_step:,}" if run.best_step is not None else "",
         )
     ]
+    if run.own_grid is not None:
+        name = words.metric(run)
+        cards.append(
+            Card(label=f"{name[0].upper()}{name[1:]} on the images' own voxels", value=words.score(run.own_grid))
+        )
     if run.target is not None:
         reached = words.time_to(run, run.target)
         cards.append(

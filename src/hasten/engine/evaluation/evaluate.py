@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +93,7 @@ class Evaluation:
             "predictions": str(self.predictions),
             "labels": str(self.labels),
             "tolerance_mm": self.tolerance_mm,
+            "surfaces": self.surfaces,
             "cases": len(self.cases),
             "labelled_cases": self.num_labelled,
             "mean": {measure: self.mean(measure) for measure in self.measures},
@@ -141,6 +143,23 @@ def evaluate(
     if not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
         raise ValueError(f"tolerance_mm={tolerance_mm}: use a distance in mm, 0 or more")
     found = find_pairs(Path(predictions), Path(labels), Path(run) if run is not None else None)
+    return evaluate_pairs(
+        found, predictions=Path(predictions), labels=Path(labels), tolerance_mm=tolerance_mm, surfaces=surfaces,
+        num_workers=num_workers, tick=tick,
+    )  # fmt: skip
+
+
+def evaluate_pairs(
+    found: Pairs,
+    *,
+    predictions: Path,
+    labels: Path,
+    tolerance_mm: float = 1.0,
+    surfaces: bool = True,
+    num_workers: int | None = None,
+    tick: Tick | None = None,
+) -> Evaluation:
+    """As `evaluate`, of pairs that are known. predictions, labels: where they are from."""
     scores: list[Score] = []
     failures: list[str] = []
 
@@ -161,7 +180,7 @@ def evaluate(
     if failures:
         raise ValueError(listing(failures, f"{len(failures)} of {len(found.pairs)} cases could not be evaluated"))
     return Evaluation(
-        predictions=Path(predictions), labels=Path(labels), scores=tuple(scores), names=tuple(found.members),
+        predictions=predictions, labels=labels, scores=tuple(scores), names=tuple(found.members),
         main=tuple(found.main), tolerance_mm=tolerance_mm, surfaces=surfaces, num_labelled=found.num_labelled,
     )  # fmt: skip
 
@@ -209,3 +228,25 @@ def write_evaluation(evaluation: Evaluation, out: Path) -> None:
     with replacing(target, target.with_name(f".{target.name}.tmp")) as file:
         file.write(text.getvalue().encode())
     write_json(out / EVALUATION_JSON, evaluation.to_dict())
+
+
+def read_evaluation(folder: Path) -> Evaluation | None:
+    """What `write_evaluation` wrote into a folder; None where there is nothing, or nothing that can be read."""
+    try:
+        tree = json.loads((folder / EVALUATION_JSON).read_text())
+        scores = tuple(Score(**{**score, **_numbers(score, tree["surfaces"])}) for score in tree["scores"])
+        return Evaluation(
+            predictions=Path(tree["predictions"]), labels=Path(tree["labels"]), scores=scores,
+            names=tuple(tree["classes"]), main=tuple(tree["mean_over"]), tolerance_mm=tree["tolerance_mm"],
+            surfaces=tree["surfaces"], num_labelled=tree["labelled_cases"],
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _numbers(score: dict[str, Any], surfaces: bool) -> dict[str, float]:
+    """The measures of a score, whose null stands for nan, or for an HD95 that is infinite."""
+    found = {measure: math.nan if score[measure] is None else score[measure] for measure in MEASURES}
+    if surfaces and (score["labelled"] > 0) != (score["predicted"] > 0):
+        found["hd95"] = math.inf
+    return found
