@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
@@ -15,6 +17,8 @@ from hasten.config.load import checked_as
 from hasten.config.places import read_document
 from hasten.files import replacing
 from hasten.observe.folds import POSTPROCESSING_YAML
+
+_HEADING = "# Chosen on the validation cases of all folds. SHA-256 of what follows, while nobody has edited it: "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,11 +73,25 @@ def _components(mask: np.ndarray, cleaning: Cleaning, voxel_mm3: float) -> np.nd
 
 
 def write_cleanings(folder: Path, cleanings: Cleanings) -> None:
-    """Write postprocessing.yaml into the folder of a cross-validation."""
+    """Write postprocessing.yaml into the folder of a cross-validation, with a digest for `is_edited`."""
     tree = {value: asdict(cleaning) for value, cleaning in cleanings.items()}
+    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
     target = folder / POSTPROCESSING_YAML
-    with replacing(target, target.with_name(f".{target.name}.tmp")) as file:
-        file.write(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).encode())
+    with replacing(target, target.with_name(f".{target.name}.{os.getpid()}")) as file:
+        file.write(f"{_HEADING}{_digest(text)}\n{text}".encode())
+
+
+def is_edited(folder: Path) -> bool:
+    """Whether somebody has changed the postprocessing.yaml of a folder since it was written."""
+    try:
+        first, _, rest = (folder / POSTPROCESSING_YAML).read_text().partition("\n")
+    except FileNotFoundError:
+        return False
+    return first != f"{_HEADING}{_digest(rest)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_cleanings(run: str | Path | Sequence[str | Path], labels: Mapping[str, str]) -> dict[int, Cleaning]:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -169,7 +170,9 @@ def evaluate_pairs(
         except (ValueError, OSError) as error:
             return str(error)
 
-    with ThreadPoolExecutor(num_workers or usable_cores()) as pool:
+    with warnings.catch_warnings(), ThreadPoolExecutor(num_workers or usable_cores()) as pool:
+        # Of MONAI, about a call within MONAI.
+        warnings.filterwarnings("ignore", message=".*always_return_as_numpy", category=FutureWarning)
         for done, (pair, result) in enumerate(zip(found.pairs, pool.map(one, found.pairs), strict=True), start=1):
             if isinstance(result, str):
                 failures.append(result)

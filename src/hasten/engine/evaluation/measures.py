@@ -76,7 +76,7 @@ def surface_scores(
     # Imported here, as MONAI takes seconds.
     from monai.metrics import compute_hausdorff_distance, compute_surface_dice
 
-    box = _box(found | truth)
+    box = bounding_box(found | truth)
     masks = [torch.from_numpy(np.ascontiguousarray(mask[box]))[None, None] for mask in (found, truth)]
     lengths: Sequence[float] = spacing
     if found.shape[0] == 1:
@@ -87,8 +87,10 @@ def surface_scores(
     return float(hd95), float(nsd)
 
 
-def _box(mask: np.ndarray) -> tuple[slice, ...]:
-    """The smallest box around a mask's voxels, with a voxel around it where the array has one."""
+def bounding_box(mask: np.ndarray) -> tuple[slice, ...]:
+    """The smallest box around a mask's voxels, with a voxel around it where the array has one; all of an empty mask."""
+    if not mask.any():
+        return (slice(None),) * mask.ndim
     sides = []
     for axis in range(mask.ndim):
         others = tuple(other for other in range(mask.ndim) if other != axis)
