@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -284,7 +283,8 @@ def test_the_verb(data: Path, cache: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "mean Dice" in result.stdout
     assert f"hasten predict {out} IMAGE" in result.stdout
-    assert {"cv.yaml", "cv.json", "postprocessing.yaml", "report.html", "fold0", "fold1"} == set(os.listdir(out))
+    files = {"cv.yaml", "cv.json", "postprocessing.yaml", "report.html", "fold0", "fold1"}
+    assert {path.name for path in out.iterdir()} == files
     assert (out / "fold1/report.html").is_file()
     again = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "page.html")])
     assert again.exit_code == 0, again.output
