@@ -16,6 +16,7 @@ from hasten.config.load import load_run
 from hasten.engine.crossval import CrossValidation, Fold
 from hasten.engine.evaluation.pairs import Pair
 from hasten.engine.job import read_cases
+from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import RUN_YAML
 from hasten.prepare.orient import orient, orientation_of
 from hasten.report import words
@@ -73,7 +74,8 @@ def _folds(found: CrossValidation) -> Section:
 
 def _best(fold: Fold) -> str:
     best = mapping(fold.summary.get("best"))
-    return f"{words.score(number(best.get('value')))} {str(best.get('metric', '')).removeprefix('mean_')}"
+    name = str(best.get("metric", "")).removeprefix("mean_")
+    return f"{SHOWN.get(name, name)} {words.score(number(best.get('value')))}"
 
 
 def _classes(found: CrossValidation) -> Section:
@@ -114,20 +116,20 @@ def _cleaning(found: CrossValidation) -> Section:
     does = {
         cleaning.name: ", ".join(
             [
-                *([f"components of {cleaning.min_volume_mm3:g} mm³ or more"] if cleaning.min_volume_mm3 else []),
+                *([f"components below {cleaning.min_volume_mm3:g} mm³ removed"] if cleaning.min_volume_mm3 else []),
                 *(name for name, is_set in kinds if is_set(cleaning)),
             ]
         )
         for cleaning in chosen.cleanings.values()
     }
     rows = [
-        (name, does.get(name, "none"), text_of(chosen.before[name], "dice"), text_of(chosen.after[name], "dice"))
+        (name, does.get(name, "none"), f"{chosen.before[name]:.4f}", f"{chosen.after[name]:.4f}")
         for name in found.whole.names
     ]
     return Section(
         title="Post-processing",
-        table=Table(columns=("Class", "Kept", "Dice without", "Dice with"), rows=tuple(rows), numeric=(2, 3)),
-        note="Chosen on the cases of this page, whose scores are without it. `hasten predict` applies it.",
+        table=Table(columns=("Class", "What is done", "Dice without", "Dice with"), rows=tuple(rows), numeric=(2, 3)),
+        note="Chosen on the cases of this page, whose scores are without it. Predictions of this cross-validation get it.",
     )
 
 

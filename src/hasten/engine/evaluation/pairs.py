@@ -73,7 +73,10 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
     pairs = [Pair(case=case, prediction=path, label=where[case]) for case, path in found.items() if case in where]
     problems += [problem for pair in pairs if (problem := _mismatch(pair)) is not None]
     if problems:
-        remedy = "give every label map a prediction of the same name, shape and affine"
+        remedy = (
+            "give every label map a prediction of the same name, shape and affine; of a data set (its folder or "
+            "dataset.json) only the predicted cases are looked at"
+        )
         raise ValueError(f"{listing(problems, f'{len(problems)} cases cannot be compared')}; {remedy}")
     if run is not None:
         content = read_model(run)
