@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from hasten.cli.main import app
 from hasten.config.load import load_run
 from hasten.engine import predict as prediction
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
-from hasten.engine.ensemble import ensemble_labels, read_members
-from hasten.engine.infer import Inference, sliding_window
+from hasten.engine.ensemble import Ensemble, joined, read_members
+from hasten.engine.infer import Inference, infer_labels, sliding_window
 from hasten.engine.predict import load_model, predict
 from hasten.engine.run import train
 from hasten.engine.weights import read_model
@@ -47,7 +48,9 @@ def test_is_the_average_by_hand(
     torch.manual_seed(seed)
     networks = [nn.Conv3d(1, 3, 1) for _ in range(count)]  # voxel by voxel, so that windows make no difference
     volume = torch.randn(1, *shape)
-    found = ensemble_labels([(network, how(whole_up_to, overlapping=overlapping)) for network in networks], volume)
+    ((_, found),) = infer_labels(
+        Ensemble(networks, overlapping=overlapping), [volume], how(whole_up_to, overlapping=overlapping)
+    )
     with torch.inference_mode():
         scores = [network(volume[None])[0] for network in networks]
     if overlapping:
@@ -60,6 +63,13 @@ def test_is_the_average_by_hand(
         top = mean.topk(2, 0).values
         clear = top[0] - top[1] > 1e-5
         assert torch.equal(found[clear], mean.argmax(0)[clear].to(torch.uint8))
+
+
+def test_windows_are_those_that_every_network_takes() -> None:
+    one, other = how(0, overlapping=False), replace(how(0, overlapping=False), divisor=(4, 1, 8))
+    assert joined([one, other], Path("best.pt")).divisor == (4, 1, 8)
+    with pytest.raises(ValueError, match=r"best.pt: its windows of \[8, 8, 8\] voxels are no multiple of \[16, 1, 8\]"):
+        joined([other, replace(one, divisor=(16, 1, 1))], Path("best.pt"))
 
 
 @pytest.fixture(scope="module")
@@ -88,14 +98,18 @@ def image_of(data: Path) -> Path:
 def test_all_folds_of_a_cross_validation_decide(folds: tuple[Path, Path], tmp_path: Path) -> None:
     cv, data = folds
     [written] = predict(cv, image_of(data), tmp_path / "out")
-    total: Any = 0
+    networks = []
     volume = read_image(Case(id="one", image=(image_of(data),)))
     for fold in range(2):
         model = load_model(read_model(cv / f"fold{fold}"), where="", device="cpu")
         prepared = prepare_case(volume, None, id="one", spec=model.prepare)
-        image = torch.from_numpy(prepared.image)
-        total = total + sliding_window(model.network, image, model.inference).softmax(0)
-    label = total.argmax(0).to(torch.uint8).numpy()
+        networks.append(model.network)
+
+    def mean(image: torch.Tensor) -> torch.Tensor:
+        return torch.stack([network(image).float().softmax(1) for network in networks]).mean(0)
+
+    scores = sliding_window(mean, torch.from_numpy(prepared.image), model.inference)  # type: ignore[arg-type]
+    label = scores.argmax(0).to(torch.uint8).numpy()
     assert np.array_equal(read_nifti(written).array[0], restore_label(label, prepared.geometry, (0, 1)))
     assert [member.where.parent.parent.name for member in read_members(cv)] == ["fold0", "fold1"]
 

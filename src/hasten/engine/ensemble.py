@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hasten.cases.place import same_source
 from hasten.config.load import from_dict
 from hasten.config.resume import RUN_RULES, flat, rule_of, text_of
-from hasten.config.schema import Triple
-from hasten.engine.canvas import score_room
-from hasten.engine.infer import Inference, infer_scores
+from hasten.engine.infer import Inference
+from hasten.engine.scores import first_output
 from hasten.engine.weights import model_file, read_model
 from hasten.observe.folds import finished_folds, is_cross_validation
 
@@ -78,39 +77,38 @@ def _differences(first: Member, other: Member, settings: str) -> Iterable[str]:
             yield f"{other.where}: {name}={text_of(two[name])} instead of {text_of(was)}"
 
 
-class Probabilities:
-    """A sink that adds up the probabilities of networks that are applied in turn; only their sum is in memory."""
+class Ensemble(nn.Module):
+    """Networks as one, whose scores are the mean of their probabilities.
 
-    def __init__(self, shape: Triple, device: torch.device, *, overlapping: bool) -> None:
-        self._shape, self._device, self._overlapping = shape, device, overlapping
-        self._sum: Tensor | None = None
-
-    def room(self, slot: tuple[slice, slice, slice], like: Tensor) -> Tensor | None:
-        return None
-
-    def take(self, slot: tuple[slice, slice, slice], sums: Tensor, weights: Callable[[], Tensor]) -> None:
-        scores = sums.float() / weights().to(sums.device)
-        found = scores.sigmoid() if self._overlapping else scores.softmax(0)
-        if self._sum is None:
-            self._sum = score_room((len(found), *self._shape), self._device, torch.float32).zero_()
-        self._sum[(slice(None), *slot)] += found.to(self._sum.device)
-
-    def result(self) -> Tensor:
-        """(K, D, H, W) float32."""
-        assert self._sum is not None
-        return self._sum
-
-
-def ensemble_labels(networks: Sequence[tuple[nn.Module, Inference]], volume: Tensor) -> Tensor:
-    """(D, H, W) uint8 class index of the highest mean probability; where classes overlap (K, D, H, W) bool.
-
-    networks: each with how it is applied; all with the same outputs. volume: (C, D, H, W). Probabilities are the
-    softmax of a network's scores, of overlapping classes their sigmoid; a class holds where its mean is above a half.
+    These are the soft-max; with overlapping classes the sigmoid less one half, so that a class holds above 0.
     """
-    how = networks[0][1]
-    depth, height, width = volume.shape[1:]
-    total = Probabilities((depth, height, width), how.device, overlapping=how.overlapping)
-    for network, each in networks:
-        infer_scores(network, volume, each, total)
-    found = total.result()
-    return found > len(networks) / 2 if how.overlapping else found.max(0)[1].to(torch.uint8)
+
+    def __init__(self, networks: Sequence[nn.Module], *, overlapping: bool) -> None:
+        super().__init__()
+        self.networks, self.overlapping = nn.ModuleList(networks), overlapping
+
+    def forward(self, image: Tensor) -> Tensor:
+        """(B, K, *S) float32. image: (B, C, *S)."""
+        total: Tensor | None = None
+        for network in self.networks:
+            scores = first_output(network(image), image.ndim).float()
+            share = scores.sigmoid() if self.overlapping else scores.softmax(1)
+            total = share if total is None else total.add_(share)
+        assert total is not None
+        mean = total / len(self.networks)
+        return mean - 0.5 if self.overlapping else mean
+
+
+def joined(inferences: Sequence[Inference], where: Path) -> Inference:
+    """How networks are applied as one: as the first, whose windows all of them must take.
+
+    where: the first one's file, for errors. Raises ValueError for networks that ask for other multiples.
+    """
+    depth, height, width = (math.lcm(*sides) for sides in zip(*(each.divisor for each in inferences), strict=True))
+    unit, first = (depth, height, width), inferences[0]
+    if any(side % by for side, by in zip(first.patch, unit, strict=True)):
+        raise ValueError(
+            f"{where}: its windows of {list(first.patch)} voxels are no multiple of {list(unit)}, as the other "
+            "networks ask; train them with the same sample.patch, or predict with one of them"
+        )
+    return dataclasses.replace(first, divisor=unit)

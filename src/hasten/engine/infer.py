@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 import torch
@@ -15,11 +17,12 @@ from hasten.config.schema import Triple
 from hasten.distribute.balance import bucket_shape
 from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
-from hasten.engine.canvas import Labels, Masks, Scores, Sink, score_room
+from hasten.engine.canvas import HOST, Labels, Masks, Scores, score_room
+from hasten.engine.regrid import Regridded
 from hasten.engine.scores import Average, averaged, first_output
 from hasten.engine.shortage import out_of_memory
 from hasten.engine.step import autocast, memory_format, shaped, tensor_cores
-from hasten.engine.windows import Windows, slide
+from hasten.engine.windows import Windows, slide, slow_axis
 
 log = logging.getLogger(__name__)
 
@@ -105,23 +108,52 @@ def sliding_window(network: nn.Module, volume: Tensor, how: Inference) -> Tensor
 
 
 @torch.inference_mode()
-def infer_scores(network: nn.Module, volume: Tensor, how: Inference, sink: Sink) -> None:
-    """Hand the scores of a volume (C, D, H, W) to `sink`: in one piece or by windows, as `infer_labels` would do it."""
-    size = padded_size(_shape(volume), how)
+def infer_on_grid(
+    network: nn.Module, volume: Tensor, new_shape: Triple, how: Inference, *, nearest: int | None = None
+) -> Tensor:
+    """What `infer_labels` gives of a volume (C, D, H, W), decided on another grid (D', H', W') of the same extent.
+
+    Scores are interpolated linearly, and along the axis `nearest` taken from the nearest voxel.
+    """
+    shape = _shape(volume)
+    if new_shape == shape:
+        ((_, found),) = infer_labels(network, [volume], how)
+        return found
     with kept_memory() if how.device.type == "cpu" else nullcontext():
-        if size[0] * size[1] * size[2] <= how.whole_up_to:
+        if prod(padded_size(shape, how)) <= how.whole_up_to:
             try:
-                scores, (place,) = _scores_of_whole(network, [volume], size, how)
-                depth, height, width = _shape(volume)
-                slot = slice(0, depth), slice(0, height), slice(0, width)
-                sink.take(slot, scores[(0, slice(None), *place)], lambda: torch.ones(()))
-                return
+                return _whole_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest), how)
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error):
                     raise
-            log.warning("out of memory with a volume of %s in one piece; going on with windows of %s", size, how.patch)
-        for _ in slide(lambda batch, _: _forward(network, batch, how), [volume], _windows(how), lambda *_: sink):
-            pass
+            log.warning("out of memory with a volume of %s in one piece; going on with windows of %s", shape, how.patch)
+        try:
+            return _slide_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest), how)
+        except RuntimeError as error:
+            if how.device == HOST or not out_of_memory(error):
+                raise
+        log.warning("out of memory on %s; scores are gathered in host memory", how.device)
+        how = dataclasses.replace(how, sums_on_host=True)
+        return _slide_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest), how)
+
+
+def _sink_on_grid(shape: Triple, new_shape: Triple, how: Inference, nearest: int | None) -> Regridded:
+    device = HOST if how.sums_on_host else how.device
+    axis = slow_axis(shape, _windows(how))
+    return Regridded(shape, new_shape, device, axis=axis, nearest=nearest, overlapping=how.overlapping)
+
+
+def _whole_on_grid(network: nn.Module, volume: Tensor, sink: Regridded, how: Inference) -> Tensor:
+    shape = _shape(volume)
+    scores, (place,) = _scores_of_whole(network, [volume], padded_size(shape, how), how)
+    everything = slice(0, shape[0]), slice(0, shape[1]), slice(0, shape[2])
+    sink.take(everything, scores[(0, slice(None), *place)], lambda: torch.ones(()))
+    return sink.result()
+
+
+def _slide_on_grid(network: nn.Module, volume: Tensor, sink: Regridded, how: Inference) -> Tensor:
+    ((_, found),) = slide(lambda batch, _: _forward(network, batch, how), [volume], _windows(how), lambda *_: sink)
+    return found
 
 
 def _windows(how: Inference) -> Windows:

@@ -22,14 +22,15 @@ from hasten.cases.types import Case, Volume
 from hasten.config.load import from_dict
 from hasten.config.schema import PrepareConfig, RunConfig
 from hasten.config.settled import planned_run, undecided
-from hasten.engine.ensemble import Member, ensemble_labels, read_members
+from hasten.engine.ensemble import Ensemble, Member, joined, read_members
 from hasten.engine.foreground import foreground_size, size_warning
-from hasten.engine.infer import Inference, infer_labels
+from hasten.engine.infer import Inference, infer_on_grid
 from hasten.engine.inputs import find_cases, listing
 from hasten.engine.job import inference_of, pick_device
 from hasten.engine.label_files import label_names, write_label
 from hasten.engine.own_network import model_network
 from hasten.engine.postprocess import Cleanings, postprocessed, read_cleanings
+from hasten.engine.regrid import thick_axis
 from hasten.engine.step import memory_format
 from hasten.prepare.case import prepare_case
 from hasten.prepare.restore import restore_label
@@ -118,6 +119,7 @@ def predict_cases(
         load_model(member.content, where=str(member.where), device=device, trust_changed_code=trust_changed_code)
         for member in members
     ]
+    model = models[0] if len(models) == 1 else _together(models, members[0].where)
     made = _make_folder(out)
     for folder in folders:
         _make_folder(folder)
@@ -126,14 +128,14 @@ def predict_cases(
     for case, target in zip(cases, targets, strict=True):
         try:
             volume = read_image(case)
-            prepared = prepare_case(volume, None, id=case.id, spec=models[0].prepare)
+            prepared = prepare_case(volume, None, id=case.id, spec=model.prepare)
         except (ValueError, OSError) as error:
             failures.append(str(error) if str(case.image[0].parent) in str(error) else f"{case.image[0]}: {error}")
             continue
-        label, masks = _labelled(prepared, models, where=str(case.image[0]))
+        label, masks = _labelled(prepared, model, where=str(case.image[0]))
         _write(target, postprocessed(label, cleanings or {}, volume.spacing), volume, case)
         for folder, mask in zip(folders, masks, strict=bool(folders)):
-            _write(folder / target.name, restore_label(mask, prepared.geometry, (0, 1)), volume, case)
+            _write(folder / target.name, mask, volume, case)
         written.append(target)
         if tick:
             tick(len(written) + len(failures), len(cases), target)
@@ -146,6 +148,13 @@ def predict_cases(
         others = f" ({len(written)} others are in {out})" if written else ""
         raise ValueError(f"{listing(failures, heading)}{others}")
     return targets
+
+
+def _together(models: Sequence[Model], where: Path) -> Model:
+    first = models[0]
+    network = Ensemble([model.network for model in models], overlapping=first.inference.overlapping)
+    inference = joined([model.inference for model in models], where)
+    return dataclasses.replace(first, network=network.eval(), inference=inference)
 
 
 def load_model(content: dict[str, Any], *, where: str, device: str = "auto", trust_changed_code: bool = False) -> Model:
@@ -188,25 +197,28 @@ def _on_device(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, train=dataclasses.replace(config.train, device=str(device), precision=precision))
 
 
-def _labelled(prepared: Prepared, models: Sequence[Model], *, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """The label map on the image's own voxels, and on the prepared ones the mask of each region, (R, D, H, W) uint8.
+def _labelled(prepared: Prepared, model: Model, *, where: str) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The label map on the image's own voxels, and the mask of each region there, 0 and 1.
 
     A foreground of a size that no training case comes near is told in a warning that begins with `where`.
     """
-    image, model = torch.from_numpy(prepared.image), models[0]
-    if len(models) == 1:
-        [(_, found)] = infer_labels(model.network, [image], model.inference)
-    else:
-        found = ensemble_labels([(each.network, each.inference) for each in models], image)
-    label = masks = found.cpu().numpy()
-    if model.regions:
-        label = paint(masks, model.regions)
+    geometry = prepared.geometry
+    own = geometry.spacing
+    sides = zip(own, geometry.crop_shape, geometry.shape, strict=True)
+    depth, height, width = (mm * before / after for mm, before, after in sides)
+    found = infer_on_grid(
+        model.network, torch.from_numpy(prepared.image), geometry.crop_shape, model.inference,
+        nearest=thick_axis((depth, height, width), own),
+    ).cpu().numpy()  # fmt: skip
+    label = paint(found, model.regions) if model.regions else found
     dims = model.inference.spatial_dims
-    size = foreground_size(int(np.count_nonzero(label)), prepared.geometry, dims)
-    warning = size_warning(size, model.foreground, dims)
+    warning = size_warning(
+        foreground_size(int(np.count_nonzero(label)), geometry.crop_shape, geometry, dims), model.foreground, dims
+    )
     if warning is not None:
         log.warning("%s: %s", where, warning)
-    return restore_label(label, prepared.geometry, model.values), masks.astype(np.uint8)
+    masks = [restore_label(mask.astype(np.uint8), geometry, (0, 1)) for mask in found] if model.regions else []
+    return restore_label(label, geometry, model.values), masks
 
 
 def _region_folders(content: dict[str, Any], out: Path, *, where: str) -> list[Path]:
