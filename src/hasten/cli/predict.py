@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hasten.cli.detection import is_of_slides, predict_slides
 from hasten.cli.source import TRUST_HELP
 from hasten.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from hasten.engine.predict import Tick
 
 
 def predict(
@@ -19,6 +23,9 @@ def predict(
     inputs: Annotated[list[Path], typer.Argument(metavar="INPUT", help="Images, or folders of images.")],
     out: Annotated[Path, typer.Option(help="Folder for the label maps.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace label maps that exist already.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Leave label maps that this run's network wrote before; make the others.")
+    ] = False,
     regions: Annotated[
         bool,
         typer.Option("--regions", help="Write a mask of each overlapping class, too, each in a folder of its own."),
@@ -62,14 +69,24 @@ def predict(
 
     from hasten.engine.predict import predict as segment
 
-    tick = None if quiet else _show
+    tick = None if quiet else _progress()
     written = segment(
-        [run, *ensemble] if ensemble else run, inputs, out, overwrite=overwrite, regions=regions, ending=ending,
-        device=device, trust_changed_code=trust_changed_code, postprocess=postprocessing, tick=tick,
+        [run, *ensemble] if ensemble else run, inputs, out, overwrite=overwrite, resume=resume, regions=regions,
+        ending=ending, device=device, trust_changed_code=trust_changed_code, postprocess=postprocessing, tick=tick,
     )  # fmt: skip
     beside = ", and the masks of its regions" if regions else ""
     echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")
 
 
-def _show(done: int, total: int, target: Path) -> None:
-    echo(f"{done}/{total}  {target.name}", err=True)
+def _progress() -> Tick:
+    """Shows each label map, and how long the others will take at the pace so far."""
+    began, first = time.monotonic(), 0
+
+    def show(done: int, total: int, target: Path) -> None:
+        nonlocal first
+        first = first or done
+        seconds = (time.monotonic() - began) / (done - first + 1) * (total - done)
+        left = f"  about {max(1, round(seconds))} s left" if done < total else ""
+        echo(f"{done}/{total}  {target.name}{left}", err=True)
+
+    return show

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
@@ -28,6 +27,7 @@ from hasten.engine.infer import Inference, infer_on_grid
 from hasten.engine.inputs import find_cases, listing
 from hasten.engine.job import inference_of, pick_device
 from hasten.engine.label_files import label_names, write_label
+from hasten.engine.outputs import label_targets, make_folder, region_folders
 from hasten.engine.own_network import model_network
 from hasten.engine.postprocess import Cleanings, postprocessed, read_cleanings
 from hasten.engine.regrid import thick_axis
@@ -66,6 +66,7 @@ def predict(
     out: str | Path,
     *,
     overwrite: bool = False,
+    resume: bool = False,
     regions: bool = False,
     ending: str | None = None,
     device: str = "auto",
@@ -83,10 +84,11 @@ def predict(
     as its postprocessing.yaml says. inputs: image files, or folders of them; `find_cases` says what they hold. Names
     in `out` are those of the cases with `ending`, or the one that `label_names` takes for None; label values are those
     of the training set. trust_changed_code: build a network of your own from its source as it is now, where that is
-    not what the run was trained with, which is refused otherwise. Everything that names and headers can tell (a missing
-    file, other channels, an output that exists without `overwrite`, that is an input or that two inputs share) is a
-    ValueError before anything is predicted or written. An input whose voxels then prove unreadable does not stop the
-    others: once they are written, one ValueError lists those that failed.
+    not what the run was trained with, which is refused otherwise. resume: leave label maps alone that were written
+    after the network's file; what is there under a final name is whole. Everything that names and headers can tell (a
+    missing file, other channels, an output that exists without `overwrite`, that is an input or that two inputs share)
+    is a ValueError before anything is predicted or written. An input whose voxels then prove unreadable does not stop
+    the others: once they are written, one ValueError lists those that failed.
     """
     files = [Path(path) for path in ([inputs] if isinstance(inputs, (str, Path)) else inputs)]
     members = read_members(run)
@@ -94,7 +96,7 @@ def predict(
     cases = find_cases(files, content["channels"], content["spatial_dims"])
     cleanings = read_cleanings(run, content["labels"]) if postprocess else {}
     return predict_cases(
-        members, cases, Path(out), overwrite=overwrite, regions=regions, ending=ending, device=device,
+        members, cases, Path(out), overwrite=overwrite, resume=resume, regions=regions, ending=ending, device=device,
         trust_changed_code=trust_changed_code, cleanings=cleanings, tick=tick,
     )  # fmt: skip
 
@@ -105,6 +107,7 @@ def predict_cases(
     out: Path,
     *,
     overwrite: bool = False,
+    resume: bool = False,
     regions: bool = False,
     ending: str | None = None,
     device: str = "auto",
@@ -113,41 +116,71 @@ def predict_cases(
     tick: Tick | None = None,
 ) -> list[Path]:
     """As `predict`, of cases that are known. cleanings: what is done to the label maps."""
-    folders = _region_folders(members[0].content, out, where=str(members[0].where)) if regions else []
-    targets = _targets([out / name for name in label_names(cases, ending)], cases, folders, overwrite)
+    folders = region_folders(members[0].content, out, where=str(members[0].where)) if regions else []
+    targets = [out / name for name in label_names(cases, ending)]
+    since = max(member.where.stat().st_mtime for member in members) if resume else None
+    wanted = label_targets(targets, cases, folders, overwrite=overwrite, since=since)
     models = [
         load_model(member.content, where=str(member.where), device=device, trust_changed_code=trust_changed_code)
         for member in members
     ]
     model = models[0] if len(models) == 1 else _together(models, members[0].where)
-    made = _make_folder(out)
+    made = make_folder(out)
     for folder in folders:
-        _make_folder(folder)
-    written: list[Path] = []
-    failures: list[str] = []
-    for case, target in zip(cases, targets, strict=True):
-        try:
-            volume = read_image(case)
-            prepared = prepare_case(volume, None, id=case.id, spec=model.prepare)
-        except (ValueError, OSError) as error:
-            failures.append(str(error) if str(case.image[0].parent) in str(error) else f"{case.image[0]}: {error}")
-            continue
-        label, masks = _labelled(prepared, model, where=str(case.image[0]))
-        _write(target, postprocessed(label, cleanings or {}, volume.spacing), volume, case)
-        for folder, mask in zip(folders, masks, strict=bool(folders)):
-            _write(folder / target.name, mask, volume, case)
-        written.append(target)
-        if tick:
-            tick(len(written) + len(failures), len(cases), target)
+        make_folder(folder)
+    jobs = [(case, target) for case, target, is_wanted in zip(cases, targets, wanted, strict=True) if is_wanted]
+    written, failures = 0, list[str]()
+    for error, target in _predicted(jobs, model, folders, cleanings or {}):
+        written += error is None
+        failures += [error] if error is not None else []
+        if tick and error is None:
+            tick(len(cases) - len(jobs) + written + len(failures), len(cases), target)
     if made and not written:
         for folder in (*folders, out):
             with suppress(OSError):
                 folder.rmdir()
     if failures:
         heading = f"{len(failures)} of {len(cases)} inputs could not be predicted"
-        others = f" ({len(written)} others are in {out})" if written else ""
+        others = f" ({len(cases) - len(failures)} others are in {out})" if len(cases) > len(failures) else ""
         raise ValueError(f"{listing(failures, heading)}{others}")
     return targets
+
+
+def _predicted(
+    jobs: Sequence[tuple[Case, Path]], model: Model, folders: Sequence[Path], cleanings: Cleanings
+) -> Iterator[tuple[str | None, Path]]:
+    """Yield each label map as it is written, or with what is wrong with the input.
+
+    The next input is read and prepared, and the last label map written, while the network works.
+    """
+    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
+        following = reader.submit(_read, jobs[0][0], model.prepare) if jobs else None
+        writing: tuple[Future[None], Path] | None = None
+        for number, (case, target) in enumerate(jobs):
+            assert following is not None
+            try:
+                volume, prepared = following.result()
+            except (ValueError, OSError) as error:
+                volume, reason = None, str(error)
+            following = reader.submit(_read, jobs[number + 1][0], model.prepare) if number + 1 < len(jobs) else None
+            if volume is None:
+                yield reason if str(case.image[0].parent) in reason else f"{case.image[0]}: {reason}", target
+                continue
+            label, masks = _labelled(prepared, model, where=str(case.image[0]))
+            if writing is not None:
+                writing[0].result()
+                yield None, writing[1]
+            files = [(target, postprocessed(label, cleanings, volume.spacing))]
+            files += [(folder / target.name, mask) for folder, mask in zip(folders, masks, strict=bool(folders))]
+            writing = writer.submit(_write, files, volume, case), target
+        if writing is not None:
+            writing[0].result()
+            yield None, writing[1]
+
+
+def _read(case: Case, spec: PrepareConfig) -> tuple[Volume, Prepared]:
+    volume = read_image(case)
+    return volume, prepare_case(volume, None, id=case.id, spec=spec)
 
 
 def _together(models: Sequence[Model], where: Path) -> Model:
@@ -221,58 +254,11 @@ def _labelled(prepared: Prepared, model: Model, *, where: str) -> tuple[np.ndarr
     return restore_label(label, geometry, model.values), masks
 
 
-def _region_folders(content: dict[str, Any], out: Path, *, where: str) -> list[Path]:
-    """One in `out` for the masks of each region. Raises ValueError without regions, or where two share a folder."""
-    names = list(content.get("regions", {}))
-    if not names:
-        raise ValueError(f"{where}: was trained without regions, so its label maps say all; leave out --regions")
-    folders = [out / re.sub(r"[^\w +-]", "_", name).strip() for name in names]
-    # Some file systems take A for a.
-    lower = [str(folder).lower() for folder in folders]
-    twice = [name for name, folder in zip(names, lower, strict=True) if lower.count(folder) > 1]
-    if twice:
-        raise ValueError(f"{where}: regions {' and '.join(twice)} would be written to one folder; leave out --regions")
-    return folders
-
-
-def _targets(targets: list[Path], cases: Sequence[Case], folders: list[Path], overwrite: bool) -> list[Path]:
-    """The label maps to write, one a case. Raises ValueError where one can't be, or would replace something."""
-    if len(set(targets)) < len(targets):
-        twice = next(target for target in targets if targets.count(target) > 1)
-        same = [str(case.image[0]) for case, target in zip(cases, targets, strict=True) if target == twice]
-        raise ValueError(f"{twice}: {' and '.join(same)} would both be written there; give each its own --out")
-    # By file number, which also knows links and file systems that take A for a.
-    inputs = {_number(image) for case in cases for image in case.image}
-    for target in [*targets, *(folder / target.name for folder in folders for target in targets)]:
-        if target.exists() and _number(target) in inputs:
-            raise ValueError(f"{target}: is an input; choose another --out")
-        if target.exists() and not overwrite:
-            raise ValueError(f"{target}: exists; add --overwrite to replace it, or choose another --out")
-    return targets
-
-
-def _number(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
-def _make_folder(out: Path) -> bool:
-    """Make `out` ready for writing, and say whether it is new. Raises ValueError where that fails."""
-    made = not out.exists()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        # A real write: permission bits say nothing about read-only mounts or a superuser.
-        with tempfile.TemporaryFile(dir=out) as probe:
-            probe.write(b"\0")
-    except OSError as error:
-        raise ValueError(f"{out}: cannot be written to ({error.strerror}); choose another --out") from None
-    return made
-
-
-def _write(target: Path, label: Any, volume: Volume, case: Case) -> None:
-    try:
-        write_label(target, label, volume, case)
-    except OSError as error:
-        raise ValueError(
-            f"{target}: cannot be written ({error.strerror}); free some space or choose another --out"
-        ) from None
+def _write(files: Sequence[tuple[Path, np.ndarray]], volume: Volume, case: Case) -> None:
+    for target, label in files:
+        try:
+            write_label(target, label, volume, case)
+        except OSError as error:
+            raise ValueError(
+                f"{target}: cannot be written ({error.strerror}); free some space or choose another --out"
+            ) from None
