@@ -115,8 +115,8 @@ def test_what_a_plan_knows_of_rare_classes(sampled: int, shares: dict[int, float
 
 
 def test_sizes_are_of_the_anatomy_and_not_of_the_grid() -> None:
-    assert foreground_size(250, PLACE, 3) == pytest.approx(250 * 2**3 / 1000)
-    assert foreground_size(250, PLACE, 2) == pytest.approx(0.25)
+    assert foreground_size(250, PLACE.shape, PLACE, 3) == pytest.approx(250 * 2**3 / 1000)
+    assert foreground_size(250, PLACE.shape, PLACE, 2) == pytest.approx(0.25)
     case_set, arena = cases_of({"u": (400, 100), "v": (0, 250), "w": (900, 0), "x": (1000, 0)})
     found = training_range(arena, case_set.cases[:3], 3)
     assert found == pytest.approx({"smallest": 2.0, "median": 4.0, "largest": 7.2})

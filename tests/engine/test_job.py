@@ -12,7 +12,7 @@ import torch
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
 from hasten.config.plan import GIVEN
-from hasten.config.schema import AugmentConfig, RunConfig, TrainConfig
+from hasten.config.schema import AugmentConfig, RunConfig, SplitConfig, TrainConfig
 from hasten.engine.infer import padded_size
 from hasten.engine.job import build_net, inference_of, left_out, pick_device, plan_run, plan_to_dict
 from hasten.engine.shortage import memory_mistakes
@@ -364,5 +364,7 @@ def test_a_limit_of_memory_refuses_nothing_below_it(source: Path, monkeypatch: p
 def test_cases_that_a_split_leaves_out_are_told(source: Path) -> None:
     planned = plan_run(config_of(source))
     assert not any("leaves out" in each for each in planned.warnings)
-    (warning,) = left_out(planned.case_set, planned.train[1:], planned.validation)
+    (warning,) = left_out(planned.case_set, SplitConfig(), planned.train[1:], planned.validation)
+    part = SplitConfig(train_range=(0.5, 1))
+    assert left_out(planned.case_set, part, planned.train[1:], planned.validation) == ()
     assert f"data.split leaves out 1 of 5 cases ({planned.train[0].id}); add them to" in warning

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -11,11 +12,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn.functional import interpolate
 
+from hasten.cases.read import read_image
+from hasten.cases.types import Case
 from hasten.config.load import load_run
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
-from hasten.engine.predict import predict
+from hasten.engine.infer import sliding_window
+from hasten.engine.predict import load_model, predict
+from hasten.engine.regrid import Regridded
 from hasten.engine.run import train
+from hasten.engine.weights import read_model
+from hasten.prepare.case import prepare_case
+from hasten.prepare.resample import nearest_index, resample_label
+from hasten.prepare.restore import restore_label
 
 VALUES = (0, 3, 7)
 SPACING = (1.0, 1.2, 1.5)  # x, y, z
@@ -442,3 +452,59 @@ def test_a_disk_that_fills_up_is_named(run: Path, case: Path, tmp_path: Path, mo
     target = tmp_path / "out/new.nii.gz"
     fails(f"{target}: cannot be written (No space left on device)", lambda: predict(run, case, tmp_path / "out"))
     assert not target.exists()
+
+
+def test_going_on_leaves_what_this_network_wrote(run: Path, tmp_path: Path) -> None:
+    affine, out = np.diag([*SPACING, 1.0]), tmp_path / "masks"
+    images = [save(tmp_path / f"in/{name}.nii.gz", anatomy(number)[0], affine) for number, name in enumerate("abc")]
+    [first] = predict(run, images[0], out)
+    before = first.stat().st_mtime_ns
+    seen: list[tuple[int, int, str]] = []
+    written = predict(
+        run, images, out, resume=True, tick=lambda done, all_, target: seen.append((done, all_, target.name))
+    )
+    assert [path.name for path in written] == ["a.nii.gz", "b.nii.gz", "c.nii.gz"]
+    assert seen == [(2, 3, "b.nii.gz"), (3, 3, "c.nii.gz")]
+    assert first.stat().st_mtime_ns == before
+    assert predict(run, images, out, resume=True) == written
+    # A label map that is older than the network is another network's.
+    os.utime(first, (0, 0))
+    with pytest.raises(ValueError, match=r"a\.nii\.gz: is older than the network.*; add --overwrite"):
+        predict(run, images, out, resume=True)
+    predict(run, images, out, resume=True, overwrite=True)
+    assert first.stat().st_mtime > 0
+    assert not list(out.glob("*partial*"))
+
+
+def test_a_shape_is_finer_from_scores_than_from_the_nearest_labels() -> None:
+    """A perfect network at 3 x 2.5 x 2.5 mm, on an image of 1.5 x 0.8 x 0.8 mm."""
+    fine, coarse = (40, 75, 75), (20, 24, 24)
+
+    def ball(shape: tuple[int, ...]) -> torch.Tensor:
+        axes = [(torch.arange(side) + 0.5) / side * 2 - 1 for side in shape]
+        d, h, w = torch.meshgrid(*axes, indexing="ij")
+        return 0.6 - (d**2 + (1.3 * h) ** 2 + (w + 0.2 * torch.sin(4 * d)) ** 2).sqrt()
+
+    truth, scores = (ball(fine) > 0).numpy(), torch.stack([torch.zeros(coarse), ball(coarse)])
+    sink = Regridded(coarse, fine, torch.device("cpu"), axis=0)
+    sink.take((slice(0, 20), slice(0, 24), slice(0, 24)), scores, lambda: torch.ones(()))
+    nearest = resample_label(scores.argmax(0).to(torch.uint8).numpy(), fine)
+    assert dice(nearest, truth, 1) < 0.97
+    assert dice(sink.result().numpy(), truth, 1) > 0.99
+
+
+@pytest.mark.parametrize("target", [[3.0, 2.4, 2.0], [4.5, 1.2, 1.0]])
+def test_resampled_scores_are_those_of_all_windows(run: Path, case: Path, tmp_path: Path, target: list[float]) -> None:
+    other = variant(run, tmp_path / "other", spacing=target)
+    [written] = predict(other, case, tmp_path / "masks")
+    model = load_model(read_model(other), where="", device="cpu")
+    prepared = prepare_case(read_image(Case(id="a", image=(case,))), None, id="a", spec=model.prepare)
+    geometry = prepared.geometry
+    scores = sliding_window(model.network, torch.from_numpy(prepared.image), model.inference)
+    if target[0] > 3 * target[1]:
+        index = torch.from_numpy(nearest_index(geometry.shape[0], geometry.crop_shape[0]))
+        scores = scores.index_select(1, index)
+    dense = interpolate(scores[None], size=geometry.crop_shape, mode="trilinear", align_corners=False)[0]
+    expected = restore_label(dense.argmax(0).numpy(), geometry, model.values)
+    top = dense.topk(2, 0).values
+    assert (array_of(written) == expected.T).mean() > 1 - float((top[0] - top[1] < 1e-4).float().mean()) - 1e-9

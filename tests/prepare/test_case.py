@@ -18,6 +18,7 @@ from hasten.cases.types import Volume
 from hasten.config.schema import PrepareConfig
 from hasten.prepare.case import prepare_case
 from hasten.prepare.geometry_json import geometry_from_dict, geometry_to_dict
+from hasten.prepare.resample import resample_label
 from hasten.prepare.restore import restore_label
 from hasten.prepare.threads import one_torch_thread
 
@@ -102,7 +103,7 @@ def test_restore_of_a_blob_after_resampling(codes: str, target: tuple[float, flo
         spec = replace(KEEP, spacing=target, crop_foreground=crop)
         done = prepare_case(image, label, id="a", spec=spec)
         assert done.label is not None
-        back = restore_label(done.label, done.geometry, [0, 1])
+        back = restore_label(resample_label(done.label, done.geometry.crop_shape), done.geometry, [0, 1])
         assert 2 * (back & label).sum() / (back.sum() + label.sum()) > 0.9
 
 
@@ -158,7 +159,8 @@ def test_two_dimensional() -> None:
     label = np.random.default_rng(0).integers(0, 2, (1, 12, 16)).astype(np.uint8)
     done = prepare_case(image, label, id="a", spec=replace(KEEP, spacing=(1.0, 2.0, 2.0), intensity="zscore"))
     assert done.image.shape == (3, 1, 6, 8)
-    assert restore_label(done.label, done.geometry, [0, 1]).shape == (1, 12, 16)
+    label = resample_label(done.label, done.geometry.crop_shape)
+    assert restore_label(label, done.geometry, [0, 1]).shape == (1, 12, 16)
     same = prepare_case(image, label, id="a", spec=KEEP)
     assert np.array_equal(same.image, image.array[:, :, ::-1, ::-1])
 

@@ -22,10 +22,8 @@ def nnunet_fold(case_set: CaseSet, fold: int) -> tuple[set[str], set[str]]:
     one the folds are the five that nnU-Net itself would draw. Raises ValueError for a fold that there is none of, a
     file of another form, and ids that the set lacks.
     """
-    path = find_splits(case_set)
-    ids = sorted(case.id for case in case_set.cases)
-    splits = _read(path) if path else drawn_folds(ids)
-    where = str(path or case_set.source)
+    where, splits = nnunet_folds(case_set)
+    ids = [case.id for case in case_set.cases]
     if not 0 <= fold < len(splits):
         raise ValueError(f"data.split.fold is {fold}; {where} has {len(splits)} folds, 0 to {len(splits) - 1}.")
     train, validation = splits[fold]
@@ -39,6 +37,13 @@ def nnunet_fold(case_set: CaseSet, fold: int) -> tuple[set[str], set[str]]:
         wrong = "has cases in both parts" if train & validation else "leaves a part empty"
         raise ValueError(f"{where}: fold {fold} {wrong}; correct the file, or set data.split.by=fold.")
     return train, validation
+
+
+def nnunet_folds(case_set: CaseSet) -> tuple[str, list[tuple[set[str], set[str]]]]:
+    """Where the folds of a set come from, and ids of training and validation cases of each. Raises ValueError."""
+    path = find_splits(case_set)
+    splits = _read(path) if path else drawn_folds(sorted(case.id for case in case_set.cases))
+    return str(path or case_set.source), splits
 
 
 def find_splits(case_set: CaseSet) -> Path | None:

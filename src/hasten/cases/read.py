@@ -8,7 +8,7 @@ import numpy as np
 
 from hasten.cases.formats import may_lie_nowhere, read_file, read_file_header
 from hasten.cases.labels import to_class_index
-from hasten.cases.types import Case, Volume
+from hasten.cases.types import Case, Volume, spacing_of
 
 _AFFINE_TOLERANCE = 1e-3
 """Of the smallest spacing: files written by different tools round their affines differently."""
@@ -28,7 +28,7 @@ def read_image(case: Case) -> Volume:
                 f"{path}: its shape {volume.array.shape[1:]} differs from {first.array.shape[1:]} of {case.image[0]}; "
                 f"resample the channels of case {case.id} onto one grid."
             )
-        _check_affine(volume, path, first, case.image[0])
+        check_affine(volume.affine, path, first.affine, case.image[0])
     if len(volumes) == 1:
         return first
     return Volume(np.concatenate([volume.array for volume in volumes]), first.affine)
@@ -52,7 +52,7 @@ def read_label(case: Case, labels: dict[int, str], image: Volume, ignore: int | 
             f"{case.label}: its shape {volume.array.shape[1:]} differs from {image.array.shape[1:]} of {case.image[0]} "
             "(D, H, W); resample the label onto the image's grid, or correct the pairing of the files."
         )
-    _check_affine(volume, case.label, image, case.image[0])
+    check_affine(volume.affine, case.label, image.affine, case.image[0])
     return to_class_index(volume.array[0], labels, case.label, ignore)
 
 
@@ -62,12 +62,13 @@ def read_shape(case: Case) -> tuple[tuple[int, int, int], np.ndarray]:
     return shape, affine
 
 
-def _check_affine(volume: Volume, path: Path, reference: Volume, reference_path: Path) -> None:
-    for each, file in ((volume, path), (reference, reference_path)):
-        if may_lie_nowhere(file) and np.array_equal(each.affine, np.eye(4)):
+def check_affine(affine: np.ndarray, path: Path, reference: np.ndarray, reference_path: Path) -> None:
+    """Raise ValueError where two files that say where they lie, by their affines (4, 4), do not lie in one place."""
+    for each, file in ((affine, path), (reference, reference_path)):
+        if may_lie_nowhere(file) and np.array_equal(each, np.eye(4)):
             return  # there is nothing to compare
-    difference = float(np.abs(volume.affine - reference.affine).max())
-    if not difference <= _AFFINE_TOLERANCE * min(reference.spacing):
+    difference = float(np.abs(affine - reference).max())
+    if not difference <= _AFFINE_TOLERANCE * min(spacing_of(reference)):
         raise ValueError(
             f"{path}: its affine differs from that of {reference_path} by up to {difference:.4g} mm; resample it onto "
             "that grid, or, if the voxels do correspond, copy the affine over."

@@ -53,5 +53,10 @@ class Volume:
     @property
     def spacing(self) -> tuple[float, float, float]:
         """Voxel spacing (D, H, W) in mm."""
-        x, y, z = np.sqrt((self.affine[:3, :3] ** 2).sum(0))
-        return (float(z), float(y), float(x))
+        return spacing_of(self.affine)
+
+
+def spacing_of(affine: np.ndarray) -> tuple[float, float, float]:
+    """Voxel spacing (D, H, W) in mm of an affine (4, 4), whose columns are x, y, z."""
+    x, y, z = np.sqrt((affine[:3, :3] ** 2).sum(0))
+    return (float(z), float(y), float(x))

@@ -12,6 +12,7 @@ import hasten
 from hasten.cli.bench import app as bench
 from hasten.cli.cache import app as cache
 from hasten.cli.doctor import DoctorCommand, doctor
+from hasten.cli.evaluate import evaluate
 from hasten.cli.export import export
 from hasten.cli.launch import launch
 from hasten.cli.phantom import phantom
@@ -56,7 +57,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (train, launch, watch, plan, predict, export, report, profile, tune, phantom):
+for verb in (train, launch, watch, plan, predict, evaluate, export, report, profile, tune, phantom):
     app.command()(verb)
 app.command(cls=DoctorCommand)(doctor)
 app.add_typer(recipe, name="recipe")

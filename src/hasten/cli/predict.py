@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,12 +12,20 @@ from hasten.cli.detection import is_of_slides, predict_slides
 from hasten.cli.source import TRUST_HELP
 from hasten.cli.terminal import echo
 
+if TYPE_CHECKING:
+    from hasten.engine.predict import Tick
+
 
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run, or its best.pt.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a training run or a cross-validation, or a best.pt.")
+    ],
     inputs: Annotated[list[Path], typer.Argument(metavar="INPUT", help="Images, or folders of images.")],
     out: Annotated[Path, typer.Option(help="Folder for the label maps.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace label maps that exist already.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Leave label maps that this run's network wrote before; make the others.")
+    ] = False,
     regions: Annotated[
         bool,
         typer.Option("--regions", help="Write a mask of each overlapping class, too, each in a folder of its own."),
@@ -28,31 +37,56 @@ def predict(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    ensemble: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUN", help="A further run, whose probabilities are averaged with RUN's; repeatable."),
+    ] = None,
+    postprocessing: Annotated[
+        bool,
+        typer.Option(
+            "--postprocessing/--no-postprocessing", help="Clean label maps as a cross-validation found to be better."
+        ),
+    ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     trust_changed_code: Annotated[bool, typer.Option("--trust-changed-code", help=TRUST_HELP)] = False,
 ) -> None:
     """Segment images with a trained run's best weights; label maps lie on the images' own voxels.
+
+    Of a cross-validation: with the mean of all its folds' probabilities, and its post-processing.
 
     Of slides, by a run on slides: heat maps and detections.
     """
     if is_of_slides(run):
         if trust_changed_code:
             raise ValueError(f"{run}: is a run on slides, whose network is built in; leave out --trust-changed-code")
-        if regions or ending is not None:
-            raise ValueError(f"{run}: is a run on slides, which have no label maps; leave out --regions and --ending")
+        if regions or ending is not None or ensemble or not postprocessing:
+            raise ValueError(
+                f"{run}: is a run on slides, which have no label maps; leave out --regions, --ending, --ensemble and "
+                "--no-postprocessing"
+            )
         echo(predict_slides(run, inputs, out, overwrite=overwrite, device=device))
         return
 
     from hasten.engine.predict import predict as segment
 
-    tick = None if quiet else _show
+    tick = None if quiet else _progress()
     written = segment(
-        run, inputs, out, overwrite=overwrite, regions=regions, ending=ending, device=device,
-        trust_changed_code=trust_changed_code, tick=tick,
+        [run, *ensemble] if ensemble else run, inputs, out, overwrite=overwrite, resume=resume, regions=regions,
+        ending=ending, device=device, trust_changed_code=trust_changed_code, postprocess=postprocessing, tick=tick,
     )  # fmt: skip
     beside = ", and the masks of its regions" if regions else ""
     echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")
 
 
-def _show(done: int, total: int, target: Path) -> None:
-    echo(f"{done}/{total}  {target.name}", err=True)
+def _progress() -> Tick:
+    """Shows each label map, and how long the others will take at the pace so far."""
+    began, first = time.monotonic(), 0
+
+    def show(done: int, total: int, target: Path) -> None:
+        nonlocal first
+        first = first or done
+        seconds = (time.monotonic() - began) / (done - first + 1) * (total - done)
+        left = f"  about {max(1, round(seconds))} s left" if done < total else ""
+        echo(f"{done}/{total}  {target.name}{left}", err=True)
+
+    return show

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML
 
@@ -67,6 +67,20 @@ def config_of(source: str, overrides: Sequence[str], recipe: Recipe | None) -> R
     config = load_run(None, overrides)
     named = source if is_url(source) else str(path.absolute())
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=named))
+
+
+def split_by(source: str, overrides: Sequence[str]) -> str | None:
+    """What a run's YAML or an override says of data.split.by; None where neither does, nor for a recipe."""
+    from hasten.config.load import gather
+    from hasten.config.schema import RunConfig
+    from hasten.config.url import is_url
+
+    path = Path(source).expanduser()
+    is_run = path.suffix.lower() in (".yaml", ".yml") and not is_url(source) and path.is_file()
+    tree: Any = gather(RunConfig, path if is_run else None, overrides).tree
+    for name in ("data", "split", "by"):
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    return tree if isinstance(tree, str) else None
 
 
 def _nearest(source: str) -> str:

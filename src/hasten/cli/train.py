@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hasten.cli.detection import detection_config, resumed_detection, train_slides
+from hasten.cli.folds import check_options, refuse_fraction, train_all
 from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from, config_of
 from hasten.cli.terminal import echo
 from hasten.distribute.world import detect_world
@@ -18,6 +21,8 @@ from hasten.observe.rundir import REPORT_HTML, RUN_YAML, SUMMARY_JSON
 
 if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
+    from hasten.distribute.world import World
+    from hasten.observe.progress import Progress
     from hasten.pathology.config import DetectionConfig
     from hasten.recipes.recipe import Recipe
 
@@ -38,6 +43,12 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")
     ] = False,
+    folds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|0,1,2", help="Train these folds of a cross-validation, each in --out/foldN; goes on by itself."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Train on a data set; write checkpoints, metrics and a report to --out.
@@ -45,42 +56,68 @@ def train(
     Under torchrun, srun, mpirun or horovodrun every process runs this; `hasten launch` starts them.
     """
     world = detect_world()
+    check_options(folds, resume=resume, plan=plan)
     if world.restarts and (out / RUN_YAML).is_file():
         resume = True
     recipe = None if resume else _recipe(source)
     slides = _slides(out, source, overrides or [], recipe, resume=resume)
     if slides is not None:
-        if plan is not None:
-            raise ValueError(f"--plan {plan}: a run on slides has no plan; leave it out")
+        if plan is not None or folds is not None:
+            option = f"--plan {plan}" if plan is not None else f"--folds {folds}"
+            raise ValueError(f"{option}: a run on slides has no {option[2:].split()[0]}; leave it out")
         echo("\n".join(train_slides(slides, out, world, resume=resume, quiet=quiet)))
         return
     config = _resumed(out, source, overrides or []) if resume else _new(source, overrides or [], recipe)
     if plan is not None and not plan.is_file():
         raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
+    if folds is not None:
+        refuse_fraction(source, overrides or [])
+    with _watched(world, quiet=quiet) as progress:
+        lines = (
+            train_all(config, out, folds, progress)
+            if folds is not None
+            else _trained(config, out, plan, progress, world, resume=resume)
+        )
+    if lines:
+        echo("\n".join(lines))
 
+
+@contextmanager
+def _watched(world: World, *, quiet: bool) -> Iterator[Progress | None]:
+    """The progress of what is trained inside, whose failure the launcher is told."""
     from hasten.distribute.launch.record import recorded
-    from hasten.engine.run import train as run
     from hasten.engine.shortage import out_of_memory
     from hasten.observe.progress import Progress
 
     progress = None if quiet or not world.first else Progress()
     try:
         with recorded(short_of_memory=out_of_memory):
-            reserve_s = _REPORT_SHARE * process_start_seconds()
-            summary = run(
-                config, out, plan=plan, resume=resume, progress=progress, started=process_start(), reserve_s=reserve_s
-            )
+            yield progress
     finally:
         if progress is not None:
             progress.stop()  # gives the terminal its cursor back, whatever happened
+
+
+def _trained(
+    config: RunConfig, out: Path, plan: Path | None, progress: Progress | None, world: World, *, resume: bool
+) -> list[str]:
+    """Train one run and write its report; the lines that a user wants to see."""
+    from hasten.engine.run import train as run
+
+    reserve_s = _REPORT_SHARE * process_start_seconds()
+    summary = run(
+        config, out, plan=plan, resume=resume, progress=progress, started=process_start(), reserve_s=reserve_s
+    )
+    if progress is not None:
+        progress.stop()
     if not world.first:
-        return
+        return []
     report = _report(out)
     if report is not None:
         from hasten.observe.trackers import attach
 
         attach(config.observe.trackers, out, report)
-    echo("\n".join(_closing(summary, out, report)))
+    return _closing(summary, out, report)
 
 
 def _recipe(source: str | None) -> Recipe | None:
@@ -146,9 +183,13 @@ def _report(out: Path) -> Path | None:
 def _closing(summary: dict[str, Any], out: Path, report: Path | None) -> list[str]:
     """What a user wants to know when a run ends. Times include those of the processes that a resumed run had before."""
     lines, best, target = [], summary["best"], summary["target"]
-    metric = SHOWN[best["metric"].removeprefix("mean_")]
+    metric_key = best["metric"].removeprefix("mean_")
+    metric = SHOWN[metric_key]
     if best["value"] is not None:
         lines.append(f"{f'best {metric}':<10} {best['value']:.4f} at step {best['step']}")
+    own = summary.get("own_grid")
+    if own is not None and own[metric_key] is not None:
+        lines.append(f"{'own voxels':<10} {metric} {own[metric_key]:.4f} on the voxels of the images' files")
     if target["value"] is not None:
         end = f"reached after {target['time_s']:.1f} s" if target["reached"] else "not reached"
         lines.append(f"target     {metric} {target['value']:g} {end}")

@@ -70,11 +70,11 @@ def arena_of(planned: Planned, *, send: bool = False, tick: Tick | None = None) 
 
 def _labelled(planned: Planned, arena: Arena) -> Planned:
     """The same with what the prepared label maps tell. Raises ValueError where nothing is labelled."""
-    parts = planned.case_set, planned.train, planned.validation
-    whole, dims = planned.case_set.ignore is None, planned.case_set.spatial_dims
+    case_set, parts = planned.case_set, (planned.train, planned.validation)
+    whole, dims = case_set.ignore is None, case_set.spatial_dims
     return replace(
         planned,
-        warnings=(*left_out(*parts), *check_labelled(planned.case_set, arena, planned.train, planned.validation)),
+        warnings=(*left_out(case_set, planned.config.data.split, *parts), *check_labelled(case_set, arena, *parts)),
         foreground=training_range(arena, planned.train, dims) if whole else {},
     )
 

@@ -10,7 +10,7 @@ from hasten.cache.arena import Arena
 from hasten.cases.labels import IGNORED
 from hasten.cases.listing import first_few
 from hasten.cases.types import Case, CaseSet
-from hasten.config.fingerprint import Fingerprint
+from hasten.config.fingerprint import Fingerprint, Triple
 from hasten.prepare.types import Geometry
 
 _RARE = 1e-5
@@ -95,15 +95,22 @@ def training_range(arena: Arena, train: Sequence[Case], dims: int) -> dict[str, 
     """
     trained = {case.id for case in train}
     rows = zip(arena.ids, arena.num_voxels, arena.geometry, strict=bool(arena.num_voxels))
-    sizes = [foreground_size(sum(voxels), geometry, dims) for name, voxels, geometry in rows if name in trained]
+    sizes = [
+        foreground_size(sum(voxels), geometry.shape, geometry, dims)
+        for name, voxels, geometry in rows
+        if name in trained
+    ]
     return {"smallest": min(sizes), "median": median(sizes), "largest": max(sizes)} if sizes else {}
 
 
-def foreground_size(voxels: int, geometry: Geometry, dims: int) -> float:
-    """Of so many labelled voxels of a prepared case: ml in 3-D; in 2-D, where scales are seldom known, their share."""
+def foreground_size(voxels: int, shape: Triple, geometry: Geometry, dims: int) -> float:
+    """Of so many labelled voxels of a case: ml in 3-D; in 2-D, where scales are seldom known, their share.
+
+    shape: of the grid on which they are counted, geometry.shape or geometry.crop_shape.
+    """
     if dims == 2:
-        return voxels / math.prod(geometry.shape)
-    voxel = math.prod(geometry.spacing) * math.prod(geometry.crop_shape) / math.prod(geometry.shape)
+        return voxels / math.prod(shape)
+    voxel = math.prod(geometry.spacing) * math.prod(geometry.crop_shape) / math.prod(shape)
     return voxels * voxel / 1000
 
 

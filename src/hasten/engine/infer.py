@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 import torch
@@ -15,11 +17,12 @@ from hasten.config.schema import Triple
 from hasten.distribute.balance import bucket_shape
 from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
-from hasten.engine.canvas import Labels, Masks, Scores, score_room
+from hasten.engine.canvas import HOST, Labels, Masks, Scores, score_room
+from hasten.engine.regrid import Regridded
 from hasten.engine.scores import Average, averaged, first_output
 from hasten.engine.shortage import out_of_memory
 from hasten.engine.step import autocast, memory_format, shaped, tensor_cores
-from hasten.engine.windows import Windows, slide
+from hasten.engine.windows import Windows, slide, slow_axis
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +107,55 @@ def sliding_window(network: nn.Module, volume: Tensor, how: Inference) -> Tensor
     return scores
 
 
+@torch.inference_mode()
+def infer_on_grid(
+    network: nn.Module, volume: Tensor, new_shape: Triple, how: Inference, *, nearest: int | None = None
+) -> Tensor:
+    """What `infer_labels` gives of a volume (C, D, H, W), decided on another grid (D', H', W') of the same extent.
+
+    Scores are interpolated linearly, and along the axis `nearest` taken from the nearest voxel.
+    """
+    shape = _shape(volume)
+    if new_shape == shape:
+        ((_, found),) = infer_labels(network, [volume], how)
+        return found
+    with kept_memory() if how.device.type == "cpu" else nullcontext():
+        if prod(padded_size(shape, how)) <= how.whole_up_to:
+            try:
+                return _whole_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest), how)
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+            log.warning("out of memory with a volume of %s in one piece; going on with windows of %s", shape, how.patch)
+        try:
+            return _slide_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest), how)
+        except RuntimeError as error:
+            if how.device == HOST or not out_of_memory(error):
+                raise
+        log.warning("out of memory on %s; scores are gathered in host memory", how.device)
+        how = dataclasses.replace(how, sums_on_host=True)
+        return _slide_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest), how)
+
+
+def _sink_on_grid(shape: Triple, new_shape: Triple, how: Inference, nearest: int | None) -> Regridded:
+    device = HOST if how.sums_on_host else how.device
+    axis = slow_axis(shape, _windows(how))
+    return Regridded(shape, new_shape, device, axis=axis, nearest=nearest, overlapping=how.overlapping)
+
+
+def _whole_on_grid(network: nn.Module, volume: Tensor, sink: Regridded, how: Inference) -> Tensor:
+    shape = _shape(volume)
+    scores, (place,) = _scores_of_whole(network, [volume], padded_size(shape, how), how)
+    everything = slice(0, shape[0]), slice(0, shape[1]), slice(0, shape[2])
+    sink.take(everything, scores[(0, slice(None), *place)], lambda: torch.ones(()))
+    return sink.result()
+
+
+def _slide_on_grid(network: nn.Module, volume: Tensor, sink: Regridded, how: Inference) -> Tensor:
+    ((_, found),) = slide(lambda batch, _: _forward(network, batch, how), [volume], _windows(how), lambda *_: sink)
+    return found
+
+
 def _windows(how: Inference) -> Windows:
     return Windows(
         window=how.patch,
@@ -170,6 +222,16 @@ def _in_one_piece(
 
 
 def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, how: Inference) -> list[Tensor]:
+    """What is decided of each volume."""
+    scores, places = _scores_of_whole(network, volumes, size, how)
+    found = scores > 0 if how.overlapping else scores.max(1)[1].to(torch.uint8)
+    return [found[(number, ..., *place)] for number, place in enumerate(places)]
+
+
+def _scores_of_whole(
+    network: nn.Module, volumes: list[Tensor], size: Triple, how: Inference
+) -> tuple[Tensor, list[tuple[slice, slice, slice]]]:
+    """(B, K, *size) scores of volumes that are padded to one size, and where each of them lies in it."""
     batch = torch.zeros(len(volumes), volumes[0].shape[0], *size, device=how.device)
     places = []
     for number, volume in enumerate(volumes):
@@ -177,6 +239,4 @@ def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, how: Inferen
         d, h, w = (slice(start, start + side) for start, side in zip(corner, _shape(volume), strict=True))
         batch[number, :, d, h, w] = volume.to(how.device, torch.float32)
         places.append((d, h, w))
-    scores = _forward(network, batch, how)
-    found = scores > 0 if how.overlapping else scores.max(1)[1].to(torch.uint8)
-    return [found[number, ..., d, h, w] for number, (d, h, w) in enumerate(places)]
+    return _forward(network, batch, how), places

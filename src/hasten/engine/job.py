@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from hasten.augment.run_chain import RunChain, run_chain
-from hasten.cache.fingerprint import find_kept, get_case_set, get_fingerprint
+from hasten.cache.fingerprint import Kept, find_kept, get_case_set, get_fingerprint
 from hasten.cache.key import Files, cache_dir
 from hasten.cases.labels import IGNORED
 from hasten.cases.listing import first_few
@@ -34,7 +34,7 @@ from hasten.config.network import is_own
 from hasten.config.networks import NETWORKS, network_mistake
 from hasten.config.plan import Decision
 from hasten.config.plan import make_plan as decided
-from hasten.config.schema import RunConfig, Triple
+from hasten.config.schema import RunConfig, SplitConfig, Triple
 from hasten.config.settled import PlannedNetwork, PlannedRun
 from hasten.config.user_code import is_user_code
 from hasten.distribute.world import World
@@ -146,17 +146,13 @@ def plan_run(
     if plan is not None:
         config = with_plan(config, plan)
     _raise(check_run(config))
-    remote_dir = cache_dir(config.cache) / "remote"
-    listing = with_ignore(find_listing(config.data.source, remote_dir=remote_dir), config.data.ignore)
-    kept = find_kept(listing, config.cache)
-    case_set = with_regions(get_case_set(listing, config.data.spatial_dims, kept), config.data)
+    kept, case_set = _kept_case_set(config)
     if case_set.regions and config.loss.include_background:
         raise ValueError(
             "loss.include_background: there is no background among regions, each of which is told from all else; "
             "set it to false, or set data.regions={} to learn the plain classes"
         )
     train, validation = split_cases(case_set, config.data.split)
-    unused = left_out(case_set, train, validation) if config.data.split.train_range == (0, 1) else ()
     device = device or pick_device(config.train.device, world)
     fingerprint = get_fingerprint(case_set, kept)
     given = config.network.divisor is not None
@@ -187,7 +183,7 @@ def plan_run(
         augmentation=augmentation,
         files=kept.files,
         source=own.code.source if own is not None else b"",
-        warnings=(*unused, *sampled_warnings(fingerprint)),
+        warnings=(*left_out(case_set, config.data.split, train, validation), *sampled_warnings(fingerprint)),
     )
 
 
@@ -198,6 +194,22 @@ def with_loss_digest(config: PlannedRun, case_set: CaseSet, ignore_index: int | 
         members=tuple(region.members for region in regions_of(case_set)), ignore_index=ignore_index,
     )  # fmt: skip
     return dataclasses.replace(config, loss=dataclasses.replace(config.loss, digest=digest))
+
+
+def read_cases(config: RunConfig) -> tuple[CaseSet, tuple[Case, ...], tuple[Case, ...]]:
+    """The cases that a configuration names, those that are trained on, and those that are validated on.
+
+    Raises ValueError for anything wrong with the source or the split.
+    """
+    _, case_set = _kept_case_set(config)
+    return case_set, *split_cases(case_set, config.data.split)
+
+
+def _kept_case_set(config: RunConfig) -> tuple[Kept, CaseSet]:
+    remote_dir = cache_dir(config.cache) / "remote"
+    listing = with_ignore(find_listing(config.data.source, remote_dir=remote_dir), config.data.ignore)
+    kept = find_kept(listing, config.cache)
+    return kept, with_regions(get_case_set(listing, config.data.spatial_dims, kept), config.data)
 
 
 def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: int | None = None) -> RunChain:
@@ -216,8 +228,12 @@ def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: 
     )  # fmt: skip
 
 
-def left_out(case_set: CaseSet, train: Sequence[Case], validation: Sequence[Case]) -> tuple[str, ...]:
+def left_out(
+    case_set: CaseSet, split: SplitConfig, train: Sequence[Case], validation: Sequence[Case]
+) -> tuple[str, ...]:
     """A warning where a split leaves cases out, other than by `train_range`."""
+    if split.train_range != (0, 1):
+        return ()
     used = {case.id for case in (*train, *validation)}
     left = [case.id for case in case_set.cases if case.id not in used]
     if not left:

@@ -25,9 +25,16 @@ log = logging.getLogger(__name__)
 
 
 def with_code(
-    config: RunConfig, *, network: Callable[..., nn.Module] | None = None, loss: Callable[..., Any] | None = None
+    config: RunConfig,
+    *,
+    network: Callable[..., nn.Module] | None = None,
+    weights: str | Path | None = None,
+    loss: Callable[..., Any] | None = None,
 ) -> RunConfig:
-    """The settings with `network.name` and `loss.name` of classes or functions; None leaves one. Raises ValueError."""
+    """The settings with `network.name` and `loss.name` of classes or functions, and `network.weights`.
+
+    None leaves a setting as it is. Raises ValueError.
+    """
     if isinstance(network, nn.Module):
         raise ValueError(
             f"network: {type(network).__name__} is built already, and its weights are drawn from train.seed, on "
@@ -41,6 +48,8 @@ def with_code(
         except ValueError as error:
             raise ValueError(f"{section}: {error}") from None
         config = dataclasses.replace(config, **{section: fields})
+    if weights is not None:
+        config = dataclasses.replace(config, network=dataclasses.replace(config.network, weights=str(weights)))
     return config
 
 

@@ -26,6 +26,7 @@ from hasten.distribute.world import detect_world
 from hasten.engine.checkpoints import Checkpoints, Found
 from hasten.engine.components import RunComponents
 from hasten.engine.compose import prepare_run
+from hasten.engine.evaluation.run import with_own_grid
 from hasten.engine.job import pick_device, plan_to_dict
 from hasten.engine.loop import Loop
 from hasten.engine.measure import Engaged
@@ -83,9 +84,7 @@ def train(
     missing = check_trackers(config.observe.trackers)
     if missing:
         raise ValueError("\n".join(missing))
-    config = with_code(config, network=network, loss=loss)
-    if weights is not None:
-        config = dataclasses.replace(config, network=dataclasses.replace(config.network, weights=str(weights)))
+    config = with_code(config, network=network, weights=weights, loss=loss)
     clock, world = Clock(started), detect_world()
     device = pick_device(config.train.device, world)
     with joined(world, config.distribute, device):
@@ -95,9 +94,11 @@ def train(
                 lock = run_lock(Path(out), resume=resume, patient=world.restarts > 0)
                 on_all(world, lambda: stack.enter_context(lock) if world.first else None)
                 path = Path(plan) if plan is not None else None
-                return _train(config, Path(out), path, resume, progress, strategy, device, clock, reserve_s)
+                summary = _train(config, Path(out), path, resume, progress, strategy, device, clock, reserve_s)
         finally:
             strategy.close()
+    # After the ranks have parted: none waits for the first one, and the training's memory is free.
+    return with_own_grid(summary, Path(out), clock, reserve_s) if world.first else summary
 
 
 def _train(

@@ -67,12 +67,19 @@ def write_summary(
         "validate_beside_seconds": outcome.validate_beside,
         "wait_share": outcome.wait_seconds / looped if looped > 0 else 0.0,
         "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},
+        "resampled": _resampled(parts),
         "cases": {"train": len(planned.train), "validation": len(planned.validation)},
         "world": {"size": world.size, "strategy": parts.step.strategy.name},
         "environment": environment(),
     }
     write_json(out / SUMMARY_JSON, summary)
     return summary
+
+
+def _resampled(parts: RunComponents) -> bool:
+    """Whether a validation case has other voxels than its files."""
+    cases = parts.arena.index(tuple(case.id for case in parts.planned.validation))
+    return any(parts.arena.geometry[case].shape != parts.arena.geometry[case].crop_shape for case in cases)
 
 
 def _times(out: Path, metric: Metric) -> dict[str, float]:

@@ -105,6 +105,12 @@ def count_windows(shape: Triple, how: Windows) -> int:
     return prod(len(axis.starts) for axis in _axes(shape, how))
 
 
+def slow_axis(shape: Triple, how: Windows) -> int:
+    """The axis with the most windows on a volume of a size, along which their number changes last."""
+    counts = [len(axis.starts) for axis in _axes(shape, how)]
+    return counts.index(max(counts))
+
+
 def _axes(shape: Triple, how: Windows) -> tuple[Axis, Axis, Axis]:
     depth, height, width = (
         make_axis(side, window, overlap) for side, window, overlap in zip(shape, how.window, how.overlap, strict=True)

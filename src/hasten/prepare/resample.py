@@ -56,7 +56,7 @@ def slabs(volume: np.ndarray, shape: Triple, device: str = "cpu") -> Iterator[tu
         yield slice(0, shape[0]), whole
         return
     depth, planes = volume.shape[0], max(_SLAB_PLANES, _SLAB_VOXELS // (shape[1] * shape[2]))
-    low, high, weight = _taps(depth, shape[0])
+    low, high, weight = linear_taps(depth, shape[0])
     for start in range(0, shape[0], planes):
         stop = min(start + planes, shape[0])
         first, last = int(low[start]), int(high[stop - 1])
@@ -113,7 +113,7 @@ def nearest_index(size: int, new_size: int) -> np.ndarray:
     return (2 * np.arange(new_size) + 1) * size // (2 * new_size)
 
 
-def _taps(size: int, new_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def linear_taps(size: int, new_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Lower and upper source voxel of each output voxel, and the weight of the upper one; the edge is repeated."""
     if size == new_size:
         same = np.arange(size)

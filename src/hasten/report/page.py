@@ -9,19 +9,24 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from hasten.report import slices, words
+from hasten.engine.crossval import summarise
+from hasten.observe.folds import is_cross_validation
+from hasten.report import words
 from hasten.report.compare import Comparison, compare
+from hasten.report.crossval_page import write_crossval_page
 from hasten.report.figures import Line, color, curves
 from hasten.report.machine import machine_view
 from hasten.report.read import Run, read_run
 from hasten.report.template import render, write_page
-from hasten.report.view import Key, view_of
+from hasten.report.view import DIFFERENCE_KEYS, Key, view_of
 
 log = logging.getLogger(__name__)
 
 
 def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     """Write one self-contained HTML page about the run directories `runs` and return its path.
+
+    The folder of a cross-validation, alone, gives a page about its folds, and its cv.json is written anew.
 
     `out` is the file to write, or a folder, in which it is called report.html. The first run is the one that the
     others are compared with. The file is replaced in one move, so a page that is open is never half there.
@@ -31,6 +36,10 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     if not runs:
         raise ValueError("write_report: `runs` is empty; give at least one run directory")
     out = Path(out)
+    if any(is_cross_validation(Path(folder)) for folder in runs):
+        if len(runs) > 1:
+            raise ValueError("write_report: a cross-validation has a page of its own; name it alone, or name its folds")
+        return write_crossval_page(summarise(runs[0]), out / "report.html" if out.is_dir() else out)
     loaded = _distinct([read_run(Path(folder)) for folder in runs])
     for run in loaded:
         for note in run.notes:
@@ -44,11 +53,7 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
         comparison=comparison,
         comparison_figure=_comparison_figure(loaded, comparison) if comparison else Markup(),
         comparison_keys=_comparison_keys(loaded, comparison) if comparison else [],
-        difference_keys=[
-            Key(name="missed (labelled, not predicted)", color=slices.MISSED),
-            Key(name="extra (predicted, not labelled)", color=slices.EXTRA),
-            Key(name="wrong class", color=slices.CONFUSED),
-        ],
+        difference_keys=DIFFERENCE_KEYS,
         duration=words.duration,
         threshold=words.threshold,
     )

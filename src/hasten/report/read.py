@@ -77,6 +77,8 @@ class Run:
     target_time_s: float | None
     best_score: float | None
     best_step: int | None
+    own_grid: float | None
+    """Like `best_score`, of the best weights on the images' own voxels, where the run was prepared on others."""
     steps: int | None
     total_s: float | None
     seconds: dict[str, float]
@@ -116,8 +118,7 @@ def read_run(folder: Path) -> Run:
     plan = _read_json(folder / "plan.json", notes)
     environment = _read_json(folder / "env.json", notes) or mapping(summary.get("environment"))
     config, settings = _read_config(folder / "run.yaml", notes)
-    seconds = numbers(summary.get("seconds"))
-    best = mapping(summary.get("best"))
+    best, seconds = mapping(summary.get("best")), numbers(summary.get("seconds"))
     target = mapping(summary.get("target")) or _goal(settings)
     metric = str(target.get("metric") or best.get("metric") or "mean_dice")
     key = "iou" if metric == "mean_iou" else "dice"
@@ -145,6 +146,7 @@ def read_run(folder: Path) -> Run:
         target_time_s=number(target.get("time_s")) if target.get("reached", True) else None,
         best_score=best_score,
         best_step=best_step,
+        own_grid=number(mapping(summary.get("own_grid")).get(key)),
         steps=last_step if steps is None else steps,
         total_s=total_s,
         seconds=seconds,

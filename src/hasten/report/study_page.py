@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from hasten.report import words
 from hasten.report.template import render, write_page
-from hasten.report.view import Key
+from hasten.report.view import Key, Slice
 from hasten.report.words import Card
 
 _HUES = 16
@@ -54,7 +54,9 @@ class Section:
     note: str = ""
     pre: str = ""
     keys: tuple[Key, ...] = ()
-    """The figure's legend."""
+    """The legend of the figure or the slices."""
+    slices: tuple[Slice, ...] = ()
+    """Pictures of cases."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -9,7 +10,7 @@ from markupsafe import Markup
 from hasten.report import slices, words
 from hasten.report.compare import step_seconds
 from hasten.report.figures import Line, Part, color, curves, time_bar
-from hasten.report.read import Run
+from hasten.report.read import Example, Run
 from hasten.report.words import Card
 
 PARTS = {
@@ -99,10 +100,7 @@ def view_of(run: Run, id_: str) -> RunView:
         shares=shares,
         overlap=overlap,
         slices=_slices(run),
-        slice_keys=[
-            Key(name=name, color=slices.COLORS[index % len(slices.COLORS)])
-            for index, name in enumerate(run.class_names.values())
-        ],
+        slice_keys=class_keys(run.class_names.values()),
         decisions=[(entry.name, words.plain(entry.value), entry.reason) for entry in run.decisions],
         environment=words.flat(run.environment),
     )
@@ -116,6 +114,11 @@ def _cards(run: Run) -> list[Card]:
             detail=f"at step {run.best_step:,}" if run.best_step is not None else "",
         )
     ]
+    if run.own_grid is not None:
+        name = words.metric(run)
+        cards.append(
+            Card(label=f"{name[0].upper()}{name[1:]} on the images' own voxels", value=words.score(run.own_grid))
+        )
     if run.target is not None:
         reached = words.time_to(run, run.target)
         cards.append(
@@ -229,16 +232,30 @@ def _slices(run: Run) -> list[Slice]:
     values = list(run.class_names) or sorted(
         {int(value) for example in run.examples for value in (*example.label.flat, *example.prediction.flat)} - {0}
     )
-    return [
-        Slice(
-            name=example.name,
-            dice=words.score(example.dice),
-            width=example.image.shape[1],
-            height=example.image.shape[0],
-            image=Markup(slices.image_uri(example.image)),
-            label=Markup(slices.label_uri(example.label, values)),
-            prediction=Markup(slices.label_uri(example.prediction, values)),
-            difference=Markup(slices.difference_uri(example.label, example.prediction)),
-        )
-        for example in run.examples
-    ]
+    return [slice_of(example, values) for example in run.examples]
+
+
+def slice_of(example: Example, values: list[int]) -> Slice:
+    """The pictures of a slice. values: what its label map may hold besides 0, in the order of their colours."""
+    return Slice(
+        name=example.name,
+        dice=words.score(example.dice),
+        width=example.image.shape[1],
+        height=example.image.shape[0],
+        image=Markup(slices.image_uri(example.image)),
+        label=Markup(slices.label_uri(example.label, values)),
+        prediction=Markup(slices.label_uri(example.prediction, values)),
+        difference=Markup(slices.difference_uri(example.label, example.prediction)),
+    )
+
+
+def class_keys(names: Iterable[str]) -> list[Key]:
+    """The legend of the classes on slices."""
+    return [Key(name=name, color=slices.COLORS[index % len(slices.COLORS)]) for index, name in enumerate(names)]
+
+
+DIFFERENCE_KEYS = [
+    Key(name="missed (labelled, not predicted)", color=slices.MISSED),
+    Key(name="extra (predicted, not labelled)", color=slices.EXTRA),
+    Key(name="wrong class", color=slices.CONFUSED),
+]

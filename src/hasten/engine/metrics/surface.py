@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -25,8 +24,6 @@ class SurfaceMetric(OverlapMetric):
         self, include_background: bool, reduction: object, get_not_nans: bool, num_classes: int | None
     ) -> None:
         super().__init__(include_background, reduction, get_not_nans, num_classes=num_classes)
-        if find_spec("scipy") is None:
-            raise ValueError(f"{type(self).__name__}: needs scipy; pip install scipy")
 
     def distances(self, y_pred: Tensor, y: Tensor, spacing: Any) -> Tensor:
         raise NotImplementedError

@@ -1,0 +1,79 @@
+"""`hasten train --folds`: a cross-validation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hasten.cli.source import split_by
+from hasten.cli.terminal import echo
+from hasten.observe.clock import process_start
+from hasten.observe.folds import CV_JSON, finished_folds
+from hasten.observe.rundir import REPORT_HTML
+
+if TYPE_CHECKING:
+    from hasten.config.schema import RunConfig
+    from hasten.engine.folds import Folds
+    from hasten.observe.progress import Progress
+
+
+def parse_folds(text: str) -> Folds:
+    """`all`, or numbers such as 0,1,2. Raises ValueError."""
+    if text.strip() == "all":
+        return "all"
+    numbers = [number.strip() for number in text.split(",")]
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        raise ValueError(f"--folds {text}: write all, or numbers from 0 as in 0,1,2")
+    return [int(number) for number in numbers]
+
+
+def check_options(folds: str | None, *, resume: bool, plan: Path | None) -> None:
+    """Raise ValueError for numbers that are none, and options that do not go with folds."""
+    if folds is None:
+        return
+    parse_folds(folds)
+    if resume or plan is not None:
+        raise ValueError("--folds: goes on by itself, and plans each fold; leave out --resume and --plan")
+
+
+def refuse_fraction(source: str | None, overrides: list[str]) -> None:
+    """Raise ValueError where the settings ask in words for a single split."""
+    if source is not None and split_by(source, overrides) == "fraction":
+        raise ValueError(
+            "data.split.by=fraction: splits the cases once; leave it out to have folds, or set data.split.by=fold "
+            "(or nnunet)"
+        )
+
+
+def train_all(config: RunConfig, out: Path, folds: str, progress: Progress | None) -> list[str]:
+    """Train the folds, and write the page; the lines that a user wants to see."""
+    from hasten.distribute.world import detect_world
+    from hasten.engine.folds import train_folds
+    from hasten.report.page import write_report
+
+    found = train_folds(config, out, parse_folds(folds), progress=progress, started=process_start())
+    if not detect_world().first:
+        return []
+    if progress is not None:
+        progress.stop()
+    page = None
+    try:
+        for fold in finished_folds(out):
+            write_report([fold], fold / REPORT_HTML)
+        page = write_report([out], out / REPORT_HTML)
+    except Exception as error:
+        echo(f"warning: the folds are trained, but the report could not be written: {error}", fg="yellow", err=True)
+    return _closing(found, out, page)
+
+
+def _closing(found: dict[str, Any], out: Path, page: Path | None) -> list[str]:
+    numbers = ", ".join(found["folds"])
+    over_cases, over_folds = found["over_cases"]["dice"], found["over_folds"]["dice"]
+    lines = [
+        f"folds      {numbers}",
+        f"mean Dice  {over_cases:.4f} over cases; {over_folds['mean']:.4f} ± {over_folds['std']:.4f} over folds",
+        f"summary    {out / CV_JSON}",
+    ]
+    if page is not None:
+        lines.append(f"report     {page}")
+    return [*lines, f"predict    hasten predict {out} IMAGE... --out FOLDER"]

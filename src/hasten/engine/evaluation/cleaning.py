@@ -1,0 +1,154 @@
+"""Which cleaning of label maps pays, by the validation cases of all folds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from math import prod
+from operator import itemgetter
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+import numpy as np
+
+from hasten.cases.formats import read_file_header
+from hasten.cases.types import spacing_of
+from hasten.engine.evaluation.evaluate import Evaluation, read_label_map, summary_of
+from hasten.engine.evaluation.measures import bounding_box, score_case
+from hasten.engine.evaluation.pairs import Pair, Pairs
+from hasten.engine.postprocess import Cleaning, Cleanings, postprocessed
+from hasten.observe.env import usable_cores
+
+SHARES = (0.01, 0.03, 0.1)
+"""Of the median labelled volume of a class: the smallest sizes of a component that are tried."""
+T = TypeVar("T")
+Dices = dict[str, float]
+"""Dice of a case by the name of the class or region."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chosen:
+    """The cleanings that pay, and the mean Dice of each class and region without and with them."""
+
+    cleanings: dict[int, Cleaning]
+    before: Dices
+    after: Dices
+
+
+def choose_cleanings(pairs: Pairs, evaluation: Evaluation) -> Chosen:
+    """For each class the cleaning with the highest mean Dice over the cases, if any is better than none.
+
+    As nnU-Net does, one is taken only where no class or region gets worse. pairs: of all cases. evaluation: of them.
+    Raises ValueError for a file that cannot be read.
+    """
+    before = {name: evaluation.summary(name, "dice").mean for name in evaluation.names}
+    cleanings: dict[int, Cleaning] = {}
+    for value, name in pairs.labels.items():
+        if value == 0:
+            continue
+        candidates = _candidates(name, _median_volume(pairs, evaluation, name))
+        affected = {other: members for other, members in pairs.members.items() if value in members}
+        dices = partial(_dices, labels=pairs.labels, value=value, candidates=candidates, affected=affected)
+        found = _each(pairs.pairs, dices)
+        means = [_means([case[number] for case in found]) for number in range(len(candidates))]
+        mean, best = max(
+            zip((_comparable(each[name]) for each in means), range(len(means)), strict=True), key=itemgetter(0)
+        )
+        if mean > _comparable(before[name]) and not _worse(means[best], before):
+            cleanings[value] = candidates[best]
+    after = _means(_each(pairs.pairs, lambda pair: _cleaned_dices(pair, pairs, cleanings))) if cleanings else before
+    # Each was looked at by itself; holes that two classes enclose are filled by one of them.
+    if _worse(after, before):
+        cleanings, after = {}, before
+    return Chosen(cleanings=cleanings, before=before, after=after)
+
+
+def _candidates(name: str, volume_mm3: float) -> list[Cleaning]:
+    sizes = [float(f"{share * volume_mm3:.3g}") for share in SHARES] if volume_mm3 > 0 else []
+    kinds = [
+        Cleaning(name=name, keep_largest=True), *(Cleaning(name=name, min_volume_mm3=size) for size in sizes),
+        Cleaning(name=name),
+    ]  # fmt: skip
+    both = [dataclasses.replace(kind, fill_holes=fill) for kind, fill in product(kinds, (False, True))]
+    return [kind for kind in both if kind != Cleaning(name=name)]
+
+
+def _median_volume(pairs: Pairs, evaluation: Evaluation, name: str) -> float:
+    """Of the labelled voxels of a class over the cases that have any, in mm3; 0 where none has."""
+    labelled = {score.case: score.labelled for score in evaluation.scores if score.name == name}
+    volumes = [
+        labelled[pair.case] * prod(spacing_of(read_file_header(pair.label)[2]))
+        for pair in pairs.pairs
+        if labelled.get(pair.case)
+    ]
+    return median(volumes) if volumes else 0.0
+
+
+def _dices(
+    pair: Pair,
+    *,
+    labels: dict[int, str],
+    value: int,
+    candidates: Sequence[Cleaning],
+    affected: Mapping[str, Sequence[int]],
+) -> list[Dices]:
+    """Dice of the classes and regions that a label value belongs to, with each of the candidates in turn."""
+    prediction, label, spacing = _read(pair, labels)
+    held = list({value for members in affected.values() for value in members})
+    box = bounding_box(np.isin(prediction, held) | np.isin(label, held))  # all that counts lies in it
+    prediction, label = prediction[box], label[box]
+    cleaned = (postprocessed(prediction, {value: candidate}, spacing) for candidate in candidates)
+    return [_dice_of(each, label, affected) for each in cleaned]
+
+
+def _cleaned_dices(pair: Pair, pairs: Pairs, cleanings: Cleanings) -> Dices:
+    prediction, label, spacing = _read(pair, pairs.labels)
+    return _dice_of(postprocessed(prediction, cleanings, spacing), label, pairs.members)
+
+
+def _dice_of(prediction: np.ndarray, label: np.ndarray, members: Mapping[str, Sequence[int]]) -> Dices:
+    spacing = (1.0, 1.0, 1.0)
+    return {
+        each.name: each.dice for each in score_case("", prediction, label, members, spacing=spacing, surfaces=False)
+    }
+
+
+def _read(pair: Pair, labels: dict[int, str]) -> tuple[np.ndarray, np.ndarray, tuple[float, float, float]]:
+    prediction, label = (read_label_map(path, labels) for path in (pair.prediction, pair.label))
+    return prediction.array[0], label.array[0], label.spacing
+
+
+def _each(pairs: Sequence[Pair], do: Callable[[Pair], T]) -> list[T]:
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        return list(pool.map(do, pairs))
+
+
+def _means(cases: Sequence[Dices]) -> Dices:
+    return {name: summary_of([case[name] for case in cases]).mean for name in (cases[0] if cases else {})}
+
+
+def _comparable(value: float) -> float:
+    return -1.0 if math.isnan(value) else value
+
+
+def _worse(means: Dices, before: Dices) -> bool:
+    return any(_comparable(mean) < _comparable(before[name]) for name, mean in means.items())
+
+
+def joined_pairs(parts: Sequence[Pairs]) -> Pairs:
+    """The cases of several folds, which share classes and regions."""
+    pairs = tuple(pair for part in parts for pair in part.pairs)
+    return dataclasses.replace(parts[0], pairs=pairs, num_labelled=len(pairs))
+
+
+def joined(evaluations: Sequence[Evaluation], folder: Path) -> Evaluation:
+    """The scores of several folds, which share classes and regions."""
+    scores = tuple(score for each in evaluations for score in each.scores)
+    total = sum(each.num_labelled for each in evaluations)
+    return dataclasses.replace(evaluations[0], predictions=folder, scores=scores, num_labelled=total)

@@ -1,0 +1,261 @@
+"""`evaluate`: predicted label maps against their reference, case by case."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from hasten.cases.formats import read_file
+from hasten.cases.labels import as_integers, distinct_values
+from hasten.cases.types import Volume
+from hasten.engine.evaluation.measures import MEASURES, Score, score_case
+from hasten.engine.evaluation.pairs import Pair, Pairs, find_pairs
+from hasten.engine.inputs import listing
+from hasten.files import replacing
+from hasten.observe.env import usable_cores
+from hasten.observe.rundir import write_json
+
+EVALUATION_JSON, EVALUATION_CSV = "evaluation.json", "evaluation.csv"
+Tick = Callable[[int, int, str], None]
+"""Called with (cases done, cases in all, case) after each case."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """One measure of one class over the cases."""
+
+    mean: float
+    """Over the cases with a finite value; nan without any."""
+    std: float
+    """Of a sample; nan of less than two values."""
+    count: int
+    """Cases that the mean is over."""
+    empty: int
+    """Cases that hold the class neither in the label map nor in the prediction, which are left out."""
+    infinite: int
+    """Cases left out of HD95, as only one of label map and prediction holds the class."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Every score of every case, and what they come to."""
+
+    predictions: Path
+    labels: Path
+    scores: tuple[Score, ...]
+    names: tuple[str, ...]
+    """Classes, and then regions."""
+    main: tuple[str, ...]
+    """Those that the mean of a case is taken over: the regions, or all classes where there are none."""
+    tolerance_mm: float
+    surfaces: bool
+    num_labelled: int
+    """Cases that the reference has, predicted or not."""
+
+    @property
+    def cases(self) -> list[str]:
+        return list(dict.fromkeys(score.case for score in self.scores))
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return MEASURES if self.surfaces else MEASURES[:2]
+
+    def summary(self, name: str, measure: str) -> Summary:
+        """Of a class or region, and "dice", "iou", "hd95" or "nsd"."""
+        scores = [score for score in self.scores if score.name == name]
+        return summary_of([getattr(score, measure) for score in scores])
+
+    def case_means(self, measure: str = "dice") -> dict[str, float]:
+        """Mean over the finite scores of each case's `main` classes; nan of a case without any."""
+        found: dict[str, list[float]] = {case: [] for case in self.cases}
+        for score in self.scores:
+            if score.name in self.main:
+                found[score.case].append(getattr(score, measure))
+        return {case: summary_of(values).mean for case, values in found.items()}
+
+    def mean(self, measure: str = "dice") -> float:
+        """Mean of `case_means`."""
+        return summary_of(list(self.case_means(measure).values())).mean
+
+    def to_dict(self) -> dict[str, Any]:
+        """What evaluation.json holds."""
+        return {
+            "predictions": str(self.predictions),
+            "labels": str(self.labels),
+            "tolerance_mm": self.tolerance_mm,
+            "surfaces": self.surfaces,
+            "cases": len(self.cases),
+            "labelled_cases": self.num_labelled,
+            "mean": {measure: self.mean(measure) for measure in self.measures},
+            "mean_over": list(self.main),
+            "classes": {
+                name: {measure: asdict(self.summary(name, measure)) for measure in self.measures} for name in self.names
+            },
+            "scores": [asdict(score) for score in self.scores],
+        }
+
+
+def summary_of(values: list[float]) -> Summary:
+    finite = [value for value in values if math.isfinite(value)]
+    return Summary(
+        mean=mean(finite) if finite else math.nan,
+        std=stdev(finite) if len(finite) > 1 else math.nan,
+        count=len(finite),
+        empty=sum(math.isnan(value) for value in values),
+        infinite=sum(math.isinf(value) for value in values),
+    )
+
+
+def evaluate(
+    predictions: str | Path,
+    labels: str | Path,
+    *,
+    run: str | Path | None = None,
+    tolerance_mm: float = 1.0,
+    surfaces: bool = True,
+    num_workers: int | None = None,
+    tick: Tick | None = None,
+) -> Evaluation:
+    """Dice, IoU, HD95 and NSD of each case and class, on the label maps' own voxels.
+
+    predictions: a folder of label maps. labels: a folder of label maps of the same names, or a data set that `train`
+    takes, of which the predicted cases are looked at. run: a run directory or best.pt, which names the classes and
+    regions; else the data set does, or a dataset.json beside the folder. tolerance_mm: distance up to which NSD takes
+    surfaces for equal. surfaces: whether HD95 and NSD, which take most of the time, are measured. num_workers: cases at
+    once, each in memory while it is looked at; None takes the number of usable cores.
+
+    Definitions are those of `monai.metrics`. A class that neither label map nor prediction holds is nan and is left out
+    of means, and counted; where only one of them holds it, Dice, IoU and NSD are 0 and HD95 is infinite. Voxels of an
+    ignore label that the data set declares are background on both sides.
+
+    Raises one ValueError that lists every missing case, every case of another shape or affine, and label values that
+    are not declared.
+    """
+    if not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
+        raise ValueError(f"tolerance_mm={tolerance_mm}: use a distance in mm, 0 or more")
+    found = find_pairs(Path(predictions), Path(labels), Path(run) if run is not None else None)
+    return evaluate_pairs(
+        found, predictions=Path(predictions), labels=Path(labels), tolerance_mm=tolerance_mm, surfaces=surfaces,
+        num_workers=num_workers, tick=tick,
+    )  # fmt: skip
+
+
+def evaluate_pairs(
+    found: Pairs,
+    *,
+    predictions: Path,
+    labels: Path,
+    tolerance_mm: float = 1.0,
+    surfaces: bool = True,
+    num_workers: int | None = None,
+    tick: Tick | None = None,
+) -> Evaluation:
+    """As `evaluate`, of pairs that are known. predictions, labels: where they are from."""
+    scores: list[Score] = []
+    failures: list[str] = []
+
+    def one(pair: Pair) -> list[Score] | str:
+        try:
+            return _score(pair, found, tolerance_mm, surfaces)
+        except (ValueError, OSError) as error:
+            return str(error)
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(num_workers or usable_cores()) as pool:
+        # Of MONAI, about a call within MONAI.
+        warnings.filterwarnings("ignore", message=".*always_return_as_numpy", category=FutureWarning)
+        for done, (pair, result) in enumerate(zip(found.pairs, pool.map(one, found.pairs), strict=True), start=1):
+            if isinstance(result, str):
+                failures.append(result)
+            else:
+                scores += result
+            if tick:
+                tick(done, len(found.pairs), pair.case)
+    if failures:
+        raise ValueError(listing(failures, f"{len(failures)} of {len(found.pairs)} cases could not be evaluated"))
+    return Evaluation(
+        predictions=predictions, labels=labels, scores=tuple(scores), names=tuple(found.members),
+        main=tuple(found.main), tolerance_mm=tolerance_mm, surfaces=surfaces, num_labelled=found.num_labelled,
+    )  # fmt: skip
+
+
+def _score(pair: Pair, found: Pairs, tolerance_mm: float, surfaces: bool) -> list[Score]:
+    prediction = read_label_map(pair.prediction, found.labels).array[0]
+    volume = read_label_map(pair.label, found.labels, found.ignore)
+    label = volume.array[0]
+    if found.ignore is not None:
+        ignored = label == found.ignore
+        prediction, label = (np.where(ignored, 0, each) for each in (prediction, label))
+    return score_case(
+        pair.case, prediction, label, found.members, spacing=volume.spacing, tolerance_mm=tolerance_mm,
+        surfaces=surfaces,
+    )  # fmt: skip
+
+
+def read_label_map(path: Path, labels: dict[int, str], ignore: int | None = None) -> Volume:
+    """A label map (1, D, H, W) of integers. Raises ValueError for channels, and values that are not declared.
+
+    ignore: a further value that the map may hold.
+    """
+    volume = read_file(path, label=True)
+    if len(volume.array) != 1:
+        raise ValueError(f"{path}: has {len(volume.array)} channels; store label maps as one channel of label values")
+    integers = as_integers(volume.array, path)
+    unknown = sorted(set(distinct_values(integers).tolist()) - {*labels, ignore})
+    if unknown:
+        shown, declared = (", ".join(map(str, values)) for values in (unknown, sorted(labels)))
+        raise ValueError(
+            f"{path}: holds the label values {shown}, declared are {declared}; name the run that made the predictions, "
+            "or correct the labels of the dataset.json"
+        )
+    return Volume(integers, volume.affine)
+
+
+def write_evaluation(evaluation: Evaluation, out: Path) -> None:
+    """Write evaluation.csv, a row for each case and class, and evaluation.json, with the means, into the folder `out`.
+
+    In the JSON, null stands for nan and infinity alike; the CSV tells them apart.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["case", "class", "labelled_voxels", "predicted_voxels", *evaluation.measures])
+    for score in evaluation.scores:
+        values = [f"{getattr(score, measure):.6g}" for measure in evaluation.measures]
+        writer.writerow([score.case, score.name, score.labelled, score.predicted, *values])
+    target = out / EVALUATION_CSV
+    with replacing(target, target.with_name(f".{target.name}.tmp")) as file:
+        file.write(text.getvalue().encode())
+    write_json(out / EVALUATION_JSON, evaluation.to_dict())
+
+
+def read_evaluation(folder: Path) -> Evaluation | None:
+    """What `write_evaluation` wrote into a folder; None where there is nothing, or nothing that can be read."""
+    try:
+        tree = json.loads((folder / EVALUATION_JSON).read_text())
+        scores = tuple(Score(**{**score, **_numbers(score, tree["surfaces"])}) for score in tree["scores"])
+        return Evaluation(
+            predictions=Path(tree["predictions"]), labels=Path(tree["labels"]), scores=scores,
+            names=tuple(tree["classes"]), main=tuple(tree["mean_over"]), tolerance_mm=tree["tolerance_mm"],
+            surfaces=tree["surfaces"], num_labelled=tree["labelled_cases"],
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _numbers(score: dict[str, Any], surfaces: bool) -> dict[str, float]:
+    """The measures of a score, whose null stands for nan, or for an HD95 that is infinite."""
+    found = {measure: math.nan if score[measure] is None else score[measure] for measure in MEASURES}
+    if surfaces and (score["labelled"] > 0) != (score["predicted"] > 0):
+        found["hd95"] = math.inf
+    return found

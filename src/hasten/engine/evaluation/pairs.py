@@ -1,0 +1,141 @@
+"""Which prediction belongs to which label map, and what the label values mean; no voxel is read for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from hasten.cases.formats import named_files, read_file_header
+from hasten.cases.labels import find_labels, split_ignore
+from hasten.cases.layouts import PAIR_FOLDERS
+from hasten.cases.listing import first_few, load_json
+from hasten.cases.nnunet import labels_and_regions
+from hasten.cases.pairs import declared_labels
+from hasten.cases.read import check_affine
+from hasten.cases.sources import find_listing
+from hasten.engine.inputs import listing
+from hasten.engine.weights import read_model
+
+Regions = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """The two label maps of a case, on one grid."""
+
+    case: str
+    prediction: Path
+    label: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pairs:
+    """What is compared with what."""
+
+    pairs: tuple[Pair, ...]
+    labels: dict[int, str]
+    """Label value to class name, 0 included."""
+    regions: dict[str, tuple[int, ...]]
+    """Overlapping classes, name to label values; empty where none are declared."""
+    ignore: int | None
+    """Label value of voxels that are not scored."""
+    num_labelled: int
+    """Cases that LABELS has, predicted or not."""
+
+    @property
+    def members(self) -> dict[str, tuple[int, ...]]:
+        """What is scored: each foreground class, and then each region; name to label values."""
+        return {**{name: (value,) for value, name in self.labels.items() if value != 0}, **self.regions}
+
+    @property
+    def main(self) -> list[str]:
+        """Names that the mean of a case is taken over: the regions, or the classes where there are none."""
+        return list(self.regions) or [name for value, name in self.labels.items() if value != 0]
+
+
+def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pairs:
+    """The label maps of two folders, matched by their names without ending.
+
+    predictions: a folder of label maps. labels: another, which then must hold the same cases; or a data set, of which
+    the predicted cases are taken. run: names the classes and regions; else the data set does, or a dataset.json or
+    labels.json beside the folder, or else the label values that the files hold.
+
+    Raises one ValueError that lists every case that has no counterpart, and every pair on different grids.
+    """
+    found = _folder(predictions, "predictions")
+    where, names, regions, ignore = _labels(labels)
+    of_data_set = _is_data_set(labels)
+    problems = [
+        f"{path}: is predicted, but {labels} has no case {case}" for case, path in found.items() if case not in where
+    ]
+    if not of_data_set:
+        problems += [f"{path}: has no prediction in {predictions}" for case, path in where.items() if case not in found]
+    pairs = [Pair(case=case, prediction=path, label=where[case]) for case, path in found.items() if case in where]
+    problems += [problem for pair in pairs if (problem := _mismatch(pair)) is not None]
+    if problems:
+        remedy = (
+            "give every label map a prediction of the same name, shape and affine; of a data set (its folder or "
+            "dataset.json) only the predicted cases are looked at"
+        )
+        raise ValueError(f"{listing(problems, f'{len(problems)} cases cannot be compared')}; {remedy}")
+    if run is not None:
+        content = read_model(run)
+        names = {int(value): name for value, name in content["labels"].items()}
+        regions = {name: tuple(members) for name, members in content.get("regions", {}).items()}
+    if names is None:
+        names = find_labels(chain.from_iterable((pair.label, pair.prediction) for pair in pairs), str(labels), ignore)
+    return Pairs(pairs=tuple(pairs), labels=names, regions=regions, ignore=ignore, num_labelled=len(where))
+
+
+def _is_data_set(labels: Path) -> bool:
+    if labels.is_file():
+        return True
+    return (labels / "dataset.json").is_file() or any(
+        (labels / images).is_dir() and (labels / maps).is_dir() for images, maps in PAIR_FOLDERS
+    )
+
+
+def _labels(
+    labels: Path,
+) -> tuple[dict[str, Path], dict[int, str] | None, dict[str, tuple[int, ...]], int | None]:
+    """The label map of each case, label value to name where that is declared, the regions, and the ignore label."""
+    if _is_data_set(labels):
+        found = find_listing(labels)
+        return {case.id: case.label for case in found.cases if case.label}, found.labels, found.regions, found.ignore
+    where = _folder(labels, "label maps")
+    declared = labels.parent / "dataset.json"
+    content = load_json(declared) if declared.is_file() else None
+    if isinstance(content, dict) and "labels" in content:
+        classes, ignore = split_ignore(content["labels"], str(declared))
+        names, regions, _ = labels_and_regions(classes, content.get("regions_class_order"), declared)
+        return where, names, regions, ignore
+    return where, declared_labels(labels.parent), {}, None
+
+
+def _folder(folder: Path, what: str) -> dict[str, Path]:
+    """The label maps of a folder by name without ending. Raises ValueError."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder; name the folder of the {what}")
+    named = named_files(folder)
+    if not named:
+        raise ValueError(f"{folder}: holds no label maps; name the folder of the {what}")
+    names = [name for name, _ in named]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise ValueError(f"{folder}: holds several files for {first_few(twice)}; keep one of each")
+    return dict(named)
+
+
+def _mismatch(pair: Pair) -> str | None:
+    """What keeps the two files of a pair from being compared, by their headers."""
+    try:
+        shape, _, affine = read_file_header(pair.prediction)
+        wanted, _, reference = read_file_header(pair.label)
+        if shape != wanted:
+            return f"{pair.prediction}: its shape {shape} differs from {wanted} of {pair.label} (D, H, W)"
+        check_affine(affine, pair.prediction, reference, pair.label)
+    except ValueError as error:
+        return str(error)
+    return None

@@ -1,0 +1,103 @@
+"""A run's best weights on its validation cases, scored on the images' own voxels."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+from hasten.config.load import load_run
+from hasten.engine.ensemble import Member
+from hasten.engine.evaluation.evaluate import Evaluation, evaluate_pairs, write_evaluation
+from hasten.engine.evaluation.pairs import Pair, Pairs
+from hasten.engine.job import read_cases
+from hasten.engine.label_files import label_names
+from hasten.engine.predict import Tick, predict_cases
+from hasten.engine.weights import model_file, read_model
+from hasten.observe.clock import Clock
+from hasten.observe.folds import VALIDATION, is_finished
+from hasten.observe.lock import run_lock
+from hasten.observe.rundir import METRICS_JSONL, RUN_YAML, SUMMARY_JSON, read_jsonl, write_json
+
+log = logging.getLogger(__name__)
+
+_ROOM = 3.0
+"""Of the last validation's time: reading images from files takes longer than from the cache."""
+
+
+def validation_pairs(run: Path) -> Pairs:
+    """The validation cases of a run, with the label maps that `predict_validation` writes. Raises ValueError."""
+    config = load_run(run / RUN_YAML)
+    case_set, _, validation = read_cases(config)
+    names = label_names(validation)
+    pairs = (
+        Pair(case=case.id, prediction=run / VALIDATION / name, label=case.label)
+        for case, name in zip(validation, names, strict=True)
+        if case.label is not None
+    )
+    return Pairs(
+        pairs=tuple(pairs), labels=case_set.labels, regions=case_set.regions, ignore=case_set.ignore,
+        num_labelled=len(validation),
+    )  # fmt: skip
+
+
+def predict_validation(run: Path, *, tick: Tick | None = None) -> None:
+    """Write the label map of each validation case, by the best weights, into `run`/validation. Raises ValueError."""
+    config = load_run(run / RUN_YAML)
+    _, _, validation = read_cases(config)
+    # The code of a network of the user's own is that of the run, which has just trained it.
+    predict_cases(
+        [Member(model_file(run), read_model(run))], validation, run / VALIDATION, overwrite=True,
+        device=config.train.device, trust_changed_code=True, tick=tick,
+    )  # fmt: skip
+
+
+def score_validation(run: Path, *, surfaces: bool) -> Evaluation:
+    """Score those label maps, and write evaluation.csv and evaluation.json beside them. Raises ValueError."""
+    pairs, folder = validation_pairs(run), run / VALIDATION
+    evaluation = evaluate_pairs(
+        pairs, predictions=folder, labels=read_cases(load_run(run / RUN_YAML))[0].source, surfaces=surfaces
+    )
+    write_evaluation(evaluation, folder)
+    return evaluation
+
+
+def with_own_grid(summary: dict[str, Any], run: Path, clock: Clock, reserve_s: float) -> dict[str, Any]:
+    """The summary of a run that is through with `own_grid`: Dice and IoU on the voxels of the label files.
+
+    Only where preparation resampled, as the voxels are the same otherwise, and where train.max_seconds leaves time.
+    Whatever fails here is a warning: the trained model is safe.
+    """
+    if not summary.get("resampled") or "own_grid" in summary or not is_finished(run):
+        return summary
+    limit = load_run(run / RUN_YAML).train.max_seconds
+    validations = [line for line in read_jsonl(run / METRICS_JSONL) if line.get("kind") == "validation"]
+    if limit is not None and validations:
+        left = limit - reserve_s - summary["earlier_seconds"] - clock.elapsed
+        if left < _ROOM * validations[-1]["seconds"]:
+            log.warning("%s: train.max_seconds leaves no time to score the images' own voxels", run)
+            return summary
+    try:
+        with run_lock(run, resume=True):
+            predict_validation(run)
+            evaluation = score_validation(run, surfaces=False)
+            summary = {**summary, "own_grid": own_grid_of(evaluation)}
+            write_json(run / SUMMARY_JSON, summary)
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+        log.warning("%s: the validation cases could not be scored on the images' own voxels: %s", run, error)
+    return summary
+
+
+def own_grid_of(evaluation: Evaluation) -> dict[str, Any]:
+    """What summary.json holds of it."""
+    per_class = {name: evaluation.summary(name, "dice").mean for name in evaluation.names}
+    return {
+        "dice": _plain(evaluation.mean("dice")),
+        "iou": _plain(evaluation.mean("iou")),
+        "dice_per_class": {name: _plain(value) for name, value in per_class.items()},
+    }
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else value

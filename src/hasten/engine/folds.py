@@ -1,0 +1,164 @@
+"""`train_folds`: the folds of a cross-validation, each an ordinary run, in one folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Literal
+
+from torch import nn
+
+from hasten.cases.nnunet_split import nnunet_folds
+from hasten.cases.place import same_source
+from hasten.cases.split import split_cases
+from hasten.cases.types import CaseSet
+from hasten.config.load import dump_run, load_run
+from hasten.config.resume import RUN_RULES, flat, rule_of, text_of
+from hasten.config.schema import RunConfig, SplitConfig
+from hasten.distribute.world import detect_world
+from hasten.engine.crossval import score_fold, summarise
+from hasten.engine.job import read_cases
+from hasten.engine.own_network import with_code
+from hasten.engine.run import train
+from hasten.engine.stop import Stopped
+from hasten.observe.folds import CV_YAML, fold_folder, is_finished
+from hasten.observe.progress import Progress
+from hasten.observe.rundir import LOGS, METRICS_JSONL, RANKS, RUN_YAML
+
+log = logging.getLogger(__name__)
+
+Folds = Literal["all"] | Sequence[int]
+
+
+def train_folds(
+    config: RunConfig,
+    out: str | Path,
+    folds: Folds = "all",
+    *,
+    progress: Progress | None = None,
+    started: float | None = None,
+    network: Callable[..., nn.Module] | None = None,
+    weights: str | Path | None = None,
+    loss: Callable[..., Any] | None = None,
+) -> dict[str, Any]:
+    """Train folds of a cross-validation one after another, each in `out`/foldN, and return what cv.json holds.
+
+    The folds are those of data.split.by, `fold` or `nnunet`; `fold` is taken for its default. A fold that is finished
+    is left as it is, and one that was stopped goes on, so that the same call continues what it began; other processes
+    may train other folds of the same `out` meanwhile. Each is then scored on its validation cases, on the images' own
+    voxels. progress, started, network, weights, loss: as `train` takes them; train.max_seconds is that of each fold.
+
+    Raises ValueError for a fold that there is none of, settings that are not those that `out` was begun with, and an
+    `out` that holds something else, before anything is trained; else what `train` raises.
+    """
+    out, world = Path(out), detect_world()
+    config = with_folds(with_code(config, network=network, weights=weights, loss=loss))
+    chosen = _chosen(config, folds)
+    if world.size > 1 and len(chosen) > 1:
+        raise ValueError(f"--folds: {world.size} processes train one fold at a time; name one, as --folds {chosen[0]}")
+    check_folder(out)
+    if world.first:
+        _settle(config, out)
+    for fold in chosen:
+        run, started = fold_folder(out, fold), started if fold == chosen[0] else None
+        if is_finished(run):
+            log.warning("%s: is finished", run)
+        else:
+            try:
+                going_on = (run / RUN_YAML).is_file()
+                train(at_fold(config, fold), run, resume=going_on, progress=progress, started=started)
+            except Stopped as stop:
+                raise Stopped("stopped; the same command goes on there" if str(stop) else "", stop.signal) from None
+        if world.first:
+            score_fold(run)
+    return summarise(out).to_dict() if world.first else {}
+
+
+def with_folds(config: RunConfig) -> RunConfig:
+    """The settings with a split that has folds. Raises ValueError where they ask for another split."""
+    split = config.data.split
+    if split.by in ("fold", "nnunet"):
+        return config
+    if split.by == "list" or split.fraction != SplitConfig().fraction:
+        what = "by=list" if split.by == "list" else f"fraction={split.fraction:g}"
+        raise ValueError(f"data.split.{what}: splits the cases once; leave it out to have folds, or set {_REMEDY}")
+    return dataclasses.replace(
+        config, data=dataclasses.replace(config.data, split=dataclasses.replace(split, by="fold"))
+    )
+
+
+_REMEDY = "data.split.by=fold (or nnunet)"
+
+
+def at_fold(config: RunConfig, fold: int) -> RunConfig:
+    split = dataclasses.replace(config.data.split, fold=fold)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, split=split))
+
+
+def num_folds(config: RunConfig, case_set: CaseSet) -> int:
+    """Raises ValueError for folds that the cases do not make."""
+    return config.data.split.num_folds if config.data.split.by == "fold" else len(nnunet_folds(case_set)[1])
+
+
+def _chosen(config: RunConfig, folds: Folds) -> list[int]:
+    """Raises ValueError for a fold that there is none of."""
+    case_set, _, _ = read_cases(at_fold(config, 0))
+    count = num_folds(config, case_set)
+    chosen = list(range(count)) if folds == "all" else sorted(set(map(int, folds)))
+    wrong = [fold for fold in chosen if not 0 <= fold < count]
+    if wrong or not chosen:
+        shown = ",".join(map(str, wrong)) or "none"
+        raise ValueError(
+            f"--folds {shown}: there are {count} folds, 0 to {count - 1}; name some of these, or all, or set "
+            "data.split.num_folds"
+        )
+    for fold in chosen:
+        split_cases(case_set, at_fold(config, fold).data.split)
+    return chosen
+
+
+def check_folder(out: Path) -> None:
+    """Raise ValueError where `out` is no place for a cross-validation."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out}: is a file; choose another --out")
+    if (out / RUN_YAML).is_file() or (out / METRICS_JSONL).is_file():
+        raise ValueError(f"{out}: holds an ordinary run, not folds; choose another --out")
+    if out.is_dir() and not (out / CV_YAML).is_file():
+        names = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
+        others = [name for name in names if name not in (LOGS, RANKS)]
+        if others:
+            raise ValueError(f"{out}: is not empty (it holds {', '.join(others[:3])}); choose another --out")
+
+
+def _settle(config: RunConfig, out: Path) -> None:
+    """Write the settings of all folds into cv.yaml, or hold them against those that it has. Raises ValueError."""
+    config, path = at_fold(config, 0), out / CV_YAML
+    temporary = out / f".{CV_YAML}.{token_hex(4)}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(dump_run(config))
+        with suppress(FileExistsError):  # another process has begun another fold
+            os.link(temporary, path)
+    except OSError as error:
+        raise ValueError(f"{out}: cannot be written to ({error.strerror}); choose another --out") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    before, now = flat(load_run(path)), flat(config)
+    changed = [
+        f"{name}={text_of(value)} instead of {text_of(before[name])}"
+        for name, value in now.items()
+        if value != before[name]
+        and rule_of(name, RUN_RULES).kind != "machine"
+        and not (name == "data.source" and same_source(before[name], value))
+    ]
+    if changed:
+        lines = "\n  ".join(changed)
+        raise ValueError(
+            f"{path}: all folds have the same settings, and these are others; leave the change out, or choose another "
+            f"--out\n  {lines}"
+        )

@@ -1,0 +1,76 @@
+"""The files that a prediction writes: which, and whether they may be written, before anything is computed."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hasten.cases.types import Case
+
+
+def region_folders(content: dict[str, Any], out: Path, *, where: str) -> list[Path]:
+    """One in `out` for the masks of each region. Raises ValueError without regions, or where two share a folder."""
+    names = list(content.get("regions", {}))
+    if not names:
+        raise ValueError(f"{where}: was trained without regions, so its label maps say all; leave out --regions")
+    folders = [out / re.sub(r"[^\w +-]", "_", name).strip() for name in names]
+    # Some file systems take A for a.
+    lower = [str(folder).lower() for folder in folders]
+    twice = [name for name, folder in zip(names, lower, strict=True) if lower.count(folder) > 1]
+    if twice:
+        raise ValueError(f"{where}: regions {' and '.join(twice)} would be written to one folder; leave out --regions")
+    return folders
+
+
+def label_targets(
+    targets: list[Path], cases: Sequence[Case], folders: list[Path], *, overwrite: bool, since: float | None = None
+) -> list[bool]:
+    """Which label maps are to be written. Raises ValueError where one can't be, or would replace something.
+
+    since: time of the network's file; label maps that were written after it are whole and stay. None keeps none.
+    """
+    if len(set(targets)) < len(targets):
+        twice = next(target for target in targets if targets.count(target) > 1)
+        same = [str(case.image[0]) for case, target in zip(cases, targets, strict=True) if target == twice]
+        raise ValueError(f"{twice}: {' and '.join(same)} would both be written there; give each its own --out")
+    # By file number, which also knows links and file systems that take A for a.
+    inputs = {_number(image) for case in cases for image in case.image}
+    for target in [*targets, *(folder / target.name for folder in folders for target in targets)]:
+        if target.exists() and _number(target) in inputs:
+            raise ValueError(f"{target}: is an input; choose another --out")
+    wanted = []
+    for target in targets:
+        there = [each for each in (target, *(folder / target.name for folder in folders)) if each.exists()]
+        if since is not None and len(there) == 1 + len(folders) and min(map(_written, there)) >= since:
+            wanted.append(False)
+            continue
+        if there and not overwrite:
+            older = "is older than the network, or not all of its masks are there" if since is not None else "exists"
+            raise ValueError(f"{there[0]}: {older}; add --overwrite to replace it, or choose another --out")
+        wanted.append(True)
+    return wanted
+
+
+def _written(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _number(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def make_folder(out: Path) -> bool:
+    """Make `out` ready for writing, and say whether it is new. Raises ValueError where that fails."""
+    made = not out.exists()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        # A real write: permission bits say nothing about read-only mounts or a superuser.
+        with tempfile.TemporaryFile(dir=out) as probe:
+            probe.write(b"\0")
+    except OSError as error:
+        raise ValueError(f"{out}: cannot be written to ({error.strerror}); choose another --out") from None
+    return made

@@ -1,0 +1,59 @@
+"""The folder of a cross-validation: an ordinary run directory for each fold, and what is known of all of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+
+from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON
+
+log = logging.getLogger(__name__)
+
+CV_YAML = "cv.yaml"
+"""The settings of all folds, as they were given."""
+CV_JSON = "cv.json"
+POSTPROCESSING_YAML = "postprocessing.yaml"
+VALIDATION = "validation"
+"""In a run: label maps of its validation cases on their own grid, predicted by the best weights."""
+_DONE = ("finished", "target_reached", "time_up")
+
+
+def is_cross_validation(folder: Path) -> bool:
+    return (folder / CV_YAML).is_file()
+
+
+def fold_folder(folder: Path, fold: int) -> Path:
+    return folder / f"fold{fold}"
+
+
+def fold_runs(folder: Path) -> dict[int, Path]:
+    """The runs that were begun, by fold."""
+    found = {int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(r"fold(\d+)", path.name))}
+    return {fold: found[fold] for fold in sorted(found) if (found[fold] / RUN_YAML).is_file()}
+
+
+def is_finished(run: Path) -> bool:
+    """Whether the training of a run has ended by itself."""
+    try:
+        return json.loads((run / SUMMARY_JSON).read_text())["status"] in _DONE
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def finished_folds(folder: Path) -> list[Path]:
+    """The runs of a cross-validation that are through; those that are not are told in a warning.
+
+    Raises ValueError where there is none.
+    """
+    runs = fold_runs(folder)
+    done = [run for run in runs.values() if is_finished(run)]
+    if not done:
+        raise ValueError(f"{folder}: no fold is finished yet; train them with the command that began them")
+    left = [run.name for run in runs.values() if run not in done]
+    if left:
+        log.warning(
+            "%s: %s not finished and left out", folder, f"{', '.join(left)} {'is' if len(left) == 1 else 'are'}"
+        )
+    return done

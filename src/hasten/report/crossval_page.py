@@ -1,0 +1,180 @@
+"""`write_crossval_page`: the folds of a cross-validation as one HTML page that needs nothing beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from hasten.cases.formats import read_file
+from hasten.cases.labels import to_class_index
+from hasten.cases.read import read_image
+from hasten.cases.types import Case
+from hasten.config.load import load_run
+from hasten.engine.crossval import CrossValidation, Fold
+from hasten.engine.evaluation.pairs import Pair
+from hasten.engine.job import read_cases
+from hasten.observe.progress import SHOWN
+from hasten.observe.rundir import RUN_YAML
+from hasten.prepare.orient import orient, orientation_of
+from hasten.report import words
+from hasten.report.evaluation_page import cases_section, text_of, titled, with_spread
+from hasten.report.read import Example
+from hasten.report.study_page import Section, Table, write_study_page
+from hasten.report.values import mapping, number
+from hasten.report.view import DIFFERENCE_KEYS, class_keys, slice_of
+
+WORST = 6
+"""Cases that are shown as pictures."""
+
+
+def write_crossval_page(found: CrossValidation, out: Path) -> Path:
+    """Write the page to the file `out` and return it. Raises ValueError for a case that cannot be read."""
+    whole = found.whole
+    cards = [
+        (f"Mean {titled(whole, measure)}", text_of(whole.mean(measure), measure), _spread(found, measure))
+        for measure in whole.measures
+    ]
+    folds = f"{len(found.folds)} fold{'' if len(found.folds) == 1 else 's'}"
+    left = f"; not finished: fold {', '.join(map(str, found.unfinished))}" if found.unfinished else ""
+    return write_study_page(
+        out,
+        title=f"Cross-validation {found.folder.resolve().name}",
+        verdict=f"{folds}, {len(whole.cases)} cases, mean Dice {text_of(whole.mean(), 'dice')}{left}.",
+        cards=tuple(cards),
+        sections=[_folds(found), _classes(found), _cleaning(found), _worst(found), cases_section(whole)],
+    )
+
+
+def _spread(found: CrossValidation, measure: str) -> str:
+    mean, std = found.over_folds(None, measure)
+    over = f"{text_of(mean, measure)} ± {text_of(std, measure)}" if math.isfinite(std) else text_of(mean, measure)
+    return f"over cases; over folds {over}"
+
+
+def _folds(found: CrossValidation) -> Section:
+    whole, rows = found.whole, []
+    for fold in found.folds:
+        best = mapping(fold.summary.get("best"))
+        texts = [text_of(fold.evaluation.mean(measure), measure) for measure in whole.measures]
+        rows.append((f"{fold.number}", f"{len(fold.evaluation.cases)}", f"{best.get('step')}", _best(fold), *texts))
+    titles = [titled(whole, measure) for measure in whole.measures]
+    table = Table(
+        columns=("Fold", "Cases", "Best step", "In training", *titles), rows=tuple(rows),
+        numeric=tuple(range(1, 4 + len(titles))),
+    )  # fmt: skip
+    note = (
+        "Means over a fold's validation cases, on the images' own voxels. In training: the best validation, on the "
+        "prepared voxels, which leaves out classes that a label map does not hold."
+    )
+    return Section(title="Folds", table=table, note=note)
+
+
+def _best(fold: Fold) -> str:
+    best = mapping(fold.summary.get("best"))
+    name = str(best.get("metric", "")).removeprefix("mean_")
+    return f"{SHOWN.get(name, name)} {words.score(number(best.get('value')))}"
+
+
+def _classes(found: CrossValidation) -> Section:
+    whole, rows = found.whole, []
+    for name in whole.names:
+        for over, text in (("cases", _over_cases), ("folds", _over_folds)):
+            rows.append((name, over, *(text(found, name, measure) for measure in whole.measures)))
+    titles = [titled(whole, measure) for measure in whole.measures]
+    empty = [(name, whole.summary(name, "dice").empty) for name in whole.names]
+    told = ", ".join(f"{name} {count}" for name, count in empty if count)
+    note = "Mean ± standard deviation over all cases, and over the means of the folds."
+    if told:
+        note += f" Left out, as neither label map nor prediction holds the class: {told} cases."
+    return Section(
+        title="Classes",
+        table=Table(columns=("Class", "Over", *titles), rows=tuple(rows), numeric=tuple(range(2, 2 + len(titles)))),
+        note=note,
+    )
+
+
+def _over_cases(found: CrossValidation, name: str, measure: str) -> str:
+    return with_spread(found.whole.summary(name, measure), measure)
+
+
+def _over_folds(found: CrossValidation, name: str, measure: str) -> str:
+    mean, std = found.over_folds(name, measure)
+    return f"{text_of(mean, measure)}{f' ± {text_of(std, measure)}' if math.isfinite(std) else ''}"
+
+
+def _cleaning(found: CrossValidation) -> Section:
+    chosen = found.chosen
+    if not chosen.cleanings:
+        return Section(title="Post-processing", text="None: no cleaning of label maps raises the mean Dice of a class.")
+    kinds: tuple[tuple[str, Callable[..., bool]], ...] = (
+        ("largest component only", lambda cleaning: cleaning.keep_largest),
+        ("holes filled", lambda cleaning: cleaning.fill_holes),
+    )
+    does = {
+        cleaning.name: ", ".join(
+            [
+                *([f"components below {cleaning.min_volume_mm3:g} mm³ removed"] if cleaning.min_volume_mm3 else []),
+                *(name for name, is_set in kinds if is_set(cleaning)),
+            ]
+        )
+        for cleaning in chosen.cleanings.values()
+    }
+    rows = [
+        (name, does.get(name, "none"), f"{chosen.before[name]:.4f}", f"{chosen.after[name]:.4f}")
+        for name in found.whole.names
+    ]
+    return Section(
+        title="Post-processing",
+        table=Table(columns=("Class", "What is done", "Dice without", "Dice with"), rows=tuple(rows), numeric=(2, 3)),
+        note="Chosen on the cases of this page, whose scores are without it. Predictions by this cross-validation get "
+        "it.",
+    )
+
+
+def _worst(found: CrossValidation) -> Section:
+    order = [
+        (dice, fold, case)
+        for fold in found.folds
+        for case, dice in fold.evaluation.case_means().items()
+        if math.isfinite(dice)
+    ]
+    pairs = {pair.case: pair for pair in found.pairs.pairs}
+    labels = found.pairs.labels
+    shown = []
+    for dice, fold, name in sorted(order, key=lambda entry: entry[0])[:WORST]:
+        example = _example(_case(fold, name), pairs[name], labels, f"{name} (fold {fold.number})", dice)
+        shown.append(slice_of(example, list(range(1, len(labels)))))
+    names = [name for value, name in sorted(labels.items()) if value != 0]
+    keys = (*class_keys(names), *DIFFERENCE_KEYS)
+    return Section(title="Cases with the lowest Dice", slices=tuple(shown), keys=keys if shown else ())
+
+
+def _case(fold: Fold, name: str) -> Case:
+    _, _, validation = read_cases(load_run(fold.run / RUN_YAML))
+    return next(case for case in validation if case.id == name)
+
+
+def _example(case: Case, pair: Pair, labels: dict[int, str], name: str, dice: float) -> Example:
+    """The slice on which label map and prediction disagree most, seen from the patient's feet, anterior at the top."""
+    image = read_image(case)
+    maps = [
+        to_class_index(read_file(path, label=True).array[0], labels, path) for path in (pair.label, pair.prediction)
+    ]
+    depth, height, width = image.array.shape[1:]
+    permute, flip = orientation_of(image.affine, "RAS", (depth, height, width))
+    volume, label, prediction = (orient(array[None], permute, flip)[0] for array in (image.array[0], *maps))
+    wrong = (label != prediction).sum((1, 2))
+    layer = int((wrong if wrong.any() else (label > 0).sum((1, 2))).argmax())
+    plane = volume[layer].astype(np.float32)
+    low, high = np.percentile(plane, (1, 99)).tolist()
+    turn = (0, 1) if depth > 1 else ()
+    return Example(
+        name=name,
+        dice=dice,
+        image=np.flip(((plane - low) / max(high - low, 1e-6)).clip(0, 1), turn),
+        label=np.flip(label[layer], turn),
+        prediction=np.flip(prediction[layer], turn),
+    )

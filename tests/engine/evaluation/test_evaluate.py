@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import hasten
+from hasten.cli.main import app
+from hasten.engine.evaluation.evaluate import evaluate, write_evaluation
+from hasten.report.evaluation_page import write_evaluation_page
+
+SPACING = (1.0, 1.2, 2.5)  # x, y, z
+
+
+def save(path: Path, array: np.ndarray, affine: np.ndarray | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nib.save(nib.Nifti1Image(array, np.diag([*SPACING, 1.0]) if affine is None else affine), path)
+    return path
+
+
+def label_of(number: int) -> np.ndarray:
+    label = np.zeros((10, 9, 8), np.uint8)
+    label[1 : 4 + number % 3, 2:6, 2:6] = 3
+    label[6:9, 2:7, 1:5] = 7
+    return label
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    for number in range(3):
+        label = label_of(number)
+        save(tmp_path / f"data/imagesTr/c{number}_0000.nii.gz", label.astype(np.float32))
+        save(tmp_path / f"data/labelsTr/c{number}.nii.gz", label)
+        save(tmp_path / f"predictions/c{number}.nii.gz", np.roll(label, number, 1))
+    labels = {"background": 0, "tumour": [3, 7], "core": 7}
+    content = {"channel_names": {"0": "T1"}, "file_ending": ".nii.gz", "numTraining": 3}
+    (tmp_path / "data/dataset.json").write_text(json.dumps({**content, "labels": {"background": 0, "a": 3, "b": 7}}))
+    (tmp_path / "regions.json").write_text(json.dumps({**content, "labels": labels, "regions_class_order": [3, 7]}))
+    return tmp_path / "predictions", tmp_path / "data"
+
+
+def test_scores_of_a_folder_against_a_data_set(folders: tuple[Path, Path]) -> None:
+    predictions, data = folders
+    found = hasten.evaluate(predictions, data)
+    assert found.cases == ["c0", "c1", "c2"]
+    assert found.names == ("a", "b")
+    by_hand = []
+    for number in range(3):
+        label = label_of(number)
+        shifted = np.roll(label, number, 1)
+        for value in (3, 7):
+            one, other = shifted == value, label == value
+            by_hand.append(2 * (one & other).sum() / (one.sum() + other.sum()))
+    assert [score.dice for score in found.scores] == pytest.approx(by_hand)
+    # Moved along y, by a voxel of 1.2 mm and by two.
+    assert [score.hd95 for score in found.scores if score.name == "b"] == pytest.approx([0, 1.2, 2.4])
+    assert found.mean() == pytest.approx(np.mean(by_hand))
+    assert found.summary("a", "dice").count == 3
+
+
+def test_ignored_voxels_are_not_scored(folders: tuple[Path, Path]) -> None:
+    predictions, data = folders
+    plain = hasten.evaluate(predictions, data)
+    content = json.loads((data / "dataset.json").read_text())
+    (data / "dataset.json").write_text(json.dumps({**content, "labels": {**content["labels"], "ignore": 9}}))
+    for number in range(3):
+        label = label_of(number)
+        wrong = np.roll(label, number, 1) != label
+        save(data / f"labelsTr/c{number}.nii.gz", np.where(wrong, 9, label).astype(np.uint8))
+    found = hasten.evaluate(predictions, data)
+    assert found.mean("dice") == 1.0 > plain.mean("dice")
+    assert found.names == plain.names
+    assert hasten.evaluate(predictions, data / "labelsTr").mean("dice") == 1.0
+
+
+def test_a_folder_of_label_maps_takes_the_names_beside_it(folders: tuple[Path, Path]) -> None:
+    predictions, data = folders
+    assert evaluate(predictions, data / "labelsTr", surfaces=False).names == ("a", "b")
+    (data / "dataset.json").unlink()
+    assert evaluate(predictions, data / "labelsTr", surfaces=False).names == ("class_1", "class_2")
+
+
+def test_regions_that_a_data_set_declares(folders: tuple[Path, Path]) -> None:
+    predictions, data = folders
+    (data.parent / "regions.json").replace(data / "dataset.json")
+    found = evaluate(predictions, data)
+    assert set(found.names) >= {"tumour", "core"}
+    assert found.main == ("tumour", "core")
+    label, shifted = label_of(1) > 0, np.roll(label_of(1), 1, 1) > 0
+    [tumour] = [score for score in found.scores if (score.case, score.name) == ("c1", "tumour")]
+    assert tumour.dice == pytest.approx(2 * (label & shifted).sum() / (label.sum() + shifted.sum()))
+
+
+def test_a_part_of_a_data_set_may_be_predicted_but_not_of_a_folder(folders: tuple[Path, Path]) -> None:
+    predictions, data = folders
+    (predictions / "c1.nii.gz").unlink()
+    found = evaluate(predictions, data, surfaces=False)
+    assert found.cases == ["c0", "c2"]
+    assert found.num_labelled == 3
+    with pytest.raises(ValueError, match=r"c1\.nii\.gz: has no prediction in"):
+        evaluate(predictions, data / "labelsTr")
+
+
+def test_every_case_that_cannot_be_compared_is_listed(folders: tuple[Path, Path]) -> None:
+    predictions, data = folders
+    save(predictions / "c0.nii.gz", np.zeros((10, 9, 7), np.uint8))
+    save(predictions / "c1.nii.gz", label_of(1), np.diag([1.0, 1.2, 2.6, 1.0]))
+    save(predictions / "unknown.nii.gz", label_of(1))
+    (predictions / "c2.nii.gz").unlink()
+    with pytest.raises(ValueError, match="4 cases cannot be compared") as told:
+        evaluate(predictions, data / "labelsTr")
+    text = str(told.value)
+    assert "unknown.nii.gz: is predicted, but" in text
+    assert "c2.nii.gz: has no prediction" in text
+    assert "c0.nii.gz: its shape (7, 9, 10) differs from (8, 9, 10)" in text
+    assert "c1.nii.gz: its affine differs" in text
+
+
+def test_label_values_that_are_not_declared(folders: tuple[Path, Path]) -> None:
+    predictions, data = folders
+    for number in range(2):
+        save(predictions / f"c{number}.nii.gz", np.full((10, 9, 8), 5, np.uint8))
+    with pytest.raises(ValueError, match=r"2 of 3 cases could not be evaluated") as told:
+        evaluate(predictions, data)
+    assert str(told.value).count("holds the label values 5, declared are 0, 3, 7") == 2
+
+
+@pytest.mark.parametrize(
+    ("predictions", "labels", "tolerance", "message"),
+    [
+        ("nowhere", "data", 1.0, "nowhere: no such folder; name the folder of the predictions"),
+        ("empty", "data", 1.0, "empty: holds no label maps"),
+        ("predictions", "nowhere", 1.0, "nowhere: no such folder; name the folder of the label maps"),
+        ("predictions", "data", -1.0, "tolerance_mm=-1.0: use a distance in mm"),
+        ("predictions", "data", math.nan, "tolerance_mm=nan"),
+    ],
+)
+def test_bad_input(folders: tuple[Path, Path], predictions: str, labels: str, tolerance: float, message: str) -> None:
+    root = folders[0].parent
+    (root / "empty").mkdir()
+    with pytest.raises(ValueError, match=message):
+        evaluate(root / predictions, root / labels, tolerance_mm=tolerance)
+
+
+def test_pictures(tmp_path: Path) -> None:
+    label = np.zeros((12, 10), np.uint8)
+    label[3:7, 3:7] = 1
+    for folder, array in (("labels", label), ("predictions", np.roll(label, 2, 0))):
+        (tmp_path / folder).mkdir()
+        Image.fromarray(array).save(tmp_path / folder / "p.png")
+    [score] = evaluate(tmp_path / "predictions", tmp_path / "labels").scores
+    assert score.hd95 == 2.0
+    assert score.dice == 0.5
+
+
+def test_classes_that_are_empty_are_counted_and_left_out(folders: tuple[Path, Path]) -> None:
+    predictions, data = folders
+    nothing = np.zeros((10, 9, 8), np.uint8)
+    for folder in (predictions, data / "labelsTr"):
+        save(folder / "c0.nii.gz", nothing)
+    save(predictions / "c1.nii.gz", nothing)
+    found = evaluate(predictions, data)
+    dice, hd95 = found.summary("a", "dice"), found.summary("a", "hd95")
+    assert (dice.count, dice.empty) == (2, 1)
+    assert (hd95.count, hd95.empty, hd95.infinite) == (1, 1, 1)
+    assert math.isnan(found.case_means()["c0"])
+    assert found.mean() == pytest.approx(np.nanmean(list(found.case_means().values())))
+
+
+def test_files_and_page(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    predictions, data = folders
+    save(predictions / "c1.nii.gz", np.zeros((10, 9, 8), np.uint8))
+    found = evaluate(predictions, data, tolerance_mm=2.0)
+    write_evaluation(found, tmp_path / "out")
+    rows = list(csv.DictReader((tmp_path / "out/evaluation.csv").open()))
+    assert [(row["case"], row["class"]) for row in rows][:2] == [("c0", "a"), ("c0", "b")]
+    assert rows[2]["hd95"] == "inf"
+    content = json.loads((tmp_path / "out/evaluation.json").read_text())
+    assert content["classes"]["a"]["dice"]["mean"] == pytest.approx(found.summary("a", "dice").mean)
+    assert content["scores"][2]["hd95"] is None
+    page = write_evaluation_page(found, tmp_path / "out/evaluation.html").read_text()
+    assert "NSD at 2 mm" in page
+    assert page.index(">c1<") < page.index(">c0<")
+
+
+def test_the_verb(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    predictions, data = folders
+    result = CliRunner().invoke(app, ["evaluate", str(predictions), str(data), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "evaluation.csv", "evaluation.json", "evaluation.html",
+    }  # fmt: skip
+    assert result.stdout.splitlines()[0].split() == [
+        "class",
+        "Dice",
+        "IoU",
+        "HD95",
+        "(mm)",
+        "NSD",
+        "at",
+        "1",
+        "mm",
+        "cases",
+    ]
+    wrong = CliRunner().invoke(app, ["evaluate", str(predictions), str(tmp_path / "nowhere")])
+    assert wrong.exit_code == 2

@@ -1,0 +1,93 @@
+"""The validation cases of a run on the images' own voxels."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hasten.cases.phantom import write_phantoms
+from hasten.config.load import load_run
+from hasten.engine.evaluation import run as own
+from hasten.engine.evaluation.evaluate import evaluate, read_evaluation
+from hasten.engine.run import train
+from hasten.report.page import write_report
+from tests.engine.runs import config_of, resumed
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_phantoms(tmp_path_factory.mktemp("own") / "set", num_cases=6, shape=(24, 40, 40))
+
+
+RESAMPLED = ("prepare.spacing=[3.5,1.5,1.5]", "train.steps=6")
+
+
+def test_a_resampled_run_is_scored_on_the_label_files_own_voxels(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    summary = train(config_of(data, tmp_path / "cache", *RESAMPLED), out)
+    maps = [path for path in (out / "validation").iterdir() if path.name.endswith(".nii.gz")]
+    assert len(maps) == summary["cases"]["validation"]
+    by_folder = evaluate(out / "validation", data, surfaces=False)
+    assert summary["own_grid"]["dice"] == pytest.approx(by_folder.mean())
+    assert summary["own_grid"]["iou"] == pytest.approx(by_folder.mean("iou"))
+    assert json.loads((out / "summary.json").read_text())["own_grid"] == summary["own_grid"]
+    assert read_evaluation(out / "validation") is not None
+    assert summary["best"]["value"] is not None
+    page = write_report([out], tmp_path / "report.html").read_text()
+    assert "Mean Dice on the images&#39; own voxels" in page
+    # A run that is complete says the same again; one that goes on is scored anew.
+    assert train(resumed(out), out, resume=True) == summary
+    longer = train(resumed(out, "train.steps=8"), out, resume=True)
+    assert longer["steps"] == 8
+    assert "own_grid" in longer
+
+
+def test_a_run_that_kept_the_voxels_is_not_predicted_again(data: Path, tmp_path: Path) -> None:
+    config = config_of(data, tmp_path / "cache", "prepare.spacing=[0,0,0]", "train.steps=2")
+    summary = train(config, tmp_path / "run")
+    assert summary["resampled"] is False
+    assert "own_grid" not in summary
+    assert not (tmp_path / "run/validation").exists()
+
+
+def test_what_fails_then_does_not_fail_the_run(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(own, "predict_cases", fail)
+    with caplog.at_level(logging.WARNING):
+        summary = train(config_of(data, tmp_path / "cache", *RESAMPLED), tmp_path / "run")
+    assert summary["status"] == "finished"
+    assert "own_grid" not in summary
+    assert "could not be scored on the images' own voxels" in caplog.text
+
+
+def test_a_time_limit_leaves_it_out_where_there_is_no_time(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "run"
+    train(config_of(data, tmp_path / "cache", *RESAMPLED), out)
+    summary = json.loads((out / "summary.json").read_text())
+    del summary["own_grid"]
+    text = (out / "run.yaml").read_text()
+    (out / "run.yaml").write_text(text.replace("max_seconds: null", "max_seconds: 0.001"))
+    assert load_run(out / "run.yaml").train.max_seconds == 0.001
+    assert "own_grid" not in own.with_own_grid(summary, out, own.Clock(None), 0.0)
+    assert "leaves no time" in caplog.text
+
+
+def test_scores_are_read_back_as_they_were(data: Path, tmp_path: Path) -> None:
+    train(config_of(data, tmp_path / "cache", *RESAMPLED), tmp_path / "run")
+    scored = own.score_validation(tmp_path / "run", surfaces=True)
+    found = read_evaluation(tmp_path / "run/validation")
+    assert found is not None
+    assert repr(found.scores) == repr(scored.scores)
+    assert (found.names, found.main, found.surfaces) == (scored.names, scored.main, True)
+    (tmp_path / "run/validation/evaluation.json").write_text("{}")
+    assert read_evaluation(tmp_path / "run/validation") is None

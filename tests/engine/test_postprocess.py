@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hasten.engine.postprocess import Cleaning, postprocessed, read_cleanings, write_cleanings
+
+
+def components(mask: np.ndarray) -> list[set[tuple[int, ...]]]:
+    """By flooding, over faces, edges and corners."""
+    left, found = set(map(tuple, np.argwhere(mask))), []
+    while left:
+        group, edge = set(), [left.pop()]
+        while edge:
+            voxel = edge.pop()
+            group.add(voxel)
+            near = {other for other in left if max(abs(a - b) for a, b in zip(voxel, other, strict=True)) <= 1}
+            left -= near
+            edge += near
+        found.append(group)
+    return found
+
+
+@st.composite
+def maps(draw: st.DrawFn) -> np.ndarray:
+    shape = (draw(st.integers(1, 4)), draw(st.integers(3, 7)), draw(st.integers(3, 7)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    dtype = draw(st.sampled_from((np.uint8, np.uint16, np.int16)))
+    return np.where(rng.random(shape) < draw(st.sampled_from((0.1, 0.5))), rng.integers(1, 3, shape), 0).astype(dtype)
+
+
+@given(maps())
+def test_the_largest_component(label: np.ndarray) -> None:
+    before = label.copy()
+    found = postprocessed(label, {1: Cleaning(keep_largest=True)}, (1.0, 1.0, 1.0))
+    assert np.array_equal(label, before)
+    assert found.dtype == label.dtype
+    assert np.array_equal(found == 2, label == 2)
+    groups = components(label == 1)
+    stays = set(map(tuple, np.argwhere(found == 1)))
+    assert (stays in groups and len(stays) == max(map(len, groups))) if groups else not stays
+
+
+@given(maps(), st.sampled_from((0.0, 2.0, 4.1)))
+def test_small_components(label: np.ndarray, least: float) -> None:
+    found = postprocessed(label, {2: Cleaning(min_volume_mm3=least)}, (0.5, 1.0, 2.0))
+    stays = {voxel for group in components(label == 2) if len(group) >= least for voxel in group}
+    assert set(map(tuple, np.argwhere(found == 2))) == stays
+    assert np.array_equal(found == 1, label == 1)
+
+
+def test_holes_are_filled_but_not_over_other_classes() -> None:
+    label = np.zeros((5, 5, 5), np.uint8)
+    label[1:4, 1:4, 1:4] = 1
+    label[2, 2, 2] = 0
+    assert postprocessed(label, {1: Cleaning(fill_holes=True)}, (1.0, 1.0, 1.0))[2, 2, 2] == 1
+    label[2, 2, 2] = 2
+    assert postprocessed(label, {1: Cleaning(fill_holes=True)}, (1.0, 1.0, 1.0))[2, 2, 2] == 2
+    flat = np.zeros((1, 5, 5), np.uint8)
+    flat[0, 1:4, 1:4] = 1
+    flat[0, 2, 2] = 0
+    assert postprocessed(flat, {1: Cleaning(fill_holes=True)}, (1.0, 1.0, 1.0))[0, 2, 2] == 1
+
+
+def test_written_and_read(tmp_path: Path) -> None:
+    cleanings = {3: Cleaning(name="a", keep_largest=True), 7: Cleaning(name="b", min_volume_mm3=12.5, fill_holes=True)}
+    write_cleanings(tmp_path, cleanings)
+    assert read_cleanings(tmp_path, {"0": "background", "3": "a", "7": "b"}) == cleanings
+    assert read_cleanings(tmp_path / "elsewhere", {}) == {}
+    assert read_cleanings([tmp_path], {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("9: {keep_largest: true}", "9: the networks have no such label value"),
+        ("1: yes", "1: no mapping"),
+        ("1: {keep_larges: true}", "1.keep_larges"),
+        ("1: {min_volume_mm3: many}", "1.min_volume_mm3"),
+        ("- 1", "postprocessing.yaml"),
+    ],
+)
+def test_a_file_of_another_form(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "postprocessing.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_cleanings(tmp_path, {"0": "background", "1": "a"})
