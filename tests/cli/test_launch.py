@@ -77,6 +77,26 @@ def test_how_long_a_rank_may_be_stopped(
     assert [job.stall_s for job in jobs] == [stall_s]
 
 
+def test_a_fold_is_passed_on_and_the_same_command_resumes_it(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[list[str], str, str]] = []
+
+    def start(_: Job, command: list[str], *, again: str, resume: str) -> int:
+        calls.append((command, again, resume))
+        return 0
+
+    monkeypatch.setattr("hasten.distribute.launch.command.launch", start)
+    app = typer.Typer()
+    app.command()(launch)
+    out = str(tmp_path / "cv")
+    CliRunner().invoke(app, ["--nproc", "2", "--folds", "3", "--out", out, str(data)], catch_exceptions=False)
+    [(command, again, resume)] = calls
+    assert command[2:] == ["train", str(data), "--out", out, "--folds", "3"]
+    assert again == resume == f"hasten launch {data} --nproc 2 --out {out} --folds 3"
+    assert "leave out --resume" in run("--nproc", "2", "--folds", "3", "--resume", "--out", out)
+
+
 def test_horovod_that_is_not_there(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     said = run("--nproc", "2", "--out", str(tmp_path / "out"), str(data), "distribute.strategy=horovod")

@@ -69,9 +69,10 @@ def train_all(config: RunConfig, out: Path, folds: str, progress: Progress | Non
 def _closing(found: dict[str, Any], out: Path, page: Path | None) -> list[str]:
     numbers = ", ".join(found["folds"])
     over_cases, over_folds = found["over_cases"]["dice"], found["over_folds"]["dice"]
+    spread = f"; {over_folds['mean']:.4f} ± {over_folds['std']:.4f} over folds" if len(found["folds"]) > 1 else ""
     lines = [
         f"folds      {numbers}",
-        f"mean Dice  {over_cases:.4f} over cases; {over_folds['mean']:.4f} ± {over_folds['std']:.4f} over folds",
+        f"mean Dice  {over_cases:.4f} over cases{spread}",
         f"summary    {out / CV_JSON}",
     ]
     if page is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hasten.cli.folds import check_options
 from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
 from hasten.observe.rundir import RUN_YAML
 
@@ -43,40 +44,40 @@ def launch(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")
     ] = False,
+    folds: Annotated[
+        str | None, typer.Option(metavar="N", help="Train this fold of a cross-validation, in --out/foldN.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Train with several processes, on one host or on several; logs of each are in OUT/logs."""
     from hasten.distribute.launch.job import Job
 
+    check_options(folds, resume=resume, plan=plan)
     shared = _distribute(out, source, overrides or [], resume=resume)
     job = Job(
-        nproc=_gpus() if nproc is None else nproc,
-        out=out,
-        nnodes=nnodes,
-        node_rank=node_rank,
-        master=master,
-        max_restarts=max_restarts,
-        rdzv_id=rdzv_id,
-        stall_s=stall_seconds,
-        join_s=join_seconds,
-    )
+        nproc=_gpus() if nproc is None else nproc, out=out, nnodes=nnodes, node_rank=node_rank, master=master,
+        max_restarts=max_restarts, rdzv_id=rdzv_id, stall_s=stall_seconds, join_s=join_seconds,
+    )  # fmt: skip
     job = _with_stall_s(job, shared.timeout_s)
     given = [] if source is None else [source, *(overrides or [])]
-    options = ["--out", str(out), *(["--plan", str(plan)] if plan else []), *(["--quiet"] if quiet else [])]
+    options = _options(out, plan=plan, folds=folds, quiet=quiet)
     command = ["-m", "hasten.cli.launched", "train", *given, *options, *(["--resume"] if resume else [])]
     if shared.strategy == "horovod":
         from hasten.distribute.launch.horovod import launch as start
     else:
         from hasten.distribute.launch.command import launch as start
     place = _place(job)
-    code = start(
-        job,
-        command,
-        again=shlex.join(["hasten", "launch", *given, *place, *options]),
-        resume=shlex.join(["hasten", "launch", *place, "--out", str(out), "--resume"]),
-    )
+    again = shlex.join(["hasten", "launch", *given, *place, *options])
+    going_on = shlex.join(["hasten", "launch", *place, "--out", str(out), "--resume"])
+    code = start(job, command, again=again, resume=again if folds is not None else going_on)
     if code:
         raise typer.Exit(code)
+
+
+def _options(out: Path, *, plan: Path | None, folds: str | None, quiet: bool) -> list[str]:
+    """Of `hasten train`, for every rank."""
+    options = ["--out", str(out), *(["--plan", str(plan)] if plan else [])]
+    return [*options, *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
 
 
 def _distribute(out: Path, source: str | None, overrides: list[str], *, resume: bool) -> DistributeConfig:

@@ -97,8 +97,8 @@ def train(
                 summary = _train(config, Path(out), path, resume, progress, strategy, device, clock, reserve_s)
         finally:
             strategy.close()
-    # After the ranks have parted: none waits for the first one, and the training's memory is free.
-    return with_own_grid(summary, Path(out), clock, reserve_s) if world.first else summary
+    # After the ranks have parted: none waits for another, and the training's memory is free.
+    return with_own_grid(summary, Path(out), clock, reserve_s, world=world, device=str(device))
 
 
 def _train(

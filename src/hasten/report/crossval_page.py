@@ -129,8 +129,7 @@ def _cleaning(found: CrossValidation) -> Section:
     return Section(
         title="Post-processing",
         table=Table(columns=("Class", "What is done", "Dice without", "Dice with"), rows=tuple(rows), numeric=(2, 3)),
-        note="Chosen on the cases of this page, whose scores are without it. Predictions by this cross-validation get "
-        "it.",
+        note="Chosen on the cases of this page, whose scores are without it. Predictions by all folds get it.",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from hasten.cases.phantom import write_phantoms
 from hasten.config.load import load_run
+from hasten.distribute.world import World
 from hasten.engine.evaluation import run as own
 from hasten.engine.evaluation.evaluate import evaluate, read_evaluation
 from hasten.engine.run import train
+from hasten.observe.clock import Clock
 from hasten.report.page import write_report
 from tests.engine.runs import config_of, resumed
 
@@ -23,6 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_phantoms(tmp_path_factory.mktemp("own") / "set", num_cases=6, shape=(24, 40, 40))
 
 
+SINGLE = World(size=1, rank=0, local_rank=0, local_size=1)
 RESAMPLED = ("prepare.spacing=[3.5,1.5,1.5]", "train.steps=6")
 
 
@@ -78,7 +82,7 @@ def test_a_time_limit_leaves_it_out_where_there_is_no_time(
     text = (out / "run.yaml").read_text()
     (out / "run.yaml").write_text(text.replace("max_seconds: null", "max_seconds: 0.001"))
     assert load_run(out / "run.yaml").train.max_seconds == 0.001
-    assert "own_grid" not in own.with_own_grid(summary, out, own.Clock(None), 0.0)
+    assert "own_grid" not in own.with_own_grid(summary, out, Clock(None), 0.0, world=SINGLE, device="cpu")
     assert "leaves no time" in caplog.text
 
 
@@ -91,3 +95,39 @@ def test_scores_are_read_back_as_they_were(data: Path, tmp_path: Path) -> None:
     assert (found.names, found.main, found.surfaces) == (scored.names, scored.main, True)
     (tmp_path / "run/validation/evaluation.json").write_text("{}")
     assert read_evaluation(tmp_path / "run/validation") is None
+
+
+def unscored(data: Path, folder: Path, *more: str) -> tuple[Path, dict[str, Any]]:
+    """A run whose validation is still to be predicted."""
+    out = folder / "run"
+    summary = train(config_of(data, folder / "cache", *RESAMPLED, *more), out)
+    shutil.rmtree(out / "validation")
+    expected = summary.pop("own_grid")
+    return out, {**summary, "expected": expected}
+
+
+def test_ranks_share_the_cases(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, summary = unscored(data, tmp_path)
+    expected = summary.pop("expected")
+    predicted: list[list[str]] = []
+    plain = own.predict_cases
+    monkeypatch.setattr(
+        own,
+        "predict_cases",
+        lambda m, cases, *a, **k: [predicted.append([c.id for c in cases]), plain(m, cases, *a, **k)],
+    )
+    for rank in (1, 0):
+        world = World(size=2, rank=rank, local_rank=rank, local_size=2)
+        found = own.with_own_grid(summary, out, Clock(None), 0.0, world=world, device="cpu")
+        assert ("own_grid" in found) == (rank == 0)
+    assert found["own_grid"] == expected
+    assert len(predicted) == 2
+    assert not set(predicted[0]) & set(predicted[1])
+
+
+def test_what_another_rank_does_not_predict_rank_0_does(data: Path, tmp_path: Path) -> None:
+    out, summary = unscored(data, tmp_path, "distribute.timeout_s=1")
+    expected = summary.pop("expected")
+    world = World(size=2, rank=0, local_rank=0, local_size=2)
+    found = own.with_own_grid(summary, out, Clock(None), 0.0, world=world, device="cpu")
+    assert found["own_grid"] == expected

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import prod
-from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -57,11 +56,10 @@ def choose_cleanings(pairs: Pairs, evaluation: Evaluation) -> Chosen:
         dices = partial(_dices, labels=pairs.labels, value=value, candidates=candidates, affected=affected)
         found = _each(pairs.pairs, dices)
         means = [_means([case[number] for case in found]) for number in range(len(candidates))]
-        mean, best = max(
-            zip((_comparable(each[name]) for each in means), range(len(means)), strict=True), key=itemgetter(0)
-        )
-        if mean > _comparable(before[name]) and not _worse(means[best], before):
-            cleanings[value] = candidates[best]
+        allowed = [pair for pair in zip(means, candidates, strict=True) if not _worse(pair[0], before)]
+        best = max(allowed, key=lambda pair: _comparable(pair[0][name]), default=None)
+        if best is not None and _comparable(best[0][name]) > _comparable(before[name]):
+            cleanings[value] = best[1]
     after = _means(_each(pairs.pairs, lambda pair: _cleaned_dices(pair, pairs, cleanings))) if cleanings else before
     # Each was looked at by itself; holes that two classes enclose are filled by one of them.
     if _worse(after, before):

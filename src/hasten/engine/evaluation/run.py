@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hasten.cases.types import Case
 from hasten.config.load import load_run
+from hasten.distribute.world import World
 from hasten.engine.ensemble import Member
 from hasten.engine.evaluation.evaluate import Evaluation, evaluate_pairs, write_evaluation
 from hasten.engine.evaluation.pairs import Pair, Pairs
 from hasten.engine.job import read_cases
 from hasten.engine.label_files import label_names
-from hasten.engine.predict import Tick, predict_cases
+from hasten.engine.predict import predict_cases
 from hasten.engine.weights import model_file, read_model
 from hasten.observe.clock import Clock
 from hasten.observe.folds import VALIDATION, is_finished
@@ -22,6 +26,7 @@ from hasten.observe.rundir import METRICS_JSONL, RUN_YAML, SUMMARY_JSON, read_js
 
 log = logging.getLogger(__name__)
 
+_LOOK_S = 0.5
 _ROOM = 3.0
 """Of the last validation's time: reading images from files takes longer than from the cache."""
 
@@ -42,15 +47,42 @@ def validation_pairs(run: Path) -> Pairs:
     )  # fmt: skip
 
 
-def predict_validation(run: Path, *, tick: Tick | None = None) -> None:
-    """Write the label map of each validation case, by the best weights, into `run`/validation. Raises ValueError."""
+def predict_validation(run: Path, *, device: str | None = None, rank: int = 0, size: int = 1) -> None:
+    """Write the label map of each validation case, by the best weights, into `run`/validation.
+
+    rank, size: of several processes that share the cases. device: None takes that of the run. Raises ValueError.
+    """
     config = load_run(run / RUN_YAML)
     _, _, validation = read_cases(config)
-    # The code of a network of the user's own is that of the run, which has just trained it.
-    predict_cases(
-        [Member(model_file(run), read_model(run))], validation, run / VALIDATION, overwrite=True,
-        device=config.train.device, trust_changed_code=True, tick=tick,
-    )  # fmt: skip
+    _predict(run, validation[rank::size], device or config.train.device)
+
+
+def _predict(run: Path, cases: Sequence[Case], device: str) -> None:
+    if cases:
+        # The code of a network of the user's own is that of the run, which has just trained it.
+        predict_cases(
+            [Member(model_file(run), read_model(run))], cases, run / VALIDATION, overwrite=True, device=device,
+            trust_changed_code=True,
+        )  # fmt: skip
+
+
+def _predict_left(run: Path, device: str) -> None:
+    """Wait for the label maps of the other ranks, and predict those that do not come."""
+    config, weights_ns = load_run(run / RUN_YAML), model_file(run).stat().st_mtime_ns
+    cases = {case.id: case for case in read_cases(config)[2]}
+    pairs = validation_pairs(run).pairs
+    last, since = len(pairs) + 1, time.monotonic()
+    while left := [pair.case for pair in pairs if not _is_after(pair.prediction, weights_ns)]:
+        if len(left) < last:
+            last, since = len(left), time.monotonic()
+        elif time.monotonic() - since > config.distribute.timeout_s:
+            _predict(run, [cases[case] for case in left], device)
+            return
+        time.sleep(_LOOK_S)
+
+
+def _is_after(path: Path, time_ns: int) -> bool:
+    return path.exists() and path.stat().st_mtime_ns >= time_ns
 
 
 def score_validation(run: Path, *, surfaces: bool) -> Evaluation:
@@ -63,10 +95,13 @@ def score_validation(run: Path, *, surfaces: bool) -> Evaluation:
     return evaluation
 
 
-def with_own_grid(summary: dict[str, Any], run: Path, clock: Clock, reserve_s: float) -> dict[str, Any]:
+def with_own_grid(
+    summary: dict[str, Any], run: Path, clock: Clock, reserve_s: float, *, world: World, device: str
+) -> dict[str, Any]:
     """The summary of a run that is through with `own_grid`: Dice and IoU on the voxels of the label files.
 
     Only where preparation resampled, as the voxels are the same otherwise, and where train.max_seconds leaves time.
+    Ranks share the cases, without a collective that could time out; the summary of rank 0 is the one with the scores.
     Whatever fails here is a warning: the trained model is safe.
     """
     if not summary.get("resampled") or "own_grid" in summary or not is_finished(run):
@@ -79,8 +114,12 @@ def with_own_grid(summary: dict[str, Any], run: Path, clock: Clock, reserve_s: f
             log.warning("%s: train.max_seconds leaves no time to score the images' own voxels", run)
             return summary
     try:
+        if not world.first:
+            predict_validation(run, device=device, rank=world.rank, size=world.size)
+            return summary
         with run_lock(run, resume=True):
-            predict_validation(run)
+            predict_validation(run, device=device, rank=world.rank, size=world.size)
+            _predict_left(run, device)
             evaluation = score_validation(run, surfaces=False)
             summary = {**summary, "own_grid": own_grid_of(evaluation)}
             write_json(run / SUMMARY_JSON, summary)
