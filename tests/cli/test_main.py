@@ -250,10 +250,17 @@ def test_a_plan_prints_what_is_done_to_a_patch(
     calls: Calls, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = {"name": "RandFlipd", "how": "fused", "why": "one reading", "ops": ("Flip(prob=0.5)",)}
-    decided = SimpleNamespace(make_plan=lambda config: {"augmentation": [row]})
+    decisions = {
+        "sample.patch": {"value": [40, 56, 40], "reason": "a patch holds a whole case, " + "and more " * 12 + "here"},
+        "network.strides": {"value": [[2, 2, 2]] * 4, "reason": "each level halves the axes"},
+    }
+    decided = SimpleNamespace(make_plan=lambda config: {"augmentation": [row], "decisions": decisions})
     monkeypatch.setitem(sys.modules, "hasten.engine.job", decided)
     told = run("plan", data, "--out", tmp_path / "p.json").stdout
     assert "1  RandFlipd  fused  one reading\n     = Flip(prob=0.5)\n" in told
+    assert "sample.patch     [40, 56, 40]  a patch holds a whole case, and more" in told
+    assert f"\n{' ' * 31}each level halves the axes\n" in told
+    assert max(map(len, told.splitlines())) <= 120
     assert json.loads((tmp_path / "p.json").read_text())["augmentation"][0]["name"] == "RandFlipd"
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
 from hasten.cli.terminal import echo
+
+
+_WIDTH = 120
+_VALUE = 32
+"""Characters of a value that has its reason beside it."""
 
 
 def plan(
@@ -29,6 +37,8 @@ def plan(
 
     decided = make_plan(config)
     write_json(out, decided)
+    if decided.get("decisions"):
+        echo(_table(decided["decisions"]) + "\n")
     if decided.get("augmentation"):
         from hasten.augment.explain import Row, rows_table
 
@@ -39,3 +49,19 @@ def plan(
         echo(f"network    {size:,} parameters{counted}")
     echo(f"plan       {out}")
     echo(f"train      hasten train {source} --plan {out} --out FOLDER")
+
+
+def _table(decisions: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each decision: setting, value, reason. A long value takes a line of its own."""
+    rows = [(name, json.dumps(each["value"]), str(each["reason"])) for name, each in decisions.items()]
+    first = max(len(name) for name, _, _ in rows)
+    second = max((len(value) for _, value, _ in rows if len(value) <= _VALUE), default=len("value"))
+    lines = [f"{'setting':{first}}  {'value':{second}}  why"]
+    for name, value, reason in rows:
+        start = f"{name:{first}}  {value:{second}}"
+        if len(value) > second:
+            lines.append(start)
+            start = " " * (first + 2 + second)
+        indent = " " * (first + second + 4)
+        lines.append(textwrap.fill(reason, _WIDTH, initial_indent=f"{start}  ", subsequent_indent=indent))
+    return "\n".join(lines)
