@@ -387,7 +387,7 @@ def test_items_of_several_sizes_without_a_crop() -> None:
 def test_the_batch_holds_what_the_chain_does_not_touch() -> None:
     row = {**item(), "weight": torch.rand(1, 12, 16, 14), "spacing": torch.ones(3)}
     program = lowered(EnsureTyped(("image", "label", "weight", "spacing")), RandGaussianNoised("image"))
-    assert set(program.bind([row], batch_size=2)(0)) == {"image", "label", "weight"}
+    assert set(program.bind([row], batch_size=2)(0)) == {"image", "label", "weight", "spacing"}
     only = lowered(EnsureTyped(("image", "label")), RandFlipd(("image", "label")), keys=["image"])
     assert set(only.bind([row], batch_size=2)(0)) == {"image"}
 

@@ -20,7 +20,7 @@ from hasten.augment.make_program import Cases, augment_batch, cases_of_arena, ma
 from hasten.augment.naming import batch_keys, check_label_keys, label_keys_of
 from hasten.augment.program import Program
 from hasten.augment.steps import PER_SAMPLE, Plan, plan_steps, size_setting
-from hasten.augment.store import common_size, size_of, store_of_batch, store_of_items
+from hasten.augment.store import common_size, number_keys, size_of, store_of_batch, store_of_items
 from hasten.augment.whole_cases import Items, WholeCases, items_of_arena
 from hasten.cache.arena import Arena, Store
 from hasten.cache.chain import Chain as CachedChain
@@ -42,6 +42,8 @@ class TransformProgram:
     optional: tuple[str, ...] = ()
     """Keys that batches hold only if items have them as images."""
     strict: bool = False
+    only_keys: bool = False
+    """Whether the keys were named, so that batches hold nothing else."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -80,6 +82,9 @@ class TransformProgram:
     ) -> Program:
         """Batches of this data: `program(step)` and `program.batches(first, last)` give (B, C, *S) by key on `device`.
 
+        Other entries of items that are a number, or a row of numbers of one length, are (B,) or (B, n), unless `keys`
+        were named.
+
         data: one of Hasten's cached data sets made with the same chain; rows, which the deterministic part is run on
         once; or an arena of prepared cases (keys image and label). They are moved to `device`, but those of an arena,
         which stay where they are. train_cases: positions in it that are drawn from, None for all. share, compile,
@@ -92,20 +97,26 @@ class TransformProgram:
         if not cases or min(cases) < 0 or max(cases) >= items.count:
             raise ValueError(f"train_cases: there are {items.count} cases; name some of 0 to {items.count - 1}")
         here = self._for_item(items.get(0), items.name(0), torch.device(device))
+        numbers = () if self.only_keys or arena is not None else _numbers(items.get(0), here.context.keys)
         options: dict[str, Any] = {
             "batch_size": batch_size, "seed": seed, "train_cases": cases, "device": device, "compile": compile,
             "share": share, "spans": spans,
         }  # fmt: skip
         if not here.plan.source:
-            bound = cases_of_arena(arena, here.context.dims) if arena is not None else Cases(store=here._store(items))
+            bound = (
+                cases_of_arena(arena, here.context.dims)
+                if arena is not None
+                else Cases(store=here._store(items, numbers))
+            )
             sized = here if here.plan.crop is not None else here._for_size(bound.store)
             if not sized.plan.source:
                 moved = bound if arena is not None else Cases(store=bound.store.to(device))
                 return make_program(sized.chain, moved, **options)
             here = sized
         source = WholeCases(
-            transforms=here.plan.source, keys=here.context.keys, seed=seed, items=items, train_cases=cases
-        )
+            transforms=here.plan.source, keys=here.context.keys, seed=seed, items=items, train_cases=cases,
+            numbers=numbers,
+        )  # fmt: skip
         return here._sampled(source, options)
 
     def __call__(self, batch: Mapping[str, Tensor], *, seed: int, first: int = 0) -> Batch:
@@ -162,15 +173,16 @@ class TransformProgram:
         plan = plan_steps(self.cached, self.context, size=size, least=least)
         return replace(self, plan=_checked(plan, self.strict))
 
-    def _store(self, items: Items) -> Store:
+    def _store(self, items: Items, numbers: Sequence[str]) -> Store:
         crop = self.plan.crop
         extra = [crop.centred_on, getattr(crop, "image_key", None)] if isinstance(crop, CentredCropOp) else []
         keys = [*self.context.keys, *(key for key in extra if key and key not in self.context.keys)]
-        return store_of_items(((items.name(number), items.get(number)) for number in range(items.count)), keys)
+        rows = ((items.name(number), items.get(number)) for number in range(items.count))
+        return store_of_items(rows, keys, [key for key in numbers if key not in keys])
 
     def _sampled(self, source: WholeCases, options: dict[str, Any]) -> Program:
         """With the operations lowered for what the transforms on whole cases give."""
-        batch = source.batch([0])
+        batch, _ = source.batch([0])
         context = replace(self.context, dims=next(iter(batch.values())).ndim - 2)
         plan = plan_steps(self.cached, context, size=size_of(batch), least=len(source.transforms))
         if len(plan.source) > len(source.transforms):
@@ -203,7 +215,9 @@ def compile_transforms(
     plan, context = _first_plan(cached, context)
     _checked(plan, strict, final=False)
     _warn_about_cucim(cached, context)
-    return TransformProgram(cached=cached, plan=plan, context=context, optional=optional, strict=strict)
+    return TransformProgram(
+        cached=cached, plan=plan, context=context, optional=optional, strict=strict, only_keys=keys is not None
+    )
 
 
 def _checked(plan: Plan, strict: bool, *, final: bool = True) -> Plan:
@@ -285,6 +299,15 @@ def _same(one: CachedChain, other: CachedChain) -> bool:
         return False
     pairs = zip(one.fixed_transforms, other.fixed_transforms, strict=True)
     return all(mine is yours for mine, yours in pairs) or chain_identity(one) == chain_identity(other)
+
+
+def _numbers(item: Mapping[str, Any], images: Sequence[str]) -> tuple[str, ...]:
+    """Entries that batches hold beside the images; a warning names those that they can't."""
+    numbers, others = number_keys(item, images)
+    if others:
+        names = ", ".join(f'"{key}"' for key in others)
+        log.warning("batches hold images and numbers, and not the entries %s of an item", names)
+    return tuple(numbers)
 
 
 def _is_image(value: Any) -> bool:

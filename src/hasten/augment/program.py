@@ -128,10 +128,11 @@ class Segment:
         return self.finish(prepared)
 
     def _prepared(self, draws: Draws) -> Prepared:
-        batch: Batch = {}
-        per_case = {key: each[draws.case] for key, each in self.store.per_case.items()}
         if self.whole_cases is not None:
-            batch, draws = self.whole_cases.batch(draws.sample.tolist()), _of_samples(draws)
+            batch, per_case = self.whole_cases.batch(draws.sample.tolist())
+            draws = _of_samples(draws)
+        else:
+            batch, per_case = {}, {key: each[draws.case] for key, each in self.store.per_case.items()}
         return Prepared(*(self._begun(draws, batch) if self.hands_over else (draws, batch)), per_case)
 
     def _begun(self, draws: Draws, batch: Batch) -> tuple[Draws, Batch]:

@@ -17,8 +17,12 @@ from hasten.config.schema import Triple
 _KEPT = (torch.float16, torch.float32, torch.int16, torch.uint8)
 
 
-def store_of_items(items: Iterable[tuple[str, Mapping[str, Any]]], keys: Sequence[str]) -> Store:
+def store_of_items(
+    items: Iterable[tuple[str, Mapping[str, Any]]], keys: Sequence[str], numbers: Sequence[str] = ()
+) -> Store:
     """items: (name, item); the entries `keys` of each are (C, D, H, W) or (C, H, W) arrays or tensors.
+
+    numbers: entries that are a number or a row of them, as `number_keys` gives them; they become `per_case`.
 
     float16, float32, int16 and uint8 are kept as they are, truth values become uint8, all else
     float32. Raises ValueError naming the item.
@@ -26,7 +30,10 @@ def store_of_items(items: Iterable[tuple[str, Mapping[str, Any]]], keys: Sequenc
     names: list[str] = []
     shapes: list[tuple[int, ...]] = []
     found: dict[str, list[Tensor]] = {key: [] for key in keys}
+    rows: dict[str, list[Tensor]] = {key: [] for key in numbers}
     for name, item in items:
+        for key, values in rows.items():
+            values.append(number_of(name, item, key))
         volumes = {key: _volume(name, item, key) for key in keys}
         first = next(iter(volumes.values()))
         for key, volume in volumes.items():
@@ -52,7 +59,50 @@ def store_of_items(items: Iterable[tuple[str, Mapping[str, Any]]], keys: Sequenc
         values={key: _joined(volumes) for key, volumes in found.items()},
         channels={key: volumes[0].shape[0] for key, volumes in found.items()},
         shape=full, offset=sizes.cumsum(0) - sizes, spatial_dims=len(shapes[0]), ids=tuple(names),
+        per_case={key: stacked_numbers(key, values, names) for key, values in rows.items()},
     )  # fmt: skip
+
+
+def number_keys(item: Mapping[str, Any], images: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Entries of an item beside its images: those that are a number or a row of numbers, and those that are neither."""
+    known = set(images)
+    others = [str(key) for key in item if key not in known and not _is_volume(item[key])]
+    numbers = [key for key in others if _number(item[key]) is not None]
+    return numbers, [key for key in others if key not in numbers]
+
+
+def number_of(name: str, item: Mapping[str, Any], key: str) -> Tensor:
+    """() or (n,) of an entry. Raises ValueError naming the item where it is no number."""
+    value = _number(item.get(key))
+    if value is None:
+        what = f"is a {type(item[key]).__name__}" if key in item else "is not there"
+        raise ValueError(f'{name}: "{key}" {what}, and a number in other items; make it one in all, or in none')
+    return value
+
+
+def stacked_numbers(key: str, values: Sequence[Tensor], names: Sequence[str]) -> Tensor:
+    """(B,) or (B, n). Raises ValueError naming two items whose rows differ in length."""
+    for name, value in zip(names, values, strict=True):
+        if value.shape != values[0].shape:
+            raise ValueError(
+                f'{name}: "{key}" has shape {tuple(value.shape)}, that of {names[0]} {tuple(values[0].shape)}; make it '
+                "the same in all items"
+            )
+    return torch.stack([value.to(values[0].dtype) for value in values])
+
+
+def _is_volume(value: Any) -> bool:
+    return getattr(value, "ndim", 0) > 1
+
+
+def _number(value: Any) -> Tensor | None:
+    if value is None or isinstance(value, str | bytes | Mapping):
+        return None
+    try:
+        made = torch.as_tensor(value).as_subclass(Tensor).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return made if made.ndim < 2 else None
 
 
 def store_of_batch(batch: Mapping[str, Tensor], device: torch.device | str) -> Store:

@@ -12,7 +12,7 @@ from torch import Tensor
 from hasten.augment.chain import Batch
 from hasten.augment.op import op_key
 from hasten.augment.per_sample import run_one, stacked
-from hasten.augment.store import kept_type
+from hasten.augment.store import kept_type, number_of, stacked_numbers
 from hasten.cache.arena import Arena
 from hasten.cache.chain import fresh
 from hasten.sample.order import cases_of
@@ -54,6 +54,8 @@ class WholeCases:
     seed: int
     items: Items
     train_cases: tuple[int, ...]
+    numbers: tuple[str, ...] = ()
+    """Entries that are a number or a row of numbers."""
 
     @property
     def num_samples(self) -> int:
@@ -64,10 +66,15 @@ class WholeCases:
         """One sample of the stream."""
         return self.samples([number])[0]
 
-    def batch(self, numbers: Sequence[int]) -> Batch:
-        """(B, C, *S) by key: these samples of the stream, one on the other."""
-        samples = stacked(self.transforms, self.samples(numbers))
-        return {key: kept_type(samples[key]) for key in self.keys}
+    def batch(self, numbers: Sequence[int]) -> tuple[Batch, Batch]:
+        """These samples of the stream, one on the other: (B, C, *S) by key, and (B,) or (B, n) of what is no image."""
+        samples = self.samples(numbers)
+        names = [f"sample {number}" for number in numbers]
+        per_case = {
+            key: stacked_numbers(key, [sample.pop(key) for sample in samples], names) for key in self.numbers
+        }  # fmt: skip
+        images = stacked(self.transforms, samples)
+        return {key: kept_type(images[key]) for key in self.keys}, per_case
 
     def samples(self, numbers: Sequence[int]) -> list[dict[str, Tensor]]:
         """Samples of the stream, numbers one after the other; a case that several come from is worked on once.
@@ -105,7 +112,10 @@ class WholeCases:
                 f'{_names(self.transforms)}: gives no "{absent[0]}", only {sorted(map(str, given))}; name what batches '
                 "hold by keys"
             )
-        return {key: _tensor(given[key]) for key in self.keys}
+        name = self.items.name(self._case(item))
+        return {key: _tensor(given[key]) for key in self.keys} | {
+            key: number_of(name, given, key) for key in self.numbers
+        }
 
     def _run(self, case: int, transforms: tuple[Any, ...], given: Any, word: int, *, single: bool = False) -> Any:
         for number, each in enumerate(transforms):

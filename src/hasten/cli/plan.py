@@ -13,7 +13,6 @@ import typer
 from hasten.cli.source import OVERRIDES_HELP, SOURCE_HELP, config_from
 from hasten.cli.terminal import echo
 
-
 _WIDTH = 120
 _VALUE = 32
 """Characters of a value that has its reason beside it."""

@@ -165,7 +165,7 @@ def _cases(planned: Planned, run: RunChain, arena: Arena, cases: tuple[int, ...]
         transforms=run.transforms, keys=run.chain.keys, seed=planned.config.train.seed, items=items_of_arena(arena),
         train_cases=cases,
     )  # fmt: skip
-    return Cases(store=store_of_batch(whole.batch([0]), "cpu"), whole_cases=whole)
+    return Cases(store=store_of_batch(whole.batch([0])[0], "cpu"), whole_cases=whole)
 
 
 def _stages(planned: Planned) -> tuple[PatchStage, ...]:
