@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hasten.cases.read import read_image, read_label, read_shape
+from hasten.cases.read import read_header, read_image, read_label
 from hasten.cases.sources import load_case_set
 from hasten.cases.types import Case
 
@@ -38,7 +38,7 @@ def test_channels_are_joined_in_order(tmp_path: Path) -> None:
     assert volume.array.shape == (3, 3, 4, 5)
     assert volume.array[:, 0, 0, 0].tolist() == [7, 0.5, 1.5]
     np.testing.assert_allclose(volume.affine, AFFINE)
-    shape, affine = read_shape(case)
+    shape, _, affine = read_header(case)
     assert shape == (3, 4, 5)
     np.testing.assert_array_equal(affine, volume.affine)
 
@@ -117,13 +117,13 @@ def test_pictures(tmp_path: Path) -> None:
     image = read_image(case)
     assert image.array.shape == (3, 1, 4, 5)
     assert read_label(case, LABELS, image)[0, 0].tolist() == [0, 2, 1, 0, 0]
-    assert read_shape(case)[0] == (1, 4, 5)
+    assert read_header(case)[0] == (1, 4, 5)
 
 
 def test_unknown_kind(tmp_path: Path) -> None:
     (tmp_path / "a.mat").write_bytes(b"")
     case = Case(id="one", image=(tmp_path / "a.mat",))
-    for read in (read_image, read_shape):
+    for read in (read_image, read_header):
         with pytest.raises(ValueError, match=r"a.mat: is of no known kind \(.nii.gz"):
             read(case)
 
@@ -137,7 +137,7 @@ def test_hippocampus() -> None:
         image = read_image(case)
         label = read_label(case, found.labels, image)
         assert (image.array.shape[1:], label.max()) == (label.shape, 2)
-        assert read_shape(case)[0] == label.shape
+        assert read_header(case)[0] == label.shape
 
 
 @pytest.mark.skipif(not (SHARED / "membrane").is_dir(), reason="no membrane data here")

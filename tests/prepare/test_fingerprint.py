@@ -7,7 +7,9 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from PIL import Image
 
+from hasten.cases.sources import load_case_set
 from hasten.cases.types import Case, CaseSet
 from hasten.config.schema import PrepareConfig
 from hasten.prepare.case import load_prepared
@@ -139,3 +141,16 @@ def test_crop_fraction_takes_each_channel_as_its_name_asks(tmp_path: Path) -> No
     assert take_fingerprint(case_set).crop_fraction == pytest.approx(5 * 4 * 6 / (10 * 12 * 14))
     mixed = take_fingerprint(replace(case_set, channels=("CT", "PET")))
     assert mixed.crop_fraction == take_fingerprint(replace(case_set, channels=("PET", "MR"))).crop_fraction
+
+
+@pytest.mark.parametrize("odd", [0, 3])
+def test_the_images_with_other_channels_than_most_are_named(tmp_path: Path, odd: int) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(5):
+        shape = (16, 16, 3) if number == odd else (16, 16)
+        for folder, side in (("images", shape), ("labels", (16, 16))):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            picture = Image.fromarray(rng.integers(0, 2, side).astype(np.uint8))
+            picture.save(tmp_path / f"{folder}/im{number}.png")
+    with pytest.raises(ValueError, match=rf"4 of 5 images have 1 channel, and im{odd}\.png \(3\) another number"):
+        take_fingerprint(load_case_set(tmp_path))

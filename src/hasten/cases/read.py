@@ -56,10 +56,9 @@ def read_label(case: Case, labels: dict[int, str], image: Volume, ignore: int | 
     return to_class_index(volume.array[0], labels, case.label, ignore)
 
 
-def read_shape(case: Case) -> tuple[tuple[int, int, int], np.ndarray]:
-    """Shape (D, H, W) and affine (4, 4) of a case, from the header of its first file. Raises ValueError."""
-    shape, _, affine = read_file_header(case.image[0])
-    return shape, affine
+def read_header(case: Case) -> tuple[tuple[int, int, int], int, np.ndarray]:
+    """Shape (D, H, W), channels and affine (4, 4) of a case's first file, from its header. Raises ValueError."""
+    return read_file_header(case.image[0])
 
 
 def check_affine(affine: np.ndarray, path: Path, reference: np.ndarray, reference_path: Path) -> None:

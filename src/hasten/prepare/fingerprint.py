@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -11,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from hasten.cases.labels import IGNORED
-from hasten.cases.listing import batched
-from hasten.cases.read import read_image, read_label, read_shape
+from hasten.cases.listing import batched, first_few
+from hasten.cases.read import read_header, read_image, read_label
 from hasten.cases.types import Case, CaseSet, Volume
 from hasten.config.fingerprint import Fingerprint, Spacing, Triple
 from hasten.observe.env import usable_cores
@@ -63,8 +64,9 @@ def take_fingerprint(
     workers = num_threads or usable_cores()
     with ThreadPoolExecutor(workers) as pool:
         headers = [header for some in pool.map(_oriented_headers, batched(cases, workers)) for header in some]
+        _check_channels(case_set, [channels for _, _, channels in headers])
         if max_sampled is None:
-            voxels = sum(math.prod(shape) for shape, _ in headers) / len(headers)
+            voxels = sum(math.prod(shape) for shape, _, _ in headers) / len(headers)
             max_sampled = max(4, min(20, int(_SAMPLED_VOXELS / voxels)))
         count = min(max(1, max_sampled), len(cases))
         chosen = [cases[i] for i in nearest_index(len(cases), count)]
@@ -90,8 +92,8 @@ def take_fingerprint(
         modality=case_set.modality,
         channels=case_set.channels,
         labels=dict(case_set.labels),
-        shapes=tuple(shape for shape, _ in headers),
-        spacings=tuple(spacing for _, spacing in headers),
+        shapes=tuple(shape for shape, _, _ in headers),
+        spacings=tuple(spacing for _, spacing, _ in headers),
         sampled_cases=count,
         intensity=_by_statistic(whole),
         foreground_intensity=_by_statistic(labelled),
@@ -134,17 +136,38 @@ def fingerprint_from_dict(values: dict[str, Any]) -> Fingerprint:
     )
 
 
-def _oriented_headers(cases: Sequence[Case]) -> list[tuple[Triple, Spacing]]:
-    """Shape and spacing of each case, turned to RAS. Equal headers, as tiles have, give the same objects."""
-    known: dict[tuple[Triple, bytes], tuple[Triple, Spacing]] = {}
+_Header = tuple[Triple, Spacing, int]
+
+
+def _oriented_headers(cases: Sequence[Case]) -> list[_Header]:
+    """Shape and spacing of each case, turned to RAS, and channels of its first file.
+
+    Equal headers, as tiles have, give the same objects.
+    """
+    known: dict[tuple[Triple, int, bytes], _Header] = {}
     headers = []
     for case in cases:
-        shape, affine = read_shape(case)
-        key = shape, affine.tobytes()
+        shape, channels, affine = read_header(case)
+        key = shape, channels, affine.tobytes()
         if key not in known:
-            known[key] = _oriented(case, shape, affine)
+            known[key] = *_oriented(case, shape, affine), channels
         headers.append(known[key])
     return headers
+
+
+def _check_channels(case_set: CaseSet, channels: Sequence[int]) -> None:
+    """Raise ValueError that names the files with another number of channels than most have."""
+    (usual, count), *others = Counter(channels).most_common()
+    if others:
+        odd = [
+            f"{case.image[0].name} ({number})"
+            for case, number in zip(case_set.cases, channels, strict=True)
+            if number != usual
+        ]
+        raise ValueError(
+            f"{case_set.source}: {count} of {len(channels)} images have {usual} channel{'s' * (usual > 1)}, and "
+            f"{first_few(odd)} another number; convert these, or take them out"
+        )
 
 
 def _oriented(case: Case, shape: Triple, affine: np.ndarray) -> tuple[Triple, Spacing]:
