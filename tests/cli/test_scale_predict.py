@@ -76,7 +76,7 @@ def test_mistakes_are_named(run: Path, tmp_path: Path) -> None:
     assert "--workers 0: give whole numbers" in failing(run, "--link", "ib200", "--workers", "0")
     assert CliRunner().invoke(app, [str(run), "--link", "ib200", "--mode", "big"]).exit_code == 2
     assert "--epochs 0: give more than 0" in failing(run, "--link", "ib200", "--epochs", 0)
-    assert "name one by --link" in failing(run)
+    assert "assumed to be ib200" in shown(run)
     assert "no such folder" in failing(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     assert "holds no log of a scaling study" in failing(tmp_path / "empty")

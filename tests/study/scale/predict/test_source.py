@@ -51,8 +51,10 @@ def test_what_a_run_lacks_is_named(tmp_path: Path) -> None:
         source_of(bare, network=NETWORK, mode=None)
     given = source_of(bare, network=NETWORK, mode=None, gradient_mib=8.0)
     assert given.fitted.best.training.gradient_bytes == 8 * 2**20
-    with pytest.raises(ValueError, match=r"bare: is a run of one process, .* --link"):
-        source_of(bare, network=None, mode=None)
+    assumed = source_of(bare, network=None, mode=None, gradient_mib=8.0)
+    assert assumed.fitted.notes[0] == "The network is assumed to be ib200; name yours by --link or --inter."
+    named = source_of(bare, network=Network(between=LINKS["ib200"]), mode=None, gradient_mib=8.0)
+    assert assumed.fitted.best == named.fitted.best
     with pytest.raises(ValueError, match="--strategy ddp: for logs of several"):
         source_of(bare, network=NETWORK, mode=None, strategy="ddp")
     (bare / "ranks").mkdir()

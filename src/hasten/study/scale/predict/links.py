@@ -87,6 +87,10 @@ LINKS: Mapping[str, Link] = {
 """Links by name. Assumptions for want of a measurement: `measure.py` gives the figures of one's own."""
 
 
+USUAL_LINK = "ib200"
+"""What is assumed where none is named."""
+
+
 def link_of(text: str, option: str = "--link") -> Link:
     """The link of this name, or of a JSON file that `measure.py` wrote.
 

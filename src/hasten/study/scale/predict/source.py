@@ -16,7 +16,7 @@ from hasten.report.values import integer, mapping, number
 from hasten.study.scale.log import Log
 from hasten.study.scale.logs import read_logs
 from hasten.study.scale.predict.fit import Fitted, fit_epochs, resample
-from hasten.study.scale.predict.links import Network
+from hasten.study.scale.predict.links import LINKS, USUAL_LINK, Network
 from hasten.study.scale.predict.model import Mode, Training
 from hasten.study.scale.runs import SINGLE, guessed, is_run
 from hasten.study.words import ms
@@ -55,20 +55,21 @@ def source_of(
 ) -> Source:
     """The model of what `folder` holds: a scaling study's logs, or the run of one process.
 
-    network, gradient_mib, epochs, imbalance: for a run only. mode: of logs that don't tell theirs, and of what is
-    predicted; None: theirs, else weak. Raises ValueError for what can't be fitted, or is asked of the wrong source.
+    network, gradient_mib, epochs, imbalance: for a run only; network None is `USUAL_LINK` there, with a note. mode: of
+    logs that don't tell theirs, and of what is predicted; None: theirs, else weak. Raises ValueError for what can't be
+    fitted, or is asked of the wrong source.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; name one with a scaling study's logs, or the folder of a run")
     if is_run(folder):
         if strategy is not None:
             raise ValueError(f"--strategy {strategy}: for logs of several; {folder} is one run, so leave it out")
-        if network is None:
-            raise ValueError(
-                f"{folder}: is a run of one process, which tells nothing of a network; name one by --link, such as "
-                "--link ib200"
-            )
-        return _from_run(folder, network, mode or "weak", gradient_mib, epochs, imbalance)
+        named = network or Network(between=LINKS[USUAL_LINK])
+        found = _from_run(folder, named, mode or "weak", gradient_mib, epochs, imbalance)
+        if network is not None:
+            return found
+        assumed = f"The network is assumed to be {USUAL_LINK}; name yours by --link or --inter."
+        return replace(found, fitted=replace(found.fitted, notes=(assumed, *found.fitted.notes)))
     if network is not None or gradient_mib is not None or epochs is not None or imbalance:
         raise ValueError(
             f"{folder}: logs tell what communication cost on their own network, not what was sent, so --link, --inter, "
