@@ -17,6 +17,7 @@ from hasten.cli.export import export
 from hasten.cli.launch import launch
 from hasten.cli.phantom import phantom
 from hasten.cli.plan import plan
+from hasten.cli.nnunet import nnunet
 from hasten.cli.predict import predict
 from hasten.cli.profile import profile
 from hasten.cli.ranks import leave, told_by_rank
@@ -60,6 +61,7 @@ app = typer.Typer(
 for verb in (train, launch, watch, plan, predict, evaluate, export, report, profile, tune, phantom):
     app.command()(verb)
 app.command(cls=DoctorCommand)(doctor)
+app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(nnunet)
 app.add_typer(recipe, name="recipe")
 app.add_typer(cache, name="cache")
 app.add_typer(bench, name="bench")
