@@ -315,14 +315,18 @@ def test_a_prediction_unlike_the_training_cases_is_warned_of(
     assert not caplog.messages
     far = save(tmp_path / "in/far.nii.gz", array_of(case), np.diag([5 * mm for mm in SPACING] + [1]))
     predict(run, [case, far], tmp_path / "far")
-    (message,) = caplog.messages
+    spacing, message = caplog.messages
+    assert spacing.startswith(
+        f"{far}: its voxels are 7.5 x 6 x 5 mm (D, H, W), but those of the training images are 1.5 x 1.2 x 1 to "
+        "1.5 x 1.2 x 1 mm (median 1.5 x 1.2 x 1); check the spacing in the header"
+    )
     assert re.match(
         rf"{re.escape(str(far))}: [0-9.]+ ml of foreground are predicted, but the training cases have 0.614 ml to ",
         message,
     )
     caplog.clear()
     older = tmp_path / "older/checkpoints/best.pt"
-    write_checkpoint(older, {name: value for name, value in content.items() if name != "foreground"})
+    write_checkpoint(older, {name: value for name, value in content.items() if name not in ("foreground", "spacing")})
     predict(older, far, tmp_path / "older/out")
     assert not caplog.messages
 

@@ -22,6 +22,7 @@ from hasten.engine.infer import Inference, infer_on_grid
 from hasten.engine.job import inference_of, pick_device
 from hasten.engine.own_network import model_network
 from hasten.engine.regrid import Planes, thick_axis
+from hasten.engine.spacing import spacing_warning
 from hasten.engine.step import memory_format
 from hasten.prepare.orient import orient
 from hasten.prepare.restore import restore_label
@@ -51,6 +52,8 @@ class Model:
     """Overlapping classes, one of the network's outputs each; empty where its outputs are the classes."""
     foreground: dict[str, float] = dataclasses.field(default_factory=dict)
     """How much of it training cases had, as `training_range` gives it."""
+    spacing: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    """Of the training cases, as `training_spacing` gives it."""
 
 
 def load_members(members: Sequence[Member], *, device: str = "auto", trust_changed_code: bool = False) -> Model:
@@ -104,6 +107,7 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto", tru
         activation=torch.sigmoid if regions else (lambda scores: scores.softmax(0)),
         regions=regions,
         foreground=content.get("foreground", {}),
+        spacing=content.get("spacing", {}),
     )
 
 
@@ -133,11 +137,10 @@ def labelled(
     ).cpu().numpy()  # fmt: skip
     label = paint(found, model.regions) if model.regions else found
     dims = model.inference.spatial_dims
-    warning = size_warning(
-        foreground_size(int(np.count_nonzero(label)), geometry.crop_shape, geometry, dims), model.foreground, dims
-    )
-    if warning is not None:
-        log.warning("%s: %s", where, warning)
+    size = foreground_size(int(np.count_nonzero(label)), geometry.crop_shape, geometry, dims)
+    for warning in (spacing_warning(geometry, model.spacing), size_warning(size, model.foreground, dims)):
+        if warning is not None:
+            log.warning("%s: %s", where, warning)
     masks = [restore_label(mask.astype(np.uint8), geometry, (0, 1)) for mask in found] if model.regions else []
     return restore_label(label, geometry, model.values), masks
 
