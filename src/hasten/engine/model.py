@@ -133,7 +133,7 @@ def labelled(
     found = infer_on_grid(
         model.network, torch.from_numpy(prepared.image), geometry.crop_shape, model.inference,
         nearest=thick_axis((depth, height, width), own),
-        planes=None if probabilities is None else _filling(probabilities, geometry, model),
+        planes=None if probabilities is None else filling(probabilities, geometry, model),
     ).cpu().numpy()  # fmt: skip
     label = paint(found, model.regions) if model.regions else found
     dims = model.inference.spatial_dims
@@ -145,7 +145,7 @@ def labelled(
     return restore_label(label, geometry, model.values), masks
 
 
-def _filling(target: np.ndarray, geometry: Geometry, model: Model) -> Planes:
+def filling(target: np.ndarray, geometry: Geometry, model: Model) -> Planes:
     """Puts planes of scores, as probabilities, where they lie in `target` (K, D, H, W).
 
     Where rounding makes the decided class no longer the highest, it becomes the next value of the dtype above that.
