@@ -140,6 +140,10 @@ def _predicted(
             except (ValueError, OSError) as error:
                 volume, reason = None, str(error)
             following = reader.submit(_read, jobs[number + 1][0], model.prepare) if number + 1 < len(jobs) else None
+            if writing is not None and volume is None:  # what came before is reported before
+                writing[0].result()
+                yield None, writing[1]
+                writing = None
             if volume is None:
                 yield reason if str(case.image[0].parent) in reason else f"{case.image[0]}: {reason}", target
                 continue
