@@ -99,7 +99,7 @@ def scores(config: RunConfig, weights: Path) -> dict[str, float]:
     from hasten.engine.infer import infer_labels
     from hasten.engine.job import plan_run
     from hasten.engine.metric import counts_of, dice_of
-    from hasten.engine.predict import load_model
+    from hasten.engine.model import load_model
 
     planned = plan_run(config)
     arena = arena_of(planned)

@@ -38,4 +38,4 @@ def test_a_quick_run(tmp_path: Path) -> None:
     main(["--quick", "--out", str(tmp_path)])
     [file] = tmp_path.glob("networks_*_quick.json")
     results = json.loads(file.read_text())["results"]
-    assert {"steps/unet/overhead", "tuning/hippocampus/tuned, best"} <= set(results)
+    assert {"steps/unet/overhead", "tuning/hippocampus/tuned, steps"} <= set(results)

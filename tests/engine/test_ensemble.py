@@ -23,7 +23,8 @@ from hasten.engine import predict as prediction
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
 from hasten.engine.ensemble import Ensemble, joined, read_members
 from hasten.engine.infer import Inference, infer_labels, sliding_window
-from hasten.engine.predict import load_model, predict
+from hasten.engine.model import load_model
+from hasten.engine.predict import predict
 from hasten.engine.run import train
 from hasten.engine.weights import read_model
 from hasten.prepare.case import prepare_case

@@ -16,80 +16,30 @@ from torch.nn.functional import interpolate
 
 from hasten.cases.read import read_image
 from hasten.cases.types import Case
-from hasten.config.load import load_run
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
 from hasten.engine.infer import sliding_window
-from hasten.engine.predict import load_model, predict
+from hasten.engine.model import load_model
+from hasten.engine.predict import predict
 from hasten.engine.regrid import Regridded
-from hasten.engine.run import train
 from hasten.engine.weights import read_model
 from hasten.prepare.case import prepare_case
 from hasten.prepare.resample import nearest_index, resample_label
 from hasten.prepare.restore import restore_label
+from tests.engine.phantom_runs import (
+    AFFINES,
+    IN_3D,
+    SPACING,
+    VALUES,
+    anatomy,
+    array_of,
+    picture,
+    save,
+    source,
+    trained,
+    variant,
+)
 
-VALUES = (0, 3, 7)
-SPACING = (1.0, 1.2, 1.5)  # x, y, z
 Box = tuple[slice, ...]
-
-SMALL = [
-    "train.device=cpu",
-    "train.precision=fp32",
-    "train.channels_last=false",
-    "train.compile=false",
-    "train.ema=0",
-    "train.learning_rate=0.02",
-    "train.validate_every=100",
-    "sample.compile=false",
-    "sample.batch_size=2",
-    "sample.affine_prob=0",
-    "sample.noise_prob=0",
-    "prepare.num_threads=1",
-    "network.channels=[4, 8]",
-    "network.num_res_units=1",
-]
-
-
-def anatomy(seed: int, shape: tuple[int, ...] = (20, 18, 12)) -> tuple[np.ndarray, np.ndarray]:
-    """Image and label, x fastest in meaning: two bright boxes in dim noise, the classes told by brightness."""
-    rng = np.random.default_rng(seed)
-    label = np.zeros(shape, np.uint8)
-    corner = rng.integers(2, 4, len(shape))
-    label[tuple(slice(c, c + 6) for c in corner)] = 3
-    label[tuple(slice(n - c - 5, n - c) for n, c in zip(shape, corner, strict=True))] = 7
-    image = rng.normal(20, 5, shape) + 20.0 * label
-    return image.astype(np.float32), label
-
-
-def save(path: Path, array: np.ndarray, affine: np.ndarray) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = nib.Nifti1Image(array, affine)
-    image.header.set_xyzt_units("mm", "sec")
-    nib.save(image, path)
-    return path
-
-
-def source(folder: Path, num_channels: int = 1) -> Path:
-    """An nnU-Net folder of four cases whose labels are 0, 3 and 7."""
-    affine = np.diag([*SPACING, 1.0])
-    for number in range(4):
-        image, label = anatomy(number)
-        for channel in range(num_channels):
-            save(folder / f"imagesTr/case{number}_{channel:04d}.nii.gz", image * (1 + channel), affine)
-        save(folder / f"labelsTr/case{number}.nii.gz", label, affine)
-    names = ", ".join(f'"{channel}": "T{channel}"' for channel in range(num_channels))
-    (folder / "dataset.json").write_text(
-        f'{{"channel_names": {{{names}}}, "labels": {{"background": 0, "a": 3, "b": 7}}, "file_ending": ".nii.gz"}}'
-    )
-    return folder
-
-
-def trained(folder: Path, data: Path, *more: str) -> Path:
-    overrides = [f"data.source={data}", f"cache.dir={folder / 'cache'}", *SMALL, *more]
-    train(load_run(None, overrides), folder / "run")
-    return folder / "run"
-
-
-IN_3D = ("sample.patch=[12, 16, 16]", "network.strides=[[2, 2, 2]]")
 
 
 @pytest.fixture(scope="module")
@@ -117,47 +67,13 @@ def run_of_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(folder, data, *more)
 
 
-def picture(folder: Path, number: int) -> tuple[Path, np.ndarray]:
-    image, label = anatomy(number, (24, 20))
-    Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(folder / "images" / f"p{number}.png")
-    Image.fromarray(label).save(folder / "labels" / f"p{number}.png")
-    return folder / "images" / f"p{number}.png", label
-
-
 @pytest.fixture
 def case(tmp_path: Path) -> Path:
     return save(tmp_path / "in" / "new.nii.gz", anatomy(9)[0], np.diag([*SPACING, 1.0]))
 
 
-def variant(run: Path, out: Path, **prepare: Any) -> Path:
-    """The same network with its input prepared in another way."""
-    content = read_checkpoint(run / "checkpoints/best.pt")
-    content["config"]["prepare"].update(prepare)
-    write_checkpoint(out / "checkpoints/best.pt", content)
-    return out
-
-
-def array_of(path: Path) -> np.ndarray:
-    return np.asanyarray(nib.load(path).dataobj)
-
-
 def dice(found: np.ndarray, truth: np.ndarray, value: int) -> float:
     return float(2 * ((found == value) & (truth == value)).sum() / ((found == value).sum() + (truth == value).sum()))
-
-
-def oblique(angle: float) -> np.ndarray:
-    turn = np.eye(4)
-    turn[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
-    turn[:3, 3] = (11.0, -7.5, 3.25)
-    return turn @ np.diag([*SPACING, 1.0])
-
-
-AFFINES = {
-    "RAS": np.diag([*SPACING, 1.0]),
-    "LPS": np.diag([-SPACING[0], -SPACING[1], SPACING[2], 1.0]),
-    "permuted": np.diag([*SPACING, 1.0])[[2, 0, 1, 3]],
-    "oblique": oblique(0.3),
-}
 
 
 def like(image: Any) -> tuple[Any, ...]:
@@ -399,14 +315,18 @@ def test_a_prediction_unlike_the_training_cases_is_warned_of(
     assert not caplog.messages
     far = save(tmp_path / "in/far.nii.gz", array_of(case), np.diag([5 * mm for mm in SPACING] + [1]))
     predict(run, [case, far], tmp_path / "far")
-    (message,) = caplog.messages
+    spacing, message = caplog.messages
+    assert spacing.startswith(
+        f"{far}: its voxels are 7.5 x 6 x 5 mm (D, H, W), but those of the training images are 1.5 x 1.2 x 1 to "
+        "1.5 x 1.2 x 1 mm (median 1.5 x 1.2 x 1); check the spacing in the header"
+    )
     assert re.match(
         rf"{re.escape(str(far))}: [0-9.]+ ml of foreground are predicted, but the training cases have 0.614 ml to ",
         message,
     )
     caplog.clear()
     older = tmp_path / "older/checkpoints/best.pt"
-    write_checkpoint(older, {name: value for name, value in content.items() if name != "foreground"})
+    write_checkpoint(older, {name: value for name, value in content.items() if name not in ("foreground", "spacing")})
     predict(older, far, tmp_path / "older/out")
     assert not caplog.messages
 

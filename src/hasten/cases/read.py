@@ -19,7 +19,7 @@ def read_image(case: Case) -> Volume:
     volumes = []
     for path in case.image:
         volume = read_file(path)
-        _check_finite(volume.array, path)
+        check_finite(volume.array, path)
         volumes.append(volume)
     first = volumes[0]
     for path, volume in zip(case.image[1:], volumes[1:], strict=True):
@@ -74,7 +74,8 @@ def check_affine(affine: np.ndarray, path: Path, reference: np.ndarray, referenc
         )
 
 
-def _check_finite(array: np.ndarray, path: Path) -> None:
+def check_finite(array: np.ndarray, where: object) -> None:
+    """Raise ValueError, beginning with `where`, for NaN or infinite voxels in (C, D, H, W)."""
     # A sum is finite only if every term is; it may also overflow, so the slow look decides.
     if array.dtype.kind != "f":
         return
@@ -86,6 +87,6 @@ def _check_finite(array: np.ndarray, path: Path) -> None:
     if count:
         first = tuple(int(i) for i in np.unravel_index(int(bad.argmax()), bad.shape))
         raise ValueError(
-            f"{path}: {count} voxels are NaN or infinite, the first at (D, H, W) = {first[1:]} of channel {first[0]}; "
-            "replace them (for example by the value of air) and write the file again."
+            f"{where}: {count} voxels are NaN or infinite, the first at (D, H, W) = {first[1:]} of channel {first[0]}; "
+            "replace them (for example by the value of air)."
         )

@@ -13,8 +13,11 @@ from hasten.cli.terminal import echo
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run, or its best.pt.")],
-    out: Annotated[Path, typer.Option(help="File to write; .safetensors or .onnx.")],
-    format: Annotated[str | None, typer.Option(help="safetensors or onnx, where the file's ending is another.")] = None,
+    out: Annotated[Path, typer.Option(help="File to write, .safetensors or .onnx; or a bundle's folder.")],
+    format: Annotated[
+        str | None,
+        typer.Option(help="bundle (for MONAI), or safetensors or onnx where the file's ending is another."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists already.")] = False,
     tolerance: Annotated[
         float, typer.Option(help="Largest difference of an ONNX file's scores, relative to scores above 1.")
@@ -25,7 +28,10 @@ def export(
     from hasten.engine.export import export_weights
 
     done = export_weights(run, out, format, force=force, tolerance=tolerance, trust_changed_code=trust_changed_code)  # type: ignore[arg-type]
-    if done.difference is None:
+    if done.format == "bundle":
+        command = f"python -m monai.bundle run --config_file {done.path}/configs/inference.json"
+        checked = f"a MONAI bundle\n{command} --bundle_root {done.path} --dataset_dir IMAGES --output_dir LABELS"
+    elif done.difference is None:
         checked = "not checked, as onnxruntime is missing (pip install 'hasten[export]')"
     elif done.format == "safetensors":
         checked = "the same weights, bit for bit"

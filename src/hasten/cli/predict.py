@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,12 +16,25 @@ from hasten.cli.terminal import echo
 if TYPE_CHECKING:
     from hasten.engine.predict import Tick
 
+_Inputs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="INPUT... [infer.a=value]...",
+        help="Images, or folders of images; and settings of the section infer that differ from the run's.",
+    ),
+]
+_Ensemble = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="RUN", help="A further run, whose probabilities are averaged with RUN's; repeatable."),
+]
+_OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_]+)*=")
+
 
 def predict(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="Folder of a training run or a cross-validation, or a best.pt.")
     ],
-    inputs: Annotated[list[Path], typer.Argument(metavar="INPUT", help="Images, or folders of images.")],
+    inputs: _Inputs,
     out: Annotated[Path, typer.Option(help="Folder for the label maps.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace label maps that exist already.")] = False,
     resume: Annotated[
@@ -30,6 +44,9 @@ def predict(
         bool,
         typer.Option("--regions", help="Write a mask of each overlapping class, too, each in a folder of its own."),
     ] = False,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Write CASE.npz with the probabilities of each class, too.")
+    ] = False,
     ending: Annotated[
         str | None,
         typer.Option(
@@ -37,10 +54,7 @@ def predict(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    ensemble: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="RUN", help="A further run, whose probabilities are averaged with RUN's; repeatable."),
-    ] = None,
+    ensemble: _Ensemble = None,
     postprocessing: Annotated[
         bool,
         typer.Option(
@@ -56,14 +70,12 @@ def predict(
 
     Of slides, by a run on slides: heat maps and detections.
     """
+    overrides = [str(word) for word in inputs if _OVERRIDE.match(str(word)) and not word.exists()]
+    inputs = [word for word in inputs if str(word) not in overrides]
+    if not inputs:
+        raise ValueError("INPUT: no image is named; name images, or folders of images")
     if is_of_slides(run):
-        if trust_changed_code:
-            raise ValueError(f"{run}: is a run on slides, whose network is built in; leave out --trust-changed-code")
-        if regions or ending is not None or ensemble or not postprocessing:
-            raise ValueError(
-                f"{run}: is a run on slides, which have no label maps; leave out --regions, --ending, --ensemble and "
-                "--no-postprocessing"
-            )
+        _check_slides(run, trust_changed_code, regions, probabilities, ending, ensemble, not postprocessing, overrides)
         echo(predict_slides(run, inputs, out, overwrite=overwrite, device=device))
         return
 
@@ -71,11 +83,23 @@ def predict(
 
     tick = None if quiet else _progress()
     written = segment(
-        [run, *ensemble] if ensemble else run, inputs, out, overwrite=overwrite, resume=resume, regions=regions,
-        ending=ending, device=device, trust_changed_code=trust_changed_code, postprocess=postprocessing, tick=tick,
+        [run, *ensemble] if ensemble else run, inputs, out, overrides=overrides, overwrite=overwrite, resume=resume,
+        regions=regions, probabilities=probabilities, ending=ending, device=device,
+        trust_changed_code=trust_changed_code, postprocess=postprocessing, tick=tick,
     )  # fmt: skip
-    beside = ", and the masks of its regions" if regions else ""
+    beside = (", and the masks of its regions" if regions else "") + (", and probabilities" if probabilities else "")
     echo(f"{len(written)} label map{'' if len(written) == 1 else 's'} in {out}{beside}")
+
+
+def _check_slides(run: Path, trust_changed_code: bool, *of_label_maps: object) -> None:
+    """Raise ValueError for options that a run on slides does not have."""
+    if trust_changed_code:
+        raise ValueError(f"{run}: is a run on slides, whose network is built in; leave out --trust-changed-code")
+    if any(of_label_maps):
+        raise ValueError(
+            f"{run}: is a run on slides, which have no label maps; leave out --regions, --probabilities, --ending, "
+            "--ensemble, --no-postprocessing and settings of infer"
+        )
 
 
 def _progress() -> Tick:

@@ -33,10 +33,7 @@ def predict(
     workers: Annotated[str, typer.Option(metavar="N,N,...", help="Counts of workers (GPUs).")] = COUNTS,
     link: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Run: what joins all workers; a name, or a JSON file with a measured link; default ib200.",
-        ),
+        typer.Option(metavar="NAME", help="Run: what joins all workers: a name (default ib200) or a JSON file."),
     ] = None,
     inter: Annotated[
         str | None, typer.Option(metavar="NAME", help="Run: what joins nodes, in place of --link.")

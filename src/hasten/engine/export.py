@@ -1,4 +1,4 @@
-"""A trained network's weights for other programs: safetensors, or ONNX with a check that it computes the same."""
+"""A trained network for other programs: safetensors, ONNX with a check that it computes the same, or a MONAI bundle."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import hasten
 from hasten.config.load import from_dict
 from hasten.config.network import is_own
 from hasten.config.settled import PlannedRun, planned_run
+from hasten.engine.bundle import bundle_files, write_bundle
 from hasten.engine.own_network import model_network
 from hasten.engine.scores import first_output
 from hasten.engine.weights import model_file, read_model
@@ -24,7 +25,7 @@ from hasten.files import replacing, sync_folder
 from hasten.nets.build import divisor
 from hasten.nets.own import decides_by_values
 
-Format = Literal["safetensors", "onnx"]
+Format = Literal["safetensors", "onnx", "bundle"]
 _INSTALL = "pip install 'hasten[export]'"
 _OPSET = 17
 _LARGEST = 2_000_000_000
@@ -56,6 +57,8 @@ def export_weights(
 ) -> Exported:
     """Write the best weights of a run as `out`; its ending tells the format where none is given.
 
+    `bundle`, which no ending tells, is a folder that MONAI predicts with: `bundle_files` says what that takes.
+
     run: a run directory, or a best.pt. `safetensors` holds the weights bit for bit, under their names in MONAI's
     network (for `safetensors.torch.load_model`). `onnx` holds the network: `image` (B, C, D, H, W) or (B, C, H, W)
     float32, prepared as in training, any batch and any sides that the strides divide, to `scores` (B, K, ...). Both say
@@ -67,14 +70,18 @@ def export_weights(
     """
     out = Path(out)
     kind = _format(out, format)
-    if out.is_dir() or (out.exists() and not force):
-        raise ValueError(f"{out}: exists; choose another --out" + ("" if out.is_dir() else ", or add --force"))
+    replaceable = not out.is_dir() if kind != "bundle" else not out.is_file()
+    if out.exists() and not (replaceable and force):
+        raise ValueError(f"{out}: exists; choose another --out" + (", or add --force" if replaceable else ""))
     content = read_model(run)
     where = str(model_file(run))
     config = planned_run(from_dict(content["config"], where=where), where)
     network = _network(content, config, where=where, trust_changed_code=trust_changed_code)
     difference: float | None = 0.0
     scale = 0.0
+    if kind == "bundle":
+        write_bundle(out, bundle_files(content, config, network, where=where))
+        return Exported(path=out, format=kind, difference=None, scale=scale)
     if kind == "safetensors":
         data = _safetensors(network, _metadata(content))
     else:
@@ -106,8 +113,10 @@ def _format(out: Path, format: str | None) -> Format:
     match kind:
         case "safetensors" | "onnx":
             return kind
+        case "bundle" if format is not None:
+            return kind
     if format is not None:
-        raise ValueError(f"--format {format}: use safetensors or onnx")
+        raise ValueError(f"--format {format}: use safetensors, onnx or bundle")
     raise ValueError(f"{out}: its ending names no format; let it end in .safetensors or .onnx, or give --format")
 
 

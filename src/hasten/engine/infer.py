@@ -18,7 +18,7 @@ from hasten.distribute.balance import bucket_shape
 from hasten.engine.allocator import kept_memory
 from hasten.engine.blend import Mode
 from hasten.engine.canvas import HOST, Labels, Masks, Scores, score_room
-from hasten.engine.regrid import Regridded
+from hasten.engine.regrid import Planes, Regridded
 from hasten.engine.scores import Average, averaged, first_output
 from hasten.engine.shortage import out_of_memory
 from hasten.engine.step import autocast, memory_format, shaped, tensor_cores
@@ -109,38 +109,47 @@ def sliding_window(network: nn.Module, volume: Tensor, how: Inference) -> Tensor
 
 @torch.inference_mode()
 def infer_on_grid(
-    network: nn.Module, volume: Tensor, new_shape: Triple, how: Inference, *, nearest: int | None = None
+    network: nn.Module,
+    volume: Tensor,
+    new_shape: Triple,
+    how: Inference,
+    *,
+    nearest: int | None = None,
+    planes: Planes | None = None,
 ) -> Tensor:
     """What `infer_labels` gives of a volume (C, D, H, W), decided on another grid (D', H', W') of the same extent.
 
-    Scores are interpolated linearly, and along the axis `nearest` taken from the nearest voxel.
+    Scores are interpolated linearly, and along the axis `nearest` taken from the nearest voxel. planes: is called with
+    all of them, and from the start again where memory ran out.
     """
     shape = _shape(volume)
-    if new_shape == shape:
+    if new_shape == shape and planes is None:
         ((_, found),) = infer_labels(network, [volume], how)
         return found
     with kept_memory() if how.device.type == "cpu" else nullcontext():
         if prod(padded_size(shape, how)) <= how.whole_up_to:
             try:
-                return _whole_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest), how)
+                return _whole_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest, planes), how)
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error):
                     raise
             log.warning("out of memory with a volume of %s in one piece; going on with windows of %s", shape, how.patch)
         try:
-            return _slide_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest), how)
+            return _slide_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest, planes), how)
         except RuntimeError as error:
             if how.device == HOST or not out_of_memory(error):
                 raise
         log.warning("out of memory on %s; scores are gathered in host memory", how.device)
         how = dataclasses.replace(how, sums_on_host=True)
-        return _slide_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest), how)
+        return _slide_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest, planes), how)
 
 
-def _sink_on_grid(shape: Triple, new_shape: Triple, how: Inference, nearest: int | None) -> Regridded:
+def _sink_on_grid(
+    shape: Triple, new_shape: Triple, how: Inference, nearest: int | None, planes: Planes | None
+) -> Regridded:
     device = HOST if how.sums_on_host else how.device
     axis = slow_axis(shape, _windows(how))
-    return Regridded(shape, new_shape, device, axis=axis, nearest=nearest, overlapping=how.overlapping)
+    return Regridded(shape, new_shape, device, axis=axis, nearest=nearest, overlapping=how.overlapping, planes=planes)
 
 
 def _whole_on_grid(network: nn.Module, volume: Tensor, sink: Regridded, how: Inference) -> Tensor:

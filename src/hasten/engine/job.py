@@ -159,7 +159,7 @@ def plan_run(
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
     config, own = with_own_network(config, case_set)
     full, decisions = decided(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
-    _raise(check_run(full) or _check_network(full, case_set.spatial_dims))
+    _raise(check_run(full) or check_network(full, case_set.spatial_dims))
     _raise(memory_mistakes(
         full, fingerprint, num_outputs=len(case_set.regions or case_set.labels), device=device,
         num_ranks=world.size if world is not None else 1,
@@ -297,7 +297,7 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
     return device
 
 
-def _check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
+def check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
     """A network that can't be built, or patches that it can't take."""
     unit, sample, infer = divisor(config.network), config.sample.patch, config.infer.patch
     # An inference patch that follows the training patch is not a second mistake.

@@ -13,6 +13,7 @@ from hasten.config.load import to_dict
 from hasten.engine.checkpoint import read_checkpoint
 from hasten.engine.job import Planned
 from hasten.engine.metric import Dice, Metric
+from hasten.engine.spacing import training_spacing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +61,7 @@ def model_content(planned: Planned, network: nn.Module, dice: Dice | None, step:
         "channels": list(case_set.channels),
         "spatial_dims": case_set.spatial_dims,
         "foreground": dict(planned.foreground),
+        "spacing": training_spacing(planned.fingerprint.spacings),
         "step": step,
         "dice": dice.mean if dice is not None else math.nan,
         "iou": dice.iou if dice is not None else math.nan,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,29 +27,33 @@ def region_folders(content: dict[str, Any], out: Path, *, where: str) -> list[Pa
 
 
 def label_targets(
-    targets: list[Path], cases: Sequence[Case], folders: list[Path], *, overwrite: bool, since: float | None = None
+    files: Sequence[Sequence[Path]], cases: Sequence[Case], *, overwrite: bool, since: float | None = None
 ) -> list[bool]:
-    """Which label maps are to be written. Raises ValueError where one can't be, or would replace something.
+    """Which cases are to be written. Raises ValueError where one can't be, or would replace something.
 
-    since: time of the network's file; label maps that were written after it are whole and stay. None keeps none.
+    files: those of each case, its label map first. since: time of the network's file; label maps that were written
+    after it, with all that belongs to them, are whole and stay. None keeps none.
     """
-    if len(set(targets)) < len(targets):
-        twice = next(target for target in targets if targets.count(target) > 1)
-        same = [str(case.image[0]) for case, target in zip(cases, targets, strict=True) if target == twice]
+    times = Counter(target for of_case in files for target in of_case)
+    twice = next((target for target, count in times.items() if count > 1), None)
+    if twice is not None:
+        same = [str(case.image[0]) for case, of_case in zip(cases, files, strict=True) if twice in of_case]
         raise ValueError(f"{twice}: {' and '.join(same)} would both be written there; give each its own --out")
     # By file number, which also knows links and file systems that take A for a.
     inputs = {_number(image) for case in cases for image in case.image}
-    for target in [*targets, *(folder / target.name for folder in folders for target in targets)]:
+    for target in times:
         if target.exists() and _number(target) in inputs:
             raise ValueError(f"{target}: is an input; choose another --out")
     wanted = []
-    for target in targets:
-        there = [each for each in (target, *(folder / target.name for folder in folders)) if each.exists()]
-        if since is not None and len(there) == 1 + len(folders) and min(map(_written, there)) >= since:
+    for of_case in files:
+        there = [each for each in of_case if each.exists()]
+        if since is not None and len(there) == len(of_case) and min(map(_written, there)) >= since:
             wanted.append(False)
             continue
         if there and not overwrite:
-            older = "is older than the network, or not all of its masks are there" if since is not None else "exists"
+            older = (
+                "is older than the network, or not all that belongs to it is there" if since is not None else "exists"
+            )
             raise ValueError(f"{there[0]}: {older}; add --overwrite to replace it, or choose another --out")
         wanted.append(True)
     return wanted

@@ -7,7 +7,7 @@ interpolated scores, for little more than nearest neighbour takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,9 @@ from hasten.prepare.resample import linear_taps, nearest_index
 _ANISOTROPY = 3.0
 """Largest spacing over the smallest from which on scores are not interpolated across slices, as in nnU-Net."""
 _Slot = tuple[slice, slice, slice]
+Planes = Callable[[int, int, Tensor, Tensor], None]
+"""Called with each plane of the result: its axis and number, all its interpolated scores (K, a, b), which may be
+changed, and what is decided of them: (1, a, b) class index, or with overlapping classes (K, a, b) bool."""
 
 
 def thick_axis(*spacings: Spacing) -> int | None:
@@ -85,8 +88,10 @@ class Regridded:
         axis: int,
         nearest: int | None = None,
         overlapping: bool = False,
+        planes: Planes | None = None,
     ) -> None:
         """shape: (D, H, W) of the scores. nearest: an axis along which scores are not interpolated."""
+        self._planes = planes
         self._axes = (axis, *(other for other in range(3) if other != axis))
         self._shape = tuple(shape[each] for each in self._axes)
         self._new_shape, self._device, self._overlapping = new_shape, device, overlapping
@@ -133,8 +138,13 @@ class Regridded:
             return
         labels = scores > 0 if self._overlapping else scores.max(0, keepdim=True)[1]
         whole = labels.to(torch.uint8 if len(scores) < 256 else torch.int16)
-        decided = _decided(scores, whole, [along.part(self._done, last, start), *across])
-        decided = decided.bool() if self._overlapping else decided[0]
+        taps = [along.part(self._done, last, start), *across]
+        decided = _decided(scores, whole, taps)
+        decided = decided.bool() if self._overlapping else decided
+        if self._planes is not None:
+            for plane, all_scores in enumerate(_interpolated(scores, taps)):
+                self._planes(self._axes[0], self._done + plane, all_scores, decided[:, plane])
+        decided = decided if self._overlapping else decided[0]
         out = self._result(len(scores), decided.dtype).movedim(-3 + self._axes[0], -3)
         out[..., self._done : last, :, :] = decided
         self._done = last
@@ -170,6 +180,15 @@ def _decided(scores: Tensor, labels: Tensor, taps: Sequence[Taps]) -> Tensor:
             between = scores[:, low] if low == high else torch.lerp(scores[:, low], scores[:, high], float(weight))
             _decide_plane(between, found[:, plane], open_, rows, taps[1], taps[2])
     return found
+
+
+def _interpolated(scores: Tensor, taps: Sequence[Taps]) -> Iterator[Tensor]:
+    """All scores of one plane (K, h', w') of the result after the other. scores: (K, d, h, w)."""
+    for low, high, weight in zip(taps[0].low, taps[0].high, taps[0].weight, strict=True):
+        plane = scores[:, low] if low == high else torch.lerp(scores[:, low], scores[:, high], float(weight))
+        for axis, each in enumerate(taps[1:], start=1):
+            plane = _between(plane, axis, _picked(each, torch.arange(len(each.low), device=scores.device)))
+        yield plane
 
 
 def _decide_plane(scores: Tensor, found: Tensor, open_: Tensor, rows: Tensor, height: Taps, width: Taps) -> None:

@@ -19,8 +19,8 @@ Shapes = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
 """(this network's shape, the saved one) by name."""
 _CONTENT: dict[str, type] = {"weights": dict, "config": dict, "labels": dict, "channels": list, "spatial_dims": int,
                              "step": int, "regions": dict, "region_values": dict,
-                             "foreground": dict}  # fmt: skip
-_LATER: dict[str, Any] = {"regions": {}, "region_values": {}, "foreground": {}}
+                             "foreground": dict, "spacing": dict}  # fmt: skip
+_LATER: dict[str, Any] = {"regions": {}, "region_values": {}, "foreground": {}, "spacing": {}}
 """What older files lack."""
 
 
@@ -33,7 +33,7 @@ def model_file(run: str | Path) -> Path:
 def read_model(run: str | Path) -> dict[str, Any]:
     """What best.pt holds, as `model_content` makes it: `weights`, `config`, `labels`, `channels`, `step`, `dice` ...
 
-    Older files may lack `regions`, `region_values`, `iou` and `foreground`.
+    Older files may lack `regions`, `region_values`, `iou`, `foreground` and `spacing`.
 
     run: a run directory, or a best.pt. Raises ValueError if there is none, or it is damaged, a state to resume, or
     holds something else where one of these belongs.
@@ -62,9 +62,11 @@ def _content_mistake(content: Mapping[str, Any]) -> str | None:
         return f"its spatial_dims is {content['spatial_dims']}"
     if not all(re.fullmatch(r"\d+", str(value)) for value in content["labels"]):
         return f"its labels are {list(content['labels'])}"
-    sizes = content["foreground"]
-    if sizes and (set(sizes) != {"smallest", "median", "largest"} or not all(type(v) is float for v in sizes.values())):
-        return f"its foreground is {sizes}"
+    for name in ("foreground", "spacing"):
+        found = content[name]
+        sizes = list(found.values()) if name == "foreground" else [mm for row in found.values() for mm in row]
+        if found and (set(found) != {"smallest", "median", "largest"} or not all(type(v) is float for v in sizes)):
+            return f"its {name} is {found}"
     return None
 
 

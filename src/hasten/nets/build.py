@@ -50,22 +50,31 @@ def build_network(
     mistake = network_mistake(config, spatial_dims)
     if mistake:
         raise ValueError(mistake)
-    made = (config, num_channels, num_classes, spatial_dims)
+    if config.name in ("plainconvunet", "residualencoderunet"):
+        return _nnunet(config, num_channels, num_classes, spatial_dims)
+    import monai.networks.nets
+
+    name, arguments = monai_network(config, num_channels, num_classes, spatial_dims)
+    network: nn.Module = getattr(monai.networks.nets, name)(**arguments)
+    return network
+
+
+def monai_network(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> tuple[str, dict[str, Any]]:
+    """The class in `monai.networks.nets` of a built-in network that is MONAI's, and its arguments, plain values."""
+    made = (config, inputs, outputs, dims)
     match config.name:
         case "unet":
-            return _unet(*made)
+            return "UNet", _unet(*made)
         case "dynunet":
-            return _dynunet(*made)
-        case "plainconvunet" | "residualencoderunet":
-            return _nnunet(*made)
+            return "DynUNet", _dynunet(*made)
         case "segresnet":
-            return _segresnet(*made)
+            return "SegResNet", {**_of_segresnets(*made), "dropout_prob": config.dropout or None}
         case "segresnetds":
-            return _segresnetds(*made)
+            return "SegResNetDS", {**_of_segresnets(*made), "dsdepth": 1 + config.deep_supervision}
         case "mednext":
-            return _mednext(*made)
+            return "MedNeXt", _mednext(*made)
         case "swinunetr":
-            return _swinunetr(*made)
+            return "SwinUNETR", _swinunetr(*made)
     raise AssertionError(config.name)
 
 
@@ -84,53 +93,37 @@ def _kernels(config: PlannedNetwork, dims: int) -> list[tuple[int, ...]]:
     return [kernel[3 - dims :] for kernel in config.kernel_size or ((3, 3, 3),) * len(config.channels)]
 
 
-def _unet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
-    from monai.networks.nets import UNet
-
-    return UNet(
-        spatial_dims=dims,
-        in_channels=inputs,
-        out_channels=outputs,
-        channels=config.channels,
-        strides=_strides(config, dims),
-        num_res_units=config.num_res_units,
-        act=_act(config),
-        norm=config.norm,
-        dropout=config.dropout,
-    )
+def _unet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> dict[str, Any]:
+    return {
+        "spatial_dims": dims,
+        "in_channels": inputs,
+        "out_channels": outputs,
+        "channels": config.channels,
+        "strides": _strides(config, dims),
+        "num_res_units": config.num_res_units,
+        "act": _act(config),
+        "norm": config.norm,
+        "dropout": config.dropout,
+    }
 
 
-def _dynunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
-    from monai.networks.nets import DynUNet
-
+def _dynunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> dict[str, Any]:
     strides = _strides(config, dims)
-    return DynUNet(
-        spatial_dims=dims,
-        in_channels=inputs,
-        out_channels=outputs,
-        kernel_size=_kernels(config, dims),
-        strides=[(1,) * dims, *strides],
-        upsample_kernel_size=strides,
-        filters=config.channels,
-        dropout=config.dropout or None,
-        norm_name=(config.norm, {"affine": True}),
-        act_name=_act(config),
-        res_block=config.num_res_units > 0,
-        deep_supervision=config.deep_supervision > 0,
-        deep_supr_num=max(1, config.deep_supervision),
-    )
-
-
-def _segresnet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
-    from monai.networks.nets import SegResNet
-
-    return SegResNet(**_of_segresnets(config, inputs, outputs, dims), dropout_prob=config.dropout or None)
-
-
-def _segresnetds(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
-    from monai.networks.nets import SegResNetDS
-
-    return SegResNetDS(**_of_segresnets(config, inputs, outputs, dims), dsdepth=1 + config.deep_supervision)
+    return {
+        "spatial_dims": dims,
+        "in_channels": inputs,
+        "out_channels": outputs,
+        "kernel_size": _kernels(config, dims),
+        "strides": [(1,) * dims, *strides],
+        "upsample_kernel_size": strides,
+        "filters": config.channels,
+        "dropout": config.dropout or None,
+        "norm_name": (config.norm, {"affine": True}),
+        "act_name": _act(config),
+        "res_block": config.num_res_units > 0,
+        "deep_supervision": config.deep_supervision > 0,
+        "deep_supr_num": max(1, config.deep_supervision),
+    }
 
 
 def _of_segresnets(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> dict[str, Any]:
@@ -163,33 +156,29 @@ def _nnunet(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.
     )
 
 
-def _mednext(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
+def _mednext(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> dict[str, Any]:
     """The paper's S: kernels of 3, expansion ratios of 2, residual connections; two blocks at each level."""
-    from monai.networks.nets import MedNeXt
-
     *down, bottom = config.blocks or (2,) * len(config.channels)
-    return MedNeXt(
-        spatial_dims=dims,
-        init_filters=config.channels[0],
-        in_channels=inputs,
-        out_channels=outputs,
-        kernel_size=3,
-        deep_supervision=config.deep_supervision > 0,
-        use_residual_connection=True,
-        blocks_down=down,
-        blocks_bottleneck=bottom,
-        blocks_up=down[::-1],
-    )
+    return {
+        "spatial_dims": dims,
+        "init_filters": config.channels[0],
+        "in_channels": inputs,
+        "out_channels": outputs,
+        "kernel_size": 3,
+        "deep_supervision": config.deep_supervision > 0,
+        "use_residual_connection": True,
+        "blocks_down": down,
+        "blocks_bottleneck": bottom,
+        "blocks_up": down[::-1],
+    }
 
 
-def _swinunetr(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> nn.Module:
-    from monai.networks.nets import SwinUNETR
-
-    return SwinUNETR(
-        in_channels=inputs,
-        out_channels=outputs,
-        feature_size=config.channels[0],
-        norm_name=config.norm,
-        drop_rate=config.dropout,
-        spatial_dims=dims,
-    )
+def _swinunetr(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> dict[str, Any]:
+    return {
+        "in_channels": inputs,
+        "out_channels": outputs,
+        "feature_size": config.channels[0],
+        "norm_name": config.norm,
+        "drop_rate": config.dropout,
+        "spatial_dims": dims,
+    }

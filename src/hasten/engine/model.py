@@ -1,0 +1,171 @@
+"""A trained network, and the label map and probabilities that it gives of a prepared image."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hasten.cases.regions import Region, paint, resolve_regions
+from hasten.config.load import from_dict
+from hasten.config.schema import PrepareConfig, RunConfig
+from hasten.config.settled import planned_run, undecided
+from hasten.engine.ensemble import Ensemble, Member, joined
+from hasten.engine.foreground import foreground_size, size_warning
+from hasten.engine.infer import Inference, infer_on_grid
+from hasten.engine.job import inference_of, pick_device
+from hasten.engine.own_network import model_network
+from hasten.engine.regrid import Planes, thick_axis
+from hasten.engine.spacing import spacing_warning
+from hasten.engine.step import memory_format
+from hasten.prepare.orient import orient
+from hasten.prepare.restore import restore_label
+from hasten.prepare.types import Geometry, Prepared
+
+log = logging.getLogger(__name__)
+
+_SETTLED = ("prepare.spacing", "prepare.intensity", "prepare.crop_foreground", "train.precision", "train.channels_last")
+"""Further settings of a trained model that a plan or a measurement has decided."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """A trained network and what its input and output mean."""
+
+    network: nn.Module
+    prepare: PrepareConfig
+    inference: Inference
+    channels: tuple[str, ...]
+    values: tuple[int, ...]
+    """Label value of each class index."""
+    classes: tuple[str, ...]
+    """What each of the network's outputs is: the classes by label value, or the regions."""
+    activation: Callable[[Tensor], Tensor]
+    """Of scores (K, ...), to probabilities."""
+    regions: tuple[Region, ...] = ()
+    """Overlapping classes, one of the network's outputs each; empty where its outputs are the classes."""
+    foreground: dict[str, float] = dataclasses.field(default_factory=dict)
+    """How much of it training cases had, as `training_range` gives it."""
+    spacing: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    """Of the training cases, as `training_spacing` gives it."""
+
+
+def load_members(members: Sequence[Member], *, device: str = "auto", trust_changed_code: bool = False) -> Model:
+    """The network of these, or all of them as one, ready to predict. Raises ValueError."""
+    models = [
+        load_model(member.content, where=str(member.where), device=device, trust_changed_code=trust_changed_code)
+        for member in members
+    ]
+    first = models[0]
+    if len(models) == 1:
+        return first
+    overlapping = first.inference.overlapping
+    network = Ensemble([model.network for model in models], overlapping=overlapping)
+    return dataclasses.replace(
+        first,
+        network=network.eval(),
+        inference=joined([model.inference for model in models], members[0].where),
+        activation=(lambda scores: scores + 0.5) if overlapping else (lambda scores: scores),
+    )
+
+
+def load_model(content: dict[str, Any], *, where: str, device: str = "auto", trust_changed_code: bool = False) -> Model:
+    """The network of a best.pt's content, ready to predict. where: the file's path, for errors and `model_network`.
+
+    Raises ValueError.
+    """
+    # A device goes through the configuration, which knows what may stand there.
+    tree = {**content["config"], "train": {**content["config"]["train"], "device": device}}
+    given = _on_device(from_dict(tree, where=where))
+    unset = [*undecided(given), *(name for name in _SETTLED if attrgetter(name)(given) is None)]
+    if unset:
+        raise ValueError(f"{where}: is no model as Hasten writes it, as its config leaves open {', '.join(unset)}")
+    config = planned_run(given)
+    target, dims = torch.device(config.train.device), content["spatial_dims"]
+    labels = {int(value): name for value, name in content["labels"].items()}
+    regions = resolve_regions(
+        {name: tuple(members) for name, members in content.get("regions", {}).items()},
+        content.get("region_values", {}),
+        labels,
+        f"{where}: regions",
+    )
+    network = model_network(content, config, where=where, trust_changed_code=trust_changed_code)
+    layout = memory_format(dims, bool(config.train.channels_last))
+    return Model(
+        network=network.to(target).to(memory_format=layout).eval(),  # type: ignore[call-overload]
+        prepare=config.prepare,
+        inference=inference_of(config, spatial_dims=dims, device=target, overlapping=bool(regions)),
+        channels=tuple(content["channels"]),
+        values=tuple(sorted(labels)),
+        classes=tuple(region.name for region in regions) or tuple(labels[value] for value in sorted(labels)),
+        activation=torch.sigmoid if regions else (lambda scores: scores.softmax(0)),
+        regions=regions,
+        foreground=content.get("foreground", {}),
+        spacing=content.get("spacing", {}),
+    )
+
+
+def _on_device(config: RunConfig) -> RunConfig:
+    """The settings with the device found; fp16 is a GPU's precision, which few CPUs have convolutions for."""
+    device = pick_device(config.train.device)
+    precision = "fp32" if device.type == "cpu" and config.train.precision == "fp16" else config.train.precision
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, device=str(device), precision=precision))
+
+
+def labelled(
+    prepared: Prepared, model: Model, *, where: str, probabilities: np.ndarray | None = None
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The label map on the image's own voxels, and the mask of each region there, 0 and 1.
+
+    probabilities: (K, D, H, W) of a float dtype on these voxels, all 0, to be filled. An image or a prediction unlike
+    the training cases is told in a warning that begins with `where`.
+    """
+    geometry = prepared.geometry
+    own = geometry.spacing
+    sides = zip(own, geometry.crop_shape, geometry.shape, strict=True)
+    depth, height, width = (mm * before / after for mm, before, after in sides)
+    found = infer_on_grid(
+        model.network, torch.from_numpy(prepared.image), geometry.crop_shape, model.inference,
+        nearest=thick_axis((depth, height, width), own),
+        planes=None if probabilities is None else filling(probabilities, geometry, model),
+    ).cpu().numpy()  # fmt: skip
+    label = paint(found, model.regions) if model.regions else found
+    dims = model.inference.spatial_dims
+    size = foreground_size(int(np.count_nonzero(label)), geometry.crop_shape, geometry, dims)
+    for warning in (spacing_warning(geometry, model.spacing), size_warning(size, model.foreground, dims)):
+        if warning is not None:
+            log.warning("%s: %s", where, warning)
+    masks = [restore_label(mask.astype(np.uint8), geometry, (0, 1)) for mask in found] if model.regions else []
+    return restore_label(label, geometry, model.values), masks
+
+
+def filling(target: np.ndarray, geometry: Geometry, model: Model) -> Planes:
+    """Puts planes of scores, as probabilities, where they lie in `target` (K, D, H, W).
+
+    Where rounding makes the decided class no longer the highest, it becomes the next value of the dtype above that.
+    """
+    whole = orient(target, geometry.permute, geometry.flip)
+    box = tuple(slice(a, a + n) for a, n in zip(geometry.crop_start, geometry.crop_shape, strict=True))
+    if not model.regions and geometry.crop_shape != whole.shape[1:]:
+        whole[0] = 1  # what is cropped away is background
+    inside = whole[(slice(None), *box)]
+
+    def fill(axis: int, plane: int, scores: Tensor, labels: Tensor) -> None:
+        chances = model.activation(scores).cpu().numpy().astype(target.dtype)
+        decided = labels.cpu().numpy()
+        if model.regions:
+            wrong = (chances > 0.5) != decided
+            chances[wrong] = np.where(decided[wrong], np.nextafter(target.dtype.type(0.5), target.dtype.type(1)), 0.5)
+        else:
+            row, column = np.nonzero(chances.argmax(0) != decided[0])
+            top = chances[:, row, column].max(0)
+            chances[decided[0][row, column], row, column] = np.nextafter(top, target.dtype.type(2))
+        np.moveaxis(inside, 1 + axis, 1)[:, plane] = chances
+
+    return fill
