@@ -47,7 +47,7 @@ def mistake(line: str) -> str:
 def _wrong_words(command: Any, verb: str, words: list[str]) -> str:
     settings = [word for word in words if re.match(r"[a-z_]+(\.[a-z_]+)+=", word)]
     try:
-        context = command.context_class(command, info_name=verb)
+        context = command.context_class(command, info_name=verb, **command.context_settings)
         given, _, _ = command.make_parser(context).parse_args(list(words))
         for parameter in command.params:
             value = given.get(parameter.name)

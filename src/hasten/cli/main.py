@@ -15,9 +15,9 @@ from hasten.cli.doctor import DoctorCommand, doctor
 from hasten.cli.evaluate import evaluate
 from hasten.cli.export import export
 from hasten.cli.launch import launch
+from hasten.cli.nnunet import nnunet
 from hasten.cli.phantom import phantom
 from hasten.cli.plan import plan
-from hasten.cli.nnunet import nnunet
 from hasten.cli.predict import predict
 from hasten.cli.profile import profile
 from hasten.cli.ranks import leave, told_by_rank

@@ -18,7 +18,7 @@ from torch import autocast
 from hasten.nnunet.batches import Batches, make_batches, placed, read_cases
 
 
-class nnUNetTrainerHasten(nnUNetTrainer):  # noqa: N801  # nnU-Net's way to name trainers
+class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
     """`nnUNetv2_train DATASET CONFIGURATION FOLD -tr nnUNetTrainerHasten`."""
 
     def get_dataloaders(self) -> tuple[Any, Any]:
@@ -28,8 +28,7 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # noqa: N801  # nnU-Net's way to name
         if reason:
             self.print_to_log_file(f"Hasten: {reason}; nnU-Net's own data loaders take its place")
             return super().get_dataloaders()
-        if self.dataset_class is None:
-            self.dataset_class = infer_dataset_class(self.preprocessed_dataset_folder)
+        self.dataset_class: Any = self.dataset_class or infer_dataset_class(self.preprocessed_dataset_folder)
         size = self.batch_size
         options: dict[str, Any] = {
             "batch_size": size, "forced": size - round(size * (1 - self.oversample_foreground_percent)),
@@ -37,7 +36,9 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # noqa: N801  # nnU-Net's way to name
         }  # fmt: skip
         scales, regions = self._get_deep_supervision_scales(), []
         if self.label_manager.has_regions:
-            regions = [[each] if isinstance(each, int) else list(each) for each in self.label_manager.foreground_regions]
+            regions = [
+                [each] if isinstance(each, int) else list(each) for each in self.label_manager.foreground_regions
+            ]
         loaders = []
         seed = int(os.environ.get("HASTEN_SEED", "0")) * 1000 + 2 * self.local_rank
         for augmented, dataset in zip((True, False), self.get_tr_and_val_datasets(), strict=True):
