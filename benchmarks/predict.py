@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         memory={"nargs": "+", "choices": MEMORY, "default": list(MEMORY), "help": "grids of `memory`"},
         planes={"type": int, "default": 600, "help": "of the prepared grid of `memory`, each of 512 x 512"},
         classes={"type": int, "default": 117, "help": "of `memory`"},
+        gib={"type": float, "default": 1.5, "help": "of scores that `memory` may hold"},
+        most_windows={"type": int, "help": "stop `memory` after so many; the first slabs hold as much as later ones"},
         nnunet={"type": Path, "help": "folder that nnunetv2 is installed in"},
         work={"type": Path, "help": "keep the phantoms and the fitted network here, and reuse what is there"},
         device={"default": "cpu", "help": "of `end`"},
@@ -107,8 +109,11 @@ def memory(given: argparse.Namespace) -> Part:
     larger = {"same": shape, "resampled": [round(1.25 * side) for side in shape]}
     results: dict[str, list[float]] = {}
     for grid in given.memory:
-        job = {"classes": 5 if quick else given.classes, "window": [16] * 3 if quick else [96] * 3, "overlap": 0.5,
-               "shape": shape, "new_shape": larger[grid], "settings": {}}  # fmt: skip
+        job = {
+            "classes": 5 if quick else given.classes, "window": [16] * 3 if quick else [96] * 3, "overlap": 0.5,
+            "shape": shape, "new_shape": larger[grid], "most_windows": given.most_windows,
+            "sums_bytes": int(given.gib * 2**30),
+        }  # fmt: skip
         for name, value in in_child("held", json.dumps(job)).items():
             results.setdefault(f"{grid}/{name}", []).append(value)
     what = f"{given.classes} classes, {'x'.join(map(str, shape))}, "

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from benchmarks.engines.sliding import status
+
+
+class _Enough(Exception):
+    """As many windows as were asked for have gone through."""
 
 
 def labels(job: dict[str, Any]) -> dict[str, float]:
@@ -33,11 +38,14 @@ def labels(job: dict[str, Any]) -> dict[str, float]:
         def forward(self, batch: torch.Tensor) -> torch.Tensor:
             nonlocal windows
             windows += len(batch)
+            if windows > (job["most_windows"] or windows):
+                raise _Enough
             return network(batch)
 
     how = Inference(
         patch=window, divisor=(1, 1, 1), whole_up_to=0, overlap=job["overlap"], batch_size=1, precision="fp32",
-        channels_last=False, spatial_dims=3, device=torch.device("cpu"), **job["settings"],
+        channels_last=False, spatial_dims=3, device=torch.device("cpu"), classes=job["classes"],
+        sums_bytes=job["sums_bytes"],
     )  # fmt: skip
 
     def alone() -> None:
@@ -46,7 +54,12 @@ def labels(job: dict[str, Any]) -> dict[str, float]:
 
     alone_mib = _peak(alone)
     windows, began = 0, time.perf_counter()
-    peak = _peak(lambda: infer_on_grid(Counted(), image, tuple(job["new_shape"]), how))
+
+    def run() -> None:
+        with suppress(_Enough):
+            infer_on_grid(Counted(), image, tuple(job["new_shape"]), how)
+
+    peak = _peak(run)
     return {"mib": peak - alone_mib, "seconds": time.perf_counter() - began, "windows": windows, "network": alone_mib}
 
 

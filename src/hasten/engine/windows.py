@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hasten.config.schema import Triple
-from hasten.engine.blend import Axis, Mode, Sigma, make_axis, weight_map
+from hasten.engine.blend import Axis, Mode, Sigma, make_axis, restricted, weight_map
 from hasten.engine.canvas import HOST, Canvas, Sink
 from hasten.engine.shortage import out_of_memory
 
@@ -76,19 +76,23 @@ def slide(
     how: Windows,
     sink: Callable[[int, Triple], Sink],
     tick: Callable[[int], None] | None = None,
+    within: Callable[[int], tuple[slice, slice, slice]] | None = None,
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield (position in `volumes`, the sink's result) of each volume as soon as its last window is through.
 
     volumes: (C, D, H, W) each, of any size, float dtype and device, with the same C. sink: makes one for a volume of a
-    position and size. tick: called with the number of windows done, after each batch. What runs out of memory is done
-    again: with half the windows, at last with sums on the host. Raises ValueError where scores have not the windows'
-    size.
+    position and size. tick: called with the number of windows done, after each batch. within: the voxels of a volume
+    that its sink gets; windows that meet none of them are left out. What runs out of memory is done again: with half
+    the windows, at last with sums on the host. Raises ValueError where scores have not the windows' size.
     """
     batcher = _Batcher(forward, how, tick)
     weight = weight_map(how.window, how.mode, how.sigma, how.device)
     waiting: list[_Job] = []
     for number, volume in enumerate(volumes):
         axes = _axes(_shape(volume), how)
+        if within is not None:
+            depth, height, width = map(restricted, axes, how.window, within(number))
+            axes = depth, height, width
         device = how.sums_device or how.device
         canvas = Canvas.make(axes, weight, sink(number, _shape(volume)), how.sums, device)
         image = _padded(volume, axes, how)
