@@ -151,7 +151,9 @@ def infer_on_grid(
     if new_shape == shape:
         ((_, found),) = infer_labels(network, [volume], how)
         return found
-    with kept_memory() if how.device.type == "cpu" else nullcontext():
+    boxes = _bands(shape, how, halo=1)
+    # What is kept does not always fit the next allocation: where memory is short it is given back.
+    with kept_memory() if how.device.type == "cpu" and len(boxes) == 1 else nullcontext():
         if prod(padded_size(shape, how)) <= how.whole_up_to:
             try:
                 return _whole_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest), how)
@@ -160,13 +162,13 @@ def infer_on_grid(
                     raise
             log.warning("out of memory with a volume of %s in one piece; going on with windows of %s", shape, how.patch)
         try:
-            return _slide_on_grid(network, volume, new_shape, how, nearest)
+            return _slide_on_grid(network, volume, new_shape, how, nearest, boxes)
         except RuntimeError as error:
             if how.device == HOST or not out_of_memory(error):
                 raise
         log.warning("out of memory on %s; scores are gathered in host memory", how.device)
         how = dataclasses.replace(how, sums_on_host=True)
-        return _slide_on_grid(network, volume, new_shape, how, nearest)
+        return _slide_on_grid(network, volume, new_shape, how, nearest, _bands(shape, how, halo=1))
 
 
 def _sink_on_grid(shape: Triple, new_shape: Triple, how: Inference, nearest: int | None, **part: Any) -> Regridded:
@@ -184,10 +186,9 @@ def _whole_on_grid(network: nn.Module, volume: Tensor, sink: Regridded, how: Inf
 
 
 def _slide_on_grid(
-    network: nn.Module, volume: Tensor, new_shape: Triple, how: Inference, nearest: int | None
+    network: nn.Module, volume: Tensor, new_shape: Triple, how: Inference, nearest: int | None, boxes: Sequence[Box]
 ) -> Tensor:
     shape, whole = _shape(volume), list[Tensor]()
-    boxes = _bands(shape, how, halo=1)
     found = slide(
         lambda batch, _: _forward(network, batch, how), [volume] * len(boxes), _windows(how),
         lambda number, _: _sink_on_grid(shape, new_shape, how, nearest, part=boxes[number], whole=whole),
@@ -205,6 +206,7 @@ def _windows(how: Inference) -> Windows:
         mode=how.mode,
         sums=SUMS[how.sums],
         sums_device=torch.device("cpu") if how.sums_on_host else None,
+        reuse_constant=True,
     )
 
 
