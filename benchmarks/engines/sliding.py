@@ -142,13 +142,13 @@ class Setting:
             torch.cuda.reset_peak_memory_stats()
             self.run(arm)
             return (torch.cuda.max_memory_allocated() - before) / 2**20
-        before = _status("VmRSS")
+        before = status("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
         self.run(arm)
-        return (_status("VmHWM") - before) / 2**10
+        return (status("VmHWM") - before) / 2**10
 
 
-def _status(name: str) -> int:
+def status(name: str) -> int:
     """KiB."""
     found = re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found is not None

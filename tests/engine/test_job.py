@@ -64,7 +64,8 @@ def test_the_network_is_the_planned_one_and_hangs_on_the_seed_alone(source: Path
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in one.items())
     assert other(torch.zeros(1, 1, 8, 16, 16)).shape == (1, 2, 8, 16, 16)
     settled = dataclasses.replace(planned.config.train, precision="fp32", channels_last=True)
-    how = inference_of(dataclasses.replace(planned.config, train=settled), spatial_dims=3, device=torch.device("cpu"))
+    config = dataclasses.replace(planned.config, train=settled)
+    how = inference_of(config, spatial_dims=3, device=torch.device("cpu"), classes=planned.num_outputs)
     assert how.patch == (8, 16, 16)
     assert all(side % by == 0 for side, by in zip(how.patch, how.divisor, strict=True))
     assert (how.precision, how.channels_last) == ("fp32", True)
@@ -73,7 +74,9 @@ def test_the_network_is_the_planned_one_and_hangs_on_the_seed_alone(source: Path
     assert padded_size((5, 16, 12), how) == (8, 16, 16)
     infer = dataclasses.replace(planned.config.infer, whole_up_to=2.5)
     config = dataclasses.replace(planned.config, train=settled, infer=infer)
-    assert inference_of(config, spatial_dims=3, device=torch.device("cpu")).whole_up_to == 5 * 8 * 16 * 16 // 2
+    assert (
+        inference_of(config, spatial_dims=3, device=torch.device("cpu"), classes=2).whole_up_to == 5 * 8 * 16 * 16 // 2
+    )
 
 
 # Plan files
@@ -328,7 +331,7 @@ def test_inference_follows_the_configuration() -> None:
             "train.channels_last=false",
         ),
     )
-    how = inference_of(config, spatial_dims=3, device=torch.device("cpu"))
+    how = inference_of(config, spatial_dims=3, device=torch.device("cpu"), classes=2)
     assert (how.patch, how.divisor, how.overlap) == ((16, 32, 32), (2, 2, 2), 0.25)
     assert (how.flip_axes, how.sums, how.sums_on_host) == ((1, 2), "fp16", True)
 

@@ -342,6 +342,64 @@ def test_a_cpu_takes_few_large_windows_at_once() -> None:
     assert max(sizes) == windows_module._HOST_VOXELS // 64**3
 
 
+class Normed(nn.Module):
+    """Zero padding and an instance norm: what is constant going in is not constant coming out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.layers = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.InstanceNorm3d(4), nn.Conv3d(4, 3, 3, padding=1))
+        self.seen = 0
+
+    def forward(self, batch: Tensor) -> Tensor:
+        self.seen += len(batch)
+        return self.layers(batch)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 50])
+def test_constant_windows_go_through_the_network_once_for_each_value(batch_size: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    volumes = [torch.zeros(2, 24, 30, 40), torch.zeros(2, 5, 30, 9), torch.zeros(2, 20, 20, 20)]
+    volumes[0][:, 9:14, 8:16, 8:16] = torch.randn(2, 5, 8, 8, generator=generator)
+    volumes[0][1, :, 22:] = 2.5
+    volumes[2][0] = 1
+    found, seen = [], []
+    for reuse in (False, True):
+        network, how = Normed().eval(), make(batch_size=batch_size, reuse_constant=reuse)
+        found.append(scores_of(lambda batch, _, network=network: network(batch), volumes, how))
+        seen.append(network.seen)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    assert seen[0] == sum(count_windows(volume.shape[1:], make()) for volume in volumes)  # type: ignore[arg-type]
+    assert seen[1] < 0.6 * seen[0]
+
+
+def test_constant_windows_are_counted_and_may_run_out_of_memory() -> None:
+    volume, ticks, calls = torch.zeros(1, 24, 30, 40), list[int](), 0
+    volume[:, :6, :7, :8] = volumes_of((6, 7, 8))[0]
+
+    def forward(batch: Tensor, _: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return oom() if calls == 1 else 2 * batch
+
+    how = make(batch_size=4, reuse_constant=True)
+    ((_, labels),) = slide(forward, [volume], how, lambda _, shape: Masks(shape, CPU), ticks.append)
+    assert torch.equal(labels, volume > 0)
+    assert sum(ticks) == count_windows((24, 30, 40), how)
+
+
+def test_one_value_in_a_window_that_differs_is_enough() -> None:
+    for place in [(0, 0, 0), (3, 3, 3), (5, 6, 7), (1, 2, 6)]:
+        volume = torch.zeros(1, 6, 7, 16)
+        volume[(0, *place)] = 1
+        plain, reused = (
+            scores_of(lambda batch, _: batch, [volume], make(batch_size=1, reuse_constant=reuse))
+            for reuse in (False, True)
+        )
+        assert torch.equal(*plain, *reused)
+
+
 ENGINE = Path(hasten.__file__).parent / "engine"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -66,6 +67,16 @@ def make_axis(side: int, window: int, overlap: float) -> Axis:
     cells = tuple(slice(first, last) for first, last in zip(cuts, [*cuts[1:], before + side], strict=True))
     parts = tuple(tuple(_parts(start, window, cells)) for start in starts)
     return Axis(size, before, tuple(starts), cells, parts)
+
+
+def restricted(axis: Axis, window: int, part: slice) -> Axis:
+    """The cells, cut off where need be, and the windows that some voxels of the volume need."""
+    first, last = part.start + axis.before, part.stop + axis.before
+    cut = (slice(max(first, cell.start), min(last, cell.stop)) for cell in axis.cells)
+    cells = tuple(cell for cell in cut if cell.start < cell.stop)
+    starts = tuple(start for start in axis.starts if start < last and start + window > first)
+    parts = tuple(tuple(_parts(start, window, cells)) for start in starts)
+    return dataclasses.replace(axis, starts=starts, cells=cells, parts=parts)
 
 
 def _parts(start: int, window: int, cells: tuple[slice, ...]) -> list[Part]:

@@ -153,7 +153,9 @@ def compose_run(
 
 def _inference(planned: Planned) -> Inference:
     dims, overlapping = planned.case_set.spatial_dims, bool(planned.regions)
-    return inference_of(planned.config, spatial_dims=dims, device=planned.device, overlapping=overlapping)
+    return inference_of(
+        planned.config, spatial_dims=dims, device=planned.device, classes=planned.num_outputs, overlapping=overlapping
+    )
 
 
 def _step(

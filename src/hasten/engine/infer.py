@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from hasten.config.schema import Triple
 from hasten.distribute.balance import bucket_shape
 from hasten.engine.allocator import kept_memory
+from hasten.engine.bands import Box, bands, free_memory, widened
 from hasten.engine.blend import Mode
 from hasten.engine.canvas import HOST, Labels, Masks, Scores, score_room
 from hasten.engine.regrid import Planes, Regridded
@@ -26,6 +27,7 @@ from hasten.engine.windows import Windows, slide, slow_axis
 
 log = logging.getLogger(__name__)
 
+_NO_LIMIT = 2**62
 SUMS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -58,6 +60,10 @@ class Inference:
     """Whether windows are summed in host memory from the start, and not only where the device has no room."""
     overlapping: bool = False
     """Whether the scores are of classes that may overlap, each held where its score is above 0."""
+    classes: int = 0
+    """Scores of each voxel. 0 is unknown: then a volume is never cut into bands to save memory."""
+    sums_bytes: int | None = None
+    """Of scores that may be held at once; None takes half of the memory that is free."""
 
 
 @torch.inference_mode()
@@ -82,14 +88,41 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) 
             groups.setdefault(padded_size(_shape(volumes[position]), how), []).append(position)
         for size, group in groups.items():
             yield from _in_one_piece(network, volumes, group, size, how, large)
-        found = slide(
-            lambda batch, _: _forward(network, batch, how),
-            (volumes[position] for position in large),
-            _windows(how),
-            lambda _, shape: Masks(shape, how.device) if how.overlapping else Labels(shape, how.device),
+        yield from _by_windows(network, volumes, large, how)
+
+
+def _by_windows(
+    network: nn.Module, volumes: Sequence[Tensor], large: list[int], how: Inference
+) -> Iterator[tuple[int, Tensor]]:
+    boxes = [(position, box) for position in large for box in _bands(_shape(volumes[position]), how, halo=0)]
+    sinks: dict[int, Labels | Masks] = {}
+
+    def sink(number: int, shape: Triple) -> Labels | Masks:
+        made = Masks(shape, how.device) if how.overlapping else Labels(shape, how.device)
+        return sinks.setdefault(boxes[number][0], made)
+
+    found = slide(
+        lambda batch, _: _forward(network, batch, how), (volumes[position] for position, _ in boxes), _windows(how),
+        sink, within=lambda number: boxes[number][1],
+    )  # fmt: skip
+    last = {position: number for number, (position, _) in enumerate(boxes)}
+    for number, labels in found:
+        position = boxes[number][0]
+        if number == last[position]:
+            del sinks[position]
+            yield position, labels
+
+
+def _bands(shape: Triple, how: Inference, *, halo: int) -> list[Box]:
+    budget = how.sums_bytes
+    if budget is None:
+        budget = free_memory(HOST if how.sums_on_host else how.device) // 2
+    found = bands(shape, _windows(how), how.classes, budget, halo=halo)
+    if len(found) > 1:
+        log.info(
+            "a volume of %s goes by windows in %d parts, as the scores of all take too much memory", shape, len(found)
         )
-        for number, labels in found:
-            yield large[number], labels
+    return found
 
 
 def sliding_window(network: nn.Module, volume: Tensor, how: Inference) -> Tensor:
@@ -126,7 +159,10 @@ def infer_on_grid(
     if new_shape == shape and planes is None:
         ((_, found),) = infer_labels(network, [volume], how)
         return found
-    with kept_memory() if how.device.type == "cpu" else nullcontext():
+    # Whoever wants planes wants them whole, whatever memory they take.
+    boxes = _bands(shape, how if planes is None else dataclasses.replace(how, sums_bytes=_NO_LIMIT), halo=1)
+    # What is kept does not always fit the next allocation: where memory is short it is given back.
+    with kept_memory() if how.device.type == "cpu" and len(boxes) == 1 else nullcontext():
         if prod(padded_size(shape, how)) <= how.whole_up_to:
             try:
                 return _whole_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest, planes), how)
@@ -135,21 +171,24 @@ def infer_on_grid(
                     raise
             log.warning("out of memory with a volume of %s in one piece; going on with windows of %s", shape, how.patch)
         try:
-            return _slide_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest, planes), how)
+            return _slide_on_grid(network, volume, new_shape, how, nearest, boxes, planes)
         except RuntimeError as error:
             if how.device == HOST or not out_of_memory(error):
                 raise
         log.warning("out of memory on %s; scores are gathered in host memory", how.device)
         how = dataclasses.replace(how, sums_on_host=True)
-        return _slide_on_grid(network, volume, _sink_on_grid(shape, new_shape, how, nearest, planes), how)
+        boxes = [*boxes] if planes is not None else _bands(shape, how, halo=1)
+        return _slide_on_grid(network, volume, new_shape, how, nearest, boxes, planes)
 
 
 def _sink_on_grid(
-    shape: Triple, new_shape: Triple, how: Inference, nearest: int | None, planes: Planes | None
+    shape: Triple, new_shape: Triple, how: Inference, nearest: int | None, planes: Planes | None, **part: Any
 ) -> Regridded:
     device = HOST if how.sums_on_host else how.device
     axis = slow_axis(shape, _windows(how))
-    return Regridded(shape, new_shape, device, axis=axis, nearest=nearest, overlapping=how.overlapping, planes=planes)
+    return Regridded(
+        shape, new_shape, device, axis=axis, nearest=nearest, overlapping=how.overlapping, planes=planes, **part
+    )
 
 
 def _whole_on_grid(network: nn.Module, volume: Tensor, sink: Regridded, how: Inference) -> Tensor:
@@ -160,9 +199,22 @@ def _whole_on_grid(network: nn.Module, volume: Tensor, sink: Regridded, how: Inf
     return sink.result()
 
 
-def _slide_on_grid(network: nn.Module, volume: Tensor, sink: Regridded, how: Inference) -> Tensor:
-    ((_, found),) = slide(lambda batch, _: _forward(network, batch, how), [volume], _windows(how), lambda *_: sink)
-    return found
+def _slide_on_grid(
+    network: nn.Module,
+    volume: Tensor,
+    new_shape: Triple,
+    how: Inference,
+    nearest: int | None,
+    boxes: Sequence[Box],
+    planes: Planes | None,
+) -> Tensor:
+    shape, whole = _shape(volume), list[Tensor]()
+    found = slide(
+        lambda batch, _: _forward(network, batch, how), [volume] * len(boxes), _windows(how),
+        lambda number, _: _sink_on_grid(shape, new_shape, how, nearest, planes, part=boxes[number], whole=whole),
+        within=lambda number: widened(boxes[number], shape),
+    )  # fmt: skip
+    return [labels for _, labels in found][-1]
 
 
 def _windows(how: Inference) -> Windows:
@@ -174,6 +226,7 @@ def _windows(how: Inference) -> Windows:
         mode=how.mode,
         sums=SUMS[how.sums],
         sums_device=torch.device("cpu") if how.sums_on_host else None,
+        reuse_constant=True,
     )
 
 

@@ -367,9 +367,9 @@ def build_net(planned: Planned) -> nn.Module:
 
 
 def inference_of(
-    config: PlannedRun, *, spatial_dims: int, device: torch.device, overlapping: bool = False
+    config: PlannedRun, *, spatial_dims: int, device: torch.device, classes: int, overlapping: bool = False
 ) -> Inference:
-    """How a run applies its network to volumes. overlapping: its outputs are regions."""
+    """How a run applies its network to volumes. classes: its outputs. overlapping: they are regions."""
     infer, variant = config.infer, variant_of(config.train)
     return Inference(
         patch=infer.patch,
@@ -386,4 +386,5 @@ def inference_of(
         spatial_dims=spatial_dims,
         device=device,
         overlapping=overlapping,
+        classes=classes,
     )

@@ -100,7 +100,9 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto", tru
     return Model(
         network=network.to(target).to(memory_format=layout).eval(),  # type: ignore[call-overload]
         prepare=config.prepare,
-        inference=inference_of(config, spatial_dims=dims, device=target, overlapping=bool(regions)),
+        inference=inference_of(
+            config, spatial_dims=dims, device=target, classes=len(regions or labels), overlapping=bool(regions)
+        ),
         channels=tuple(content["channels"]),
         values=tuple(sorted(labels)),
         classes=tuple(region.name for region in regions) or tuple(labels[value] for value in sorted(labels)),

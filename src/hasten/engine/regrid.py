@@ -89,24 +89,41 @@ class Regridded:
         nearest: int | None = None,
         overlapping: bool = False,
         planes: Planes | None = None,
+        part: _Slot | None = None,
+        whole: list[Tensor] | None = None,
     ) -> None:
-        """shape: (D, H, W) of the scores. nearest: an axis along which scores are not interpolated."""
+        """shape: (D, H, W) of the scores. nearest: an axis along which scores are not interpolated.
+
+        part: decide only what lies on these voxels or between them and the next ones, whose scores are given as well,
+        all of a side along `axis`; without `planes`. whole: an empty list, which the sinks of all parts share for their
+        result.
+        """
         self._planes = planes
         self._axes = (axis, *(other for other in range(3) if other != axis))
-        self._shape = tuple(shape[each] for each in self._axes)
         self._new_shape, self._device, self._overlapping = new_shape, device, overlapping
-        self._taps = [Taps.make(shape[each], new_shape[each], nearest=each == nearest) for each in self._axes]
+        self._whole = [] if whole is None else whole
+        core = part or (slice(0, shape[0]), slice(0, shape[1]), slice(0, shape[2]))
+        self._start = tuple(core[each].start for each in self._axes)
+        self._shape = tuple(min(core[each].stop + 1, shape[each]) - core[each].start for each in self._axes)
+        self._taps, self._place = list[Taps](), [slice(None)] * 3
+        for each in self._axes:
+            taps = Taps.make(shape[each], new_shape[each], nearest=each == nearest)
+            first, last = (int(np.searchsorted(taps.low, end)) for end in (core[each].start, core[each].stop))
+            self._taps.append(taps.part(first, last, core[each].start))
+            self._place[each] = slice(first, last)
         self._layers: dict[int, _Layer] = {}
         self._before: Tensor | None = None
         self._next = self._done = 0
         """Planes of scores, and planes of the result, that are decided."""
-        self._out: Tensor | None = None
 
     def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
         return None
 
     def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
-        along, *across = (slot[axis] for axis in self._axes)
+        along, *across = (
+            slice(slot[axis].start - start, slot[axis].stop - start)
+            for axis, start in zip(self._axes, self._start, strict=True)
+        )
         layer = self._layers.get(along.start)
         if layer is None:
             planes = along.stop - along.start
@@ -121,9 +138,8 @@ class Regridded:
             self._decide(self._layers.pop(self._next))
 
     def result(self) -> Tensor:
-        assert self._out is not None
         assert self._next == self._shape[0]
-        return self._out
+        return self._whole[0]
 
     def _decide(self, layer: _Layer) -> None:
         """The planes of the result that lie in this layer, or between it and the one before."""
@@ -150,11 +166,12 @@ class Regridded:
         self._done = last
 
     def _result(self, classes: int, dtype: torch.dtype) -> Tensor:
-        if self._out is None:
+        if not self._whole:
             lead = [classes] if self._overlapping else []
             with torch.inference_mode(False):  # a result that its owner may change
-                self._out = torch.empty([*lead, *self._new_shape], dtype=dtype, device=self._device)
-        return self._out
+                self._whole.append(torch.empty([*lead, *self._new_shape], dtype=dtype, device=self._device))
+        d, h, w = self._place
+        return self._whole[0][..., d, h, w]
 
 
 def _decided(scores: Tensor, labels: Tensor, taps: Sequence[Taps]) -> Tensor:

@@ -12,12 +12,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from hasten.config.schema import Triple
-from hasten.engine.blend import Axis, Mode, Sigma, make_axis, weight_map
+from hasten.engine.blend import Axis, Mode, Sigma, make_axis, restricted, weight_map
 from hasten.engine.canvas import HOST, Canvas, Sink
 from hasten.engine.shortage import out_of_memory
 
 log = logging.getLogger(__name__)
 
+_MOST_WAITING = 64
+"""Windows after which a batch is run, however few of them need the network."""
 _HOST_VOXELS = 2**20
 """A CPU gains nothing from a batch of more voxels, and pays for its activations in memory."""
 
@@ -45,6 +47,9 @@ class Windows:
     padding_mode: str = "constant"
     """Of a volume smaller than a window, as `torch.nn.functional.pad` calls it."""
     padding_value: float = 0.0
+    reuse_constant: bool = False
+    """Whether scores of a window without contrast, as of air, are those of the last one with the same value. Where the
+    network's answer depends on nothing but the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,10 @@ class _Job:
     image: Tensor
     canvas: Canvas
     window: Triple
+    constant: bool = False
+    """Its voxels are alike in each channel."""
+    known: bool = False
+    """And the same as those of the last constant window, so that its scores are the same."""
 
 
 def slide(
@@ -76,25 +85,33 @@ def slide(
     how: Windows,
     sink: Callable[[int, Triple], Sink],
     tick: Callable[[int], None] | None = None,
+    within: Callable[[int], tuple[slice, slice, slice]] | None = None,
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield (position in `volumes`, the sink's result) of each volume as soon as its last window is through.
 
     volumes: (C, D, H, W) each, of any size, float dtype and device, with the same C. sink: makes one for a volume of a
-    position and size. tick: called with the number of windows done, after each batch. What runs out of memory is done
-    again: with half the windows, at last with sums on the host. Raises ValueError where scores have not the windows'
-    size.
+    position and size. tick: called with the number of windows done, after each batch. within: the voxels of a volume
+    that its sink gets; windows that meet none of them are left out. What runs out of memory is done again: with half
+    the windows, at last with sums on the host. Raises ValueError where scores have not the windows' size.
     """
     batcher = _Batcher(forward, how, tick)
     weight = weight_map(how.window, how.mode, how.sigma, how.device)
     waiting: list[_Job] = []
+    last: Tensor | None = None
     for number, volume in enumerate(volumes):
         axes = _axes(_shape(volume), how)
+        if within is not None:
+            depth, height, width = map(restricted, axes, how.window, within(number))
+            axes = depth, height, width
         device = how.sums_device or how.device
         canvas = Canvas.make(axes, weight, sink(number, _shape(volume)), how.sums, device)
         image = _padded(volume, axes, how)
         for window in canvas.windows():
-            waiting.append(_Job(number, image, canvas, window))
-            if len(waiting) >= batcher.size:
+            value = _constant(volume, canvas.place(window), axes) if how.reuse_constant else None
+            known = value is not None and last is not None and torch.equal(value, last)
+            waiting.append(_Job(number, image, canvas, window, value is not None, known))
+            last = last if value is None else value
+            if sum(not job.known for job in waiting) >= batcher.size or len(waiting) >= _MOST_WAITING:
                 yield from batcher.run(waiting)
                 waiting = []
     yield from batcher.run(waiting)
@@ -133,6 +150,21 @@ def _padded(volume: Tensor, axes: tuple[Axis, Axis, Axis], how: Windows) -> Tens
     return functional.pad(volume.to(how.dtype), pad, mode=how.padding_mode, value=value)
 
 
+def _constant(volume: Tensor, slot: tuple[slice, slice, slice], axes: tuple[Axis, Axis, Axis]) -> Tensor | None:
+    """The value of each channel where a window is constant. Asked of the host's volumes without padding alone, as the
+    answer of another device would be waited for.
+    """
+    if volume.device != HOST or _shape(volume) != tuple(axis.size for axis in axes):
+        return None
+    inside = volume[(slice(None), *slot)]
+    first = inside[:, :1, :1, :1]
+    # Few voxels tell of nearly all windows that they are not.
+    for part in (inside[:, ::7, ::7, ::7], inside):
+        if not torch.equal(part, first.expand_as(part)):
+            return None
+    return first
+
+
 def _moved(volume: Tensor, device: torch.device) -> Tensor:
     try:
         return volume.to(device)
@@ -143,6 +175,12 @@ def _moved(volume: Tensor, device: torch.device) -> Tensor:
     return volume
 
 
+def _cut(jobs: list[_Job], size: int) -> list[_Job]:
+    """The first ones, with `size` windows at most that go through the network."""
+    new = [number for number, job in enumerate(jobs) if not job.known]
+    return jobs[: new[size]] if len(new) > size else jobs
+
+
 class _Batcher:
     """Runs windows in batches that fit."""
 
@@ -150,23 +188,29 @@ class _Batcher:
         self._forward, self._how, self._tick = forward, how, tick
         largest = max(1, _HOST_VOXELS // prod(how.window)) if how.device.type == "cpu" else how.batch_size
         self.size = min(how.batch_size, largest)
+        self._constant: Tensor | None = None
 
     def run(self, jobs: list[_Job]) -> Iterator[tuple[int, Tensor]]:
         """Yield what becomes complete."""
         first = 0
         while first < len(jobs):
-            batch = jobs[first : first + self.size]
-            scores = self._scores(batch)
+            batch = _cut(jobs[first:], self.size)
+            new = [job for job in batch if not job.known]
+            scores: Iterable[Tensor] | None = self._scores(new) if new else ()
             if scores is None:
-                self._shrink(batch)
+                self._shrink(new)
                 continue
             first += len(batch)
-            complete = []
-            for job, score in zip(batch, scores, strict=True):
+            complete, rest = [], iter(scores)
+            for job in batch:
+                score = self._constant if job.known else next(rest)
+                assert score is not None
+                if job.constant and not job.known:
+                    self._constant = score.clone()
                 job.canvas.add(job.window, score)
                 if job.canvas.done:
                     complete.append((job.volume, job.canvas.sink.result()))
-            del scores, score  # or they would be held through the next forward pass
+            del scores, score, rest  # or they would be held through the next forward pass
             if self._tick:
                 self._tick(len(batch))
             yield from complete

@@ -1,0 +1,48 @@
+"""One arm in a process of its own: seconds and peak memory of its work, without imports and the network's loading."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engines.sliding import status
+from benchmarks.harness import ROOT
+
+
+def measured(arm: str, what: str, job: dict[str, Any], nnunet: Path | None) -> dict[str, float]:
+    """`seconds`, and `mib` of resident memory at the peak above what was held before. arm: hasten, monai or nnunet."""
+    Path(job["out"]).mkdir(parents=True, exist_ok=True)
+    return in_child("child", arm, what, json.dumps(job), path=nnunet if arm == "nnunet" else None)
+
+
+def in_child(module: str, *words: str, path: Path | None = None) -> dict[str, float]:
+    """What a module of this folder prints last. path: a further folder to import from."""
+    paths = [str(path)] if path else []
+    folders = {name: str(ROOT) for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")}
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.predictions.{module}", *words], cwd=ROOT, capture_output=True, text=True,
+        check=False, stdin=subprocess.DEVNULL,
+        env={**os.environ, **folders, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])},
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(f"{module} {' '.join(words)} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main(arm: str, what: str, job: dict[str, Any]) -> dict[str, float]:
+    work = getattr(importlib.import_module(f"benchmarks.predictions.{arm}_arm"), what)(job)
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    began = time.perf_counter()
+    work()
+    return {"seconds": time.perf_counter() - began, "mib": (status("VmHWM") - before) / 2**10}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))))

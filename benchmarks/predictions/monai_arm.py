@@ -1,0 +1,85 @@
+"""MONAI: its transforms, its sliding window, Invertd of the scores with linear interpolation, argmax, SaveImaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def end(job: dict[str, Any]) -> Callable[[], object]:
+    import torch
+    from monai.inferers import SlidingWindowInferer
+
+    from hasten.engine.predict import load_model
+    from hasten.engine.weights import read_model
+
+    model = load_model(read_model(job["run"]), where=str(job["run"]), device=job["device"])
+    network, how = model.network, model.inference
+    inferer = SlidingWindowInferer(how.patch, sw_batch_size=job["batch_size"], overlap=how.overlap, mode="gaussian")
+    before = _before(job["spacing"], crop=True)
+    after = _after(before, job["out"])
+
+    def run() -> None:
+        with torch.inference_mode():
+            for image in job["images"]:
+                row = before({"image": str(image)})
+                row["pred"] = inferer(row["image"][None].to(job["device"]), network)[0].cpu()
+                after(row)
+
+    return run
+
+
+def export(job: dict[str, Any]) -> Callable[[], object]:
+    """From scores of the same organs on the grid that MONAI makes, whose sides may be a voxel longer."""
+    import torch
+    from monai.data import MetaTensor
+
+    from benchmarks.predictions.scene import organ_scores
+
+    before = _before(job["spacing"], crop=False)
+    after, row = _after(before, job["out"]), before({"image": str(job["images"][0])})
+    width, height, depth = row["image"].shape[1:]
+    scores = torch.from_numpy(organ_scores((depth, height, width), 0)).transpose(1, 3).contiguous()
+
+    def run() -> None:
+        after({**row, "pred": MetaTensor(scores, meta=row["image"].meta)})
+
+    return run
+
+
+def _before(spacing: list[float], *, crop: bool) -> Any:
+    from monai.transforms import (
+        Compose,
+        CropForegroundd,
+        EnsureChannelFirstd,
+        LoadImaged,
+        Orientationd,
+        ScaleIntensityRanged,
+        Spacingd,
+    )
+
+    from benchmarks.predictions.scene import WINDOW
+
+    low, high = WINDOW
+    return Compose([
+        LoadImaged("image"),
+        EnsureChannelFirstd("image"),
+        ScaleIntensityRanged("image", low, high, 0.0, 1.0, clip=True),
+        *([CropForegroundd("image", source_key="image")] if crop else []),
+        Orientationd("image", axcodes="RAS", labels=None),
+        Spacingd("image", pixdim=spacing[::-1], mode="bilinear", dtype=np.float32),
+    ])  # fmt: skip
+
+
+def _after(before: Any, out: str) -> Any:
+    from monai.transforms import AsDiscreted, Compose, Invertd, SaveImaged
+
+    return Compose([
+        Invertd("pred", transform=before, orig_keys="image", nearest_interp=False, to_tensor=True),
+        AsDiscreted("pred", argmax=True),
+        SaveImaged("pred", output_dir=Path(out), output_postfix="", separate_folder=False, output_dtype=np.uint8,
+                   resample=False, print_log=False),
+    ])  # fmt: skip

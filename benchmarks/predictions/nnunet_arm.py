@@ -1,0 +1,87 @@
+"""nnU-Net 2: its preprocessor, its predictor and its export, all as they come, with plans that ask for the same.
+
+Its CT normalization with a mean and deviation of the window's gives the same input; as its plans have it by default,
+scores are resampled linearly by scikit-image. Mirroring is off, as in the other arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def end(job: dict[str, Any]) -> Callable[[], object]:
+    import torch
+    from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
+
+    from hasten.engine.predict import load_model
+    from hasten.engine.weights import read_model
+
+    model = load_model(read_model(job["run"]), where=str(job["run"]), device=job["device"])
+    plans, configuration, dataset = _plans(job, model.inference.patch)
+    predictor = nnUNetPredictor(
+        tile_step_size=1 - model.inference.overlap, use_gaussian=True, use_mirroring=False,
+        perform_everything_on_device=job["device"] != "cpu", device=torch.device(job["device"]), allow_tqdm=False,
+    )  # fmt: skip
+    predictor.manual_initialization(model.network, plans, configuration, None, dataset, "", None)
+    reader, prepare = plans.image_reader_writer_class(), configuration.preprocessor_class(verbose=False)
+
+    def run() -> None:
+        for image, name in zip(job["images"], job["names"], strict=True):
+            array, properties = reader.read_images([str(image)])
+            data, _, properties = prepare.run_case_npy(array, None, properties, plans, configuration, dataset)
+            scores = predictor.predict_sliding_window_return_logits(torch.from_numpy(data)).cpu()
+            _write(scores, properties, configuration, plans, dataset, Path(job["out"]) / name)
+
+    return run
+
+
+def export(job: dict[str, Any]) -> Callable[[], object]:
+    plans, configuration, dataset = _plans(job, (96, 96, 96))
+    array, properties = plans.image_reader_writer_class().read_images([str(job["images"][0])])
+    shape = array.shape[1:]
+    properties["shape_before_cropping"] = properties["shape_after_cropping_and_before_resampling"] = shape
+    properties["bbox_used_for_cropping"] = [[0, side] for side in shape]
+    scores = np.load(job["scores"])
+    return lambda: _write(scores, properties, configuration, plans, dataset, Path(job["out"]) / job["names"][0])
+
+
+def _write(scores: Any, properties: Any, configuration: Any, plans: Any, dataset: Any, target: Path) -> None:
+    import torch
+    from nnunetv2.inference.export_prediction import export_prediction_from_logits
+
+    export_prediction_from_logits(
+        scores, properties, configuration, plans, dataset, str(target), num_threads_torch=torch.get_num_threads()
+    )
+
+
+def _plans(job: dict[str, Any], patch: tuple[int, ...]) -> tuple[Any, Any, dict[str, Any]]:
+    from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
+
+    from benchmarks.predictions.scene import CLASSES, WINDOW
+
+    low, high = WINDOW
+    linear = {"is_seg": False, "order": 1, "order_z": 0, "force_separate_z": None}
+    configuration = {
+        "data_identifier": "", "preprocessor_name": "DefaultPreprocessor", "batch_size": 2, "patch_size": list(patch),
+        "median_image_size_in_voxels": [1, 1, 1], "spacing": list(job["spacing"]),
+        "normalization_schemes": ["CTNormalization"], "use_mask_for_norm": [False],
+        "resampling_fn_data": "resample_data_or_seg_to_shape", "resampling_fn_data_kwargs": {**linear, "order": 3},
+        "resampling_fn_seg": "resample_data_or_seg_to_shape", "resampling_fn_seg_kwargs": {**linear, "is_seg": True},
+        "resampling_fn_probabilities": "resample_data_or_seg_to_shape", "resampling_fn_probabilities_kwargs": linear,
+        "architecture": {"network_class_name": "", "arch_kwargs": {}, "_kw_requires_import": []}, "batch_dice": False,
+    }  # fmt: skip
+    plans = PlansManager({
+        "dataset_name": "organs", "plans_name": "same", "image_reader_writer": "NibabelIO",
+        "transpose_forward": [0, 1, 2], "transpose_backward": [0, 1, 2], "configurations": {"3d": configuration},
+        "experiment_planner_used": "", "label_manager": "LabelManager",
+        "foreground_intensity_properties_per_channel": {
+            "0": {"mean": low, "std": high - low, "percentile_00_5": low, "percentile_99_5": high},
+        },
+    })  # fmt: skip
+    labels = {"background": 0, **{f"organ{value}": value for value in range(1, CLASSES)}}
+    dataset = {"labels": labels, "channel_names": {"0": "CT"}, "file_ending": ".nii.gz"}
+    return plans, plans.get_configuration("3d"), dataset
