@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         str(__doc__).splitlines()[0], argv,
         parts=part_arguments(PARTS),
         rounds={"type": int, "help": "steps of each arm; default 25, quick 2"},
+        networks={"nargs": "+", "help": "steps: some of the networks; default all"},
         seeds={"type": int, "help": "runs of each arm of tuning; default 3, quick 1"},
         membrane={"type": Path, "help": "folder of the membrane data; without it that task is left out"},
         work={"type": Path, "help": "tuning: keep the runs here, and reuse those that are there"},
@@ -34,7 +35,7 @@ def steps(given: argparse.Namespace) -> Part:
 
     with tempfile.TemporaryDirectory() as scratch:
         data = given.data or phantoms(Path(scratch) / "set", 5, {"shape": (40, 56, 40)})
-        names = networks()[:1] if given.quick else networks()
+        names = given.networks or (networks()[:1] if given.quick else networks())
         results, about = step_times(data, names, given.rounds or (2 if given.quick else 25), Path(scratch))
     claims = [
         Claim.at_most(

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 OVERHEAD = 1.02
 MONAI = "monai.networks.nets.attentionunet:AttentionUnet"
-PATCH = 32
+PATCH, LARGE = 32, {"swinunetr": 64}
+"""Voxels along a side of a patch; SwinUNETR divides by 32, and its norms need more than one voxel."""
 ARMS = ("run", "bare", "without surgery", "fp32, contiguous")
 
 
@@ -32,7 +33,7 @@ def networks() -> list[str]:
 def step_times(data: Path, names: Sequence[str], rounds: int, scratch: Path) -> tuple[dict[str, list[float]], Any]:
     """Milliseconds of each arm and their ratios by round; and of each network its parameters, FLOPs and switches."""
     results: dict[str, list[float]] = {}
-    about: dict[str, Any] = {"patch": [PATCH] * 3, "arms": ARMS}
+    about: dict[str, Any] = {"patch": PATCH, "larger patches": LARGE, "arms": ARMS}
     for name in names:
         print(f"  {name}", file=sys.stderr)
         parts = parts_of(data, name, scratch)
@@ -56,8 +57,9 @@ def parts_of(data: Path, name: str, scratch: Path, more: Sequence[str] = ()) -> 
 
     own = [f"network.name={MONAI}", "network.args={channels: [16, 32, 64, 128], strides: [2, 2, 2]}"]
     settings = own if name == "AttentionUnet" else [f"network.name={name}"]
+    patch = [LARGE.get(name, PATCH)] * 3
     config = load_run(None, [
-        f"data.source={data}", f"cache.dir={scratch / 'cache'}", f"sample.patch={[PATCH] * 3}", "sample.batch_size=2",
+        f"data.source={data}", f"cache.dir={scratch / 'cache'}", f"sample.patch={patch}", "sample.batch_size=2",
         "sample.compile=false", "train.compile=false", "train.steps=100", "train.device=cpu", *settings,
         *more,
     ])  # fmt: skip
@@ -76,8 +78,9 @@ def _arms(parts: RunComponents) -> tuple[dict[str, Callable[[int], Any]], int]:
     planned, step = parts.planned, parts.step
     channels, outputs = len(planned.case_set.channels), planned.num_outputs
     generator = torch.Generator().manual_seed(0)
-    image = torch.randn(2, channels, PATCH, PATCH, PATCH, generator=generator)
-    label = torch.randint(0, outputs, (2, 1, PATCH, PATCH, PATCH), generator=generator).to(torch.uint8)
+    patch = planned.config.sample.patch
+    image = torch.randn(2, channels, *patch, generator=generator)
+    label = torch.randint(0, outputs, (2, 1, *patch), generator=generator).to(torch.uint8)
     operated, variant = copy.deepcopy(step.update.weights), variant_of(planned.config.train)
     plain = Variant(precision="fp32", channels_last=False)
     arms: dict[str, Callable[[int], Any]] = {
