@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Same pin as constraints.txt. Installed first and alone, so that resolving the rest never swaps the build of torch.
 TORCH := torch==2.13.0
 # Scripts of benchmarks/ that `make bench` runs, in this order.
-BENCHMARKS := cache_fill cache listing feed feed_nnunet step engine windows augment pathology doctor tune scale ladder
+BENCHMARKS := cache_fill cache listing feed feed_nnunet step engine windows augment networks predict pathology doctor tune scale ladder
 
 # Test files are dealt out to so many processes.
 JOBS ?= 2
