@@ -57,7 +57,7 @@ def main(source: str, steps: int = 100, *settings: str) -> float:
 
     network.eval()
     held_out = arena.index(tuple(case.id for case in planned.validation))
-    how = inference_of(config, spatial_dims=3, device=device)
+    how = inference_of(config, spatial_dims=3, device=device, classes=arena.num_classes)
     counts = [
         overlap_counts(prediction.cpu(), arena.label(held_out[position]).cpu(), arena.num_classes)
         for position, prediction in infer_labels(network, [arena.image(case) for case in held_out], how)

@@ -48,7 +48,7 @@ def test_plan(raw: Path) -> None:
     assert "makes 5 folds, but there are 3 cases; use by=fraction" in text
     code, text = said("plan", str(raw / "Dataset007_Organ"), "train.device=cpu")
     assert code == 0, text
-    assert "noNorm, nnU-Net's word for values that are kept" in Path("plan.json").read_text()
+    assert "noNorm: nnU-Net's word for values that are kept" in Path("plan.json").read_text()
 
 
 def test_the_nearest_layout_is_named(raw: Path) -> None:

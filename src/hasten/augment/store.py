@@ -99,7 +99,7 @@ def _number(value: Any) -> Tensor | None:
     if value is None or isinstance(value, str | bytes | Mapping):
         return None
     try:
-        made = torch.as_tensor(value).as_subclass(Tensor).detach().cpu()
+        made = torch.as_tensor(value, device="cpu").as_subclass(Tensor).detach()
     except (TypeError, ValueError, RuntimeError):
         return None
     return made if made.ndim < 2 else None

@@ -169,7 +169,8 @@ def _intensity(plan: _Plan) -> Decision:
     scaled_as = plan.scaled_as
     if len(set(scaled_as)) == 1:
         kind, reason = _SCALINGS[scaled_as[0]]
-        named = "CT" if scaled_as[0] == "ct" else plan.fingerprint.modality or "not CT"
+        usual = {"ct": "CT", "": plan.fingerprint.modality or "not CT"}
+        named = usual.get(scaled_as[0], plan.fingerprint.channels[0])
         return Decision(kind, f"{named}: {reason}")
     told = [f"{name}: {_SCALINGS[each][1]}" for name, each in zip(plan.fingerprint.channels, scaled_as, strict=True)]
     return Decision(tuple(_SCALINGS[each][0] for each in scaled_as), "; ".join(told))

@@ -29,7 +29,7 @@ def pairs_of(folder: Path, maps: list[tuple[np.ndarray, np.ndarray]], regions: d
         Pair(case=f"c{n}", prediction=save(folder / f"p{n}.nii", one), label=save(folder / f"l{n}.nii", other))
         for n, (one, other) in enumerate(maps)
     ]
-    return Pairs(pairs=tuple(pairs), labels=LABELS, regions=regions, num_labelled=len(pairs))
+    return Pairs(pairs=tuple(pairs), labels=LABELS, regions=regions, ignore=None, num_labelled=len(pairs))
 
 
 def random_maps(seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
