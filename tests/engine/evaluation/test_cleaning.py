@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import nibabel as nib
@@ -88,3 +89,18 @@ def test_nothing_is_done_where_it_makes_a_region_worse(tmp_path: Path) -> None:
     both = pairs_of(tmp_path, [(prediction, label)], {"whole": (1, 2)})
     scored = evaluate_pairs(both, predictions=tmp_path, labels=tmp_path, surfaces=False)
     assert choose_cleanings(both, scored).cleanings == {}
+
+
+def test_ignored_voxels_are_cleaned_with_the_others_and_do_not_count(tmp_path: Path) -> None:
+    label = np.full((9, 9, 10), 3, np.uint8)  # but for every other slice, ignored
+    label[::2] = 0
+    label[::2, 2:6, 2:6] = 1
+    prediction = np.zeros_like(label)
+    prediction[:, 2:6, 2:6] = 1
+    prediction[4, 8, 8] = 1
+    pairs = dataclasses.replace(pairs_of(tmp_path, [(prediction, label)] * 2, {}), ignore=3)
+    evaluation = evaluate_pairs(pairs, predictions=tmp_path, labels=tmp_path, surfaces=False)
+    chosen = choose_cleanings(pairs, evaluation)
+    # One component through annotated and ignored slices stays whole; the speck goes.
+    assert chosen.cleanings[1].keep_largest
+    assert chosen.before["a"] < chosen.after["a"] == 1.0

@@ -18,7 +18,7 @@ import numpy as np
 
 from hasten.cases.formats import read_file_header
 from hasten.cases.types import spacing_of
-from hasten.engine.evaluation.evaluate import Evaluation, read_label_map, summary_of
+from hasten.engine.evaluation.evaluate import Evaluation, read_pair, summary_of, without_ignored
 from hasten.engine.evaluation.measures import bounding_box, score_case
 from hasten.engine.evaluation.pairs import Pair, Pairs
 from hasten.engine.postprocess import Cleaning, Cleanings, postprocessed
@@ -53,7 +53,7 @@ def choose_cleanings(pairs: Pairs, evaluation: Evaluation) -> Chosen:
             continue
         candidates = _candidates(name, _median_volume(pairs, evaluation, name))
         affected = {other: members for other, members in pairs.members.items() if value in members}
-        dices = partial(_dices, labels=pairs.labels, value=value, candidates=candidates, affected=affected)
+        dices = partial(_dices, pairs=pairs, value=value, candidates=candidates, affected=affected)
         found = _each(pairs.pairs, dices)
         means = [_means([case[number] for case in found]) for number in range(len(candidates))]
         allowed = [pair for pair in zip(means, candidates, strict=True) if not _worse(pair[0], before)]
@@ -91,23 +91,24 @@ def _median_volume(pairs: Pairs, evaluation: Evaluation, name: str) -> float:
 def _dices(
     pair: Pair,
     *,
-    labels: dict[int, str],
+    pairs: Pairs,
     value: int,
     candidates: Sequence[Cleaning],
     affected: Mapping[str, Sequence[int]],
 ) -> list[Dices]:
     """Dice of the classes and regions that a label value belongs to, with each of the candidates in turn."""
-    prediction, label, spacing = _read(pair, labels)
+    prediction, label, spacing = read_pair(pair, pairs)
     held = list({value for members in affected.values() for value in members})
     box = bounding_box(np.isin(prediction, held) | np.isin(label, held))  # all that counts lies in it
     prediction, label = prediction[box], label[box]
     cleaned = (postprocessed(prediction, {value: candidate}, spacing) for candidate in candidates)
-    return [_dice_of(each, label, affected) for each in cleaned]
+    return [_dice_of(*without_ignored(each, label, pairs.ignore), affected) for each in cleaned]
 
 
 def _cleaned_dices(pair: Pair, pairs: Pairs, cleanings: Cleanings) -> Dices:
-    prediction, label, spacing = _read(pair, pairs.labels)
-    return _dice_of(postprocessed(prediction, cleanings, spacing), label, pairs.members)
+    prediction, label, spacing = read_pair(pair, pairs)
+    cleaned = postprocessed(prediction, cleanings, spacing)
+    return _dice_of(*without_ignored(cleaned, label, pairs.ignore), pairs.members)
 
 
 def _dice_of(prediction: np.ndarray, label: np.ndarray, members: Mapping[str, Sequence[int]]) -> Dices:
@@ -115,11 +116,6 @@ def _dice_of(prediction: np.ndarray, label: np.ndarray, members: Mapping[str, Se
     return {
         each.name: each.dice for each in score_case("", prediction, label, members, spacing=spacing, surfaces=False)
     }
-
-
-def _read(pair: Pair, labels: dict[int, str]) -> tuple[np.ndarray, np.ndarray, tuple[float, float, float]]:
-    prediction, label = (read_label_map(path, labels) for path in (pair.prediction, pair.label))
-    return prediction.array[0], label.array[0], label.spacing
 
 
 def _each(pairs: Sequence[Pair], do: Callable[[Pair], T]) -> list[T]:

@@ -190,16 +190,26 @@ def evaluate_pairs(
 
 
 def _score(pair: Pair, found: Pairs, tolerance_mm: float, surfaces: bool) -> list[Score]:
-    prediction = read_label_map(pair.prediction, found.labels).array[0]
-    volume = read_label_map(pair.label, found.labels, found.ignore)
-    label = volume.array[0]
-    if found.ignore is not None:
-        ignored = label == found.ignore
-        prediction, label = (np.where(ignored, 0, each) for each in (prediction, label))
+    prediction, label, spacing = read_pair(pair, found)
+    prediction, label = without_ignored(prediction, label, found.ignore)
     return score_case(
-        pair.case, prediction, label, found.members, spacing=volume.spacing, tolerance_mm=tolerance_mm,
-        surfaces=surfaces,
-    )  # fmt: skip
+        pair.case, prediction, label, found.members, spacing=spacing, tolerance_mm=tolerance_mm, surfaces=surfaces
+    )
+
+
+def read_pair(pair: Pair, found: Pairs) -> tuple[np.ndarray, np.ndarray, tuple[float, float, float]]:
+    """Prediction and label map (D, H, W) of label values, and their spacing in mm. Raises ValueError."""
+    prediction = read_label_map(pair.prediction, found.labels)
+    label = read_label_map(pair.label, found.labels, found.ignore)
+    return prediction.array[0], label.array[0], label.spacing
+
+
+def without_ignored(prediction: np.ndarray, label: np.ndarray, ignore: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Both with background where the label map has the value `ignore`, so that these voxels do not count."""
+    if ignore is None:
+        return prediction, label
+    ignored = label == ignore
+    return np.where(ignored, 0, prediction), np.where(ignored, 0, label)
 
 
 def read_label_map(path: Path, labels: dict[int, str], ignore: int | None = None) -> Volume:
