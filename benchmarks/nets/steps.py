@@ -20,6 +20,8 @@ OVERHEAD = 1.02
 MONAI = "monai.networks.nets.attentionunet:AttentionUnet"
 PATCH, LARGE = 32, {"swinunetr": 64}
 """Voxels along a side of a patch; SwinUNETR divides by 32, and its norms need more than one voxel."""
+ROUNDS_OF_LARGE = 7
+"""A step of them takes seconds on a CPU."""
 ARMS = ("run", "bare", "without surgery", "fp32, contiguous")
 
 
@@ -38,7 +40,7 @@ def step_times(data: Path, names: Sequence[str], rounds: int, scratch: Path) -> 
         print(f"  {name}", file=sys.stderr)
         parts = parts_of(data, name, scratch)
         arms, kept = _arms(parts)
-        times = _in_turns(arms, rounds)
+        times = _in_turns(arms, min(rounds, ROUNDS_OF_LARGE) if name in LARGE else rounds)
         results |= {f"{name}/{arm}_ms": [1e3 * each for each in values] for arm, values in times.items()}
         pairs = {"overhead": ("run", "bare"), "gain of surgery": ("without surgery", "bare"),
                  "gain of precision and format": ("fp32, contiguous", "bare")}  # fmt: skip

@@ -115,6 +115,7 @@ def check_consistent(data: Fingerprint, config: RunConfig, decisions: dict[str, 
             "train.compile",
             "train.capture",
             "train.target",
+            "train.budget",
             "train.max_seconds",
         ),
     }

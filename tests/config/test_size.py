@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.config.size import parse_size, size_text
+from hasten.config.size import duration_text, parse_duration, parse_size, size_text
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,21 @@ def test_a_size_in_words(num_bytes: float, text: str) -> None:
 @given(st.integers(min_value=1000, max_value=2**50))
 def test_words_read_back_are_the_size_within_their_digits(num_bytes: int) -> None:
     assert parse_size(size_text(num_bytes)) == pytest.approx(num_bytes, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10min", 600), ("1.5 h", 5400), ("2 days", 172_800), ("1 minute", 60)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "min", "-1h", "0s", "1 fortnight", "1e3s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 90s"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(45.2, "45 s"), (600, "10 min"), (5400, "90 min"), (7200, "2 h")])
+def test_a_duration_in_words(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

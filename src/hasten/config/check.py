@@ -27,7 +27,7 @@ from hasten.config.schema import (
     Stages,
     TrainConfig,
 )
-from hasten.config.size import parse_size
+from hasten.config.size import parse_duration, parse_size
 from hasten.config.url import is_url, shown
 from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
 
@@ -203,6 +203,7 @@ def _train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
             parse_size(train.activations)
         except ValueError:
             yield _wrong("train.activations", "must be all, or a size such as 8GiB or 500MB", train.activations)
+    yield from _budget(train)
     for name in ("learning_rate", "max_seconds"):
         value = getattr(train, name)
         if value is not None and not 0 < value < math.inf:
@@ -220,6 +221,21 @@ def _train(train: TrainConfig, batch_size: int | None) -> Iterator[str]:
             yield _wrong(
                 "train.lr_scale", f"must have factors above 0 (train.freeze stops {pattern!r} altogether)", factor
             )
+
+
+def _budget(train: TrainConfig) -> Iterator[str]:
+    if train.budget is None:
+        return
+    try:
+        seconds = parse_duration(train.budget)
+    except ValueError:
+        yield _wrong("train.budget", "must be a time such as 90s, 10min or 1.5h", train.budget)
+        return
+    if train.max_seconds is not None and train.max_seconds != seconds:
+        yield (
+            f"train.max_seconds: is {train.max_seconds:g}, and train.budget={train.budget} is {seconds:g} seconds; "
+            "give one of them"
+        )
 
 
 def _fine_tuning(config: RunConfig) -> Iterator[str]:

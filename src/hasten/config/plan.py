@@ -19,6 +19,7 @@ from hasten.config.network import is_own
 from hasten.config.networks import NETWORKS, BuiltIn
 from hasten.config.schema import Intensity, RunConfig, Spacing, Triple
 from hasten.config.settled import PlannedRun, planned_run
+from hasten.config.size import parse_duration
 
 _FEWEST_CROPS = 4
 """In a step, where a patch is a part of a case: with 2, whole steps show no foreground and the Dice term jumps."""
@@ -244,7 +245,7 @@ def _patch(plan: _Plan) -> Decision:
         axis = max(free, key=lambda axis: sides[axis] * plan.voxel[axis])
         sides[axis] -= units[axis]
         reason = f"cut down, longest side in mm first, to at most {budget} voxels"
-    size, unit = (" x ".join(str(value) for value in values) for values in (shape, units))
+    size, unit = (" x ".join(map(str, values)) for values in (shape, units))
     return Decision(tuple(sides), f"median case is {size} voxels: {reason}, a multiple of {unit}")
 
 
@@ -319,9 +320,8 @@ def _channels(plan: _Plan) -> Decision:
         return Decision((), _OWN)
     budget, built_in, levels = plan.budget, plan.built_in, len(plan.decisions["network.strides"].value) + 1
     first = int(budget.first * built_in.planned_width)
-    channels = built_in.channels(first, levels)
-    if not built_in.halving:
-        channels = tuple(min(width, budget.widest) for width in channels)
+    widest = math.inf if built_in.halving else budget.widest
+    channels = tuple(min(width, widest) for width in built_in.channels(first, levels))
     known = f", as {plan.config.network.name} has them" if built_in.factors else ", doubled per level"
     return Decision(channels, f"{first} at full resolution{known}")
 
@@ -345,18 +345,27 @@ def _kernel_size(plan: _Plan) -> Decision | None:
 
 def _steps(plan: _Plan) -> Decision:
     steps, size = plan.budget.steps, plan.decisions["sample.batch_size"].value
-    return Decision(
-        steps, f"one cycle; {steps * size / plan.num_train:.0f} passes over {plan.num_train} training cases"
-    )
+    passes = steps * size / plan.num_train
+    return Decision(steps, f"one cycle; {passes:.0f} passes over {plan.num_train} training cases")
 
 
 def _learning_rate(plan: _Plan) -> Decision:
     return Decision(8e-3, "peak of the one-cycle schedule")
 
 
+def _max_seconds(plan: _Plan) -> Decision | None:
+    budget = plan.config.train.budget
+    return Decision(parse_duration(budget), "train.budget") if budget else None
+
+
 def _validate_every(plan: _Plan) -> Decision:
-    steps = plan.decisions["train.steps"].value
-    return Decision(max(1, min(steps, max(25, steps // 30))), "about thirty validations in a full run")
+    steps, budget = plan.decisions["train.steps"].value, plan.config.train.budget
+    return Decision(validation_steps(steps, budget), f"about {30 if budget is None else 10} validations in a full run")
+
+
+def validation_steps(steps: int, budget: str | None) -> int:
+    """Steps between validations; with a budget there are fewer, as each takes from the time to train."""
+    return max(1, min(steps, max(25, steps // (30 if budget is None else 10))))
 
 
 def _checkpoint_every(plan: _Plan) -> Decision:
@@ -379,6 +388,7 @@ _DECISIONS: tuple[tuple[str, Callable[[_Plan], Decision | None]], ...] = (
     ("network.channels", _channels),
     ("network.kernel_size", _kernel_size),
     ("train.steps", _steps),
+    ("train.max_seconds", _max_seconds),
     ("train.learning_rate", _learning_rate),
     ("train.validate_every", _validate_every),
     ("train.checkpoint_every", _checkpoint_every),

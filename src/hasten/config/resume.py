@@ -83,6 +83,7 @@ RUN_RULES: Rules = {
     "train.keep_checkpoints": _MACHINE,
     "train.validate_async": _MACHINE,
     "train.metric": Rule("training", "best.pt is compared by the new metric"),
+    "train.budget": Rule("fixed", "the network was chosen for it; train.max_seconds gives the run more time"),
     "train.max_seconds": Rule("training", "counts the whole run; the rest of the schedule ends in it"),
     "train.target": _TRAINING,
     "train.clip_norm": _TRAINING,

@@ -302,6 +302,8 @@ class TrainConfig:
     """What `target` and the best checkpoint go by; a validation tells both."""
     target: float | None = None
     """Stop when the mean of the metric over cases and foreground classes, or regions, reaches this."""
+    budget: str | None = None
+    """Time for the whole run, such as 10min or 1h, which decides the network's width, steps and augmentation."""
     max_seconds: float | None = None
     """Seconds that the whole run may take, from the start of the process to the report; the schedule ends in them."""
 
@@ -373,9 +375,7 @@ class DistributeConfig:
     """Pieces of a batch that are under way in the stages at once (pipeline)."""
     parts: int = 0
     """Parts of equal cost that the training cases are dealt into; a process keeps its own in memory. 0: each sees all.
-
-    The samples of a run are decided by the number of parts, whatever number of processes shares them.
-    """
+    The samples of a run are decided by the number of parts, whatever number of processes shares them."""
     exchange_every: int = 0
     """Epochs after which the parts are dealt anew, and processes take other cases; 0 never does."""
     exchange: Literal["file", "send"] = "file"

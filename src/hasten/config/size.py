@@ -1,11 +1,18 @@
-"""Amounts of memory as people write them."""
+"""Amounts of memory and of time as people write them."""
 
 from __future__ import annotations
 
+import math
 import re
 
 _UNITS = {"": 1, "B": 1, **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
           **{f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)}}  # fmt: skip
+
+_DURATIONS = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1), **dict.fromkeys(("min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600), **dict.fromkeys(("d", "day", "days"), 86400),
+}  # fmt: skip
+"""Seconds of a unit of time."""
 
 
 def parse_size(text: str) -> int:
@@ -27,3 +34,21 @@ def size_text(num_bytes: float) -> str:
             return f"{num_bytes:.0f} {unit}" if unit == "B" or num_bytes >= 100 else f"{num_bytes:.3g} {unit}"
         num_bytes /= 1024
     return f"{num_bytes:.0f} TiB" if num_bytes >= 100 else f"{num_bytes:.3g} TiB"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `90s`, `10min`, `1.5 h` or `2 days`. Raises ValueError for what is no duration."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", str(text))
+    unit = match[2].lower() if match else ""
+    seconds = float(match[1]) * _DURATIONS.get(unit, 0) if match else 0.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{text!r} is no duration; write a number with a unit, such as 90s, 10min or 1.5h")
+    return seconds
+
+
+def duration_text(seconds: float) -> str:
+    """`45 s`, `12 min` or `1.5 h`."""
+    for unit, size in (("s", 1), ("min", 60)):
+        if seconds < 100 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 3600:.3g} h"

@@ -10,7 +10,7 @@ from torch import nn
 
 from hasten.cache.arena import Arena
 from hasten.config.schema import RunConfig
-from hasten.distribute.agree import first_here, on_all, require_same
+from hasten.distribute.agree import by_first, first_here, on_all, require_same
 from hasten.distribute.group import patient_group
 from hasten.distribute.launch.facts import start_facts
 from hasten.distribute.parts import CaseParts
@@ -27,6 +27,7 @@ from hasten.engine.autotune import (
     settle_variant_on_all,
     time_left,
 )
+from hasten.engine.budget import choose_scale, with_scale
 from hasten.engine.cases import homes_of, prepare_cases
 from hasten.engine.components import RunComponents
 from hasten.engine.infer import Inference
@@ -78,6 +79,8 @@ def prepare_run(
             if world.size > 1:
                 ids = [case.id for case in (*planned.train, *planned.validation)]
                 require_same(world, start_facts(config, planned.fingerprint, cases=ids))
+            scale = None if resume else by_first(world, lambda: choose_scale(planned, clock), group=group)
+            planned = with_scale(planned, scale) if scale is not None else planned
             start = None if resume else on_all(world, lambda: start_of(planned), group=group)
         if start is not None and world.first:
             log.warning("%s", start.table())

@@ -46,6 +46,7 @@ from hasten.engine.shortage import memory_mistakes
 from hasten.nets.build import Loss, build_loss, build_network, divisor
 from hasten.nets.losses.custom import check_custom_loss
 from hasten.nets.size import count_flops, count_parameters, unet_size
+from hasten.observe.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -112,9 +113,13 @@ def with_train(planned: Planned, **settled: Any) -> Planned:
 def make_plan(config: RunConfig) -> dict[str, Any]:
     """The plan for a configuration: fingerprint, each decision with its reason, and how large the network is.
 
-    Nothing is trained or written.
+    Nothing is trained or written. With `train.budget`, steps of the network are timed.
     """
+    from hasten.engine.budget import choose_scale, with_scale  # which builds networks by this module
+
     planned = plan_run(config)
+    scale = choose_scale(planned, Clock())
+    planned = with_scale(planned, scale) if scale is not None else planned
     for warning in planned.warnings:
         log.warning("%s", warning)
     return {**plan_to_dict(planned), "network": network_size(planned)}

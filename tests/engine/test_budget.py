@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import hasten
+from hasten.cases.phantom import write_phantoms
+from hasten.config.load import load_run
+from hasten.config.schema import RunConfig
+from hasten.engine import budget
+from hasten.engine.budget import LEAST_STEPS, STRONG_STEPS, Scale, choose_scale, with_scale
+from hasten.engine.job import Planned, plan_run
+from hasten.observe.clock import Clock
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("phantoms")
+    write_phantoms(folder, num_cases=5, shape=(20, 30, 40), spacing=(2.0, 1.0, 1.0))
+    return folder
+
+
+def config_of(source: Path, *overrides: str) -> RunConfig:
+    return load_run(None, [f"data.source={source}", f"cache.dir={source / 'cache'}", "train.device=cpu", *overrides])
+
+
+def scaled(
+    monkeypatch: pytest.MonkeyPatch, source: Path, *overrides: str, seconds: float = 1e-4
+) -> tuple[Planned, Scale]:
+    """The plan with a budget of 100 s, where a step takes `seconds` for each channel of the finest level."""
+    monkeypatch.setattr(budget, "_step_seconds", lambda planned, _: seconds * planned.config.network.channels[0])
+    planned = plan_run(config_of(source, "train.budget=100s", *overrides))
+    scale = choose_scale(planned, Clock())
+    assert scale is not None
+    return with_scale(planned, scale), scale
+
+
+def test_the_widest_network_that_gets_enough_steps(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    per_channel = 80.0 / (LEAST_STEPS * 32)  # with 32 channels there is a little time to spare, with 48 too little
+    planned, scale = scaled(monkeypatch, source, seconds=per_channel)
+    assert planned.config.network.channels == (32, 64, 128, 256)
+    assert scale.steps == pytest.approx(0.85 / 0.8 * LEAST_STEPS, rel=0.05)
+    assert "16 channels" in planned.decisions["network.channels"].reason
+    assert planned.config.train.max_seconds == 100
+    assert planned.config.train.steps == pytest.approx(1.25 * scale.steps, abs=1)
+    assert planned.config.train.validate_every == planned.config.train.steps // 10
+    assert planned.decisions["train.validate_every"].value == planned.config.train.validate_every
+
+
+def test_the_planned_network_stays_where_time_is_short(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, scale = scaled(monkeypatch, source, seconds=0.01)
+    assert planned.config.network.channels == (16, 32, 64, 128)
+    assert scale.steps < STRONG_STEPS
+    assert planned.config.sample.rotate_deg == (15.0, 15.0, 15.0)
+
+
+def test_what_is_set_is_kept(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("network.channels=[4, 8, 16]", "train.steps=77", "train.validate_every=11", "sample.rotate_deg=[5, 5, 5]")
+    planned, _ = scaled(monkeypatch, source, *given)
+    assert planned.config.network.channels == (4, 8, 16)
+    assert (planned.config.train.steps, planned.config.train.validate_every) == (77, 11)
+    assert planned.config.sample.rotate_deg == (5.0, 5.0, 5.0)
+
+
+def test_long_runs_turn_and_zoom_as_nnunet_does(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, _ = scaled(monkeypatch, source)
+    assert planned.config.sample.rotate_deg == (30.0, 30.0, 30.0)
+    assert planned.config.sample.scale_range == (0.7, 1.4)
+    assert "zoom=(0.7, 1.4)" in repr(planned.augmentation)
+    other, _ = scaled(monkeypatch, source, "augment.preset=nnunet")
+    assert other.config.sample.rotate_deg == (15.0, 15.0, 15.0)
+    assert "sample.rotate_deg" not in other.decisions
+
+
+def test_networks_whose_channels_can_not_be_multiplied_keep_them(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "network_mistake", lambda network, dims: "not these")
+    planned, _ = scaled(monkeypatch, source)
+    assert planned.config.network.channels == (16, 32, 64, 128)
+
+
+def test_without_a_budget_nothing_is_timed(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_step_seconds", None)
+    assert choose_scale(plan_run(config_of(source)), Clock()) is None
+
+
+def test_a_step_is_timed_on_the_network_itself(source: Path) -> None:
+    planned = plan_run(config_of(source, "train.budget=10s", "network.channels=[4, 8]", "sample.patch=[8, 16, 16]"))
+    state = torch.random.get_rng_state()
+    assert budget._step_seconds(planned, 0.1) > 0
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("train.budget=soon",), "train.budget: must be a time such as 90s, 10min or 1.5h"),
+        (("train.budget=0min",), "train.budget: must be a time"),
+        (("train.budget=1min", "train.max_seconds=90"), "train.budget=1min is 60 seconds; give one"),
+    ],
+)
+def test_budgets_that_are_refused(source: Path, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan_run(config_of(source, *overrides))
+
+
+def test_a_run_with_a_budget_goes_on_as_it_was_planned(source: Path, tmp_path: Path) -> None:
+    small = ("sample.patch=[8, 16, 16]", "network.strides=[[2, 2, 2]]", "sample.compile=false", "train.precision=fp32",
+             "train.channels_last=false", "train.compile=false", "train.steps=4", "train.validate_every=4")  # fmt: skip
+    out = tmp_path / "run"
+    hasten.train(config_of(source, "train.budget=10min", *small), out)
+    assert json.loads((out / "plan.json").read_text())["decisions"]["train.max_seconds"]["value"] == 600
+    before = load_run(out / "run.yaml")
+    again = hasten.train(replace(before, train=replace(before.train, steps=6)), out, resume=True)
+    assert again["steps"] == 6
+    assert load_run(out / "run.yaml").network.channels == before.network.channels
