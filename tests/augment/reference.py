@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hasten.augment.presets import TURN_DEG, ZOOM
 from hasten.cache.arena import Store
 from hasten.config.schema import SampleConfig
 
@@ -143,8 +144,10 @@ def affine_matrix(key: Key, config: SampleConfig, spacing: Spacing, spatial_dims
     key = operation_key(key, 0)
     if not used(key, config.affine_prob):
         return flip
-    angles = [math.radians(between(key, 1, -limit, limit, axis)) for axis, limit in enumerate(config.rotate_deg)]
-    zoom = between(key, 5, *config.scale_range)
+    angles = [
+        math.radians(between(key, 1, -limit, limit, axis)) for axis, limit in enumerate(config.rotate_deg or TURN_DEG)
+    ]
+    zoom = between(key, 5, *(config.scale_range or ZOOM))
     shear = np.eye(3)
     for counter, place in enumerate([(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]):
         shear[place] = between(key, 2, -config.shear, config.shear, counter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hasten.cli.folds import parse_folds
 from hasten.cli.main import app
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
-from hasten.engine import crossval, folds
+from hasten.engine import budget, crossval, folds
 from hasten.engine.crossval import summarise
 from hasten.engine.evaluation.evaluate import evaluate
 from hasten.engine.folds import train_folds
@@ -133,6 +134,21 @@ def test_finished_folds_are_left_as_they_are(
     monkeypatch.setattr(crossval, "predict_validation", fail)
     monkeypatch.setattr(crossval, "score_validation", fail)
     assert train_folds(config(data, cache), out)["over_cases"] == found["over_cases"]
+
+
+def test_folds_of_a_budget_have_the_network_of_the_first(
+    data: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speeds = iter((1e-4, 1e3, 1e3, 1e3))  # the machine is slower when the second fold begins
+    monkeypatch.setattr(budget, "_step_seconds", lambda *_: next(speeds))
+    monkeypatch.setattr(budget, "WIDTHS", (2.0,))
+    asked = config(data, cache, "train.budget=1h")
+    # Its channels open: SETTINGS name them.
+    asked = replace(asked, network=replace(asked.network, channels=None), train=replace(asked.train, validate_every=3))
+    found = train_folds(asked, tmp_path / "cv", [0, 1])
+    widths = [load_run(tmp_path / "cv" / f"fold{fold}" / "run.yaml").network.channels for fold in (0, 1)]
+    assert widths[0] == widths[1] == (32, 64)
+    assert list(found["folds"]) == ["0", "1"]
 
 
 def test_folds_side_by_side_are_put_together_by_report(data: Path, cache: Path, tmp_path: Path) -> None:

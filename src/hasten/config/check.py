@@ -136,7 +136,7 @@ def _sample(sample: SampleConfig) -> Iterator[str]:
     yield from _stages("sample.stages", sample.stages, last=1.0)
     for name in ("scale_range", "gamma_range"):
         yield from _ordered(sample, name, above_zero=True)
-    if 0 < sample.scale_range[0] < _SMALLEST:
+    if sample.scale_range is not None and 0 < sample.scale_range[0] < _SMALLEST:
         yield _wrong("sample.scale_range", f"must be {_SMALLEST} or more", sample.scale_range)
     for name in ("brightness_range", "contrast_range", "noise_std"):
         yield from _ordered(sample, name, above_zero=False)
@@ -322,6 +322,8 @@ def _within(low: int, high: int, section: Any, at: str, *names: str) -> Iterator
 
 def _ordered(sample: SampleConfig, name: str, *, above_zero: bool) -> Iterator[str]:
     """A range to draw from; low = high is a constant, which is allowed."""
+    if getattr(sample, name) is None:
+        return
     low, high = getattr(sample, name)
     floor = low > 0 if above_zero else low >= 0
     if not (floor and low <= high <= _STRONGEST):

@@ -118,10 +118,11 @@ class SampleConfig:
     """Probability of a flip along each axis (D, H, W)."""
     affine_prob: float = 0.5
     """Probability of rotation, scaling and shear, which are applied in one interpolation."""
-    rotate_deg: Spacing = (15.0, 15.0, 15.0)
-    """Largest rotation about the D, H and W axis, in degrees; drawn from U(-a, a). 2-D uses the first."""
-    scale_range: Range = (0.85, 1.2)
-    """Zoom factor; above 1 enlarges the anatomy."""
+    rotate_deg: Spacing | None = None
+    """Largest rotation about the D, H and W axis, in degrees; drawn from U(-a, a). 2-D uses the first. None: 15, but 30
+    in long runs with `train.budget`."""
+    scale_range: Range | None = None
+    """Zoom factor; above 1 enlarges the anatomy. None: 0.85 to 1.2, but 0.7 to 1.4 in long runs with `train.budget`."""
     shear: float = 0.0
     """Largest shear coefficient; drawn from U(-a, a)."""
     brightness_prob: float = 0.15

@@ -12,7 +12,6 @@ import torch
 from hasten.config.network import is_own
 from hasten.config.networks import network_mistake
 from hasten.config.plan import GIVEN, Decision, validation_steps
-from hasten.config.schema import SampleConfig
 from hasten.config.size import duration_text
 from hasten.engine.autotune import operated_net, settle_variant, time_left
 from hasten.engine.job import Planned, augmentation_of, with_train
@@ -50,8 +49,11 @@ class Scale:
 
 
 def choose_scale(planned: Planned, clock: Clock) -> Scale | None:
-    """Time a step of the planned network, and of wider ones while they get `LEAST_STEPS`; None without a budget."""
-    if planned.config.train.budget is None:
+    """Time a step of the planned network, and of wider ones while they get `LEAST_STEPS`.
+
+    None without a budget, and where both channels and steps are set.
+    """
+    if planned.config.train.budget is None or not (_open(planned, "network.channels") or _open(planned, "train.steps")):
         return None
     left = time_left(planned, clock)
     chosen: Scale | None = None
@@ -113,11 +115,11 @@ def _with_width(planned: Planned, width: float) -> Planned | None:
 
 
 def _with_strong_augmentation(planned: Planned, decisions: dict[str, Decision]) -> Planned:
-    """With `STRONG` in place of what the user left at its default, where the preset has these strengths."""
-    config, usual = planned.config, SampleConfig()
+    """With `STRONG` for what the user left open, where the preset has these strengths."""
+    config = planned.config
     if config.augment.chain or config.augment.preset != "default" or not config.sample.affine_prob:
         return planned
-    changed = {name: value for name, value in STRONG.items() if getattr(config.sample, name) == getattr(usual, name)}
+    changed = {name: value for name, value in STRONG.items() if getattr(config.sample, name) is None}
     for name, value in changed.items():
         decisions[f"sample.{name}"] = Decision(value, f"as nnU-Net's, from {STRONG_STEPS} steps on")
     config = dataclasses.replace(config, sample=dataclasses.replace(config.sample, **changed))

@@ -26,9 +26,9 @@ from hasten.engine.job import read_cases
 from hasten.engine.own_network import with_code
 from hasten.engine.run import train
 from hasten.engine.stop import Stopped
-from hasten.observe.folds import CV_YAML, fold_folder, is_finished
+from hasten.observe.folds import CV_YAML, fold_folder, fold_runs, is_finished
 from hasten.observe.progress import Progress
-from hasten.observe.rundir import LOGS, METRICS_JSONL, RANKS, RUN_YAML
+from hasten.observe.rundir import LOGS, METRICS_JSONL, PLAN_JSON, RANKS, RUN_YAML
 
 log = logging.getLogger(__name__)
 
@@ -71,12 +71,21 @@ def train_folds(
         else:
             try:
                 going_on = (run / RUN_YAML).is_file()
-                train(at_fold(config, fold), run, resume=going_on, progress=progress, started=started)
+                plan = None if going_on else _first_plan(config, out)
+                train(at_fold(config, fold), run, plan=plan, resume=going_on, progress=progress, started=started)
             except Stopped as stop:
                 raise Stopped("stopped; the same command goes on there" if str(stop) else "", stop.signal) from None
         if world.first:
             score_fold(run)
     return summarise(out).to_dict() if world.first else {}
+
+
+def _first_plan(config: RunConfig, out: Path) -> Path | None:
+    """With train.budget, the plan of a fold that was begun: measured anew, another fold's network might be wider."""
+    if config.train.budget is None:
+        return None
+    plans = (run / PLAN_JSON for run in fold_runs(out).values())
+    return next((plan for plan in plans if plan.is_file()), None)
 
 
 def with_folds(config: RunConfig) -> RunConfig:
