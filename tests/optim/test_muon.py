@@ -139,34 +139,6 @@ def test_a_large_gram_is_the_product() -> None:
         assert (one.double() - published(expected)).abs().max() < 2e-3
 
 
-@pytest.mark.parametrize("shape", [(24, 40, 3, 3, 3), (40, 24, 3, 3), (64, 96)])
-def test_products_in_bfloat16_go_the_same_way(shape: tuple[int, ...]) -> None:
-    moves = []
-    for products in (torch.float32, torch.bfloat16):
-        weight = nn.Parameter(torch.zeros(shape))
-        weight.grad = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-        Muon([weight], lr=1.0, products=products).step()
-        assert weight.dtype == torch.float32
-        moves.append(weight.detach().flatten())
-    assert torch.nn.functional.cosine_similarity(*moves, dim=0) > 0.9999
-    assert not torch.equal(*moves)
-
-
-def test_a_checkpoint_from_before_products_could_be_chosen_goes_on_in_float32() -> None:
-    weight = nn.Parameter(torch.zeros(16, 16))
-    optimizer = Muon([weight], lr=1.0, products=torch.bfloat16)
-    state = optimizer.state_dict()
-    for group in state["param_groups"]:
-        del group["products"]
-    optimizer.load_state_dict(state)
-    weight.grad = torch.eye(16)
-    optimizer.step()
-    other = nn.Parameter(torch.zeros(16, 16))
-    other.grad = torch.eye(16)
-    Muon([other], lr=1.0).step()
-    assert torch.equal(weight, other)
-
-
 def test_transposed_banks_of_either_memory_format_are_added_in_place() -> None:
     torch.manual_seed(0)
     found = []

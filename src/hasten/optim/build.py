@@ -56,7 +56,6 @@ def _optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimize
             return Muon(
                 network.parameters(), lr=rate, transposed=transposed_filters(network),
                 exempt=exempt_parameters(network), weight_decay=decay,
-                products=torch.bfloat16 if config.precision == "bf16" else torch.float32,
             )  # fmt: skip
         case "adamw":
             return _laid_right(torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True))

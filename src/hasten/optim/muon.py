@@ -27,9 +27,7 @@ class Muon(OwnOptimizer):
 
     params: parameters of a network, of any number of dimensions. lr: as for AdamW. transposed: those that are
     filters of a transposed convolution, whose first axis is the input's. exempt: those that are AdamW's and do not
-    decay, whatever their shape (norms over several axes). products: type in which the two products with the long side
-    of a filter's matrix are computed; bfloat16 takes half the time where the hardware has it, and turns the direction
-    of a matrix with long rows by less than a degree.
+    decay, whatever their shape (norms over several axes).
     """
 
     def __init__(
@@ -43,7 +41,6 @@ class Muon(OwnOptimizer):
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.99),
         eps: float = 1e-8,
-        products: torch.dtype = torch.float32,
     ) -> None:
         turned, plain = {id(parameter) for parameter in transposed}, {id(parameter) for parameter in exempt}
         straight: list[nn.Parameter] = []
@@ -63,7 +60,7 @@ class Muon(OwnOptimizer):
             {"params": others, "muon": False, "weight_decay": weight_decay},
             {"params": vectors, "muon": False, "weight_decay": 0.0},
         ]
-        defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "products": products}
+        defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps}
         super().__init__([group for group in groups if group["params"]], defaults)
 
     def _update(self, amp: Amp) -> None:
@@ -89,9 +86,7 @@ class Muon(OwnOptimizer):
         directions = torch._foreach_lerp(gradients, moments, group["momentum"])  # Nesterov's look ahead
         if group["weight_decay"] != 0:
             torch._foreach_mul_(parameters, keep)
-        # Checkpoints of before do not say.
-        products = group.get("products", torch.float32)
-        matrices = [_matrix(direction, swap=group["swap"]).to(products) for direction in directions]
+        matrices = [_matrix(direction, swap=group["swap"]) for direction in directions]
         factors = _factors(matrices)
         if isinstance(rate, Tensor):
             torch._foreach_mul_(factors, rate)
@@ -135,14 +130,11 @@ def _matrix(filters: Tensor, *, swap: bool) -> Tensor:
 
 def _add_product(parameter: Tensor, matrix: Tensor, factor: Tensor, *, alpha: float, swap: bool) -> None:
     """Add to filters what `factor` makes of their direction's matrix, times alpha."""
-    factor = factor.to(matrix.dtype)
     # In the matrix's own orientation, so that no transposed copy is made.
     first, second = (factor, matrix) if factor.shape[0] == matrix.shape[0] else (matrix, factor.mT)
     if swap and not _last(parameter):
         turned = parameter.transpose(0, 1)
         turned.add_((first @ second).view(turned.shape), alpha=alpha)
-    elif matrix.dtype != parameter.dtype:
-        _matrix(parameter, swap=swap).add_(first @ second, alpha=alpha)
     else:
         _matrix(parameter, swap=swap).addmm_(first, second, alpha=alpha)
 
@@ -170,8 +162,7 @@ def _factors(matrices: Sequence[Tensor], iterations: int = 5) -> list[Tensor]:
         sides.setdefault(wide.shape[0], []).append(number)
     found = list(matrices)
     for side, numbers in sides.items():
-        accurate = torch.promote_types(wides[0].dtype, torch.float32)
-        gram = torch.empty(len(numbers), side, side, dtype=accurate, device=wides[0].device)
+        gram = torch.empty(len(numbers), side, side, dtype=wides[0].dtype, device=wides[0].device)
         for one, number in zip(gram, numbers, strict=True):
             _gram(wides[number], out=one)
         norm = gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_()[:, None, None] + 1e-7
@@ -184,9 +175,6 @@ def _factors(matrices: Sequence[Tensor], iterations: int = 5) -> list[Tensor]:
 def _gram(wide: Tensor, *, out: Tensor) -> None:
     """out = wide @ wide.T. On a CPU, where the product takes long, only a little more than its lower triangle."""
     side = wide.shape[0]
-    if wide.dtype != out.dtype:
-        out.copy_(wide @ wide.mT)
-        return
     if side < _BLOCKED_SIDE or wide.device.type != "cpu":
         torch.mm(wide, wide.mT, out=out)
         return
