@@ -120,10 +120,9 @@ def test_the_scores_held_stay_within_the_budget(
         windows += 1
         add(self, *args)
         cells = sum(sums.numel() for sums in self.cells.values())
-        # Of a layer only what is filled: a host gives memory when it is written.
         layers = (layer for sink in sinks for layer in sink._layers.values())
-        filled = sum(layer.scores.numel() - len(layer.scores) * layer.missing for layer in layers)
-        most = max(most, 4 * (cells + filled))
+        waiting = sum(piece.sums.numel() for layer in layers for piece in layer.pieces)
+        most = max(most, 4 * (cells + waiting))
 
     monkeypatch.setattr(Canvas, "add", watched)
     monkeypatch.setattr(Regridded, "__init__", kept)

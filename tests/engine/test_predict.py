@@ -285,7 +285,7 @@ def test_an_input_that_breaks_off_does_not_stop_the_others(run: Path, tmp_path: 
     assert f"{paths[1]}: is a damaged or truncated gzip file" in message
     assert f"{paths[2]}: 1 voxels are NaN" in message
     assert f"2 others are in {out}" in message
-    assert sorted(path.name for path in out.iterdir()) == ["a.nii.gz", "d.nii.gz"]
+    assert sorted(path.name for path in out.iterdir()) == ["a.nii.gz", "d.nii.gz", "prediction.json"]
     fails("truncated gzip", lambda: predict(run, paths[1], tmp_path / "alone"))
     assert not (tmp_path / "alone").exists()
 
@@ -387,13 +387,39 @@ def test_going_on_leaves_what_this_network_wrote(run: Path, tmp_path: Path) -> N
     assert seen == [(2, 3, "b.nii.gz"), (3, 3, "c.nii.gz")]
     assert first.stat().st_mtime_ns == before
     assert predict(run, images, out, resume=True) == written
-    # A label map that is older than the network is another network's.
     os.utime(first, (0, 0))
-    with pytest.raises(ValueError, match=r"a\.nii\.gz: is older than the network.*; add --overwrite"):
+    with pytest.raises(
+        ValueError, match=r"a\.nii\.gz: was written before the settings in prediction\.json.*; add --overw"
+    ):
         predict(run, images, out, resume=True)
     predict(run, images, out, resume=True, overwrite=True)
     assert first.stat().st_mtime > 0
     assert not list(out.glob("*partial*"))
+
+
+def test_going_on_with_other_settings_is_refused(run: Path, tmp_path: Path) -> None:
+    affine, out = np.diag([*SPACING, 1.0]), tmp_path / "masks"
+    images = [save(tmp_path / f"in/{name}.nii.gz", anatomy(number)[0], affine) for number, name in enumerate("ab")]
+    mine = tmp_path / "mine"
+    shutil.copytree(run, mine)
+    [first] = predict(mine, images[0], out, overrides=["infer.overlap=0.25"])
+    at = first.stat().st_mtime_ns
+    message = fails("predicted otherwise", lambda: predict(mine, images, out, resume=True))
+    assert "infer.overlap=0.5 instead of 0.25" in message
+    assert "prediction.json" in message
+    # What only the machine asks for changes no label; a copy of the network is the same network.
+    same = ["infer.overlap=0.25", "infer.batch_size=1"]
+    predict(run, images, out, resume=True, overrides=same)
+    assert first.stat().st_mtime_ns == at
+    # Another network under the same name.
+    variant(mine, tmp_path / "other", spacing=[3.0, 2.4, 2.0])
+    shutil.copy(tmp_path / "other/checkpoints/best.pt", mine / "checkpoints/best.pt")
+    fails("best.pt changed since", lambda: predict(mine, images, out, resume=True, overrides=same))
+    predict(mine, images, out, resume=True, overwrite=True, overrides=same)
+    assert first.stat().st_mtime_ns > at
+    # Without the file nobody knows.
+    (out / "prediction.json").unlink()
+    fails("a.nii.gz: was written before the settings", lambda: predict(mine, images, out, resume=True))
 
 
 def test_a_shape_is_finer_from_scores_than_from_the_nearest_labels() -> None:

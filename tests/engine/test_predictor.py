@@ -73,7 +73,7 @@ def test_an_array_gets_the_label_map_of_its_file(run: Path, tmp_path: Path, orie
         assert kept["probabilities"].dtype == np.float16
         assert np.array_equal(kept["probabilities"].argmax(0), chances.argmax(0))
         np.testing.assert_allclose(kept["probabilities"], chances, atol=2e-3)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["new.nii.gz", "new.npz"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["new.nii.gz", "new.npz", "prediction.json"]
 
 
 def test_a_spacing_stands_for_axes_as_the_run_turns_them(run: Path, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_full_disk_is_told_before_the_network_works(
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(ValueError, match=r"has no room for .* GB of probabilities \(No space left"):
         predict(run, path, out, probabilities=True)
-    assert not list(out.iterdir())
+    assert [path.name for path in out.iterdir()] == ["prediction.json"]
 
 
 def test_going_on_wants_probabilities_too(run: Path, tmp_path: Path) -> None:

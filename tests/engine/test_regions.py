@@ -191,7 +191,7 @@ def test_the_command_writes_masks_where_it_is_asked_to(run: Path, source: Path, 
     assert told.exit_code == 0, told.output
     assert "1 label map in" in told.output
     assert "and the masks of its regions" in told.output
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"case0.nii.gz", *REGIONS}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"case0.nii.gz", "prediction.json", *REGIONS}
 
 
 @pytest.mark.parametrize("format", ["safetensors", "onnx"])

@@ -38,7 +38,7 @@ def predict(
     out: Annotated[Path, typer.Option(help="Folder for the label maps.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace label maps that exist already.")] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Leave label maps that this run's network wrote before; make the others.")
+        bool, typer.Option("--resume", help="Leave label maps that were written with these settings; write the others.")
     ] = False,
     regions: Annotated[
         bool,

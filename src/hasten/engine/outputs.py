@@ -31,8 +31,8 @@ def label_targets(
 ) -> list[bool]:
     """Which cases are to be written. Raises ValueError where one can't be, or would replace something.
 
-    files: those of each case, its label map first. since: time of the network's file; label maps that were written
-    after it, with all that belongs to them, are whole and stay. None keeps none.
+    files: those of each case, its label map first. since: label maps that were written after this time, with all that
+    belongs to them, are whole and stay. None keeps none.
     """
     times = Counter(target for of_case in files for target in of_case)
     twice = next((target for target, count in times.items() if count > 1), None)
@@ -52,7 +52,9 @@ def label_targets(
             continue
         if there and not overwrite:
             older = (
-                "is older than the network, or not all that belongs to it is there" if since is not None else "exists"
+                "was written before the settings in prediction.json, or not all that belongs to it is there"
+                if since is not None
+                else "exists"
             )
             raise ValueError(f"{there[0]}: {older}; add --overwrite to replace it, or choose another --out")
         wanted.append(True)

@@ -18,6 +18,7 @@ from hasten.engine.label_files import label_names, write_label
 from hasten.engine.model import Model, labelled, load_members
 from hasten.engine.outputs import label_targets, make_folder, region_folders
 from hasten.engine.postprocess import Cleanings, postprocessed, read_cleanings
+from hasten.engine.prediction_settings import PREDICTION_JSON, deciding_settings, write_settings, written_since
 from hasten.engine.probabilities import scratch, write_probabilities
 from hasten.prepare.case import prepare_case
 from hasten.prepare.types import Prepared
@@ -55,7 +56,8 @@ def predict(
     in `out` are those of the cases with `ending`, or the one that `label_names` takes for None; label values are those
     of the training set. trust_changed_code: build a network of your own from its source as it is now, where that is
     not what the run was trained with, which is refused otherwise. resume: leave label maps alone that were written
-    after the network's file; what is there under a final name is whole. Everything that names and headers can tell (a
+    with the same networks and settings, as `out`/prediction.json says; what is there under a final name is whole.
+    Everything that names and headers can tell (a
     missing file, other channels, an output that exists without `overwrite`, that is an input or that two inputs share)
     is a ValueError before anything is predicted or written. An input whose voxels then prove unreadable does not stop
     the others: once they are written, one ValueError lists those that failed.
@@ -89,7 +91,8 @@ def predict_cases(
     """As `predict`, of cases that are known. cleanings: what is done to the label maps."""
     folders = region_folders(members[0].content, out, where=str(members[0].where)) if regions else []
     targets = [out / name for name in label_names(cases, ending)]
-    since = max(member.where.stat().st_mtime for member in members) if resume else None
+    settings = deciding_settings(members, cleanings or {})
+    since = written_since(out, settings, overwrite=overwrite) if resume else None
     files = [
         [target, *(folder / target.name for folder in folders), *([out / f"{case.id}.npz"] if probabilities else [])]
         for target, case in zip(targets, cases, strict=True)
@@ -97,6 +100,7 @@ def predict_cases(
     wanted = label_targets(files, cases, overwrite=overwrite, since=since)
     model = load_members(members, device=device, trust_changed_code=trust_changed_code)
     made = make_folder(out)
+    write_settings(out, settings)
     for folder in folders:
         make_folder(folder)
     jobs = [(case, each) for case, each, is_wanted in zip(cases, files, wanted, strict=True) if is_wanted]
@@ -107,6 +111,7 @@ def predict_cases(
         if tick and error is None:
             tick(len(cases) - len(jobs) + written + len(failures), len(cases), target)
     if made and not written:
+        (out / PREDICTION_JSON).unlink(missing_ok=True)
         for folder in (*folders, out):
             with suppress(OSError):
                 folder.rmdir()

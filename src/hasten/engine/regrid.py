@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from hasten.config.schema import Spacing, Triple
 from hasten.prepare.resample import linear_taps, nearest_index
 
 _ANISOTROPY = 3.0
 """Largest spacing over the smallest from which on scores are not interpolated across slices, as in nnU-Net."""
+_SLAB_VOXELS = 1 << 19
+"""Voxels of the source that are decided together."""
 _Slot = tuple[slice, slice, slice]
 Planes = Callable[[int, int, Tensor, Tensor], None]
 """Called with each plane of the result: its axis and number, all its interpolated scores (K, a, b), which may be
@@ -60,14 +65,44 @@ class Taps:
         return Taps(low, high, self.weight[first:last], self.linear)
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Sums of one cell as they were handed over, with the layers' axis first."""
+
+    place: tuple[slice, slice, slice]
+    """Its voxels among those of the sink's part."""
+    sums: Tensor
+    """(K, a, b, c)."""
+    weights: Tensor
+    """(a, b, c) float32, what the sums are to be divided by."""
+
+    def meets(self, first: int, stop: int) -> bool:
+        return self.place[0].start < stop and self.place[0].stop > first
+
+    def planes(self, first: int, stop: int) -> _Piece:
+        """As much of it as lies in these planes, which are then counted from `first`."""
+        along, row, column = self.place
+        start, end = max(first, along.start), min(stop, along.stop)
+        part = slice(start - along.start, end - along.start)
+        return _Piece((slice(start - first, end - first), row, column), self.sums[:, part], self.weights[part])
+
+    def last_plane(self) -> _Piece:
+        """A copy, which holds none of the other planes' memory."""
+        along, row, column = self.place
+        place = (slice(along.stop - 1, along.stop), row, column)
+        return _Piece(place, self.sums[:, -1:].clone(), self.weights[-1:].clone())
+
+
 @dataclass(slots=True)
 class _Layer:
     """Scores of some planes, the last plane of the layer before them first if there is one."""
 
-    scores: Tensor
-    """(K, planes, h, w) float32, the layers' axis first."""
+    labels: Tensor
+    """(L, planes, h, w), what is decided of each voxel: one class index, or K of 0 and 1."""
+    pieces: list[_Piece]
+    start: int
     stop: int
-    """Plane of the volume behind the last one."""
+    """First plane of the part, and the one behind the last."""
     missing: int
     """Voxels that are still to come."""
 
@@ -112,7 +147,7 @@ class Regridded:
             self._taps.append(taps.part(first, last, core[each].start))
             self._place[each] = slice(first, last)
         self._layers: dict[int, _Layer] = {}
-        self._before: Tensor | None = None
+        self._before: tuple[Tensor, list[_Piece]] | None = None
         self._next = self._done = 0
         """Planes of scores, and planes of the result, that are decided."""
 
@@ -120,22 +155,29 @@ class Regridded:
         return None
 
     def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
-        along, *across = (
+        """As `Sink` says; the sums are kept as they are, so they must not change afterwards."""
+        along, row, column = (
             slice(slot[axis].start - start, slot[axis].stop - start)
             for axis, start in zip(self._axes, self._start, strict=True)
         )
-        layer = self._layers.get(along.start)
-        if layer is None:
-            planes = along.stop - along.start
-            sides = [len(sums), planes + (along.start > 0), *self._shape[1:]]
-            scores = torch.empty(sides, dtype=torch.float32, device=self._device)
-            layer = _Layer(scores, along.stop, planes * self._shape[1] * self._shape[2])
-            self._layers[along.start] = layer
-        means = (sums / weights().to(sums.device)).permute(0, *(1 + axis for axis in self._axes))
-        layer.scores[:, int(along.start > 0) :, across[0], across[1]] = means.to(self._device)
-        layer.missing -= means[0].numel()
+        found = self._layers.get(along.start)
+        layer = found or self._layers.setdefault(along.start, self._layer(along, len(sums)))
+        shares = weights().to(sums.device).expand(sums.shape[1:]).permute(self._axes)
+        piece = _Piece((along, row, column), sums.permute(0, *(1 + axis for axis in self._axes)), shares)
+        # The weights are positive, so the sums decide as their means do.
+        labels = piece.sums > 0 if self._overlapping else piece.sums.max(0, keepdim=True)[1]
+        layer.labels[:, along.start - layer.start : along.stop - layer.start, row, column] = labels
+        layer.pieces.append(piece)
+        layer.missing -= labels[0].numel()
         while (complete := self._layers.get(self._next)) is not None and not complete.missing:
             self._decide(self._layers.pop(self._next))
+
+    def _layer(self, along: slice, classes: int) -> _Layer:
+        planes, section = along.stop - along.start, self._shape[1:]
+        start = along.start - (along.start > 0)
+        lead = classes if self._overlapping else 1
+        labels = torch.empty([lead, along.stop - start, *section], dtype=_dtype(classes), device=self._device)
+        return _Layer(labels, [], start, along.stop, planes * section[0] * section[1])
 
     def result(self) -> Tensor:
         assert self._next == self._shape[0]
@@ -143,60 +185,124 @@ class Regridded:
 
     def _decide(self, layer: _Layer) -> None:
         """The planes of the result that lie in this layer, or between it and the one before."""
-        scores, start = layer.scores, self._next
         if self._before is not None:
-            scores[:, :1] = self._before
-            start -= 1
-        self._before, self._next = scores[:, -1:].clone(), layer.stop
+            layer.labels[:, :1] = self._before[0]
+            layer.pieces += self._before[1]
+        # A few planes at once, so that all steps find them in the processor's cache.
+        step = max(1, _SLAB_VOXELS // (self._shape[1] * self._shape[2]))
+        for first in range(layer.start, max(layer.stop - 1, layer.start + 1), step):
+            self._decide_slab(layer, first, min(first + step + 1, layer.stop))
+        pieces = [piece.last_plane() for piece in layer.pieces if piece.place[0].stop == layer.stop]
+        self._before, self._next = (layer.labels[:, -1:].clone(), pieces), layer.stop
+
+    def _decide_slab(self, layer: _Layer, first: int, stop: int) -> None:
         along, *across = self._taps
-        last = int(np.searchsorted(along.high, layer.stop))
+        last = int(np.searchsorted(along.high, stop))
         if last == self._done:
             return
-        labels = scores > 0 if self._overlapping else scores.max(0, keepdim=True)[1]
-        whole = labels.to(torch.uint8 if len(scores) < 256 else torch.int16)
-        taps = [along.part(self._done, last, start), *across]
-        decided = _decided(scores, whole, taps)
-        decided = decided.bool() if self._overlapping else decided
+        taps = [along.part(self._done, last, first), *across]
+        pieces = [piece.planes(first, stop) for piece in layer.pieces if piece.meets(first, stop)]
+        classes = len(pieces[0].sums)
+        out = self._result(classes).movedim(-3 + self._axes[0], -3)[..., self._done : last, :, :]
+        out = out if self._overlapping else out[None]
+        _decide(layer.labels[:, first - layer.start : stop - layer.start], pieces, taps, out)
         if self._planes is not None:
-            for plane, all_scores in enumerate(_interpolated(scores, taps)):
-                self._planes(self._axes[0], self._done + plane, all_scores, decided[:, plane])
-        decided = decided if self._overlapping else decided[0]
-        out = self._result(len(scores), decided.dtype).movedim(-3 + self._axes[0], -3)
-        out[..., self._done : last, :, :] = decided
+            shape = (classes, stop - first, *self._shape[1:])
+            for plane, scores in enumerate(_interpolated(_means(pieces, shape, self._device), taps)):
+                self._planes(self._axes[0], self._done + plane, scores, out[:, plane])
         self._done = last
 
-    def _result(self, classes: int, dtype: torch.dtype) -> Tensor:
+    def _result(self, classes: int) -> Tensor:
         if not self._whole:
-            lead = [classes] if self._overlapping else []
+            lead, dtype = ([classes], torch.bool) if self._overlapping else ([], _dtype(classes))
             with torch.inference_mode(False):  # a result that its owner may change
                 self._whole.append(torch.empty([*lead, *self._new_shape], dtype=dtype, device=self._device))
         d, h, w = self._place
         return self._whole[0][..., d, h, w]
 
 
-def _decided(scores: Tensor, labels: Tensor, taps: Sequence[Taps]) -> Tensor:
-    """(L, d', h', w') labels of the interpolated scores.
+def _dtype(classes: int) -> torch.dtype:
+    """Of labels, with one value more for those that are open."""
+    return torch.uint8 if classes < 256 else torch.int16
 
-    scores: (K, d, h, w) float32. labels: (L, d, h, w), what is decided of each voxel: one class index, or K of 0 and 1.
+
+def _decide(labels: Tensor, pieces: Sequence[_Piece], taps: Sequence[Taps], out: Tensor) -> None:
+    """Fill `out` (L, d', h', w') with the labels of the interpolated scores.
+
+    labels: (L, d, h, w), what is decided of each voxel: one class index, or K of 0 and 1. pieces: their scores.
     """
     unsure = 255 if labels.dtype == torch.uint8 else -1
     least, most = labels, labels
     for axis, each in enumerate(taps, start=1):
         if each.linear:
-            sides = [(slice(None),) * axis + (part,) for part in (slice(None, -1), slice(1, None))]
-            least = torch.minimum(*(least[side] for side in sides))
-            most = torch.maximum(*(most[side] for side in sides))
+            pair = [(slice(None),) * axis + (part,) for part in (slice(None, -1), slice(1, None))]
+            least = torch.minimum(*(least[side] for side in pair))
+            most = torch.maximum(*(most[side] for side in pair))
     found = torch.where(least == most, least, unsure)
-    for axis, each in enumerate(taps, start=1):
+    rows = _Rows.make((least != most).any(0), pieces, taps)
+    for axis, each in ((3, taps[2]), (2, taps[1])):
         # The last voxel lies in the last pair of source voxels; all others in the pair that their lower one begins.
         found = found.index_select(axis, _on(np.minimum(each.low, found.shape[axis] - 1), found.device))
-    for plane, (low, high, weight) in enumerate(zip(taps[0].low, taps[0].high, taps[0].weight, strict=True)):
-        open_ = (found[:, plane] == unsure).any(0)
-        rows = open_.any(1).nonzero()[:, 0]
-        if len(rows):
-            between = scores[:, low] if low == high else torch.lerp(scores[:, low], scores[:, high], float(weight))
-            _decide_plane(between, found[:, plane], open_, rows, taps[1], taps[2])
-    return found
+    pairs = zip(taps[0].low.tolist(), taps[0].high.tolist(), strict=True)
+    for (low, high), planes in groupby(enumerate(pairs), key=itemgetter(1)):
+        cells = found[:, min(low, found.shape[1] - 1)]
+        row, column = (cells == unsure).any(0).nonzero(as_tuple=True)
+        sides = dict.fromkeys((low, high) if len(row) else ())
+        values = [rows.between(plane, row, column, taps[1], taps[2]) for plane in sides]
+        for plane, _ in planes:
+            out[:, plane] = cells
+            if values:
+                scores = torch.lerp(values[0], values[-1], float(taps[0].weight[plane]))
+                decided = (scores > 0).T if out.dtype == torch.bool else scores.max(1)[1][None]
+                out[:, plane, row, column] = decided.to(out.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Scores of the voxels that are interpolated between."""
+
+    scores: Tensor
+    """(N, K) float32."""
+    numbers: Tensor
+    """(d, h, w) int32, the row of each voxel that has one."""
+
+    @classmethod
+    def make(cls, open_: Tensor, pieces: Sequence[_Piece], taps: Sequence[Taps]) -> _Rows:
+        """open_: (d, h, w) bool, of each pair of voxels along the axes that are linear whether it is interpolated."""
+        for axis, each in enumerate(taps):
+            if each.linear:
+                blank = torch.zeros_like(open_.narrow(axis, 0, 1))
+                open_ = torch.cat([open_, blank], axis) | torch.cat([blank, open_], axis)
+        numbers = torch.empty(open_.shape, dtype=torch.int32, device=open_.device)
+        scores, count = list[Tensor](), 0
+        for piece in pieces:
+            place = open_[piece.place].nonzero(as_tuple=True)
+            near = [each.to(piece.sums.device) for each in place]
+            found = piece.sums.movedim(0, -1)[*near].float().div_(piece.weights[*near][:, None])
+            numbers[piece.place][*place] = torch.arange(count, count + len(found), device=open_.device).int()
+            scores.append(found.to(open_.device))
+            count += len(found)
+        return cls(torch.cat(scores), numbers)
+
+    def between(self, plane: int, row: Tensor, column: Tensor, height: Taps, width: Taps) -> Tensor:
+        """(N, K) scores in a plane of the source, interpolated at voxels of h' and w'."""
+        places = [torch.zeros_like(row)]
+        shares = [torch.ones(len(row), device=row.device)]
+        for taps, at, stride in ((height, row, self.numbers.shape[2]), (width, column, 1)):
+            low, high, weight = _picked(taps, at)
+            sides = [(low, None)] if weight is None else [(low, 1 - weight), (high, weight)]
+            places = [place + stride * side for side, _ in sides for place in places]
+            shares = [share if by is None else share * by for _, by in sides for share in shares]
+        corners = self.numbers[plane].view(-1)[torch.stack(places, 1)]
+        return embedding_bag(corners, self.scores, mode="sum", per_sample_weights=torch.stack(shares, 1))
+
+
+def _means(pieces: Sequence[_Piece], shape: Sequence[int], device: torch.device) -> Tensor:
+    """All scores of these planes, (K, d, h, w) float32."""
+    scores = torch.empty(shape, dtype=torch.float32, device=device)
+    for piece in pieces:
+        scores[:, *piece.place] = piece.sums / piece.weights
+    return scores
 
 
 def _interpolated(scores: Tensor, taps: Sequence[Taps]) -> Iterator[Tensor]:
@@ -206,21 +312,6 @@ def _interpolated(scores: Tensor, taps: Sequence[Taps]) -> Iterator[Tensor]:
         for axis, each in enumerate(taps[1:], start=1):
             plane = _between(plane, axis, _picked(each, torch.arange(len(each.low), device=scores.device)))
         yield plane
-
-
-def _decide_plane(scores: Tensor, found: Tensor, open_: Tensor, rows: Tensor, height: Taps, width: Taps) -> None:
-    """Decide the voxels `open_` (h', w') of a plane in place. scores: (K, h, w); found: (L, h', w').
-
-    rows: those of h' that have such voxels. All scores of these rows are interpolated along h, and the voxels' own
-    along w.
-    """
-    scores = _between(scores, 1, _picked(height, rows))
-    row, column = open_[rows].nonzero(as_tuple=True)
-    picked = _picked(width, column)
-    first = row * scores.shape[2]
-    values = _between(scores.flatten(1), 1, (first + picked[0], first + picked[1], picked[2]))
-    labels = values.max(0, keepdim=True)[1] if len(found) == 1 < len(values) else values > 0
-    found[:, rows[row], column] = labels.to(found.dtype)
 
 
 _Picked = tuple[Tensor, Tensor, Tensor | None]
