@@ -35,7 +35,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_nnunet_trains_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("configuration", ["2d", "3d_fullres"])
+def test_nnunet_trains_and_goes_on(tmp_path: Path, configuration: str) -> None:
     raw = tmp_path / "raw" / DATASET
     source = write_phantoms(tmp_path / "set", num_cases=10, shape=(24, 28, 24))
     for folder, ending in (("imagesTr", "_0000.nii.gz"), ("labelsTr", ".nii.gz")):
@@ -60,13 +61,14 @@ def test_nnunet_trains_and_goes_on(tmp_path: Path) -> None:
         return done.stdout
 
     planning = ("experiment_planning.plan_and_preprocess_entrypoints", "plan_and_preprocess_entry")
-    run(*planning, "-d", "1", "-c", "3d_fullres", "-np", "1")
+    run(*planning, "-d", "1", "-c", configuration, "-np", "1")
     plans = tmp_path / "pre" / DATASET / "nnUNetPlans.json"
     plan = json.loads(plans.read_text())
-    architecture = plan["configurations"]["3d_fullres"]["architecture"]["arch_kwargs"]
+    architecture = plan["configurations"][configuration]["architecture"]["arch_kwargs"]
     architecture["features_per_stage"] = [4] * len(architecture["features_per_stage"])
+    plan["configurations"][configuration]["batch_size"] = 2
     plans.write_text(json.dumps(plan))
-    words = ("1", "3d_fullres", "0", "-tr", "nnUNetTrainerTiny", "-device", "cpu")
+    words = ("1", configuration, "0", "-tr", "nnUNetTrainerTiny", "-device", "cpu")
     told = run("run.run_training", "run_training_entry", *words)
     assert "own data loaders" not in told
     assert "Training done." in told
