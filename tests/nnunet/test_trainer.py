@@ -49,8 +49,11 @@ def test_nnunet_trains_and_goes_on(tmp_path: Path, configuration: str) -> None:
     (tmp_path / "ext").mkdir()
     (tmp_path / "ext/nnUNetTrainerTiny.py").write_text(TINY)
     names = {"raw": "nnUNet_raw", "pre": "nnUNet_preprocessed", "results": "nnUNet_results", "ext": "nnUNet_extTrainer"}
-    env = {**os.environ, **{name: str(tmp_path / folder) for folder, name in names.items()}, "nnUNet_n_proc_DA": "1",
-           "nnUNet_compile": "f", "PYTHONPATH": os.pathsep.join([str(trainer_folder()), *sys.path])}  # fmt: skip
+    env = {
+        **os.environ, **{name: str(tmp_path / folder) for folder, name in names.items()}, "nnUNet_n_proc_DA": "1",
+        "nnUNet_def_n_proc": "1", "nnUNet_compile": "f",
+        "PYTHONPATH": os.pathsep.join([str(trainer_folder()), *sys.path]),
+    }  # fmt: skip
 
     def run(module: str, entry: str, *arguments: str) -> str:
         script = tmp_path / f"{entry}.py"

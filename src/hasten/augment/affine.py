@@ -191,7 +191,8 @@ class Spatial:
         return {"rotate": torch.where(turns, angle, torch.zeros_like(angle)), "scale": scale}
 
     def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
-        return compose(Map(rotation(drawn["rotate"]), torch.zeros_like(drawn["rotate"])), scaling(drawn["scale"]))
+        turned = rotation(drawn["rotate"], reverse=True)
+        return compose(Map(turned, torch.zeros_like(drawn["rotate"])), scaling(drawn["scale"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -102,7 +102,7 @@ def _forms(dataset: Any) -> Forms:
         if data.shape[0] != channels or tuple(seg.shape[1:]) != tuple(data.shape[1:]):
             raise ValueError(
                 f"{name}: image {tuple(data.shape)}, label map {tuple(seg.shape)}; both must cover the same voxels, "
-                f"and the image needs {channels} channels, as {dataset.identifiers[0]} has; run nnUNetv2_preprocess again"
+                f"and {channels} channels are needed, as in {dataset.identifiers[0]}; run nnUNetv2_preprocess again"
             )
         shapes.append((data.shape[1], data.shape[2], data.shape[3]))
         locations.append(properties["class_locations"])
