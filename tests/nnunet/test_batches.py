@@ -4,44 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
-from hasten.nnunet.batches import Batches, make_batches, read_cases
+from hasten.augment.presets import nnunet_chain
+from hasten.nnunet.batches import Augmentation, Batches, make_batches
+from hasten.nnunet.cases import read_cases
+from hasten.nnunet.crop import NnunetCrop
+from tests.nnunet.datasets import DataSet
 
 CPU = torch.device("cpu")
+PATCH = (8, 8, 8)
+USUAL = Augmentation(rotate_deg=30.0, mirror_axes=(0, 1, 2), in_plane=False)
 
 
-class DataSet:
-    """As nnU-Net's: `load_case` gives data (C, D, H, W), seg (1, D, H, W) with -1 outside, and voxels of classes."""
-
-    identifiers = ("a", "b", "c")
-
-    def load_case(self, name: str) -> tuple[np.ndarray, np.ndarray, None, dict[str, Any]]:
-        number = self.identifiers.index(name)
-        shape = (12 + number, 14, 16)
-        rng = np.random.default_rng(number)
-        seg = np.zeros((1, *shape), np.int16)
-        seg[:, 2:5, 3:6, 4:7] = 1
-        seg[:, 7:9, 8:10, 9:11] = 2
-        data = np.stack([seg[0] + 10 * number, rng.random(shape)]).astype(np.float32)
-        seg[:, 0] = -1
-        locations = {value: np.argwhere(seg == value) for value in (1, 2)}
-        return data, seg, None, {"class_locations": locations}
-
-
-def batches(*, augmented: bool, forced: int = 1, first: int = 0, **options: Any) -> Batches:
-    program = make_batches(
-        read_cases(DataSet()), (8, 8, 8), batch_size=2, forced=forced, seed=5, device=CPU, augmented=augmented,
-        mirror_axes=(0, 1, 2),
-    )  # fmt: skip
+def batches(
+    *, augmentation: Augmentation | None = None, forced: int = 1, first: int = 0, dims: int = 3, **options: Any
+) -> Batches:
+    patch = PATCH if dims == 3 else (1, 8, 8)
+    crop = NnunetCrop(size=patch, initial_size=patch, batch_size=2, forced=forced)
+    store = read_cases(DataSet(), spatial_dims=dims, outside="masked" in options)
+    program = make_batches(store, crop, augmentation, batch_size=2, seed=5, device=CPU)
     return Batches(program=program, first=first, scales=options.pop("scales", None), **options)
 
 
 def test_patches_hold_the_cases_voxels_and_classes() -> None:
-    source = batches(augmented=False)
+    source = batches(forced=0)
     for _ in range(6):
         batch = next(source)
         assert batch["data"].shape == (2, 2, 8, 8, 8)
@@ -53,19 +41,63 @@ def test_patches_hold_the_cases_voxels_and_classes() -> None:
         assert set(label.unique().tolist()) <= {0.0, 1.0, 2.0}
 
 
-def test_forced_patches_hold_foreground() -> None:
-    everywhere = [next(batches(augmented=False, forced=2, first=step)) for step in range(8)]
-    assert all(bool((batch["target"] > 0).flatten(1).any(1).all()) for batch in everywhere)
+def test_the_last_patches_of_a_batch_hold_foreground() -> None:
+    everywhere = [next(batches(forced=1, first=step)) for step in range(8)]
+    assert all(bool((batch["target"][1] > 0).any()) for batch in everywhere)
+
+
+def test_slices_of_a_2d_configuration() -> None:
+    data, seg, _, _ = DataSet().load_case("b")
+    turning = Augmentation(rotate_deg=180.0, mirror_axes=(0, 1), in_plane=False)
+    batch = next(batches(dims=2, augmentation=turning, scales=[[1.0, 1.0], [0.5, 0.5]]))
+    assert batch["data"].shape == (2, 2, 8, 8)
+    assert [tuple(each.shape) for each in batch["target"]] == [(2, 1, 8, 8), (2, 1, 4, 4)]
+    plain = [next(batches(dims=2, first=step)) for step in range(12)]
+    slices = {tuple(each.flatten().tolist()) for batch in plain for each in batch["data"][:, 1]}
+    whole = torch.from_numpy(data[1]).unfold(1, 8, 1).unfold(2, 8, 1).reshape(-1, 64)
+    assert slices & {tuple(row.tolist()) for row in whole}
+    assert seg.max() == 2
+
+
+def test_slices_are_augmented_alike() -> None:
+    """As nnU-Net's dummy 2-D augmentation: D stays as it is, and a volume that is the same in all slices stays so."""
+    chain = nnunet_chain(PATCH, in_plane=True, rotate_deg=180.0, mirror_axes=(1, 2))
+    spatial, mirror, *_ = chain.ops
+    key = torch.arange(64).view(32, 2) * 7919
+    drawn = spatial.draw(key, PATCH, 3)
+    assert not drawn["rotate"][:, 1:].any()
+    assert drawn["rotate"][:, 0].abs().max() > 1.0
+    assert torch.equal(drawn["scale"][:, 0], torch.ones(32))
+    assert torch.equal(drawn["scale"][:, 1], drawn["scale"][:, 2])
+    assert (drawn["scale"] != 1).any()
+    assert torch.equal(mirror.draw(key, PATCH, 3)["sign"][:, 0], torch.ones(32))
+    [lowres] = [op for op in chain.ops if hasattr(op, "ignore_axes")]
+    assert lowres.ignore_axes == (0,)
+    batch = next(batches(augmentation=Augmentation(rotate_deg=180.0, mirror_axes=(), in_plane=True)))
+    assert batch["data"].shape == (2, 2, 8, 8, 8)
 
 
 def test_targets_of_deep_supervision_and_regions() -> None:
     scales = [[1.0, 1.0, 1.0], [0.5, 0.5, 0.5], [0.25, 0.25, 0.25]]
-    whole = next(batches(augmented=True))
-    several = next(batches(augmented=True, scales=scales, regions=[[1, 2], [2]]))
+    whole = next(batches(augmentation=USUAL))
+    several = next(batches(augmentation=USUAL, scales=scales, regions=[[1, 2], [2]]))
     assert torch.equal(several["data"], whole["data"])
     assert [tuple(each.shape) for each in several["target"]] == [(2, 2, 8, 8, 8), (2, 2, 4, 4, 4), (2, 2, 2, 2, 2)]
     assert torch.equal(several["target"][0][:, :1], whole["target"] > 0)
     assert torch.equal(several["target"][0][:, 1:], whole["target"] == 2)
+
+
+def test_channels_that_are_0_outside_of_the_body() -> None:
+    """nnU-Net's normalisation within a mask: noise and brightness outside are taken back, on those channels only."""
+    plain = [next(batches(augmentation=USUAL, first=step)) for step in range(20)]
+    masked = [next(batches(augmentation=USUAL, first=step, masked=[1])) for step in range(20)]
+    for one, other in zip(plain, masked, strict=True):
+        assert torch.equal(one["target"], other["target"])
+        assert torch.equal(one["data"][:, 0], other["data"][:, 0])
+        changed = one["data"][:, 1] != other["data"][:, 1]
+        assert not other["data"][:, 1][changed].any()
+        assert not (changed & (one["target"][:, 0] > 0)).any()
+    assert any(bool((one["data"] != other["data"]).any()) for one, other in zip(plain, masked, strict=True))
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -73,22 +105,7 @@ def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def test_a_training_goes_on_with_the_batch_it_had_come_to() -> None:
-    whole = batches(augmented=True)
+    whole = batches(augmentation=USUAL)
     steps = [next(whole) for _ in range(4)]
-    assert equal(next(batches(augmented=True, first=3)), steps[3])
+    assert equal(next(batches(augmentation=USUAL, first=3)), steps[3])
     assert not equal(steps[0], steps[1])
-
-
-def test_regions_that_crops_are_centred_on_are_keys_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = DataSet.load_case
-
-    def with_regions(self: DataSet, name: str) -> Any:
-        data, seg, none, properties = plain(self, name)
-        found = properties["class_locations"]
-        return data, seg, none, {"class_locations": {(1, 2): np.concatenate([found[1], found[2]]), 2: found[2], 3: []}}
-
-    monkeypatch.setattr(DataSet, "load_case", with_regions)
-    sets = read_cases(DataSet()).sets
-    assert sets is not None
-    assert sets.num.shape == (3, 3)
-    assert sorted(sets.num[0].tolist()) == [0, 8, 35]

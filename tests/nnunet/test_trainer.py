@@ -35,7 +35,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_nnunet_trains_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("configuration", ["2d", "3d_fullres"])
+def test_nnunet_trains_and_goes_on(tmp_path: Path, configuration: str) -> None:
     raw = tmp_path / "raw" / DATASET
     source = write_phantoms(tmp_path / "set", num_cases=10, shape=(24, 28, 24))
     for folder, ending in (("imagesTr", "_0000.nii.gz"), ("labelsTr", ".nii.gz")):
@@ -48,8 +49,11 @@ def test_nnunet_trains_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "ext").mkdir()
     (tmp_path / "ext/nnUNetTrainerTiny.py").write_text(TINY)
     names = {"raw": "nnUNet_raw", "pre": "nnUNet_preprocessed", "results": "nnUNet_results", "ext": "nnUNet_extTrainer"}
-    env = {**os.environ, **{name: str(tmp_path / folder) for folder, name in names.items()}, "nnUNet_n_proc_DA": "1",
-           "nnUNet_compile": "f", "PYTHONPATH": os.pathsep.join([str(trainer_folder()), *sys.path])}  # fmt: skip
+    env = {
+        **os.environ, **{name: str(tmp_path / folder) for folder, name in names.items()}, "nnUNet_n_proc_DA": "1",
+        "nnUNet_def_n_proc": "1", "nnUNet_compile": "f",
+        "PYTHONPATH": os.pathsep.join([str(trainer_folder()), *sys.path]),
+    }  # fmt: skip
 
     def run(module: str, entry: str, *arguments: str) -> str:
         script = tmp_path / f"{entry}.py"
@@ -60,13 +64,14 @@ def test_nnunet_trains_and_goes_on(tmp_path: Path) -> None:
         return done.stdout
 
     planning = ("experiment_planning.plan_and_preprocess_entrypoints", "plan_and_preprocess_entry")
-    run(*planning, "-d", "1", "-c", "3d_fullres", "-np", "1")
+    run(*planning, "-d", "1", "-c", configuration, "-np", "1")
     plans = tmp_path / "pre" / DATASET / "nnUNetPlans.json"
     plan = json.loads(plans.read_text())
-    architecture = plan["configurations"]["3d_fullres"]["architecture"]["arch_kwargs"]
+    architecture = plan["configurations"][configuration]["architecture"]["arch_kwargs"]
     architecture["features_per_stage"] = [4] * len(architecture["features_per_stage"])
+    plan["configurations"][configuration]["batch_size"] = 2
     plans.write_text(json.dumps(plan))
-    words = ("1", "3d_fullres", "0", "-tr", "nnUNetTrainerTiny", "-device", "cpu")
+    words = ("1", configuration, "0", "-tr", "nnUNetTrainerTiny", "-device", "cpu")
     told = run("run.run_training", "run_training_entry", *words)
     assert "own data loaders" not in told
     assert "Training done." in told

@@ -155,7 +155,8 @@ class Spatial:
     """nnU-Net's rotation and scaling: each happens or not by itself, scaling by one factor an axis or one for all.
 
     rotate: (low, high) radians for each axis (2-D uses the first); scale: from U(scale), above 1 makes things smaller
-    (as batchgeneratorsv2 has it). `drawn`: rotate (B, 3), scale (B, 3).
+    (as batchgeneratorsv2 has it). in_plane: of a 3-D image, H and W only, all slices alike (nnU-Net's dummy 2-D
+    augmentation). `drawn`: rotate (B, 3), scale (B, 3).
     """
 
     keys: tuple[str, ...] = ("image", "label")
@@ -163,6 +164,7 @@ class Spatial:
     rotate: Range = (-0.5235987755982988, 0.5235987755982988)
     scale_prob: float = 0.2
     scale: Range = (0.7, 1.4)
+    in_plane: bool = False
     mode: tuple[str, ...] = ("bilinear", "nearest")
     padding_mode: str = "zeros"
     prob: float = 1.0
@@ -179,16 +181,18 @@ class Spatial:
         return size
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
+        dims = 2 if self.in_plane else spatial_dims
         turns = uniform(key, _SHEAR, 1) < self.rotate_prob
         scales = uniform(key, _TRANSLATE, 1) < self.scale_prob
-        angle = _between(key, _ROTATE, (self.rotate,) * (3 if spatial_dims == 3 else 1), 3)
+        angle = _between(key, _ROTATE, (self.rotate,) * (3 if dims == 3 else 1), 3)
         factor = _between(key, _SCALE, (self.scale,), 1)
-        flat = constant(triple((0.0,) * spatial_dims, spatial_dims, 1.0), key.device) > 0  # D of a 2-D image stays
+        flat = constant(triple((0.0,) * dims, dims, 1.0), key.device) > 0  # D stays
         scale = torch.where(scales & ~flat, factor, torch.ones_like(factor))
         return {"rotate": torch.where(turns, angle, torch.zeros_like(angle)), "scale": scale}
 
     def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
-        return compose(Map(rotation(drawn["rotate"]), torch.zeros_like(drawn["rotate"])), scaling(drawn["scale"]))
+        turned = rotation(drawn["rotate"], reverse=True)
+        return compose(Map(turned, torch.zeros_like(drawn["rotate"])), scaling(drawn["scale"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -101,8 +101,8 @@ def columns(size: Triple, device: torch.device) -> Tensor:
     return constant((float(size[0]), float(size[1]), float(size[2])), device)
 
 
-def rotation(angle: Tensor) -> Tensor:
-    """(B, 3, 3) rotation about D, then H, then W. angle: (B, 3) radians."""
+def rotation(angle: Tensor, *, reverse: bool = False) -> Tensor:
+    """(B, 3, 3) product of the rotations about D, H, W in this order, or in reverse. angle: (B, 3) radians."""
     (cos_d, cos_h, cos_w), sines = torch.cos(angle).unbind(1), torch.sin(angle)
     (sin_d, sin_h, sin_w), (neg_d, neg_h, neg_w) = sines.unbind(1), (-sines).unbind(1)
     one, zero = torch.ones_like(cos_d), torch.zeros_like(cos_d)
@@ -111,8 +111,10 @@ def rotation(angle: Tensor) -> Tensor:
         cos_h, zero, sin_h, zero, one, zero, neg_h, zero, cos_h,
         cos_w, neg_w, zero, sin_w, cos_w, zero, zero, zero, one,
     )  # fmt: skip
-    about_d, about_h, about_w = torch.stack(entries, dim=1).view(-1, 3, 3, 3).unbind(1)
-    return multiply(multiply(about_d, about_h), about_w)
+    first, second, third = torch.stack(entries, dim=1).view(-1, 3, 3, 3).unbind(1)
+    if reverse:
+        first, third = third, first
+    return multiply(multiply(first, second), third)
 
 
 def multiply(left: Tensor, right: Tensor) -> Tensor:

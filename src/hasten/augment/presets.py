@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from hasten.augment.affine import PhysicalAffine, Spatial, Zoom
 from hasten.augment.chain import Chain
@@ -32,26 +33,31 @@ def nnunet_chain(
     crop: CropOp | None = None,
     rotate_deg: float = 30.0,
     spatial_dims: int = 3,
+    mirror_axes: Sequence[int] | None = None,
+    in_plane: bool = False,
 ) -> Chain:
     """The random transforms of nnU-Net 2.8's default trainer, on patches cut at random (or by `crop`).
 
-    patch: (D, H, W). Mirroring stands beside rotation and scaling, with which it shares one interpolation; nnU-Net has
-    it at the end, but all between treats directions alike. Blur and low resolution take in a channel with 0.5; of an
-    image with one channel that is half of their probability.
+    patch: (D, H, W). mirror_axes: spatial axes; None for all. in_plane: 3-D patches are augmented slice by slice, all
+    slices alike (nnU-Net's `do_dummy_2d_data_aug`). Mirroring stands beside rotation and scaling, with which it shares
+    one interpolation; nnU-Net has it at the end, but all between treats directions alike. Blur and low resolution take
+    in a channel with 0.5; of an image with one channel that is half of their probability.
     """
     turn = math.radians(rotate_deg)
     chance, each = (0.5, 1.0) if num_channels == 1 else (1.0, 0.5)
+    axes = tuple(range(spatial_dims) if mirror_axes is None else mirror_axes)
     return Chain(
         crop=crop or SpatialCrop(size=patch, pad=True),
         ops=(
-            Spatial(rotate_prob=0.2, rotate=(-turn, turn), scale_prob=0.2, scale=(0.7, 1.4)),
-            Mirror(spatial_axis=tuple(range(spatial_dims))),
+            Spatial(rotate_prob=0.2, rotate=(-turn, turn), scale_prob=0.2, scale=(0.7, 1.4), in_plane=in_plane),
+            *([Mirror(spatial_axis=axes)] if axes else []),
             GaussianNoise(prob=0.1, std=(0.0, 0.1)),
             Blur(prob=0.2 * chance, blur_sigma=(0.5, 1.0), p_per_channel=each),
             Brightness(prob=0.15, multiplier_range=(0.75, 1.25)),
             Contrast(prob=0.15, contrast_range=(0.75, 1.25)),
             SimulateLowResolution(
-                prob=0.25 * chance, zoom_range=(0.5, 1.0), synchronize_channels=False, p_per_channel=each
+                prob=0.25 * chance, zoom_range=(0.5, 1.0), synchronize_channels=False, p_per_channel=each,
+                ignore_axes=(0,) if in_plane else (),
             ),
             Gamma(prob=0.1, gamma=(0.7, 1.5), p_invert_image=1.0),
             Gamma(prob=0.3, gamma=(0.7, 1.5)),

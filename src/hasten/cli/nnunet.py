@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from hasten.cli.terminal import echo
+from hasten.nnunet.version import check_version
 
 _VARIABLE = "nnUNet_extTrainer"
 _TRAINER = "nnUNetTrainerHasten"
@@ -28,6 +29,7 @@ def nnunet(
     Without a command: say how nnU-Net's own commands find them.
     """
     folder = trainer_folder()
+    check_version()
     if not command:
         echo(f'export {_VARIABLE}="{folder}"\nnnUNetv2_train DATASET CONFIGURATION FOLD -tr {_TRAINER}')
         return
@@ -35,7 +37,7 @@ def nnunet(
     program = shutil.which(f"nnUNetv2_{verb}", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if program is None:
         raise ValueError(
-            f"nnunet {verb}: there is no command nnUNetv2_{verb}; install nnU-Net (pip install 'nnunetv2>=2.8'), or "
+            f"nnunet {verb}: there is no command nnUNetv2_{verb}; install nnU-Net (pip install 'hasten[nnunet]'), or "
             "correct the name, such as train or predict"
         )
     if verb == "train" and "-tr" not in arguments:

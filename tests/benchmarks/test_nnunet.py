@@ -1,0 +1,80 @@
+"""What the benchmark of nnU-Net's trainer measures with; its arms need nnU-Net and run by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import gaussian_filter
+
+from benchmarks.nnunet import _apart
+from benchmarks.nnunets.likeness import (
+    Setting,
+    distances,
+    features,
+    limit,
+    nnunet_patches,
+    own_patches,
+    series,
+    setting_of,
+)
+
+PATCHES = 240
+
+
+def smooth_cases(shape: tuple[int, int, int] = (20, 22, 24)) -> Any:
+    rng = np.random.default_rng(0)
+    cases = {}
+    for name in "abcdef":
+        image = gaussian_filter(rng.standard_normal(shape), 1.5).astype(np.float32)
+        image /= image.std()
+        seg = (image > 0.8).astype(np.int8)[None] + (image > 1.6)
+        locations = {value: np.argwhere(seg == value) for value in (1, 2)}
+        cases[name] = (image[None], seg, None, {"class_locations": locations})
+    return SimpleNamespace(identifiers=list(cases), load_case=cases.__getitem__)
+
+
+def test_features_tell_what_they_name() -> None:
+    rng = np.random.default_rng(0)
+    image, label = rng.standard_normal((16, 16, 16)), np.zeros((16, 16, 16))
+    plain, blurred = features(image, label), features(gaussian_filter(image, 1.0), label)
+    # Of values scaled to one deviation, so that what high frequencies lose the low ones gain.
+    assert blurred["power_5"] < plain["power_5"] - 0.5
+    assert blurred["power_0"] > plain["power_0"] + 0.5
+    assert plain["overlap"] == plain["foreground"] == 0
+    assert features(image, image > 0)["overlap"] > 0.7
+    assert features(image + 3, label)["mean"] == pytest.approx(plain["mean"] + 3)
+
+
+def test_louder_patches_are_told_apart() -> None:
+    cases = smooth_cases()
+    usual = Setting((12, 12, 12), (-0.5236, 0.5236), False, (19, 19, 19), (0, 1, 2))
+    other = SimpleNamespace(identifiers=cases.identifiers, load_case=lambda name: _louder(cases.load_case(name)))
+    one = series(own_patches(cases, usual, PATCHES, seed=0))
+    assert max(distances(one, series(own_patches(cases, usual, PATCHES, seed=1))).values()) < limit(PATCHES)
+    assert max(distances(one, series(own_patches(other, usual, PATCHES, seed=1))).values()) > limit(PATCHES)
+
+
+def _louder(case: Any) -> Any:
+    image, *rest = case
+    return (image * 1.2, *rest)
+
+
+@pytest.mark.parametrize("patch", [(12, 12, 12), (4, 16, 16), (16, 16)])
+def test_patches_are_distributed_as_nnunets(patch: tuple[int, ...]) -> None:
+    pytest.importorskip("nnunetv2.training.nnUNetTrainer.nnUNetTrainer")
+    cases, setting = smooth_cases(), setting_of(patch)
+    np.random.seed(0)  # noqa: NPY002 - nnU-Net draws from it
+    torch.manual_seed(0)
+    theirs = series(nnunet_patches(cases, setting, (0, 1, 2), PATCHES))
+    apart = distances(theirs, series(own_patches(cases, setting, PATCHES, seed=0)))
+    assert max(apart.values()) < limit(PATCHES), apart
+
+
+def test_means_are_apart_in_deviations_of_their_difference() -> None:
+    assert _apart([1.0, 1.2, 0.8], [1.0, 1.1, 0.9]) == pytest.approx(0.0)
+    assert _apart([1.0, 1.2, 0.8], [2.0, 2.1, 1.9]) == pytest.approx(7.746, abs=1e-3)
+    assert _apart([1.0], [2.0]) is None
