@@ -191,6 +191,7 @@ class SlidingWindowInferer:
         several: bool = False,
     ) -> Iterator[tuple[int, Tensor]]:
         """several: whether to raise `_SeveralOutputs` where the network gives them."""
+        extra = dict(extra)
         dims, channels = images.ndim - 2, images.shape[1]
         extra.pop("buffer_steps", None)
         extra.pop("buffer_dim", None)
