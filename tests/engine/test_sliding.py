@@ -156,12 +156,47 @@ def test_a_condition_is_cut_as_the_inputs_are() -> None:
         SlidingWindowInferer(**given)(inputs, conditioned, condition=condition[:1])
 
 
-def test_of_several_outputs_the_first_counts() -> None:
+def test_several_outputs_are_monais_and_labels_of_the_first() -> None:
+    network, inputs = net(3, 3), images(1, 2, 12, 8, 8)
+    given: dict[str, Any] = {"roi_size": 4, "overlap": 0.5, "mode": "gaussian"}
+    for form in (
+        lambda one: [one, one[..., ::2] * 2],
+        lambda one: (one, one[:, :1]),
+        lambda one: {"out": one, "aux": one + 1},
+    ):
+        found, wanted = both(inputs, lambda batch, form=form: form(network(batch)), **given)
+        assert type(found) is type(wanted)
+        named = isinstance(found, dict)
+        for one, other in zip(*((found.values(), wanted.values()) if named else (found, wanted)), strict=True):
+            torch.testing.assert_close(one, other)
+        labels = SlidingWindowInferer(**given).labels(inputs, lambda batch, form=form: form(network(batch)))
+        assert torch.equal(labels, SlidingWindowInferer(**given).labels(inputs, network))
+    with pytest.raises(ValueError, match="flip_axes and sums: not with gradients, several outputs"):
+        SlidingWindowInferer(4, flip_axes=(0,), sums="fp16")(inputs, lambda batch: (batch, batch))
+
+
+def test_of_stacked_heads_the_first_counts() -> None:
     network, inputs = net(3, 3), images(1, 2, 9, 8, 7)
     inferer = SlidingWindowInferer(roi_size=5)
-    expected = inferer(inputs, network)
-    for form in (lambda one: [one, one * 0], lambda one: {"out": one}, lambda one: torch.stack([one, one * 0], 1)):
-        assert torch.equal(inferer(inputs, lambda batch, form=form: form(network(batch))), expected)
+    found = inferer(inputs, lambda batch: torch.stack([network(batch), network(batch) * 0], 1))
+    assert torch.equal(found, inferer(inputs, network))
+
+
+@pytest.mark.parametrize("of", ["inputs", "weights"])
+def test_gradients_are_monais(of: str) -> None:
+    found = []
+    for kind in (SlidingWindowInferer, Theirs):
+        network, inputs = net(2, 3).train(of == "weights"), images(2, 2, 9, 8).requires_grad_(of == "inputs")
+        scores = kind(roi_size=(4, 5), sw_batch_size=3, overlap=0.5, mode="gaussian")(inputs, network)
+        scores.square().sum().backward()
+        found.append([inputs.grad] if of == "inputs" else [weight.grad for weight in network.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_images_of_more_axes_are_monais() -> None:
+    found, wanted = both(images(1, 2, 5, 6, 4, 3), lambda batch: batch + 1, roi_size=3, overlap=0.5)
+    torch.testing.assert_close(found, wanted)
 
 
 def test_the_result_may_be_changed_and_has_no_gradient() -> None:

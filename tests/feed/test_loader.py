@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -10,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from hasten.feed.loader import ThreadDataLoader
+from hasten.feed.loader import ThreadBuffer, ThreadDataLoader
 from hasten.feed.tune_loader import tune_loader
 
 
@@ -126,3 +128,44 @@ def test_tuning_measures_each_way_and_sorts_by_the_epoch() -> None:
     assert times == sorted(times)
     assert table.best in table.rows
     assert len(str(table).splitlines()) == 4
+
+
+def test_each_batch_comes_as_often_as_asked() -> None:
+    batches = list(ThreadDataLoader(Numbers(4), batch_size=2, repeats=3))
+    assert [batch.tolist() for batch in batches] == [[0, 1]] * 3 + [[2, 3]] * 3
+    assert batches[0] is batches[2]
+    with pytest.raises(ValueError, match="repeats=0"):
+        ThreadDataLoader(Numbers(), repeats=0)
+
+
+class Where(Numbers):
+    def __getitem__(self, index: int) -> tuple[int, str]:  # type: ignore[override]
+        return index, f"{os.getpid()} {threading.current_thread().name}"
+
+
+def test_workers_can_be_threads() -> None:
+    for _ in range(2):
+        loader = ThreadDataLoader(Where(8), num_workers=2, batch_size=2, use_thread_workers=True, buffer_timeout=0.1)
+        found = [(numbers.tolist(), names) for numbers, names in loader]
+        assert [numbers for numbers, _ in found] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        places = {name for _, names in found for name in names}
+        assert len(places) == 2
+        assert {place.split()[0] for place in places} == {str(os.getpid())}
+
+
+def test_a_buffer_gives_what_its_source_gives_each_time_anew() -> None:
+    buffer = ThreadBuffer([1, 2, 3], buffer_size=2, timeout=0.1)
+    assert list(buffer) == list(buffer) == [1, 2, 3]
+    seen = []
+    for value in buffer:
+        seen.append(value)
+        buffer.stop()
+    assert seen == [1]
+    assert loaders() == 0
+
+    def failing() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        list(ThreadBuffer(failing()))

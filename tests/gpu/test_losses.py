@@ -49,7 +49,7 @@ def test_the_card_finds_what_the_host_does(loss: nn.Module) -> None:
 def test_it_waits_for_no_value(loss: nn.Module) -> None:
     scores, target = (side.detach().cuda() for side in batch())
     scores.requires_grad_()
-    deep = DeepSupervisionLoss(loss)
+    deep = DeepSupervisionLoss(loss, "nnunet")
     deep([scores, scores[..., ::2, ::2, ::2]], target).backward()
     torch.cuda.set_sync_debug_mode("error")
     try:

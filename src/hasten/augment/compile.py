@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,9 +20,9 @@ from hasten.augment.lower.cucim import is_cucim
 from hasten.augment.make_program import Cases, augment_batch, cases_of_arena, make_program, segment_of_batch
 from hasten.augment.naming import batch_keys, check_label_keys, label_keys_of
 from hasten.augment.program import Program
-from hasten.augment.steps import PER_SAMPLE, Plan, plan_steps, size_setting
+from hasten.augment.steps import PER_SAMPLE, Plan, alone, plan_steps, size_setting
 from hasten.augment.store import common_size, number_keys, size_of, store_of_batch, store_of_items
-from hasten.augment.whole_cases import Items, WholeCases, items_of_arena
+from hasten.augment.whole_cases import Items, WholeCases, items_of_arena, items_of_lists
 from hasten.cache.arena import Arena, Store
 from hasten.cache.chain import Chain as CachedChain
 from hasten.cache.chain import split_chain
@@ -82,8 +83,9 @@ class TransformProgram:
     ) -> Program:
         """Batches of this data: `program(step)` and `program.batches(first, last)` give (B, C, *S) by key on `device`.
 
-        Other entries of items that are a number, or a row of numbers of one length, are (B,) or (B, n), unless `keys`
-        were named.
+        Other entries of items that are numbers, or arrays of one shape, are (B, ...), unless `keys` were named. Where
+        the chain gives entries of several sizes, all that is random runs sample by sample. A deterministic part that
+        gives several patches of a row, as GridSplitd, makes each of them an item.
 
         data: one of Hasten's cached data sets made with the same chain; rows, which the deterministic part is run on
         once; or an arena of prepared cases (keys image and label). They are moved to `device`, but those of an arena,
@@ -97,11 +99,29 @@ class TransformProgram:
         if not cases or min(cases) < 0 or max(cases) >= items.count:
             raise ValueError(f"train_cases: there are {items.count} cases; name some of 0 to {items.count - 1}")
         here = self._for_item(items.get(0), items.name(0), torch.device(device))
-        numbers = () if self.only_keys or arena is not None else _numbers(items.get(0), here.context.keys)
+        numbers = () if self.only_keys or arena is not None else _numbers(items, here)
         options: dict[str, Any] = {
             "batch_size": batch_size, "seed": seed, "train_cases": cases, "device": device, "compile": compile,
             "share": share, "spans": spans,
         }  # fmt: skip
+        apart = here._apart(items, seed, cases)
+        if apart is None:
+            return here._bound(items, arena, numbers, options)
+        why = "the chain gives entries of several sizes"
+        if not here._of_several_sizes(apart, items.get(0)):
+            program = here._bound(items, arena, numbers, options)
+            try:
+                program(0)
+                return program
+            except (TypeError, RuntimeError, LookupError, AttributeError) as error:
+                # Code of the user's may ask for more of an item, such as a type, than a batch keeps.
+                told = str(error.__cause__ or error)
+            why = f"a transform fails on what batches hold ({told})"
+        log.warning("%s: all that is random runs sample by sample", why)
+        return here._made_of(apart, (), options)
+
+    def _bound(self, items: Items, arena: Arena | None, numbers: tuple[str, ...], options: dict[str, Any]) -> Program:
+        here, device = self, options["device"]
         if not here.plan.source:
             bound = (
                 cases_of_arena(arena, here.context.dims)
@@ -114,8 +134,8 @@ class TransformProgram:
                 return make_program(sized.chain, moved, **options)
             here = sized
         source = WholeCases(
-            transforms=here.plan.source, keys=here.context.keys, seed=seed, items=items, train_cases=cases,
-            numbers=numbers,
+            transforms=here.plan.source, keys=here.context.keys, seed=options["seed"], items=items,
+            train_cases=options["train_cases"], numbers=numbers,
         )  # fmt: skip
         return here._sampled(source, options)
 
@@ -149,7 +169,11 @@ class TransformProgram:
             raise ValueError(
                 f"{name}: is a {type(item).__name__}; items must be dictionaries, which the chain works on"
             )
-        present = [key for key in self.context.keys if key not in self.optional or _is_image(item.get(key))]
+        size = next((_size(item.get(key)) for key in self.context.keys if _is_image(item.get(key))), None)
+        present = [
+            key for key in self.context.keys
+            if key not in self.optional or (_is_image(item.get(key)) and _size(item[key]) == size)
+        ]  # fmt: skip
         label_keys = tuple(key for key in self.context.label_keys if key in present)
         if not present:
             raise ValueError(f"{name}: none of {list(self.context.keys)} is an image (C, *S); name the keys by keys")
@@ -188,8 +212,33 @@ class TransformProgram:
         if len(plan.source) > len(source.transforms):
             return self._sampled(replace(source, transforms=plan.source), options)
         here = replace(self, plan=_checked(plan, self.strict), context=context)
+        return here._made_of(source, plan.ops, options)
+
+    def _apart(self, items: Items, seed: int, cases: tuple[int, ...]) -> WholeCases | None:
+        """All that is random as transforms on whole cases; None where none runs sample by sample, or it is strict."""
+        if self.strict or all(step.how != PER_SAMPLE for step in self.plan.steps):
+            return None
+        rest = self.cached.compose.transforms[self.cached.fixed :]
+        source = WholeCases(transforms=tuple(map(alone, rest)), keys=(), seed=seed, items=items, train_cases=cases)
+        found = source.example()
+        images = [key for key in self.context.keys if _is_image(found.get(key))]
+        same = [key for key in images if _size(found[key]) == _size(found[images[0]])]
+        numbers = [] if self.only_keys else number_keys(found, same)[0]
+        return replace(source, keys=tuple(same), numbers=tuple(numbers)) if same else None
+
+    def _of_several_sizes(self, apart: WholeCases, item: Mapping[str, Any]) -> bool:
+        """Whether the chain gives images of another size than the first has, or makes arrays that it does not name."""
+        own, made = self.context.keys, self.context.made
+        new = [key for key in apart.numbers if key not in item and key not in made]
+        return any(key in own for key in apart.numbers) or any(np.ndim(apart.example()[key]) for key in new)
+
+    def _made_of(self, source: WholeCases, ops: tuple[Any, ...], options: dict[str, Any]) -> Program:
+        """A program of what transforms on whole cases give, and these operations."""
+        batch, _ = source.batch([0])
+        labels = tuple(key for key in self.context.label_keys if key in source.keys)
         cases = Cases(store=store_of_batch(batch, "cpu"), whole_cases=source)
-        return make_program(here.chain, cases, **{**options, "train_cases": None})
+        chain = Chain(crop=None, ops=ops, keys=source.keys, label_keys=labels)
+        return make_program(chain, cases, **{**options, "train_cases": None})
 
     def _cucim(self, device: torch.device) -> bool:
         return not self.strict and device.type == "cuda" and can_run()
@@ -291,6 +340,9 @@ def _items_of(data: Any, cached: CachedChain) -> tuple[Items, Arena | None]:
         )
     if not len(data):
         raise ValueError("there are no items to make batches from; give the program a data set that is not empty")
+    first = data.prepared(0)
+    if isinstance(first, list) and first:
+        return items_of_lists(data, len(first)), None
     return Items(count=len(data), get=data.prepared, name=lambda case: f"item {data.source(case)}"), None
 
 
@@ -301,13 +353,31 @@ def _same(one: CachedChain, other: CachedChain) -> bool:
     return all(mine is yours for mine, yours in pairs) or chain_identity(one) == chain_identity(other)
 
 
-def _numbers(item: Mapping[str, Any], images: Sequence[str]) -> tuple[str, ...]:
+def _numbers(items: Items, here: TransformProgram) -> tuple[str, ...]:
     """Entries that batches hold beside the images; a warning names those that they can't."""
-    numbers, others = number_keys(item, images)
+    item, last = items.get(0), items.get(items.count - 1)
+    found, others = number_keys(item, here.context.keys)
+    cropped = here.plan.crop is not None or bool(here.plan.source)
+    read = _indices_keys(here.cached)
+    found = [key for key in found if key not in read]
+    alike = [key for key in found if np.ndim(item[key]) < 2 or np.shape(item[key]) == np.shape(last.get(key))]
+    # Whole volumes beside patches of others are what the crop was to leave behind.
+    numbers = [key for key in alike if not (cropped and _is_image(item[key]))]
+    others += [key for key in found if key not in numbers]
     if others:
         names = ", ".join(f'"{key}"' for key in others)
         log.warning("batches hold images and numbers, and not the entries %s of an item", names)
     return tuple(numbers)
+
+
+def _indices_keys(cached: CachedChain) -> set[str]:
+    """Entries that crops take their centres from, of another length in each case."""
+    names = ("fg_indices_key", "bg_indices_key", "indices_key")
+    return {str(getattr(each, name, None)) for each in cached.compose.transforms for name in names}
+
+
+def _size(value: Any) -> tuple[int, ...]:
+    return tuple(value.shape[1:])
 
 
 def _is_image(value: Any) -> bool:

@@ -236,7 +236,7 @@ def _assembled(
             size = crop.size
             found.append(step)
             continue
-        own = step.ops if step.how == FUSED or step.ops else (PerSample(transforms=(_alone(step.transform),)),)
+        own = step.ops if step.how == FUSED or step.ops else (PerSample(transforms=(alone(step.transform),)),)
         merged = bool(ops) and all(isinstance(op, PerSample) for op in (ops[-1], *own)) and len(own) > 0
         if merged:
             ops[-1] = PerSample(transforms=ops[-1].transforms + own[0].transforms)
@@ -255,10 +255,10 @@ def _assembled(
 def _alone_of(step: Step) -> Any:
     """A transform that runs on whole cases."""
     own = step.ops[0] if step.ops else None
-    return own.transforms[0] if isinstance(own, PerSample) else _alone(step.transform)
+    return own.transforms[0] if isinstance(own, PerSample) else alone(step.transform)
 
 
-def _alone(transform: Any) -> Any:
+def alone(transform: Any) -> Any:
     """The transform as it runs outside of its chain: at once, where it would leave resampling pending."""
     import monai.transforms as mt
 

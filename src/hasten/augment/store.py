@@ -22,7 +22,7 @@ def store_of_items(
 ) -> Store:
     """items: (name, item); the entries `keys` of each are (C, D, H, W) or (C, H, W) arrays or tensors.
 
-    numbers: entries that are a number or a row of them, as `number_keys` gives them; they become `per_case`.
+    numbers: entries that are numbers or arrays of them, as `number_keys` gives them; they become `per_case`.
 
     float16, float32, int16 and uint8 are kept as they are, truth values become uint8, all else
     float32. Raises ValueError naming the item.
@@ -64,15 +64,15 @@ def store_of_items(
 
 
 def number_keys(item: Mapping[str, Any], images: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Entries of an item beside its images: those that are a number or a row of numbers, and those that are neither."""
+    """Entries of an item beside its images: those that are numbers, in an array or not, and those that are none."""
     known = set(images)
-    others = [str(key) for key in item if key not in known and not _is_volume(item[key])]
+    others = [str(key) for key in item if key not in known]
     numbers = [key for key in others if _number(item[key]) is not None]
     return numbers, [key for key in others if key not in numbers]
 
 
 def number_of(name: str, item: Mapping[str, Any], key: str) -> Tensor:
-    """() or (n,) of an entry. Raises ValueError naming the item where it is no number."""
+    """An entry that is a number, or an array of them. Raises ValueError naming the item where it is no number."""
     value = _number(item.get(key))
     if value is None:
         what = f"is a {type(item[key]).__name__}" if key in item else "is not there"
@@ -81,7 +81,7 @@ def number_of(name: str, item: Mapping[str, Any], key: str) -> Tensor:
 
 
 def stacked_numbers(key: str, values: Sequence[Tensor], names: Sequence[str]) -> Tensor:
-    """(B,) or (B, n). Raises ValueError naming two items whose rows differ in length."""
+    """(B, ...). Raises ValueError naming two items whose arrays differ in shape."""
     for name, value in zip(names, values, strict=True):
         if value.shape != values[0].shape:
             raise ValueError(
@@ -91,10 +91,6 @@ def stacked_numbers(key: str, values: Sequence[Tensor], names: Sequence[str]) ->
     return torch.stack([value.to(values[0].dtype) for value in values])
 
 
-def _is_volume(value: Any) -> bool:
-    return getattr(value, "ndim", 0) > 1
-
-
 def _number(value: Any) -> Tensor | None:
     if value is None or isinstance(value, str | bytes | Mapping):
         return None
@@ -102,7 +98,7 @@ def _number(value: Any) -> Tensor | None:
         made = torch.as_tensor(value, device="cpu").as_subclass(Tensor).detach()
     except (TypeError, ValueError, RuntimeError):
         return None
-    return made if made.ndim < 2 else None
+    return made
 
 
 def store_of_batch(batch: Mapping[str, Tensor], device: torch.device | str) -> Store:

@@ -15,6 +15,7 @@ from hasten.augment.per_sample import run_one, stacked
 from hasten.augment.store import kept_type, number_of, stacked_numbers
 from hasten.cache.arena import Arena
 from hasten.cache.chain import fresh
+from hasten.cache.dataset import ChainDataset
 from hasten.sample.order import cases_of
 from hasten.sample.random import sample_key
 
@@ -45,6 +46,23 @@ def items_of_arena(arena: Arena) -> Items:
     return Items(count=len(arena.ids), get=item, name=lambda case: arena.ids[case])
 
 
+def items_of_lists(data: ChainDataset, each: int) -> Items:
+    """Of a deterministic part that gives a list for each row."""
+
+    def patch(case: int) -> Any:
+        found = data.prepared(case // each)
+        if len(found) != each:
+            raise ValueError(
+                f"item {data.source(case // each)}: gives {len(found)} patches where item {data.source(0)} gives {each}"
+            )
+        return found[case % each]
+
+    def name(case: int) -> str:
+        return f"item {data.source(case // each)}, patch {case % each}"
+
+    return Items(count=len(data) * each, get=patch, name=name)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WholeCases:
     """Transforms on whole cases and what they give: (C, *S) tensors by key, several samples a case or one."""
@@ -55,7 +73,7 @@ class WholeCases:
     items: Items
     train_cases: tuple[int, ...]
     numbers: tuple[str, ...] = ()
-    """Entries that are a number or a row of numbers."""
+    """Entries that are numbers, or arrays of another size than the images have."""
 
     @property
     def num_samples(self) -> int:
@@ -67,7 +85,7 @@ class WholeCases:
         return self.samples([number])[0]
 
     def batch(self, numbers: Sequence[int]) -> tuple[Batch, Batch]:
-        """These samples of the stream, one on the other: (B, C, *S) by key, and (B,) or (B, n) of what is no image."""
+        """These samples of the stream, one on the other: (B, C, *S) by key, and (B, ...) of what is no image."""
         samples = self.samples(numbers)
         names = [f"sample {number}" for number in numbers]
         per_case = {
@@ -76,13 +94,24 @@ class WholeCases:
         images = stacked(self.transforms, samples)
         return {key: kept_type(images[key]) for key in self.keys}, per_case
 
+    def example(self) -> dict[str, Any]:
+        """All entries of the first sample, whatever they are."""
+        return {str(key): value for key, value in self._rows([0])[0].items()}
+
     def samples(self, numbers: Sequence[int]) -> list[dict[str, Tensor]]:
         """Samples of the stream, numbers one after the other; a case that several come from is worked on once.
 
         Raises RuntimeError naming the item where a transform fails, ValueError where it gives something else.
         """
+        return [
+            self._taken(item, self.items.name(self._case(number // self.num_samples)))
+            for number, item in zip(numbers, self._rows(numbers), strict=True)
+        ]
+
+    def _rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """What the transforms give for these samples."""
         crop = next((at for at, each in enumerate(self.transforms) if _several(each)), len(self.transforms) - 1)
-        found: list[dict[str, Tensor]] = []
+        found: list[dict[str, Any]] = []
         given, last = None, -1
         for number in numbers:
             item = number // self.num_samples
@@ -102,17 +131,21 @@ class WholeCases:
             )
         return given
 
-    def _finished(self, item: int, given: Any, number: int, transforms: tuple[Any, ...]) -> dict[str, Tensor]:
+    def _finished(self, item: int, given: Any, number: int, transforms: tuple[Any, ...]) -> dict[str, Any]:
         if transforms:
             # Crops of one case may share its memory, which the transforms after them may write to.
             given = self._run(self._case(item), transforms, fresh(given), self._word(number, _SAMPLE), single=True)
-        absent = [key for key in self.keys if key not in given]
+        found: dict[str, Any] = given
+        return found
+
+    def _taken(self, given: dict[str, Any], name: str) -> dict[str, Tensor]:
+        """Of a sample, what batches hold."""
+        absent = [key for key in (*self.keys, *self.numbers) if key not in given]
         if absent:
             raise ValueError(
                 f'{_names(self.transforms)}: gives no "{absent[0]}", only {sorted(map(str, given))}; name what batches '
                 "hold by keys"
             )
-        name = self.items.name(self._case(item))
         return {key: _tensor(given[key]) for key in self.keys} | {
             key: number_of(name, given, key) for key in self.numbers
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from hasten.cache.chain import Chain, Transform, bulky, fresh, named, on_device, split_chain
+from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.shelf import Kept, Shelf
 from hasten.observe.env import usable_cores
 from hasten.prepare.threads import one_torch_thread
@@ -20,7 +21,8 @@ from hasten.prepare.threads import one_torch_thread
 class ChainDataset(Dataset[Any]):
     """A map-style data set whose items go through a chain of transforms; what the cached ones share.
 
-    data: a sequence of items, usually dicts that name files. transform: see `hasten.cache.chain.split_chain`.
+    data: a sequence of items, usually dicts that name files. transform: see `hasten.cache.chain.split_chain`; it may be
+    set anew, which prepares items again if their deterministic part is another one.
     Item access returns what the whole chain returns. A slice or list of positions gives a `Subset`.
     Raises RuntimeError naming the item and its files where a transform fails; the transform's own error is its cause.
     """
@@ -28,6 +30,21 @@ class ChainDataset(Dataset[Any]):
     def __init__(self, data: Sequence[Any], transform: Transform | Sequence[Transform] | None) -> None:
         self.data: Sequence[Any] = data
         self.chain: Chain = split_chain(transform)
+
+    @property
+    def transform(self) -> Any:
+        """The whole chain, MONAI's `Compose`."""
+        return self.chain.compose
+
+    @transform.setter
+    def transform(self, transform: Transform | Sequence[Transform] | None) -> None:
+        before, self.chain = chain_identity(self.chain), split_chain(transform)
+        if chain_identity(self.chain) != before:
+            self.set_data(self.data)
+
+    def set_data(self, data: Sequence[Any]) -> None:
+        """Take other data."""
+        self.data = data
 
     def __len__(self) -> int:
         return len(self.data)
@@ -67,10 +84,12 @@ class CacheDataset(ChainDataset):
     """Items up to the first random transform are prepared once, on threads, and kept in memory.
 
     cache_num, cache_rate: at most so many items, and at most this share of them, are kept; the rest is prepared at
-    every access. num_workers: threads of the first filling; None takes the usable cores. device: where the tensors of
-    kept items lie; None keeps them in memory that worker processes share. copy_cache: hand out items that random
-    transforms may change in place (in host memory only the pages that change are copied); False hands out the kept
-    item itself. progress: show a bar while filling.
+    every access. The attribute `cache_num` says how many are. num_workers: threads of the first filling; None takes the
+    usable cores. progress: show a bar while filling. copy_cache: hand out items that random transforms may change in
+    place (in host memory only the pages that change are copied); False hands out the kept item itself. as_contiguous:
+    keep arrays and tensors contiguous, as they are on the shelf in any case. hash_as_key: rows that are alike are kept
+    once; hash_func: what tells them apart, by default a digest of the row and of the size and time of its files.
+    device: where the tensors of kept items lie; None keeps them in memory that worker processes share.
     """
 
     shared = True
@@ -85,12 +104,19 @@ class CacheDataset(ChainDataset):
         num_workers: int | None = None,
         progress: bool = True,
         copy_cache: bool = True,
+        as_contiguous: bool = True,
+        hash_as_key: bool = False,
+        hash_func: Callable[[Any], Hashable] = item_identity,
+        *,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(data, transform)
         if not 0 <= cache_rate <= 1:
             raise ValueError(f"cache_rate={cache_rate}: give the share of the items to keep, from 0 to 1")
-        self.cache_num, self.cache_rate = cache_num, cache_rate
+        self.set_num, self.set_rate, self.cache_num = cache_num, cache_rate, 0
+        self.as_contiguous, self.hash_as_key, self.hash_func = as_contiguous, hash_as_key, hash_func
+        self.place: dict[int, int] = {}
+        """Where in `cached` the items are, by their position in the data."""
         self.num_workers, self.progress, self.copy_cache = num_workers, progress, copy_cache
         self.device = None if device is None else torch.device(device)
         self.cached: list[Any] = []
@@ -102,8 +128,13 @@ class CacheDataset(ChainDataset):
         self.data = data
         self.cached = []  # first, so that old and new never lie in memory together
         self.shelf = Shelf() if self.shared and self.device is None and self.copy_cache else None
-        count = max(0, min(self.cache_num, int(len(data) * self.cache_rate), len(data)))
-        self.cached = self.load(range(count), self.num_workers, show=self.progress)
+        keys: list[Hashable] = [self.hash_func(each) for each in data] if self.hash_as_key else list(range(len(data)))
+        first = {key: index for index, key in reversed(list(enumerate(keys)))}
+        distinct = sorted(first.values())
+        self.cache_num = max(0, min(self.set_num, int(len(distinct) * self.set_rate), len(distinct)))
+        kept = {keys[index]: place for place, index in enumerate(distinct[: self.cache_num])}
+        self.place = {index: kept[key] for index, key in enumerate(keys) if key in kept}
+        self.cached = self.load(distinct[: self.cache_num], self.num_workers, show=self.progress)
 
     def load(self, indices: Sequence[int], num_workers: int | None, *, show: bool = False) -> list[Any]:
         """The deterministic part of several items, on threads. The first failure ends it."""
@@ -111,7 +142,7 @@ class CacheDataset(ChainDataset):
         with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
             futures = [pool.submit(self.kept, index) for index in indices]
             try:
-                return [future.result() for future in _shown(futures, enabled=show and len(futures) > 0)]
+                return [future.result() for future in shown(futures, enabled=show and len(futures) > 0)]
             except BaseException:
                 for future in futures:
                     future.cancel()
@@ -120,6 +151,10 @@ class CacheDataset(ChainDataset):
     def kept(self, index: int) -> Any:
         """An item as it lies in the cache."""
         item = self.prepare(index)
+        if self.as_contiguous:
+            from monai.transforms import convert_to_contiguous
+
+            item = convert_to_contiguous(item, memory_format=torch.contiguous_format)
         if self.shelf is not None and bulky(item):
             # What a record can't hold stays an object of this process.
             with suppress(ValueError):
@@ -127,7 +162,8 @@ class CacheDataset(ChainDataset):
         return item if self.device is None else on_device(item, self.device)
 
     def prepared(self, index: int) -> Any:
-        return self.handed(self.cached[index]) if index < len(self.cached) else self.prepare(index)
+        place = self.place.get(index)
+        return self.prepare(index) if place is None else self.handed(self.cached[place])
 
     def handed(self, kept: Any) -> Any:
         """An item of the cache as it is given out."""
@@ -136,9 +172,10 @@ class CacheDataset(ChainDataset):
         return fresh(kept) if self.copy_cache else kept
 
 
-def _shown(futures: list[Any], *, enabled: bool) -> Any:
+def shown(steps: list[Any], *, enabled: bool) -> Any:
+    """The steps of preparing items, with a bar."""
     if not enabled:
-        return futures
+        return steps
     from rich.progress import track
 
-    return track(futures, description="preparing items", transient=True)
+    return track(steps, description="preparing items", transient=True)

@@ -8,7 +8,7 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from hasten.cache.again import Mappings, room
 from hasten.cache.chain import BULKY, Transform
 from hasten.cache.checked import DamagedEntry
-from hasten.cache.dataset import ChainDataset
+from hasten.cache.dataset import ChainDataset, shown
 from hasten.cache.identity import chain_identity, item_identity
 from hasten.cache.model import Models
 from hasten.cache.publish import explained
@@ -39,7 +39,8 @@ class LMDBDataset(ChainDataset):
     Filled by one process when the data set is made, while others wait; what is there already stays. Read without locks
     by every process for itself, after a fork or a spawn alike. Keys are those of `PersistentDataset`: nothing stale is
     served. For many small records, such as 2-D tiles, where a file each would cost more than its reading.
-    Raises ImportError without the package `lmdb`.
+    progress: show a bar while filling. db_name: the beginning of the file's name. lmdb_kwargs: settings of `lmdb.open`
+    for filling, such as map_size, which grows in any case. Raises ImportError without the package `lmdb`.
     """
 
     def __init__(
@@ -50,10 +51,13 @@ class LMDBDataset(ChainDataset):
         *,
         num_workers: int | None = None,
         hash_content: bool = False,
+        progress: bool = True,
+        db_name: str = "items",
+        lmdb_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(data, transform)
         self.cache_dir = Path(cache_dir).expanduser()
-        self.path = self.cache_dir / f"items-{chain_identity(self.chain)}.lmdb"
+        self.progress, self.db_name, self.lmdb_kwargs = progress, db_name, dict(lmdb_kwargs or {})
         self.num_workers, self.hash_content = num_workers, hash_content
         self.keys: list[bytes] = []
         self.models = Models()
@@ -62,6 +66,7 @@ class LMDBDataset(ChainDataset):
     def set_data(self, data: Sequence[Any]) -> None:
         """Take other data; what is not in the file yet is prepared now."""
         self.data = data
+        self.path = self.cache_dir / f"{self.db_name}-{chain_identity(self.chain)}.lmdb"
         self.models = Models()
         self.keys = [item_identity(item, content=self.hash_content).encode() for item in data]
         with explained(self.cache_dir):
@@ -88,6 +93,14 @@ class LMDBDataset(ChainDataset):
             )  # fmt: skip
             return self.prepare(index)
 
+    def info(self) -> dict[str, Any]:
+        """What LMDB says of the file as this process reads it; "size" is the number of items, "filename" the file."""
+        return {**reader(self.path).info(), "size": len(self), "filename": str(self.path.absolute())}
+
+    def close(self) -> None:
+        """Close the file in this process; the next access opens it again."""
+        reader(self.path).close()
+
     def _fill(self) -> None:
         import lmdb
 
@@ -102,12 +115,14 @@ class LMDBDataset(ChainDataset):
             return
         stored.close()
         size = max(_FIRST_SIZE, 2 * self.path.stat().st_size if self.path.exists() else 0)
-        environment = lmdb.open(str(self.path), subdir=False, map_size=size, lock=False, meminit=False)
+        settings = {"map_size": size, "lock": False, "meminit": False} | self.lmdb_kwargs
+        environment = lmdb.open(str(self.path), **{**settings, "subdir": False, "readonly": False})
         try:
             waiting = list(missing.items())
             workers = max(1, self.num_workers if self.num_workers is not None else usable_cores())
             with one_torch_thread(), ThreadPoolExecutor(workers) as pool:
-                for first in range(0, len(waiting), _BATCH):
+                firsts = list(range(0, len(waiting), _BATCH))
+                for first in shown(firsts, enabled=self.progress):
                     batch = waiting[first : first + _BATCH]
                     records = pool.map(lambda row: (row[0], b"".join(encode(self.prepare(row[1])))), batch)
                     _put(environment, list(records))
@@ -131,15 +146,9 @@ class Reader:
     def get(self, key: bytes) -> memoryview | bytearray | None:
         """A record, free to be changed, or None where there is none or no file yet. Large ones are mapped, not copied:
         LMDB never writes to the pages of a record that is there."""
-        import lmdb
-
         with self.lock:
-            if self.environment is None:
-                if not Path(self.path).exists():
-                    return None
-                self.environment = lmdb.open(self.path, subdir=False, readonly=True, lock=False, readahead=False)
-                self.handle = os.open(self.path, os.O_RDONLY)
-                self.base = start_of_mapping(self.path)
+            if not self._opened():
+                return None
             known = self.mappings.get(key)
             if known is None:
                 with self.environment.begin(buffers=True) as view:
@@ -152,6 +161,20 @@ class Reader:
                 self.mappings[key] = known
             mapping, skip = known
             return mapping.take(self.handle)[skip:]
+
+    def info(self) -> dict[str, Any]:
+        with self.lock:
+            return dict(self.environment.info()) if self._opened() else {}
+
+    def _opened(self) -> bool:
+        """Open the file, if it is there and not open yet."""
+        import lmdb
+
+        if self.environment is None and Path(self.path).exists():
+            self.environment = lmdb.open(self.path, subdir=False, readonly=True, lock=False, readahead=False)
+            self.handle = os.open(self.path, os.O_RDONLY)
+            self.base = start_of_mapping(self.path)
+        return self.environment is not None
 
     def _place(self, record: memoryview) -> tuple[Mappings, int] | None:
         """Where a large record lies in the file, and how far into its first page."""

@@ -43,17 +43,17 @@ class PersistentDataset(ChainDataset):
         super().__init__(data, transform)
         self.cache_dir = Path(cache_dir).expanduser()
         self.hash_content = hash_content
-        self.identity = chain_identity(self.chain)
         self.models = Models()
         self.mappings: dict[str, tuple[tuple[int, int, int], Mappings]] = {}
         self.places = room()
         with explained(self.cache_dir):
             self.cache_dir.mkdir(parents=True, exist_ok=True)
             sweep(self.cache_dir)
+        self.set_data(data)
 
     def set_data(self, data: Sequence[Any]) -> None:
         """Take other data. What is kept of earlier ones stays on the disk."""
-        self.data = data
+        self.data, self.identity = data, chain_identity(self.chain)
 
     def prepared(self, index: int) -> Any:
         name = f"{self.identity}-{item_identity(self.data[index], content=self.hash_content)}"

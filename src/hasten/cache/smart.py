@@ -41,6 +41,8 @@ class SmartCacheDataset(CacheDataset):
         shuffle: bool = True,
         seed: int = 0,
         copy_cache: bool = True,
+        as_contiguous: bool = True,
+        *,
         device: torch.device | str | None = None,
     ) -> None:
         if not 0 < replace_rate <= 1:
@@ -52,7 +54,9 @@ class SmartCacheDataset(CacheDataset):
         self.start_position = 0
         self.pool: ThreadPoolExecutor | None = None
         self.coming: list[Future[Any]] = []
-        super().__init__(data, transform, cache_num, cache_rate, num_init_workers, progress, copy_cache, device)
+        super().__init__(
+            data, transform, cache_num, cache_rate, num_init_workers, progress, copy_cache, as_contiguous, device=device
+        )
 
     def set_data(self, data: Sequence[Any]) -> None:
         """Take other data and fill the window anew; stops preparing replacements first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
 from typing import Any
@@ -25,15 +25,22 @@ _WORTH_KEEPING = 2**21
 """Voxels of all windows from which on it pays to keep freed host memory."""
 
 
+class _SeveralOutputs(Exception):
+    """The network gives a list, tuple or dict."""
+
+
 class SlidingWindowInferer:
     """`inferer(inputs, network)`: (B, C, *S) images to (B, K, *S) scores; `inferer.labels(...)`: to a label map.
 
     The arguments of MONAI's, with its defaults and, to rounding, its results; of images with 1 to 3 spatial axes.
     `labels` never holds the scores of a whole volume: a 14th of the memory where there are 14 classes.
 
-    What differs: of a network with several outputs the first one counts, it must have the size of the windows, and no
-    gradient passes. `buffer_steps`, `buffer_dim` and `cache_roi_weight_map` are taken and have nothing left to do.
-    Running out of memory halves the window batch, then moves sums, and at last the scores, to the host.
+    A network may have several outputs, in a tuple or dict, each of its own size, and so has the result; `labels` and
+    `masks` are of the first one. Gradients pass where inputs need them, or a network in training mode does. Both are
+    left to MONAI's function, as are images of more than 3 axes, and have none of the arguments that MONAI's has not.
+
+    `buffer_steps`, `buffer_dim` and `cache_roi_weight_map` are taken and have nothing left to do. Running out of memory
+    halves the window batch, then moves sums, and at last the scores, to the host.
     """
 
     def __init__(
@@ -88,7 +95,7 @@ class SlidingWindowInferer:
         if sw_batch_size < 1:
             raise ValueError(f"sw_batch_size={sw_batch_size}: use 1 or more")
 
-    def __call__(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+    def __call__(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """inputs: (B, C, *S) of a float type. Returns (B, K, *S) of that type, on `device` or that of the inputs.
 
         network: a module, or any callable on (n, C, *roi_size). args, kwargs: passed on to it; but `device` replaces
@@ -99,6 +106,17 @@ class SlidingWindowInferer:
         if device is None and self.cpu_thresh is not None and images.shape[2:].numel() > self.cpu_thresh:
             device = "cpu"
         device = torch.device(device) if device is not None else images.device
+        if _passes_gradients(inputs, network) or images.ndim > 5:
+            return self._by_monai(inputs, network, device, args, extra)
+        try:
+            return _wrapped(self._scores(images, network, device, args, extra), inputs)
+        except _SeveralOutputs:
+            return self._by_monai(inputs, network, device, args, extra)
+
+    def _scores(
+        self, images: Tensor, network: Callable[..., Any], device: torch.device, args: tuple[Any, ...],
+        extra: dict[str, Any],
+    ) -> Tensor:  # fmt: skip
         room: list[Tensor] = []
 
         def make(number: int, shape: Triple) -> Scores:
@@ -109,9 +127,29 @@ class SlidingWindowInferer:
 
             return Scores(allocate, self._sums(images))
 
-        for _ in self._slide(images, network, make, args, extra):
+        for _ in self._slide(images, network, make, args, extra, several=True):
             pass
-        return _wrapped(room[0].reshape(len(images), -1, *images.shape[2:]), inputs)
+        return room[0].reshape(len(images), -1, *images.shape[2:])
+
+    def _by_monai(
+        self, inputs: Tensor, network: Callable[..., Any], device: torch.device, args: tuple[Any, ...],
+        extra: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        from monai.inferers import sliding_window_inference
+
+        own = {"flip_axes": bool(self.flip_axes), "average": self.average != "scores", "sums": self.sums != "fp32"}
+        if any(own.values()):
+            names = " and ".join(name for name, used in own.items() if used)
+            raise ValueError(
+                f"{names}: not with gradients, several outputs or more than 3 axes; wrap the inferer in "
+                "torch.no_grad() and the network so that it gives one tensor, or leave this out"
+            )
+        extra = {name: value for name, value in extra.items() if name not in ("buffer_steps", "buffer_dim")}
+        return sliding_window_inference(
+            inputs, self.roi_size, self.sw_batch_size, network, self.overlap, self.mode, self.sigma_scale,
+            self.padding_mode, self.cval, self.sw_device, device, self.progress, None, None, None, -1, self.with_coord,
+            *args, **extra,
+        )  # fmt: skip
 
     def labels(self, inputs: Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
         """(B, 1, *S) class index of the highest score: uint8, int16 for more than 256 classes. Else as a call."""
@@ -149,7 +187,11 @@ class SlidingWindowInferer:
         sink: Callable[[int, Triple], Sink],
         args: tuple[Any, ...],
         extra: dict[str, Any],
+        *,
+        several: bool = False,
     ) -> Iterator[tuple[int, Tensor]]:
+        """several: whether to raise `_SeveralOutputs` where the network gives them."""
+        extra = dict(extra)
         dims, channels = images.ndim - 2, images.shape[1]
         extra.pop("buffer_steps", None)
         extra.pop("buffer_dim", None)
@@ -171,6 +213,8 @@ class SlidingWindowInferer:
                     windows, given["condition"] = windows[:, :channels], windows[:, channels:]
                 coordinates = [_coordinates(place, dims) for place in places]
                 output = run(windows, *([coordinates] if self.with_coord else []), *args, **given)
+                if several and isinstance(output, list | tuple | Mapping) and len(output):
+                    raise _SeveralOutputs
                 scores = first_output(output, dims + 2)
                 return scores.reshape(*scores.shape[:2], *[1] * (3 - dims), *scores.shape[2:])
 
@@ -249,6 +293,13 @@ def operated(network: nn.Module, shape: Sequence[int], *, device: torch.device, 
             continue
     operate(twin)
     return twin
+
+
+def _passes_gradients(inputs: Tensor, network: Callable[..., Any]) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    learns = isinstance(network, nn.Module) and network.training and any(p.requires_grad for p in network.parameters())
+    return inputs.requires_grad or learns
 
 
 def _shape(volumes: Tensor) -> Triple:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -14,38 +14,31 @@ from hasten.observe.ranges import LOADING, Range
 _STOP = object()
 
 
-class ThreadDataLoader(DataLoader[Any]):
-    """A `DataLoader` that makes up to `buffer_size` batches ahead, on one thread.
+class ThreadBuffer:
+    """What an iterable gives, made up to `buffer_size` ahead on a thread: MONAI's ThreadBuffer.
 
-    For cached data sets, whose items cost little: no worker processes, no copies between them, tensors on a GPU work.
-    Other arguments are those of `DataLoader`; with num_workers > 0 the thread collects from worker processes.
-    A failing item raises its own error, of its own type and with its own traceback, and a note that tells its position
-    and its files. The thread ends with the iteration, also where that is broken off or fails.
+    An error of the iterable is raised where its value would have come. The thread ends with the iteration, also where
+    that is broken off. timeout: taken, and of no use, as nothing is polled.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset[Any],
-        num_workers: int = 0,
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,
-        buffer_size: int = 1,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, src: Iterable[Any], buffer_size: int = 1, timeout: float = 0.01) -> None:
         if buffer_size < 1:
             raise ValueError(f"buffer_size={buffer_size}: give the number of batches to make ahead, 1 or more")
-        told = dataset if isinstance(dataset, IterableDataset) else _Told(dataset)
-        super().__init__(told, batch_size=batch_size, shuffle=shuffle, num_workers=num_workers, **settings)
-        self.buffer_size = buffer_size
+        self.src, self.buffer_size, self.timeout = src, buffer_size, timeout
+        self._stop = threading.Event()
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def stop(self) -> None:
+        """End the iteration after the value that is taken next."""
+        self._stop.set()
+
+    def __iter__(self) -> Iterator[Any]:
         made: queue.Queue[Any] = queue.Queue(self.buffer_size)
-        stop = threading.Event()
-        thread = threading.Thread(target=_make, args=(super().__iter__(), made, stop), name="loader", daemon=True)
+        stop = self._stop = threading.Event()
+        thread = threading.Thread(target=_make, args=(iter(self.src), made, stop), name="loader", daemon=True)
         thread.start()
         try:
             taken = Range(LOADING)(made.get)
-            while (batch := taken()) is not _STOP:
+            while not stop.is_set() and (batch := taken()) is not _STOP:
                 if isinstance(batch, _Failure):
                     raise batch.error
                 yield batch
@@ -57,6 +50,47 @@ class ThreadDataLoader(DataLoader[Any]):
                     made.get(timeout=0.01)
                 except queue.Empty:
                     thread.join(0.01)
+
+
+class ThreadDataLoader(DataLoader[Any]):
+    """A `DataLoader` that makes up to `buffer_size` batches ahead, on one thread.
+
+    For cached data sets, whose items cost little: no worker processes, no copies between them, tensors on a GPU work.
+    Other arguments are those of `DataLoader`; with num_workers > 0 the thread collects from worker processes.
+    repeats: each batch is given so many times in a row. use_thread_workers: those workers are threads, which share the
+    random transforms, whose draws come in no fixed order. buffer_timeout: taken, and of no use.
+    A failing item raises its own error, of its own type and with its own traceback, and a note that tells its position
+    and its files. The thread ends with the iteration, also where that is broken off or fails.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        num_workers: int = 0,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        buffer_size: int = 1,
+        buffer_timeout: float = 0.01,
+        repeats: int = 1,
+        use_thread_workers: bool = False,
+        **settings: Any,
+    ) -> None:
+        if buffer_size < 1:
+            raise ValueError(f"buffer_size={buffer_size}: give the number of batches to make ahead, 1 or more")
+        if repeats < 1:
+            raise ValueError(f"repeats={repeats}: give how often each batch comes, 1 or more")
+        if use_thread_workers and num_workers > 0:
+            from monai.data.thread_buffer import _ProcessThreadContext
+
+            settings |= {"multiprocessing_context": _ProcessThreadContext(), "persistent_workers": False}
+        told = dataset if isinstance(dataset, IterableDataset) else _Told(dataset)
+        super().__init__(told, batch_size=batch_size, shuffle=shuffle, num_workers=num_workers, **settings)
+        self.buffer_size, self.buffer_timeout, self.repeats = buffer_size, buffer_timeout, repeats
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        for batch in ThreadBuffer(super().__iter__(), self.buffer_size):
+            for _ in range(self.repeats):
+                yield batch
 
 
 class _Failure:

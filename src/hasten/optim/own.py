@@ -8,6 +8,7 @@ memory format, a network that was converted meanwhile) is copied over once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +71,25 @@ class OwnOptimizer(torch.optim.Optimizer):
                 loss = closure()
         amp = self._amp()
         if amp is not None:
-            self._update(amp)
+            with self._filled():
+                self._update(amp)
         return loss
+
+    @contextmanager
+    def _filled(self) -> Iterator[None]:
+        """Parameters that do not fill their memory, such as a column of a matrix, are copies that do meanwhile."""
+        own = [
+            (each, each.data) for group in self.param_groups for each in group["params"]
+            if each.grad is not None and not each.is_contiguous() and not _fills_memory(each)
+        ]  # fmt: skip
+        for parameter, data in own:
+            parameter.data = data.contiguous()
+        try:
+            yield
+        finally:
+            for parameter, data in own:
+                data.copy_(parameter.data)
+                parameter.data = data
 
     def _update(self, amp: Amp) -> None:
         """Change the parameters and states of every group."""
@@ -123,15 +141,16 @@ class OwnOptimizer(torch.optim.Optimizer):
         return found
 
 
+def _fills_memory(value: Tensor) -> bool:
+    last = sum((side - 1) * step for side, step in zip(value.shape, value.stride(), strict=True))
+    return last + 1 == value.numel()
+
+
 def _kept(home: dict[Any, Tensor], name: Any, like: Tensor) -> Tensor:
     value = home.get(name)
     if value is None:
         value = home[name] = torch.zeros_like(like)
-        if value.stride() != like.stride():
-            raise ValueError(
-                f"an optimizer was given a parameter of shape {tuple(like.shape)} that does not fill its memory: "
-                "make it .contiguous() before the optimizer is built"
-            )
+        assert value.stride() == like.stride()
     elif value.stride() != like.stride() or value.device != like.device:
         value = home[name] = laid_as(like, value)
     return value

@@ -263,6 +263,7 @@ ALL = [
     FocalLoss(to_onehot_y=True),
     DiceLoss(softmax=True, to_onehot_y=True, ignore_index=1),
     DiceLoss(softmax=True, to_onehot_y=True, squared_pred=True),
+    FocalLoss(to_onehot_y=True, use_softmax=True, alpha=[0.2, 0.3, 0.5]),
 ]
 
 
@@ -321,7 +322,7 @@ def test_monais_tensors_and_channels_last_are_taken(loss: nn.Module) -> None:
 
 def test_sure_and_wrong_scores_stay_finite() -> None:
     target = torch.tensor([[[1, 0]]])
-    for loss in ALL:
+    for loss in ALL[:-1]:
         scores = torch.tensor([[[500.0, -500.0], [-500.0, 500.0]]], requires_grad=True)
         found = loss(scores, target)
         (gradient,) = torch.autograd.grad(found, scores)
@@ -367,6 +368,66 @@ def test_a_target_or_weight_that_does_not_fit_is_told(
     assert all(word in str(raised.value) for word in words), raised.value
 
 
-def test_the_soft_max_of_one_channel_is_told() -> None:
-    with pytest.raises(ValueError, match="sigmoid=True"):
-        DiceLoss(**INDEX)(torch.zeros(2, 1, 5, 4), torch.zeros(2, 1, 5, 4))
+@pytest.mark.parametrize("name", ["DiceLoss", "TverskyLoss", "GeneralizedDiceLoss", "DiceCELoss", "FocalLoss"])
+@pytest.mark.parametrize("argument", [{"softmax": True}, {"to_onehot_y": True}, {"include_background": False}])
+def test_what_one_channel_makes_meaningless_is_ignored_with_a_warning_as_in_monai(
+    name: str, argument: dict[str, bool]
+) -> None:
+    if name == "FocalLoss" and "softmax" in argument:
+        argument = {"include_background": False}
+    scores, target = torch.rand(2, 1, 5, 4), several_of(3, 2, 1, [5, 4])
+    with pytest.warns(UserWarning, match=f"single channel prediction, `{next(iter(argument))}="):
+        found = OURS[name](**argument)(scores, target)
+    with pytest.warns(UserWarning, match="single channel"):
+        wanted = getattr(monai.losses, name)(**argument)(scores, target)
+    assert torch.allclose(found, wanted, rtol=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(["DiceLoss", "TverskyLoss", "GeneralizedDiceLoss"]),
+    sigmoid=st.booleans(),
+    squared=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_soft_labels_are_monais(name: str, sigmoid: bool, squared: bool, seed: int) -> None:
+    scores = scores_of(seed, 2, 3, [5, 4], 1.0)
+    target = torch.rand(2, 3, 5, 4, generator=torch.Generator().manual_seed(seed))
+    options = {"squared_pred": squared} if name == "DiceLoss" else {}
+    agree(name, scores, target, sigmoid=sigmoid, softmax=not sigmoid, soft_label=True, **options)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"alpha": 0.3}, {"alpha": [0.2, 0.5, 0.9]}, {"weight": [0.2, 1.0, 3.0]}, {"ignore_index": 1}, {"gamma": 0.0}],
+)
+def test_the_focal_loss_of_a_soft_max_and_of_an_alpha_for_each_class_is_monais(
+    options: dict[str, Any], softmax: bool, reduction: str
+) -> None:
+    scores, target = scores_of(3, 2, 3, [5, 4], 2.0), index_of(1, 2, 3, [5, 4], torch.int64)
+    agree("FocalLoss", scores, target, to_onehot_y=True, use_softmax=softmax, reduction=reduction, **options)
+
+
+def test_an_alpha_of_another_number_of_classes_and_one_that_has_no_background_are_told() -> None:
+    scores, target = torch.rand(2, 3, 5), index_of(1, 2, 3, [5])
+    with pytest.raises(ValueError, match="alpha: 2 for 3 classes"):
+        FocalLoss(to_onehot_y=True, alpha=[0.1, 0.2])(scores, target)
+    with pytest.warns(UserWarning, match="scalar `alpha` ignored"):
+        FocalLoss(to_onehot_y=True, alpha=0.1, use_softmax=True, include_background=False)(scores, target)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("softmax", [False, True])
+def test_the_focal_loss_takes_scores_without_space(softmax: bool, reduction: str) -> None:
+    scores = scores_of(3, 6, 4, [], 2.0)
+    target = torch.randint(0, 4, (6, 1))
+    agree("FocalLoss", scores, target, to_onehot_y=True, use_softmax=softmax, reduction=reduction)
+
+
+@pytest.mark.parametrize("weight", [None, [1.0, 0.5, 3.0]])
+def test_dice_with_focal_loss_of_each_voxel_is_monais(weight: list[float] | None) -> None:
+    scores, target = scores_of(3, 2, 3, [5, 4], 2.0), index_of(1, 2, 3, [5, 4], torch.int64)
+    options = {} if weight is None else {"weight": weight}
+    agree("DiceFocalLoss", scores, target, reduction="none", alpha=0.4, **INDEX, **options)

@@ -46,7 +46,7 @@ class OverlapMetric(CountedMetric):
     reduction: MONAI's names; "mean" averages a case's classes, then the cases. ignore_empty: leave a class out of a
     case whose label lacks it; else it is 1 if not predicted, and 0 if predicted. get_not_nans: `aggregate` gives
     (metric, number of values that count). return_with_label: with reduction "mean_batch", `aggregate` gives a dict of
-    numbers, named as listed or "label_1", ...
+    numbers of 4 digits, named as listed or "label_1", ...
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class OverlapMetric(CountedMetric):
             names = list(self.return_with_label)
             if len(names) != len(found):
                 raise ValueError(f"return_with_label: {len(names)} names for {len(found)} classes; give one for each")
-        return dict(zip(names, found.tolist(), strict=False))
+        return {name: round(value, 4) for name, value in zip(names, found.tolist(), strict=False)}
 
 
 class DiceMetric(OverlapMetric):

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+WeightMode = Literal["exp", "same", "two", "nnunet"]
 
 
 class DeepSupervisionLoss(nn.Module):
     """The weighted sum of a loss over the heads of a network, the finest first; a network without heads has one.
 
-    loss: (scores (B, K, ...), target) -> () loss. weights: one per head, or more, used as they are; None takes 1, 1/2,
-    1/4, ... divided by their sum, as nnU-Net does. MONAI's DeepSupervisionLoss with the same `weights` is equal; its
-    default does not divide.
+    loss: (scores (B, K, ...), target) -> () loss. weight_mode: MONAI's "exp" (1, 1/2, 1/4, 1/8, 1/16, 1/16, ...),
+    "same" (all 1) and "two" (1, 1/2, 1/2, ...); "nnunet" is 1, 1/2, 1/4, ... divided by their sum. weights: one per
+    head, or more, in place of those.
     """
 
-    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor], weights: Sequence[float] | None = None) -> None:
+    def __init__(
+        self,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        weight_mode: WeightMode = "exp",
+        weights: Sequence[float] | None = None,
+    ) -> None:
         super().__init__()
-        self.loss = loss
+        if weight_mode not in get_args(WeightMode):
+            raise ValueError(f"weight_mode: {weight_mode!r}; use one of {', '.join(get_args(WeightMode))}")
+        self.loss, self.weight_mode = loss, weight_mode
         self.weights = None if weights is None else tuple(weights)
 
     def forward(self, input: Tensor | Sequence[Tensor], target: Tensor) -> Tensor:
@@ -31,7 +41,7 @@ class DeepSupervisionLoss(nn.Module):
         heads = heads_of(input, target)
         if len(heads) == 1 and self.weights is None:
             return self.loss(heads[0], target)
-        weights = self.weights or [2 ** (len(heads) - 1 - level) / (2 ** len(heads) - 1) for level in range(len(heads))]
+        weights = self.weights or _weights(self.weight_mode, len(heads))
         if len(weights) < len(heads):
             raise ValueError(f"weights: {len(weights)} for {len(heads)} heads; give one for each")
         losses = [
@@ -39,6 +49,18 @@ class DeepSupervisionLoss(nn.Module):
             for head, weight in zip(heads, weights, strict=False)
         ]
         return sum(losses[1:], start=losses[0])
+
+
+def _weights(mode: WeightMode, heads: int) -> list[float]:
+    match mode:
+        case "same":
+            return [1.0] * heads
+        case "two":
+            return [1.0, *[0.5] * (heads - 1)]
+        case "exp":
+            return [max(0.5**level, 0.0625) for level in range(heads)]
+        case "nnunet":
+            return [2 ** (heads - 1 - level) / (2**heads - 1) for level in range(heads)]
 
 
 def heads_of(output: Tensor | Sequence[Tensor], target: Tensor) -> Sequence[Tensor]:

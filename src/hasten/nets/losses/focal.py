@@ -6,6 +6,7 @@ q^g softplus(s). Its derivative q^g (g (1 - q) softplus(s) + q) in s is made in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -77,11 +78,39 @@ def focal_sums(scores: Tensor, label: Tensor, *, gamma: float, first: int = 0) -
     return found
 
 
-def focal_voxels(scores: Tensor, target: Tensor, *, gamma: float, alpha: float | None) -> Tensor:
+Alpha = float | Sequence[float] | None
+
+
+def focal_voxels(scores: Tensor, target: Tensor, *, gamma: float, alpha: Alpha) -> Tensor:
     """The focal loss (B, K, ...) of each voxel by plain operations. target: (B, K, ...) float, 0 to 1.
 
-    alpha: weight of what the target holds, against 1 - alpha of what it does not; None weighs both alike.
+    alpha: weight of what the target holds, against 1 - alpha of what it does not, or for each class of what it holds,
+    against 1; None weighs all alike. ValueError for another number of them.
     """
     entropy = scores - scores * target - F.logsigmoid(scores)
     found = (gamma * F.logsigmoid(-scores * (target * 2 - 1))).exp() * entropy
-    return found if alpha is None else (target * alpha + (1 - target) * (1 - alpha)) * found
+    if alpha is None:
+        return found
+    if isinstance(alpha, Sequence):
+        return torch.where(target == 1, _of_classes(alpha, scores), 1.0) * found
+    return (target * alpha + (1 - target) * (1 - alpha)) * found
+
+
+def focal_voxels_of_softmax(scores: Tensor, target: Tensor, *, gamma: float, alpha: Alpha) -> Tensor:
+    """As `focal_voxels`, of soft-max shares: 0 for the classes that a voxel does not have.
+
+    alpha: weight of each class; one number is that of all but the first, which gets 1 - alpha.
+    """
+    log = scores.log_softmax(1)
+    found = -(1 - log.exp()).pow(gamma) * log * target
+    if alpha is None:
+        return found
+    each = alpha if isinstance(alpha, Sequence) else [1 - alpha, *[alpha] * (scores.shape[1] - 1)]
+    return _of_classes(each, scores) * found
+
+
+def _of_classes(alpha: Sequence[float], scores: Tensor) -> Tensor:
+    """(K, 1, ...)."""
+    if len(alpha) != scores.shape[1]:
+        raise ValueError(f"alpha: {len(alpha)} for {scores.shape[1]} classes that count; give one for each")
+    return scores.new_tensor(alpha).reshape(-1, *[1] * (scores.ndim - 2))

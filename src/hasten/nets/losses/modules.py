@@ -9,6 +9,8 @@ buffer: move the loss to the scores' device once. A gradient can be taken once, 
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Literal, Unpack
 
 import torch
@@ -16,12 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hasten.nets.losses.dice_ce import dice_ce
-from hasten.nets.losses.focal import focal_sums, focal_voxels
+from hasten.nets.losses.focal import focal_sums, focal_voxels, focal_voxels_of_softmax
 from hasten.nets.losses.overlap import (
     OverlapLoss,
     OverlapOptions,
     Reduction,
     Weight,
+    check_factors,
     check_reduction,
     check_shapes,
     check_terms,
@@ -31,6 +34,7 @@ from hasten.nets.losses.overlap import (
     lifted,
     prepared,
     reduced,
+    warn_of_one_channel,
     weighted,
     without_autocast,
 )
@@ -38,7 +42,7 @@ from hasten.nets.losses.soft_counts import Counts, surprised_counts
 
 
 class DiceLoss(OverlapLoss):
-    """1 - Dice, or 1 - IoU with `jaccard`: MONAI's DiceLoss, without soft_label.
+    """1 - Dice, or 1 - IoU with `jaccard`: MONAI's DiceLoss.
 
     weight: one per class that counts, or one for all.
     """
@@ -66,7 +70,7 @@ class DiceLoss(OverlapLoss):
 
 
 class GeneralizedDiceLoss(OverlapLoss):
-    """MONAI's, without soft_label: one Dice over all classes, each weighed by the inverse of its labelled volume.
+    """MONAI's: one Dice over all classes, each weighed by the inverse of its labelled volume.
 
     w_type: "square" (of the volume), "simple" or "uniform". A class that no label holds gets the largest weight found.
     """
@@ -91,7 +95,7 @@ class GeneralizedDiceLoss(OverlapLoss):
 
 
 class TverskyLoss(OverlapLoss):
-    """MONAI's, without soft_label: the overlap with false positives weighed by `alpha`, false negatives by `beta`.
+    """MONAI's: the overlap with false positives weighed by `alpha`, false negatives by `beta`.
 
     beta > alpha seeks the small structures that Dice leaves out. Dice is alpha = beta = 0.5, but for the smoothing.
     """
@@ -232,11 +236,13 @@ class TverskyCELoss(TverskyLoss):
 
 
 class FocalLoss(nn.Module):
-    """MONAI's FocalLoss of sigmoids, without use_softmax: each class against the rest, hard voxels before easy ones.
+    """MONAI's FocalLoss: each class against the rest, hard voxels before easy ones; scores (B, K) or (B, K, ...).
 
     gamma: 0 is cross-entropy; the larger, the less a voxel counts that is classified well. alpha: weight of the
-    voxels that a class holds, against 1 - alpha of the others. weight: one per class that counts, or one for all.
-    reduction: "sum" sums the means over space; "none" gives each voxel's (B, K, ...).
+    voxels that a class holds, against 1 - alpha of the others; with use_softmax of all classes but the first, against
+    1 - alpha of that; or one for each class that counts. weight: one per class that counts, or one for all.
+    reduction: "sum" sums the means over space; "none" gives each voxel's (B, K, ...). use_softmax: shares are those of
+    a soft-max, and only the class that a voxel has counts there.
     """
 
     weight: Tensor | None
@@ -247,9 +253,10 @@ class FocalLoss(nn.Module):
         include_background: bool = True,
         to_onehot_y: bool = False,
         gamma: float = 2.0,
-        alpha: float | None = None,
+        alpha: float | Sequence[float] | None = None,
         weight: Weight = None,
         reduction: Reduction = "mean",
+        use_softmax: bool = False,
         ignore_index: int | None = None,
     ) -> None:
         super().__init__()
@@ -257,23 +264,36 @@ class FocalLoss(nn.Module):
         if gamma < 0:
             raise ValueError(f"gamma: {gamma}; give 0 or more")
         self.include_background, self.to_onehot_y = include_background, to_onehot_y
-        self.gamma, self.alpha, self.ignore_index = gamma, alpha, ignore_index
+        self.gamma, self.use_softmax, self.ignore_index = gamma, use_softmax, ignore_index
+        self.alpha = tuple(alpha) if isinstance(alpha, Sequence) else alpha
         self.reduction: Reduction = reduction
         self.register_buffer("weight", class_weight(weight))
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         with without_autocast(input):
             scores, target = lifted(input, target)
-            first = 0 if self.include_background or scores.shape[1] == 1 else 1
-            usual = self.alpha is None and self.ignore_index is None and self.reduction != "none"
-            if usual and indexed(self, scores, target):
-                sums = focal_sums(scores, target, gamma=self.gamma, first=first)
-                return reduced(weighted(sums / scores[0, 0].numel(), self.weight), self.reduction)
-            return self._by_voxel(scores, target, first)
+            warn_of_one_channel(scores, to_onehot_y=self.to_onehot_y, include_background=self.include_background)
+            if scores.ndim == 2 == target.ndim:
+                found = self._reduced(scores.unsqueeze(2), target.unsqueeze(2))
+                return found.squeeze(2) if self.reduction == "none" else found
+            return self._reduced(scores, target)
+
+    def _reduced(self, scores: Tensor, target: Tensor) -> Tensor:
+        first = 0 if self.include_background or scores.shape[1] == 1 else 1
+        usual = self.alpha is None and self.ignore_index is None and self.reduction != "none"
+        if usual and not self.use_softmax and indexed(self, scores, target):
+            sums = focal_sums(scores, target, gamma=self.gamma, first=first)
+            return reduced(weighted(sums / scores[0, 0].numel(), self.weight), self.reduction)
+        return self._by_voxel(scores, target, first)
 
     def _by_voxel(self, scores: Tensor, target: Tensor, first: int) -> Tensor:
         hot, mask = prepared(scores, target, to_onehot_y=self.to_onehot_y, ignore_index=self.ignore_index)
-        found = focal_voxels(scores[:, first:], hot[:, first:], gamma=self.gamma, alpha=self.alpha)
+        alpha = self.alpha
+        if self.use_softmax and not self.include_background and isinstance(alpha, int | float):
+            warnings.warn("`include_background=False`, scalar `alpha` ignored when using softmax.", stacklevel=4)
+            alpha = None
+        voxels = focal_voxels_of_softmax if self.use_softmax else focal_voxels
+        found = voxels(scores[:, first:], hot[:, first:], gamma=self.gamma, alpha=alpha)
         if mask is not None:
             found = found * mask
         found = weighted(found.movedim(1, -1), self.weight).movedim(-1, 1)
@@ -292,7 +312,7 @@ class DiceFocalLoss(nn.Module):
     """`lambda_dice` DiceLoss + `lambda_focal` FocalLoss: MONAI's DiceFocalLoss.
 
     As there, the focal term is of sigmoids also with softmax=True. weight: one per class that counts, of both terms.
-    reduction: "mean" or "sum". ignore_index: of neither term; the focal one stays a mean over the classes.
+    reduction: "none" gives (B, K, ...). ignore_index: of neither term; the focal one stays a mean over the classes.
     """
 
     def __init__(
@@ -304,12 +324,12 @@ class DiceFocalLoss(nn.Module):
         weight: Weight = None,
         lambda_dice: float = 1.0,
         lambda_focal: float = 1.0,
-        alpha: float | None = None,
+        alpha: float | Sequence[float] | None = None,
         **options: Unpack[OverlapOptions],
     ) -> None:
         super().__init__()
         self.dice = DiceLoss(squared_pred=squared_pred, jaccard=jaccard, weight=weight, **options)
-        check_terms(self.dice, lambda_dice=lambda_dice, lambda_focal=lambda_focal)
+        check_factors(lambda_dice=lambda_dice, lambda_focal=lambda_focal)
         self.focal = FocalLoss(
             include_background=self.dice.include_background,
             to_onehot_y=self.dice.to_onehot_y,

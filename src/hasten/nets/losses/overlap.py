@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal, TypedDict
 
@@ -30,6 +31,7 @@ class OverlapOptions(TypedDict, total=False):
     smooth_nr: float
     smooth_dr: float
     batch: bool
+    soft_label: bool
     ignore_index: int | None
 
 
@@ -39,7 +41,11 @@ class OverlapLoss(nn.Module):
     include_background: whether class 0 counts. to_onehot_y: the target is class index. sigmoid, softmax, other_act:
     how scores become shares; at most one. squared_pred: squares in the denominator. reduction: over samples and
     classes. smooth_nr, smooth_dr: added to numerator and denominator. batch: sum over the batch before dividing.
+    soft_label: the target has shares between 0 and 1, of which the hit is counted as the smaller of the two shares.
     ignore_index: voxels of this label do not count; it need not be a class.
+
+    Scores of one channel have no soft-max, classes or background: such arguments are ignored with a warning, as in
+    MONAI.
     """
 
     kernels = True
@@ -60,6 +66,7 @@ class OverlapLoss(nn.Module):
         smooth_nr: float = 1e-5,
         smooth_dr: float = 1e-5,
         batch: bool = False,
+        soft_label: bool = False,
         ignore_index: int | None = None,
     ) -> None:
         super().__init__()
@@ -68,7 +75,7 @@ class OverlapLoss(nn.Module):
         check_reduction(reduction)
         self.include_background, self.to_onehot_y, self.batch = include_background, to_onehot_y, batch
         self.sigmoid, self.softmax, self.other_act = sigmoid, softmax, other_act
-        self.squared_pred, self.ignore_index = squared_pred, ignore_index
+        self.squared_pred, self.soft_label, self.ignore_index = squared_pred, soft_label, ignore_index
         self.reduction: Reduction = reduction
         self.smooth_nr, self.smooth_dr = smooth_nr, smooth_dr
 
@@ -116,19 +123,33 @@ class OverlapLoss(nn.Module):
             kernels = self.by_kernels(scores, target)
             return soft_counts(scores, target, kernels=kernels, ignore_index=self.ignore_index)
         hot, mask = prepared(scores, target, to_onehot_y=self.to_onehot_y, ignore_index=self.ignore_index)
+        warn_of_one_channel(
+            scores, softmax=self.softmax, to_onehot_y=self.to_onehot_y, include_background=self.include_background
+        )
         share = self.activated(scores)
         if mask is not None:
             share, hot = share * mask, hot * mask
-        return counts_of(share, hot, squared=self.squared_pred)
+        return counts_of(share, hot, squared=self.squared_pred, soft=self.soft_label)
 
     def activated(self, scores: Tensor) -> Tensor:
         if self.softmax:
-            if scores.shape[1] == 1:
-                raise ValueError("softmax: the scores have one channel, whose soft-max is 1; use sigmoid=True")
-            return scores.softmax(1)
+            return scores if scores.shape[1] == 1 else scores.softmax(1)
         if self.sigmoid:
             return scores.sigmoid()
         return self.other_act(scores) if self.other_act is not None else scores
+
+
+def warn_of_one_channel(scores: Tensor, *, to_onehot_y: bool, include_background: bool, softmax: bool = False) -> None:
+    """Of arguments that one channel of scores makes meaningless."""
+    if scores.shape[1] > 1 or torch.compiler.is_compiling():
+        return
+    ignored = {
+        "softmax=True": softmax,
+        "to_onehot_y=True": to_onehot_y,
+        "include_background=False": not include_background,
+    }
+    for name in (name for name, set_so in ignored.items() if set_so):
+        warnings.warn(f"single channel prediction, `{name}` ignored.", stacklevel=3)
 
 
 def lifted(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,6 +257,11 @@ def check_reduction(reduction: str, known: tuple[str, ...] = ("mean", "sum", "no
 def check_terms(loss: OverlapLoss, **factors: float) -> None:
     """Of a loss of two terms: raises ValueError for a negative factor, and a reduction that they don't share."""
     check_reduction(loss.reduction, ("mean", "sum"))
+    check_factors(**factors)
+
+
+def check_factors(**factors: float) -> None:
+    """Raises ValueError for one below 0."""
     for name, factor in factors.items():
         if factor < 0:
             raise ValueError(f"{name}: {factor}; give 0 or more")

@@ -111,9 +111,16 @@ def _counted(scores: Tensor, label: Tensor, *, surprised: bool, kernels: bool, i
     return _SoftCounts.apply(scores, label, surprised, ignore_index)
 
 
-def counts_of(share: Tensor, target: Tensor, *, squared: bool) -> Counts:
-    """Counts (B, K) by plain operations. share, target: (B, K, ...), floating point; squared: count p^2 and t^2."""
+def counts_of(share: Tensor, target: Tensor, *, squared: bool, soft: bool = False) -> Counts:
+    """Counts (B, K) by plain operations. share, target: (B, K, ...), floating point; squared: count p^2 and t^2.
+
+    soft: a hit is (|p| + |t| - |p - t|) / 2, which is the product where t is 0 or 1 and has its optimum at p = t where
+    it is between (Z. Wang et al., "Dice semimetric losses", MICCAI 2023). Of squares it is the product in any case.
+    """
     share, target = share.flatten(2), target.flatten(2)
+    if soft and not squared:
+        predicted, labelled = share.abs().sum(2), target.abs().sum(2)
+        return Counts((predicted + labelled - (share - target).abs().sum(2)) / 2, predicted, labelled)
     hit = (share * target).sum(2)
     if squared:
         share, target = share.square(), target.square()

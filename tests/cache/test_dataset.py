@@ -1,0 +1,73 @@
+"""MONAI's arguments and attributes of `CacheDataset`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import monai.data
+import numpy as np
+import pytest
+import torch
+from monai.transforms import Compose, Lambda, RandLambda
+
+from hasten.cache.dataset import CacheDataset
+from hasten.cache.lmdb import LMDBDataset
+from hasten.cache.persistent import PersistentDataset
+from hasten.cache.smart import SmartCacheDataset
+
+
+def add(number: int) -> Compose:
+    return Compose([Lambda(lambda x: np.array([x + number])), RandLambda(lambda x: x * 10, prob=1.0)])
+
+
+@pytest.mark.parametrize(("cache_num", "cache_rate"), [(100, 1.0), (4, 1.0), (100, 0.5), (3, 0.1), (0, 1.0)])
+@pytest.mark.parametrize("hash_as_key", [False, True])
+def test_cache_num_says_how_many_are_kept_as_in_monai(cache_num: int, cache_rate: float, hash_as_key: bool) -> None:
+    data = [1, 2, 2, 3, 3, 3, 7]
+    settings: dict[str, Any] = {
+        "cache_num": cache_num, "cache_rate": cache_rate, "hash_as_key": hash_as_key, "progress": False
+    }  # fmt: skip
+    ours = CacheDataset(data, add(1), **settings)
+    monais = monai.data.CacheDataset(data, add(1), **settings)
+    assert (ours.cache_num, len(ours.cached)) == (monais.cache_num, len(monais._cache))
+    assert [int(each) for each in ours] == [int(each) for each in monais] == [(each + 1) * 10 for each in data]
+    ours.set_data([5, 5, 6])
+    monais.set_data([5, 5, 6])
+    assert ours.cache_num == monais.cache_num
+    assert [int(each) for each in ours] == [60, 60, 70]
+
+
+def test_rows_are_told_apart_by_the_users_function() -> None:
+    dataset = CacheDataset([1, 11, 2], add(0), hash_as_key=True, hash_func=lambda each: each % 10, progress=False)
+    assert [int(each) for each in dataset] == [10, 10, 20]
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_small_items_are_kept_contiguous(wanted: bool) -> None:
+    turn = Lambda(lambda _: {"image": torch.zeros(4, 6).T, "array": np.zeros((4, 6)).T})
+    dataset = CacheDataset([0], [turn], as_contiguous=wanted, copy_cache=False, progress=False)
+    assert dataset[0]["image"].is_contiguous() == wanted
+    assert dataset[0]["array"].flags.c_contiguous == wanted
+
+
+def test_the_transform_can_be_read_and_set(tmp_path: Path) -> None:
+    pytest.importorskip("lmdb")
+    makers = [
+        lambda chain: CacheDataset([1, 2], chain, progress=False),
+        lambda chain: SmartCacheDataset([1, 2], chain, shuffle=False, progress=False),
+        lambda chain: PersistentDataset([1, 2], chain, tmp_path / "files"),
+        lambda chain: LMDBDataset([1, 2], chain, tmp_path / "lmdb", progress=False),
+    ]
+    for make in makers:
+        first = add(1)
+        dataset = make(first)
+        assert isinstance(dataset.transform, Compose)
+        assert dataset.transform.transforms == first.transforms
+        assert [int(each) for each in dataset] == [20, 30]
+        cached = getattr(dataset, "cached", None)
+        dataset.transform = Compose([first.transforms[0], RandLambda(lambda x: x * 7, prob=1.0)])
+        assert [int(each) for each in dataset] == [14, 21]
+        assert getattr(dataset, "cached", None) is cached  # only the random part is another one
+        dataset.transform = add(5)
+        assert [int(each) for each in dataset] == [60, 70]
