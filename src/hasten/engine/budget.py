@@ -23,10 +23,10 @@ from hasten.optim.build import build_optimizer
 
 WIDTHS = (1.0, 1.5, 2.0, 3.0)
 """Factors of the planned channels that are tried, one after the other."""
-LEAST_STEPS = 3000
-"""A wider network is taken only where it gets as many steps: with fewer, the narrower one ends better."""
-STRONG_STEPS = 3000
-"""From so many steps on, rotations and zooms are as wide as nnU-Net's."""
+LEAST_STEPS = 3500
+"""A wider network is taken only where it gets as many steps: those of the run that showed its gain (docs/engine.md)."""
+STRONG_STEPS = 8000
+"""From so many steps on, rotations and zooms are as wide as nnU-Net's: those of the run that showed their gain."""
 STRONG: dict[str, Any] = {"rotate_deg": (30.0, 30.0, 30.0), "scale_range": (0.7, 1.4)}
 _STEPS_SHARE = 0.85
 """Of the time that is left, what steps take; the rest is for batches, compiling, validations and the report."""
