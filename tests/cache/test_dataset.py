@@ -9,7 +9,7 @@ import monai.data
 import numpy as np
 import pytest
 import torch
-from monai.transforms import Compose, Lambda, RandLambda
+from monai.transforms import Compose, Lambda, RandLambda, Randomizable
 
 from hasten.cache.dataset import CacheDataset
 from hasten.cache.lmdb import LMDBDataset
@@ -71,3 +71,23 @@ def test_the_transform_can_be_read_and_set(tmp_path: Path) -> None:
         assert getattr(dataset, "cached", None) is cached  # only the random part is another one
         dataset.transform = add(5)
         assert [int(each) for each in dataset] == [60, 70]
+
+
+class Coin(Randomizable):
+    def __call__(self, number: int) -> int:
+        return number + 100 * int(self.R.random() < 0.5)
+
+
+def draws(kind: Any, workers: int, **options: Any) -> list[int]:
+    torch.manual_seed(3)
+    dataset = kind(list(range(6)), Compose([Coin()]), **options)
+    return [int(each) for each in monai.data.DataLoader(dataset, batch_size=1, num_workers=workers)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_monais_loader_seeds_its_transforms(workers: int, tmp_path: Path) -> None:
+    """Workers would all draw alike otherwise."""
+    wanted = draws(monai.data.CacheDataset, workers, progress=False)
+    assert draws(CacheDataset, workers, progress=False) == wanted
+    assert draws(PersistentDataset, workers, cache_dir=tmp_path) == wanted
+    assert len({value >= 100 for value in wanted}) == 2

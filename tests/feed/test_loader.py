@@ -169,3 +169,23 @@ def test_a_buffer_gives_what_its_source_gives_each_time_anew() -> None:
 
     with pytest.raises(OSError, match="gone"):
         list(ThreadBuffer(failing()))
+
+
+def test_it_seeds_transforms_and_joins_lists_as_monais() -> None:
+    from monai.data import ThreadDataLoader as Monais
+    from monai.transforms import Compose, Randomizable
+
+    from hasten.cache.dataset import CacheDataset
+
+    class Coin(Randomizable):
+        def __call__(self, first: int) -> list[int]:
+            return [number + 100 * int(self.R.random() < 0.5) for number in (first, first + 10)]
+
+    for workers in (0, 2):
+        found = []
+        for kind in (ThreadDataLoader, Monais):
+            dataset = CacheDataset(list(range(6)), Compose([Coin()]), progress=False)
+            torch.manual_seed(3)
+            found.append([batch.tolist() for batch in kind(dataset, batch_size=2, num_workers=workers)])
+        assert found[0] == found[1]
+        assert [len(batch) for batch in found[0]] == [4, 4, 4]

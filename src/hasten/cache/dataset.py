@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset
 
@@ -45,6 +46,11 @@ class ChainDataset(Dataset[Any]):
     def set_data(self, data: Sequence[Any]) -> None:
         """Take other data."""
         self.data = data
+
+    def set_random_state(self, seed: int | None = None, state: np.random.RandomState | None = None) -> ChainDataset:
+        """Of all random transforms: MONAI's DataLoader calls this at its start and in every worker process."""
+        self.chain.compose.set_random_state(seed=seed, state=state)
+        return self
 
     def __len__(self) -> int:
         return len(self.data)

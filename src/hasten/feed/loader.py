@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from monai.data import DataLoader
+from torch.utils.data import Dataset, IterableDataset
 
 from hasten.observe.ranges import LOADING, Range
 
@@ -52,11 +53,12 @@ class ThreadBuffer:
                     thread.join(0.01)
 
 
-class ThreadDataLoader(DataLoader[Any]):
-    """A `DataLoader` that makes up to `buffer_size` batches ahead, on one thread.
+class ThreadDataLoader(DataLoader):
+    """MONAI's `DataLoader` that makes up to `buffer_size` batches ahead, on one thread.
 
     For cached data sets, whose items cost little: no worker processes, no copies between them, tensors on a GPU work.
-    Other arguments are those of `DataLoader`; with num_workers > 0 the thread collects from worker processes.
+    Other arguments are those of `DataLoader`: lists of samples are joined, and transforms draw from torch's seed. With
+    num_workers > 0 the thread collects from worker processes.
     repeats: each batch is given so many times in a row. use_thread_workers: those workers are threads, which share the
     random transforms, whose draws come in no fixed order. buffer_timeout: taken, and of no use.
     A failing item raises its own error, of its own type and with its own traceback, and a note that tells its position
@@ -87,7 +89,7 @@ class ThreadDataLoader(DataLoader[Any]):
         super().__init__(told, batch_size=batch_size, shuffle=shuffle, num_workers=num_workers, **settings)
         self.buffer_size, self.buffer_timeout, self.repeats = buffer_size, buffer_timeout, repeats
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Any]:
         for batch in ThreadBuffer(super().__iter__(), self.buffer_size):
             for _ in range(self.repeats):
                 yield batch
