@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hasten.augment.presets import TURN_DEG, ZOOM
 from hasten.cache.arena import Store
+from hasten.config.augment import ROTATE_DEG, SCALE_RANGE
 from hasten.config.schema import SampleConfig
 
 Key = tuple[int, int]
@@ -145,9 +145,9 @@ def affine_matrix(key: Key, config: SampleConfig, spacing: Spacing, spatial_dims
     if not used(key, config.affine_prob):
         return flip
     angles = [
-        math.radians(between(key, 1, -limit, limit, axis)) for axis, limit in enumerate(config.rotate_deg or TURN_DEG)
+        math.radians(between(key, 1, -limit, limit, axis)) for axis, limit in enumerate(config.rotate_deg or ROTATE_DEG)
     ]
-    zoom = between(key, 5, *(config.scale_range or ZOOM))
+    zoom = between(key, 5, *(config.scale_range or SCALE_RANGE))
     shear = np.eye(3)
     for counter, place in enumerate([(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]):
         shear[place] = between(key, 2, -config.shear, config.shear, counter)

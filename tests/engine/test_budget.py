@@ -9,6 +9,7 @@ import torch
 
 import hasten
 from hasten.cases.phantom import write_phantoms
+from hasten.config.augment import ROTATE_DEG
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import budget
@@ -55,7 +56,7 @@ def test_the_planned_network_stays_where_time_is_short(source: Path, monkeypatch
     planned, scale = scaled(monkeypatch, source, seconds=0.01)
     assert planned.config.network.channels == (16, 32, 64, 128)
     assert scale.steps < STRONG_STEPS
-    assert planned.config.sample.rotate_deg is None
+    assert planned.config.sample.rotate_deg == ROTATE_DEG
 
 
 def test_what_is_set_is_kept(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def test_by_the_verb(run: Path, case: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["predict", *words, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "2 label maps" in result.output
-    names = ["infer.overlap=0.5.nii.gz", "infer.overlap=0.5.npz", "new.nii.gz", "new.npz"]
+    names = ["infer.overlap=0.5.nii.gz", "infer.overlap=0.5.npz", "new.nii.gz", "new.npz", "prediction.json"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
     result = CliRunner().invoke(app, ["predict", str(run), "infer.sums=fp16", "--out", str(tmp_path / "none")])
     assert "no image is named" in result.output

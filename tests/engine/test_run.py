@@ -87,6 +87,7 @@ def test_the_run_directory_is_whole(finished: tuple[Path, dict[str, Any]], make:
         "prepare.num_threads",
         "train.target",
         "train.max_seconds",
+        "train.budget",
         "augment.digest",
         "network.digest",
         "network.divisor",

@@ -15,13 +15,12 @@ from hasten.augment.intensity import Brightness, Normalize, ScaleIntensity, Shif
 from hasten.augment.lowres import SimulateLowResolution
 from hasten.augment.noise import GaussianNoise
 from hasten.augment.smooth import Blur
+from hasten.config.augment import ROTATE_DEG, SCALE_RANGE
 from hasten.config.schema import SampleConfig, Triple
 
 _PAIR = ("image", "label")
 _IMAGE = ("image",)
 _LABEL = ("label",)
-TURN_DEG, ZOOM = (15.0, 15.0, 15.0), (0.85, 1.2)
-"""Rotation and zoom of the preset `default`: strong ones cost Dice in short runs."""
 _NARROW = 1.5
 """2-D patches whose sides differ by more are turned by 15 degrees at most, others all around, as nnU-Net has it."""
 
@@ -121,7 +120,7 @@ def default_chain(
     """
     first = 3 - spatial_dims
     flips = (sample.flip_prob or (0.0, 0.0, 0.0))[first:]
-    turn, zoom, (dark, bright) = sample.rotate_deg or TURN_DEG, sample.scale_range or ZOOM, sample.brightness_range
+    turn, zoom, (dark, bright) = sample.rotate_deg or ROTATE_DEG, sample.scale_range or SCALE_RANGE, sample.brightness_range
     return Chain(
         crop=ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob),
         ops=(

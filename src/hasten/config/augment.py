@@ -16,6 +16,8 @@ OF_DEFAULT = (
     "contrast_prob", "contrast_range", "gamma_prob", "gamma_range", "noise_prob", "noise_std",
 )  # fmt: skip
 """Fields of `sample` that are the strengths of the preset `default`."""
+ROTATE_DEG, SCALE_RANGE = (15.0, 15.0, 15.0), (0.85, 1.2)
+"""Of `default`, unless `sample` or `train.budget` sets others: strong ones cost Dice in short runs."""
 _TARGET = re.compile(r"\w+(\[\d+\])?\.\w+")
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
-from hasten.config.augment import chain_name
+from hasten.config.augment import ROTATE_DEG, SCALE_RANGE, chain_name
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.intensity import canonical, kinds_of, window_mistakes
 from hasten.config.network import is_own
@@ -265,10 +266,13 @@ def _flip_prob(plan: _Plan) -> Decision:
     if plan.fingerprint.spatial_dims == 2:
         return Decision((0.0, 0.5, 0.5), "2-D: both axes")
     if plan.is_ct:
-        return Decision(
-            (0.0, 0.0, 0.0), "CT of a trunk: organs have a side, and a mirror image of one is another organ's"
-        )
+        return Decision((0.0, 0.0, 0.0), "CT of a trunk: organs have a side, a mirror image of one is another organ's")
     return Decision((0.0, 0.0, 0.0), "oriented volumes: anatomy has a side, and mirror images cost Dice in short runs")
+
+
+def _strength(value: Any, plan: _Plan) -> Decision | None:
+    augment = plan.config.augment
+    return None if augment.chain or augment.preset != "default" else Decision(value, "as usual")
 
 
 def _strides(plan: _Plan) -> Decision:
@@ -349,10 +353,6 @@ def _steps(plan: _Plan) -> Decision:
     return Decision(steps, f"one cycle; {passes:.0f} passes over {plan.num_train} training cases")
 
 
-def _learning_rate(plan: _Plan) -> Decision:
-    return Decision(8e-3, "peak of the one-cycle schedule")
-
-
 def _max_seconds(plan: _Plan) -> Decision | None:
     budget = plan.config.train.budget
     return Decision(parse_duration(budget), "train.budget") if budget else None
@@ -372,10 +372,6 @@ def _checkpoint_every(plan: _Plan) -> Decision:
     return Decision(plan.decisions["train.validate_every"].value, "with every validation")
 
 
-def _infer_patch(plan: _Plan) -> Decision:
-    return Decision(plan.config.sample.patch, "the training patch")
-
-
 _DECISIONS: tuple[tuple[str, Callable[[_Plan], Decision | None]], ...] = (
     ("prepare.spacing", _spacing),
     ("prepare.intensity", _intensity),
@@ -384,15 +380,17 @@ _DECISIONS: tuple[tuple[str, Callable[[_Plan], Decision | None]], ...] = (
     ("sample.patch", _patch),
     ("sample.batch_size", _batch_size),
     ("sample.flip_prob", _flip_prob),
+    ("sample.rotate_deg", partial(_strength, ROTATE_DEG)),
+    ("sample.scale_range", partial(_strength, SCALE_RANGE)),
     ("network.strides", _strides),
     ("network.channels", _channels),
     ("network.kernel_size", _kernel_size),
     ("train.steps", _steps),
     ("train.max_seconds", _max_seconds),
-    ("train.learning_rate", _learning_rate),
+    ("train.learning_rate", lambda _: Decision(8e-3, "peak of the one-cycle schedule")),
     ("train.validate_every", _validate_every),
     ("train.checkpoint_every", _checkpoint_every),
-    ("infer.patch", _infer_patch),
+    ("infer.patch", lambda plan: Decision(plan.config.sample.patch, "the training patch")),
 )
 
 

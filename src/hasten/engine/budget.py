@@ -119,7 +119,7 @@ def _with_strong_augmentation(planned: Planned, decisions: dict[str, Decision]) 
     config = planned.config
     if config.augment.chain or config.augment.preset != "default" or not config.sample.affine_prob:
         return planned
-    changed = {name: value for name, value in STRONG.items() if getattr(config.sample, name) is None}
+    changed = {name: value for name, value in STRONG.items() if _open(planned, f"sample.{name}")}
     for name, value in changed.items():
         decisions[f"sample.{name}"] = Decision(value, f"as nnU-Net's, from {STRONG_STEPS} steps on")
     config = dataclasses.replace(config, sample=dataclasses.replace(config.sample, **changed))
