@@ -120,12 +120,13 @@ def default_chain(
     """
     first = 3 - spatial_dims
     flips = (sample.flip_prob or (0.0, 0.0, 0.0))[first:]
-    turn, zoom, (dark, bright) = sample.rotate_deg or ROTATE_DEG, sample.scale_range or SCALE_RANGE, sample.brightness_range
+    dark, bright = sample.brightness_range
     return Chain(
         crop=ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob),
         ops=(
             PhysicalAffine(
-                prob=sample.affine_prob, rotate_deg=turn, zoom=zoom, shear=sample.shear, spacing=spacing,
+                prob=sample.affine_prob, rotate_deg=sample.rotate_deg or ROTATE_DEG, shear=sample.shear,
+                zoom=sample.scale_range or SCALE_RANGE, spacing=spacing,
             ),
             *(Flip(prob=prob, spatial_axis=(axis,)) for axis, prob in enumerate(flips)),
             ScaleIntensity(prob=sample.brightness_prob, factors=(dark - 1.0, bright - 1.0)),
