@@ -24,7 +24,10 @@ OWN = "network.name=nets.py:Net"
         (["network.name=swin_unetr"], "did you mean swinunetr?"),
         (["network.name='nets.py:'"], "network.name: must be unet"),
         (["network.name=nets.py"], "network.name: must be unet"),
-        (["network.args={width: 3}"], "network.args: is for a network of your own, and network.name=unet is built in"),
+        (
+            ["network.args={width: 3}"],
+            "network.args: is for a network of your own; leave it out, or name yours",
+        ),
         (["network.divisor=[2,2,2]"], "network.divisor: is for a network of your own"),
         (["network.digest=abc"], "network.digest: is for a network of your own"),
         ([OWN, "network.channels=[4,8]"], "network.channels: is a setting of the built-in networks"),

@@ -9,7 +9,8 @@ import pytest
 
 from hasten.config.load import load_run
 from hasten.config.networks import NETWORKS, SETTINGS, network_mistake
-from hasten.config.schema import NetworkConfig, NetworkName
+from hasten.config.schema import NetworkName
+from hasten.config.settled import PlannedNetwork
 
 OTHER: dict[str, str] = {
     "num_res_units": "1",
@@ -68,7 +69,8 @@ TWOS = ((2, 2, 2),) * 2
     ],
 )
 def test_what_a_network_cannot_be(settings: dict[str, Any], dims: int, words: list[str]) -> None:
-    message = network_mistake(NetworkConfig(**{"channels": (4, 8, 16), "strides": TWOS, **settings}), dims)
+    usual = {"name": "unet", "channels": (4, 8, 16), "strides": TWOS}
+    message = network_mistake(PlannedNetwork(**{**usual, **settings}), dims)
     assert message is not None
     assert "\n" not in message
     assert all(word in message for word in words), message

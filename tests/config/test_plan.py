@@ -10,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hasten.config.check import check_run
+from hasten.config.decision import CPU, GIVEN, GPU, Budget, Decision
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.load import dump_run, load_run
 from hasten.config.networks import NETWORKS, network_mistake
-from hasten.config.plan import CPU, GIVEN, GPU, Budget, Decision, make_plan
+from hasten.config.plan import make_plan
 from hasten.config.schema import AugmentConfig, NetworkConfig, PrepareConfig, RunConfig, SampleConfig, TrainConfig
 from hasten.config.settled import PlannedRun, planned_run
 

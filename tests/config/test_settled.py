@@ -9,7 +9,7 @@ from hasten.config.settled import PlannedRun, PlannedSample, planned_run, undeci
 
 FULL = RunConfig(
     sample=SampleConfig(patch=(8, 16, 16), batch_size=3, stages=((0.5, 0.5),)),
-    network=NetworkConfig(channels=(4, 8), strides=((2, 2, 2),)),
+    network=NetworkConfig(name="unet", channels=(4, 8), strides=((2, 2, 2),)),
     train=TrainConfig(steps=20, learning_rate=1e-3, validate_every=5, checkpoint_every=10, seed=7),
     infer=InferConfig(patch=(8, 16, 32)),
 )
@@ -44,6 +44,6 @@ def test_a_field_that_is_open_is_named(name: str) -> None:
 def test_the_fields_that_data_decide() -> None:
     assert undecided(FULL) == []
     assert set(undecided(RunConfig())) == {
-        "sample.patch", "sample.batch_size", "network.channels", "network.strides", "train.steps",
+        "sample.patch", "sample.batch_size", "network.name", "network.channels", "network.strides", "train.steps",
         "train.learning_rate", "train.validate_every", "train.checkpoint_every", "infer.patch",
     }  # fmt: skip

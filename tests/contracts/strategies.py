@@ -157,7 +157,9 @@ class Trainee:
             lookahead=case.lookahead,
             weight_decay=0.0,
         )
-        net = NetworkConfig(channels=(4, 8, 8), strides=((1, 2, 2), (1, 2, 2)), num_res_units=1, norm=case.norm)
+        net = NetworkConfig(
+            name="unet", channels=(4, 8, 8), strides=((1, 2, 2), (1, 2, 2)), num_res_units=1, norm=case.norm
+        )
         # Ranks begin apart, as `place` has to give all of them rank 0's weights.
         torch.manual_seed(strategy.world.rank)
         outputs = len(case.regions) or 3

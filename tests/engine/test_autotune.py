@@ -65,7 +65,7 @@ def planned(
     config = RunConfig(
         cache=CacheConfig(dir=str(cache)),
         sample=SampleConfig(patch=patch, batch_size=batch_size, **(sample or {})),
-        network=NetworkConfig(channels=(2, 4, 4)[: len(strides) + 1], strides=strides),
+        network=NetworkConfig(name="unet", channels=(2, 4, 4)[: len(strides) + 1], strides=strides),
         train=TrainConfig(**train),
     )
     config, decisions = make_plan(fingerprint, config, num_train=2, cuda=False)

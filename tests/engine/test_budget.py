@@ -13,7 +13,7 @@ from hasten.config.augment import ROTATE_DEG
 from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine import budget
-from hasten.engine.budget import LEAST_STEPS, STRONG_STEPS, Scale, choose_scale, with_scale
+from hasten.engine.budget import LEAST_STEPS, LEAST_WIDE_STEPS, STRONG_STEPS, Scale, choose_scale, with_scale
 from hasten.engine.job import Planned, plan_run
 from hasten.observe.clock import Clock
 
@@ -41,22 +41,41 @@ def scaled(
 
 
 def test_the_widest_network_that_gets_enough_steps(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    per_channel = 80.0 / (LEAST_STEPS * 32)  # with 32 channels there is a little time to spare, with 48 too little
+    planned = plan_run(config_of(source)).config.network
+    finest = planned.channels[0]
+    per_channel = 80.0 / (LEAST_WIDE_STEPS * 2 * finest)  # twice as wide a network gets a few more, wider ones fewer
+    scaled_plan, scale = scaled(monkeypatch, source, seconds=per_channel)
+    network, train = scaled_plan.config.network, scaled_plan.config.train
+    assert (network.name, network.channels) == (planned.name, tuple(2 * width for width in planned.channels))
+    assert scale.steps == pytest.approx(0.85 / 0.8 * LEAST_WIDE_STEPS, rel=0.05)
+    assert f"{planned.name} {finest} " in scaled_plan.decisions["network.channels"].reason
+    assert train.max_seconds == 100
+    assert train.steps == pytest.approx(1.25 * scale.steps, abs=1)
+    assert train.validate_every == train.steps // 10
+    assert scaled_plan.decisions["train.validate_every"].value == train.validate_every
+
+
+def test_the_planned_network_where_wider_ones_get_too_few_steps(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = plan_run(config_of(source)).config.network
+    per_channel = 80.0 / (1.1 * LEAST_STEPS * usual.channels[0])
     planned, scale = scaled(monkeypatch, source, seconds=per_channel)
-    assert planned.config.network.channels == (32, 64, 128, 256)
-    assert scale.steps == pytest.approx(0.85 / 0.8 * LEAST_STEPS, rel=0.05)
-    assert "16 channels" in planned.decisions["network.channels"].reason
-    assert planned.config.train.max_seconds == 100
-    assert planned.config.train.steps == pytest.approx(1.25 * scale.steps, abs=1)
-    assert planned.config.train.validate_every == planned.config.train.steps // 10
-    assert planned.decisions["train.validate_every"].value == planned.config.train.validate_every
-
-
-def test_the_planned_network_stays_where_time_is_short(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned, scale = scaled(monkeypatch, source, seconds=0.01)
-    assert planned.config.network.channels == (16, 32, 64, 128)
-    assert scale.steps < STRONG_STEPS
+    assert planned.config.network == usual
+    assert LEAST_STEPS < scale.steps < STRONG_STEPS
     assert planned.config.sample.rotate_deg == ROTATE_DEG
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_cheaper_network_where_time_is_short(source: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    usual = plan_run(config_of(source)).config.network
+    name = [f"network.name={usual.name}"] if named else []
+    planned, scale = scaled(monkeypatch, source, *name, seconds=1 / usual.channels[0])
+    assert scale.steps < LEAST_STEPS
+    assert planned.config.network.name == (usual.name if named else "unet")
+    assert planned.decisions["network.name"].value == planned.config.network.name
+    if not named:
+        alone = plan_run(config_of(source, "network.name=unet"))
+        assert planned.config.network == alone.config.network
+        assert planned.decisions.keys() - {"train.max_seconds"} == alone.decisions.keys()
 
 
 def test_what_is_set_is_kept(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +100,7 @@ def test_long_runs_turn_and_zoom_as_nnunet_does(source: Path, monkeypatch: pytes
 def test_networks_whose_channels_can_not_be_multiplied_keep_them(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "network_mistake", lambda network, dims: "not these")
     planned, _ = scaled(monkeypatch, source)
-    assert planned.config.network.channels == (16, 32, 64, 128)
+    assert planned.config.network == plan_run(config_of(source)).config.network
 
 
 def test_without_a_budget_nothing_is_timed(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hasten.cases.phantom import write_phantoms
+from hasten.config.decision import GIVEN
 from hasten.config.load import load_run
-from hasten.config.plan import GIVEN
 from hasten.config.schema import AugmentConfig, RunConfig, SplitConfig, TrainConfig
 from hasten.engine.infer import padded_size
 from hasten.engine.job import build_net, inference_of, left_out, pick_device, plan_run, plan_to_dict

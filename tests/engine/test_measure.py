@@ -200,7 +200,12 @@ def test_another_shape_choice_or_network_is_measured_for_itself(clock: Clock, tm
     assert measures(fake(clock, EVEN), other_probe(shape=(2, 2, 4, 4, 8)), ALL)
     assert measures(fake(clock, EVEN), probe(), [PLAIN, LAST])
     wide, narrow = (
-        build_network(NetworkConfig(channels=(2, 4), strides=(stride,)), num_channels=2, num_classes=3, spatial_dims=3)
+        build_network(
+            NetworkConfig(name="unet", channels=(2, 4), strides=(stride,)),
+            num_channels=2,
+            num_classes=3,
+            spatial_dims=3,
+        )
         for stride in ((2, 2, 2), (1, 2, 2))
     )
     # Their weights have the same shapes; only the strides differ.
@@ -248,7 +253,7 @@ def test_a_memory_that_cannot_be_written_costs_a_warning_only(
 
 
 def real_network(dropout: float = 0.0) -> nn.Module:
-    config = NetworkConfig(channels=(4, 8), strides=((2, 2, 2),), norm="batch", dropout=dropout)
+    config = NetworkConfig(name="unet", channels=(4, 8), strides=((2, 2, 2),), norm="batch", dropout=dropout)
     torch.manual_seed(0)
     return build_network(config, num_channels=2, num_classes=3, spatial_dims=3)
 
@@ -280,7 +285,7 @@ def test_the_network_and_the_random_state_are_left_as_they_were(
 @pytest.mark.parametrize("dims", [2, 3])
 def test_a_real_network_has_all_its_variants_compared(tmp_path: Path, dropout: float, dims: int) -> None:
     stride = (2, 2, 2) if dims == 3 else (1, 2, 2)
-    config = NetworkConfig(channels=(4, 8), strides=(stride,), dropout=dropout)
+    config = NetworkConfig(name="unet", channels=(4, 8), strides=(stride,), dropout=dropout)
     network = build_network(config, num_channels=2, num_classes=3, spatial_dims=dims)
     on = other_probe(shape=(2, 2, 8, 8, 8) if dims == 3 else (2, 2, 1, 16, 16), spatial_dims=dims)
     found = fastest_variant(network, on, ALL, tmp_path)

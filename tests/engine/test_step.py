@@ -24,7 +24,11 @@ CPU = torch.device("cpu")
 
 def network_of(spatial_dims: int, dropout: float = 0.0) -> nn.Module:
     config = NetworkConfig(
-        channels=(4, 8), strides=((2, 2, 2) if spatial_dims == 3 else (1, 2, 2),), num_res_units=1, dropout=dropout
+        name="unet",
+        channels=(4, 8),
+        strides=((2, 2, 2) if spatial_dims == 3 else (1, 2, 2),),
+        num_res_units=1,
+        dropout=dropout,
     )
     torch.manual_seed(0)
     return build_network(config, num_channels=1, num_classes=3, spatial_dims=spatial_dims)

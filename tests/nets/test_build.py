@@ -73,8 +73,8 @@ def test_norm_activation_and_dropout_are_those_asked_for(name: Name, act: str, n
 
 
 def test_the_divisor_multiplies_strides_per_axis() -> None:
-    assert divisor(NetworkConfig(strides=((1, 2, 2), (2, 2, 3), (2, 1, 2)))) == (4, 4, 12)
-    assert divisor(NetworkConfig(strides=())) == (1, 1, 1)
+    assert divisor(NetworkConfig(name="unet", strides=((1, 2, 2), (2, 2, 3), (2, 1, 2)))) == (4, 4, 12)
+    assert divisor(NetworkConfig(name="unet", strides=())) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,9 @@ def test_a_unet_is_counted_as_monais(data: st.DataObject, dims: int, levels: int
         "act": data.draw(st.sampled_from([None, "prelu", "relu", "leakyrelu"])),
         "dropout": data.draw(st.sampled_from([0.0, 0.1])),
     }
-    config = NetworkConfig(channels=channels, strides=data.draw(st.tuples(*[strides] * (levels - 1))), **more)
+    config = NetworkConfig(
+        name="unet", channels=channels, strides=data.draw(st.tuples(*[strides] * (levels - 1))), **more
+    )
     outputs = data.draw(st.integers(2, 4))
     network = build_network(config, num_channels=inputs, num_classes=outputs, spatial_dims=dims)
     patch = [2 * by for by in divisor(config)[-dims:]]

@@ -18,7 +18,7 @@ _OF_OWN = ("args", "digest", "divisor")
 
 def is_own(network: NetworkConfig) -> bool:
     """Whether the user's own code builds it."""
-    return is_user_code(network.name)
+    return network.name is not None and is_user_code(network.name)
 
 
 def name_mistakes(network: NetworkConfig) -> Iterator[str]:
@@ -37,15 +37,12 @@ def name_mistakes(network: NetworkConfig) -> Iterator[str]:
         if network.divisor is not None and min(network.divisor) < 1:
             yield f"network.divisor: must be 1 or more along each axis (given {list(network.divisor)})"
         return
-    if network.name not in names:
+    if network.name is not None and network.name not in names:
         yield name_mistake("network.name", network.name, names)
         return
     for name in _OF_OWN:
         if name in changed:
-            yield (
-                f"network.{name}: is for a network of your own, and network.name={network.name} is built in; leave it "
-                "out"
-            )
+            yield f"network.{name}: is for a network of your own; leave it out, or name yours by network.name"
     yield from setting_mistakes(network)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hasten.config.schema import Activation, NetworkConfig, Triple
+from hasten.config.settled import PlannedNetwork
 
 SETTINGS = ("num_res_units", "blocks", "kernel_size", "norm", "act", "dropout", "deep_supervision")
 """Of NetworkConfig that not every network has; each has name, channels, strides and weights."""
@@ -55,25 +56,39 @@ NETWORKS: dict[str, BuiltIn] = {
 }  # fmt: skip
 
 
+def changed_settings(network: NetworkConfig) -> list[str]:
+    """Those of `SETTINGS` that differ from their default."""
+    usual = NetworkConfig()
+    return [name for name in SETTINGS if getattr(network, name) != getattr(usual, name)]
+
+
+def name_for(network: NetworkConfig, preferred: str) -> str | None:
+    """Where `network.name` is open: `preferred`, or the first that has the settings which are not at their default."""
+    changed = set(changed_settings(network))
+    return next((name for name in (preferred, *NETWORKS) if changed <= set(NETWORKS[name].settings)), None)
+
+
 def setting_mistakes(network: NetworkConfig) -> Iterator[str]:
     """Settings that differ from their default and that the built-in network does not have."""
-    usual = NetworkConfig()
-    for name in SETTINGS:
-        value = getattr(network, name)
-        if value == getattr(usual, name) or name in NETWORKS[network.name].settings:
+    if network.name is None:
+        if name_for(network, next(iter(NETWORKS))) is None:
+            together = ", ".join(f"network.{name}" for name in changed_settings(network))
+            yield f"{together}: no built-in network has all of these settings; leave some of them out"
+        return
+    for name in changed_settings(network):
+        if name in NETWORKS[network.name].settings:
             continue
         having = ", ".join(other for other, built_in in NETWORKS.items() if name in built_in.settings)
+        value = _shown(getattr(network, name))
         yield (
-            f"network.{name}: network.name={network.name} has no such setting (given {_shown(value)}); leave it out, "
-            f"or use one of {having}"
+            f"network.{name}: network.name={network.name} has no such setting (given {value}); leave it out, or use "
+            f"one of {having}"
         )
 
 
-def network_mistake(network: NetworkConfig, spatial_dims: int) -> str | None:
-    """The first thing that keeps a built-in network from being built; its channels and strides are set."""
+def network_mistake(network: PlannedNetwork, spatial_dims: int) -> str | None:
+    """The first thing that keeps a built-in network from being built."""
     channels, strides = network.channels, network.strides
-    assert channels is not None
-    assert strides is not None
     if len(strides) != len(channels) - 1:
         return (
             f"network.strides: {len(strides)} strides for {len(channels)} levels of network.channels; "
@@ -101,7 +116,7 @@ def _per_level(network: NetworkConfig, levels: int) -> Iterator[str]:
             )
 
 
-def _levels(network: NetworkConfig, strides: int) -> Iterator[str]:
+def _levels(network: PlannedNetwork, strides: int) -> Iterator[str]:
     built_in = NETWORKS[network.name]
     fewest, heads = built_in.fewest_strides, network.deep_supervision
     if strides < fewest:
@@ -122,7 +137,7 @@ def _levels(network: NetworkConfig, strides: int) -> Iterator[str]:
 
 
 def _halving(
-    network: NetworkConfig, channels: tuple[int, ...], strides: tuple[Triple, ...], spatial_dims: int
+    network: PlannedNetwork, channels: tuple[int, ...], strides: tuple[Triple, ...], spatial_dims: int
 ) -> Iterator[str]:
     built_in = NETWORKS[network.name]
     if not built_in.halving:

@@ -8,49 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
 
 from hasten.config.augment import ROTATE_DEG, SCALE_RANGE, chain_name
+from hasten.config.decision import CPU, GIVEN, GPU, Budget, Decision
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.intensity import canonical, kinds_of, window_mistakes
 from hasten.config.network import is_own
 from hasten.config.networks import NETWORKS, BuiltIn
-from hasten.config.schema import Intensity, RunConfig, Spacing, Triple
-from hasten.config.settled import PlannedRun, planned_run
+from hasten.config.plan_network import decide_channels, decide_kernel_size, decide_name, decide_strides
+from hasten.config.schema import Intensity, NetworkConfig, RunConfig, Spacing, Triple
+from hasten.config.settled import PlannedRun, fields_of, planned_run
 from hasten.config.size import parse_duration
 
 _FEWEST_CROPS = 4
 """In a step, where a patch is a part of a case: with 2, whole steps show no foreground and the Dice term jumps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    value: Any
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Budget:
-    """How much a step may hold, by the machine it runs on."""
-
-    patch_voxels: int
-    batch_voxels: int
-    steps: int
-    widest: int
-    """Feature channels of the coarsest level are at most this many."""
-    first: int
-    """Feature channels of the finest level."""
-    levels: int
-
-
-CPU = Budget(patch_voxels=96_000, batch_voxels=200_000, steps=1500, widest=256, first=16, levels=4)
-GPU = Budget(patch_voxels=128**3, batch_voxels=4 * 128**3, steps=10_000, widest=320, first=32, levels=5)
-
-GIVEN = "set in the configuration"
-_OWN = "not used: network.name is of the user's own code"
 
 
 def make_plan(
@@ -61,14 +36,31 @@ def make_plan(
     What only a measurement on the machine can decide (precision, memory format, compiling) is left as it is. Raises
     ValueError for windows that are not those of the windowed channels.
     """
-    plan = _Plan(fingerprint, config, num_train, GPU if cuda else CPU)
+    plan = Plan(fingerprint, config, num_train, GPU if cuda else CPU)
     for name, decide in _DECISIONS:
         plan.settle(name, decide)
     plan.merge_channels()
     return planned_run(plan.config), plan.decisions
 
 
-class _Plan:
+def with_network(
+    planned: PlannedRun, decisions: dict[str, Decision], name: str, fingerprint: Fingerprint, *, cuda: bool
+) -> tuple[PlannedRun, dict[str, Decision]]:
+    """The plan with another built-in network; what was decided about the network is decided anew."""
+    about = [(field, decide) for field, decide in _DECISIONS if field.startswith("network.")]
+    decided = [field for field, _ in about if field in decisions and decisions[field].reason != GIVEN]
+    still_open = {field.removeprefix("network."): None for field in decided}
+    network = {**fields_of(planned.network), **still_open, "name": name}
+    config = RunConfig(**{**fields_of(planned), "network": NetworkConfig(**network)})
+    plan = Plan(fingerprint, config, len(fingerprint.shapes), GPU if cuda else CPU)
+    plan.decisions = {field: decision for field, decision in decisions.items() if field not in decided}
+    for field, decide in about:
+        plan.settle(field, decide)
+    plan.decisions["network.name"] = replace(decisions["network.name"], value=name)
+    return planned_run(plan.config), plan.decisions
+
+
+class Plan:
     """The configuration as it fills up; later decisions read earlier ones."""
 
     def __init__(self, fingerprint: Fingerprint, config: RunConfig, num_train: int, budget: Budget) -> None:
@@ -78,7 +70,7 @@ class _Plan:
         self.budget = budget
         self.decisions: dict[str, Decision] = {}
 
-    def settle(self, name: str, decide: Callable[[_Plan], Decision | None]) -> None:
+    def settle(self, name: str, decide: Callable[[Plan], Decision | None]) -> None:
         section, key = name.split(".")
         given = getattr(getattr(self.config, section), key)
         decision = decide(self) if given is None else Decision(given, GIVEN)
@@ -113,7 +105,7 @@ class _Plan:
     def built_in(self) -> BuiltIn:
         """What the network has; of the user's own code, nothing."""
         network = self.config.network
-        return BuiltIn(settings=()) if is_own(network) else NETWORKS[network.name]
+        return BuiltIn(settings=()) if is_own(network) else NETWORKS[str(network.name)]
 
     @property
     def num_strides(self) -> int:
@@ -157,7 +149,7 @@ class _Plan:
         return depth, height, width
 
 
-def _spacing(plan: _Plan) -> Decision:
+def _spacing(plan: Plan) -> Decision:
     spacings = plan.fingerprint.spacings
     own = [median(at[axis] for at in spacings) for axis in range(3)]
     if plan.fingerprint.spatial_dims == 2:
@@ -167,7 +159,7 @@ def _spacing(plan: _Plan) -> Decision:
     return Decision(tuple(float(f"{value:.5g}") for value in own), f"median of {len(spacings)} cases")
 
 
-def _intensity(plan: _Plan) -> Decision:
+def _intensity(plan: Plan) -> Decision:
     scaled_as = plan.scaled_as
     if len(set(scaled_as)) == 1:
         kind, reason = _SCALINGS[scaled_as[0]]
@@ -193,7 +185,7 @@ def _scaled_as(name: str) -> str:
     return "ct" if name.startswith("ct") else name if name in _SCALINGS else ""
 
 
-def _window(plan: _Plan) -> Decision:
+def _window(plan: Plan) -> Decision:
     """One where all channels are windowed alike, or because the user says so; else one for each that is windowed."""
     channels = plan.fingerprint.channels
     kinds = kinds_of(plan.config.prepare, len(channels))
@@ -209,7 +201,7 @@ def _window(plan: _Plan) -> Decision:
     return Decision(values, "; ".join(reasons))
 
 
-def _window_of(plan: _Plan, channels: list[int]) -> Decision:
+def _window_of(plan: Plan, channels: list[int]) -> Decision:
     if all(plan.scaled_as[channel] == "rgb_to_0_1" for channel in channels):
         return Decision((0.0, 255.0), "what 8 bits hold")
     lows, highs = (plan.fingerprint.foreground_intensity[name] for name in ("p0_5", "p99_5"))
@@ -221,14 +213,14 @@ def _window_of(plan: _Plan, channels: list[int]) -> Decision:
     )
 
 
-def _crop_foreground(plan: _Plan) -> Decision:
+def _crop_foreground(plan: Plan) -> Decision:
     share = plan.fingerprint.crop_fraction
     if plan.fingerprint.spatial_dims == 3 and share < 0.9:
         return Decision(True, f"the body fills {share:.0%} of a volume: the air around it need not be stored")
     return Decision(False, f"the box of the foreground is {share:.0%} of a case")
 
 
-def _patch(plan: _Plan) -> Decision:
+def _patch(plan: Plan) -> Decision:
     units, budget = plan.units, plan.budget.patch_voxels
     shape = [max(1, round(size)) for size in plan.shape]
     sides = [math.ceil(size / step) * step for size, step in zip(shape, units, strict=True)]
@@ -250,7 +242,7 @@ def _patch(plan: _Plan) -> Decision:
     return Decision(tuple(sides), f"median case is {size} voxels: {reason}, a multiple of {unit}")
 
 
-def _batch_size(plan: _Plan) -> Decision:
+def _batch_size(plan: Plan) -> Decision:
     patch: Triple = plan.decisions["sample.patch"].value
     size = max(2, min(16, plan.budget.batch_voxels // math.prod(patch)))
     reason = f"about {plan.budget.batch_voxels} voxels in a step"
@@ -259,7 +251,7 @@ def _batch_size(plan: _Plan) -> Decision:
     return Decision(size, reason)
 
 
-def _flip_prob(plan: _Plan) -> Decision:
+def _flip_prob(plan: Plan) -> Decision:
     augment = plan.config.augment
     if augment.chain or augment.preset != "default":
         return Decision((0.0, 0.0, 0.0), f"not used: {chain_name(augment)} has its own flips")
@@ -270,95 +262,23 @@ def _flip_prob(plan: _Plan) -> Decision:
     return Decision((0.0, 0.0, 0.0), "oriented volumes: anatomy has a side, and mirror images cost Dice in short runs")
 
 
-def _strength(value: Any, plan: _Plan) -> Decision | None:
+def _strength(value: Any, plan: Plan) -> Decision | None:
     augment = plan.config.augment
     return None if augment.chain or augment.preset != "default" else Decision(value, "as usual")
 
 
-def _strides(plan: _Plan) -> Decision:
-    network, built_in, flat = plan.config.network, plan.built_in, plan.fingerprint.spatial_dims == 2
-    if is_own(network):
-        return Decision((), _OWN)
-    patch: Triple = plan.decisions["sample.patch"].value
-    sides, voxel = list(patch), list(plan.voxel)
-    # Given channels fix the number of levels, whatever can be halved; so do some networks.
-    fixed = network.channels is not None or built_in.factors
-    fewest = plan.num_strides if fixed else built_in.fewest_strides
-    strides: list[Triple] = []
-    for level in range(max(plan.num_strides, fewest)):
-        if built_in.halving:
-            step = (1 if flat else 2, 2, 2)
-            fits = all(by == 1 or (side >= 4 and side % 2 == 0) for side, by in zip(sides, step, strict=True))
-        else:
-            step = _finest_axes(sides, voxel)
-            fits = max(step) > 1
-        if not fits and level >= fewest:
-            break
-        sides = [side // by for side, by in zip(sides, step, strict=True)]
-        voxel = [at * by for at, by in zip(voxel, step, strict=True)]
-        strides.append(step)
-    if built_in.halving:
-        return Decision(tuple(strides), f"{network.name} halves every axis at each level")
-    return Decision(
-        tuple(strides), "each level halves the axes that are at least 8 long and not yet twice as coarse in mm"
-    )
-
-
-def _finest_axes(sides: list[int], voxel: list[float]) -> Triple:
-    """Halve what can be, but for axes whose voxels are twice as long as the finest: features become isotropic in mm.
-
-    An axis that is too short to be halved again does not hold the others back.
-    """
-    free = [at for side, at in zip(sides, voxel, strict=True) if _can_halve(side)]
-    coarse = 2 * min(free, default=0.0)
-    depth, height, width = (2 if _can_halve(side) and at < coarse else 1 for side, at in zip(sides, voxel, strict=True))
-    return depth, height, width
-
-
-def _can_halve(side: int) -> bool:
-    return side >= 8 and side % 2 == 0
-
-
-def _channels(plan: _Plan) -> Decision:
-    if is_own(plan.config.network):
-        return Decision((), _OWN)
-    budget, built_in, levels = plan.budget, plan.built_in, len(plan.decisions["network.strides"].value) + 1
-    first = int(budget.first * built_in.planned_width)
-    widest = math.inf if built_in.halving else budget.widest
-    channels = tuple(min(width, widest) for width in built_in.channels(first, levels))
-    known = f", as {plan.config.network.name} has them" if built_in.factors else ", doubled per level"
-    return Decision(channels, f"{first} at full resolution{known}")
-
-
-def _kernel_size(plan: _Plan) -> Decision | None:
-    """nnU-Net's rule: 1 along an axis until its voxels are less than twice as long as the shortest, 3 from there on."""
-    if "kernel_size" not in plan.built_in.settings:
-        return None
-    flat = plan.fingerprint.spatial_dims == 2
-    voxel, kernel, kernels = list(plan.voxel), [1, 1, 1], list[Triple]()
-    three = (1 if flat else 3, 3, 3)
-    for step in plan.decisions["network.strides"].value:
-        near = [at < 2 * min(voxel[flat:]) for at in voxel]
-        kernel = [wide if close else side for wide, close, side in zip(three, near, kernel, strict=True)]
-        kernels.append((kernel[0], kernel[1], kernel[2]))
-        voxel = [at * by for at, by in zip(voxel, step, strict=True)]
-    kernels.append(three)
-    reason = "3 along every axis" if len(set(kernels)) == 1 else "1 along an axis while its voxels are twice as long"
-    return Decision(tuple(kernels), f"{reason}, as nnU-Net does")
-
-
-def _steps(plan: _Plan) -> Decision:
+def _steps(plan: Plan) -> Decision:
     steps, size = plan.budget.steps, plan.decisions["sample.batch_size"].value
     passes = steps * size / plan.num_train
     return Decision(steps, f"one cycle; {passes:.0f} passes over {plan.num_train} training cases")
 
 
-def _max_seconds(plan: _Plan) -> Decision | None:
+def _max_seconds(plan: Plan) -> Decision | None:
     budget = plan.config.train.budget
     return Decision(parse_duration(budget), "train.budget") if budget else None
 
 
-def _validate_every(plan: _Plan) -> Decision:
+def _validate_every(plan: Plan) -> Decision:
     steps, budget = plan.decisions["train.steps"].value, plan.config.train.budget
     return Decision(validation_steps(steps, budget), f"about {30 if budget is None else 10} validations in a full run")
 
@@ -368,11 +288,12 @@ def validation_steps(steps: int, budget: str | None) -> int:
     return max(1, min(steps, max(25, steps // (30 if budget is None else 10))))
 
 
-def _checkpoint_every(plan: _Plan) -> Decision:
+def _checkpoint_every(plan: Plan) -> Decision:
     return Decision(plan.decisions["train.validate_every"].value, "with every validation")
 
 
-_DECISIONS: tuple[tuple[str, Callable[[_Plan], Decision | None]], ...] = (
+_DECISIONS: tuple[tuple[str, Callable[[Plan], Decision | None]], ...] = (
+    ("network.name", decide_name),
     ("prepare.spacing", _spacing),
     ("prepare.intensity", _intensity),
     ("prepare.window", _window),
@@ -382,9 +303,9 @@ _DECISIONS: tuple[tuple[str, Callable[[_Plan], Decision | None]], ...] = (
     ("sample.flip_prob", _flip_prob),
     ("sample.rotate_deg", partial(_strength, ROTATE_DEG)),
     ("sample.scale_range", partial(_strength, SCALE_RANGE)),
-    ("network.strides", _strides),
-    ("network.channels", _channels),
-    ("network.kernel_size", _kernel_size),
+    ("network.strides", decide_strides),
+    ("network.channels", decide_channels),
+    ("network.kernel_size", decide_kernel_size),
     ("train.steps", _steps),
     ("train.max_seconds", _max_seconds),
     ("train.learning_rate", lambda _: Decision(8e-3, "peak of the one-cycle schedule")),

@@ -171,9 +171,9 @@ Activation = Literal["prelu", "relu", "leakyrelu"]
 class NetworkConfig:
     """A built-in network (docs/reference/networks.md), or one of your own (docs/how-to/own-network.md)."""
 
-    name: str = "unet"
+    name: str | None = None
     """`unet`, `dynunet`, `plainconvunet`, `residualencoderunet`, `segresnet`, `segresnetds`, `mednext`, `swinunetr`;
-    or a class or function of your own: FILE.py:NAME or package.module:NAME."""
+    or your own: FILE.py:NAME or package.module:NAME. None: `plainconvunet` on a CPU, `unet` on a GPU."""
     args: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments of your own network's class or function."""
     digest: str | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from dataclasses import dataclass
+from typing import Any
 
 from hasten.config.schema import InferConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig, Triple
 
@@ -21,6 +22,7 @@ class PlannedSample(SampleConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedNetwork(NetworkConfig):
+    name: str
     channels: tuple[int, ...]
     strides: tuple[Triple, ...]
 
@@ -56,8 +58,8 @@ def planned_run(config: RunConfig, where: str = "the run") -> PlannedRun:
     names = undecided(config)
     if names:
         raise ValueError(f"{where}: leaves {', '.join(names)} open; set it, or let `hasten plan` decide")
-    sections = {name: kind(**_fields(getattr(config, name))) for name, kind in _SECTIONS.items()}
-    return PlannedRun(**{**_fields(config), **sections})
+    sections = {name: kind(**fields_of(getattr(config, name))) for name, kind in _SECTIONS.items()}
+    return PlannedRun(**{**fields_of(config), **sections})
 
 
 def undecided(config: RunConfig) -> list[str]:
@@ -70,5 +72,6 @@ def undecided(config: RunConfig) -> list[str]:
     ]
 
 
-def _fields(section: object) -> dict[str, object]:
-    return {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}  # type: ignore[arg-type]
+def fields_of(section: Any) -> dict[str, Any]:
+    """Value by the name of the field, of a section or of the whole."""
+    return {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}

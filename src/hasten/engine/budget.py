@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from hasten.config.decision import GIVEN, Decision
 from hasten.config.network import is_own
 from hasten.config.networks import network_mistake
-from hasten.config.plan import GIVEN, Decision, validation_steps
+from hasten.config.plan import validation_steps, with_network
 from hasten.config.size import duration_text
 from hasten.engine.autotune import operated_net, settle_variant, time_left
 from hasten.engine.job import Planned, augmentation_of, with_train
@@ -21,9 +22,12 @@ from hasten.nets.random_state import random_state_kept
 from hasten.observe.clock import Clock
 from hasten.optim.build import build_optimizer
 
-WIDTHS = (1.0, 1.5, 2.0, 3.0)
+FAST = "unet"
+LEAST_STEPS = 400
+"""With fewer of the planned network `FAST` is taken, which makes about three times as many (docs/engine.md)."""
+WIDTHS = (1.5, 2.0, 3.0)
 """Factors of the planned channels that are tried, one after the other."""
-LEAST_STEPS = 3500
+LEAST_WIDE_STEPS = 3500
 """A wider network is taken only where it gets as many steps: those of the run that showed its gain (docs/engine.md)."""
 STRONG_STEPS = 8000
 """From so many steps on, rotations and zooms are as wide as nnU-Net's: those of the run that showed their gain."""
@@ -41,45 +45,56 @@ _MEASURE_SHARE = 0.02
 class Scale:
     """What the time allows."""
 
+    network: str
     width: float
-    """Factor of the planned channels."""
+    """Factor of that network's planned channels."""
     steps: int
     """That fit into the time, by the measured seconds of a step."""
     reason: str
 
 
 def choose_scale(planned: Planned, clock: Clock) -> Scale | None:
-    """Time a step of the planned network, and of wider ones while they get `LEAST_STEPS`.
+    """Time a step of the planned network, and of `FAST` if too few fit, or of wider ones while enough do.
 
     None without a budget, and where both channels and steps are set.
     """
     if planned.config.train.budget is None or not (_open(planned, "network.channels") or _open(planned, "train.steps")):
         return None
-    left = time_left(planned, clock)
-    chosen: Scale | None = None
-    seen: list[str] = []
-    for width in WIDTHS if _open(planned, "network.channels") else WIDTHS[:1]:
-        wider = _with_width(planned, width)
-        if wider is None:
-            continue
-        steps = max(1, int(_STEPS_SHARE * left / _step_seconds(wider, _MEASURE_SHARE * left)))
-        seen.append(f"{wider.config.network.channels[0]} channels {steps}" if wider.config.network.channels else "")
-        if chosen is not None and steps < LEAST_STEPS:
-            break
-        chosen = Scale(width=width, steps=steps, reason="")
-    assert chosen is not None
-    told = f"steps that fit into {duration_text(left)}: {', '.join(seen)}" if all(seen) else ""
-    return dataclasses.replace(chosen, reason=told)
+    left, name = time_left(planned, clock), planned.config.network.name
+    timed: list[str] = []
+
+    def steps_of(candidate: Planned) -> int:
+        steps = max(1, int(_STEPS_SHARE * left / _step_seconds(candidate, _MEASURE_SHARE * left)))
+        timed.append(f"{_text(candidate)} {steps}")
+        return steps
+
+    network, width, steps = name, 1.0, steps_of(planned)
+    if steps < LEAST_STEPS:
+        fast = _with_network(planned, FAST, 1.0) if _open(planned, "network.name") else None
+        if fast is not None:
+            network, steps = FAST, steps_of(fast)
+    elif _open(planned, "network.channels"):
+        for each in WIDTHS:
+            wider = _with_network(planned, name, each)
+            fewer = steps_of(wider) if wider is not None else 0
+            if fewer < LEAST_WIDE_STEPS:
+                break
+            width, steps = each, fewer
+    reason = f"steps that fit into {duration_text(left)}: {', '.join(timed)}"
+    return Scale(network=network, width=width, steps=steps, reason=reason)
 
 
-def with_scale(planned: Planned, scale: Scale) -> Planned:
-    """The plan with what the user left open set to `scale`."""
-    wider = _with_width(planned, scale.width)
-    assert wider is not None
-    planned, decisions = wider, dict(wider.decisions)
-    if _open(planned, "network.channels") and not is_own(planned.config.network):
-        why = f"the widest that gets {LEAST_STEPS} steps" if scale.width > 1 else f"wider ones need {LEAST_STEPS} steps"
-        decisions["network.channels"] = Decision(planned.config.network.channels, f"{scale.reason}; {why}")
+def with_scale(planned: Planned, scale: Scale | None) -> Planned:
+    """The plan with what the user left open set to `scale`; None leaves it as it is."""
+    if scale is None:
+        return planned
+    larger = _with_network(planned, scale.network, scale.width)
+    assert larger is not None
+    planned, decisions = larger, dict(larger.decisions)
+    for name in ("network.name", "network.channels"):
+        if _open(planned, name) and not is_own(planned.config.network):
+            why = f"{scale.reason}; {LEAST_STEPS} are enough, {LEAST_WIDE_STEPS} for more channels"
+            decisions[name] = dataclasses.replace(decisions[name], reason=why)
     if _open(planned, "train.steps"):
         steps = round(_MORE * scale.steps)
         planned = with_train(planned, steps=steps)
@@ -101,17 +116,27 @@ def _open(planned: Planned, name: str) -> bool:
     return planned.decisions[name].reason != GIVEN
 
 
-def _with_width(planned: Planned, width: float) -> Planned | None:
-    """The plan with every level's channels times `width`; None for a network that can't be."""
-    if width == 1:
+def _with_network(planned: Planned, name: str, width: float) -> Planned | None:
+    """The plan with this network, and every level's channels times `width`; None for one that can't be."""
+    config, decisions = planned.config, planned.decisions
+    if name == config.network.name and width == 1:
         return planned
+    if is_own(config.network):
+        return None
+    if name != config.network.name:
+        cuda = planned.device.type == "cuda"
+        config, decisions = with_network(config, decisions, name, planned.fingerprint, cuda=cuda)
+    channels = tuple(round(width * each) for each in config.network.channels)
+    config = dataclasses.replace(config, network=dataclasses.replace(config.network, channels=channels))
+    decisions = {**decisions, "network.channels": dataclasses.replace(decisions["network.channels"], value=channels)}
+    if network_mistake(config.network, planned.case_set.spatial_dims):
+        return None
+    return dataclasses.replace(planned, config=config, decisions=decisions)
+
+
+def _text(planned: Planned) -> str:
     network = planned.config.network
-    if is_own(network):
-        return None
-    wider = dataclasses.replace(network, channels=tuple(round(width * each) for each in network.channels))
-    if network_mistake(wider, planned.case_set.spatial_dims):
-        return None
-    return dataclasses.replace(planned, config=dataclasses.replace(planned.config, network=wider))
+    return f"{network.name} {network.channels[0]}" if network.channels else network.name
 
 
 def _with_strong_augmentation(planned: Planned, decisions: dict[str, Decision]) -> Planned:

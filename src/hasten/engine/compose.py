@@ -80,7 +80,7 @@ def prepare_run(
                 ids = [case.id for case in (*planned.train, *planned.validation)]
                 require_same(world, start_facts(config, planned.fingerprint, cases=ids))
             scale = None if resume else by_first(world, lambda: choose_scale(planned, clock), group=group)
-            planned = with_scale(planned, scale) if scale is not None else planned
+            planned = with_scale(planned, scale)
             start = None if resume else on_all(world, lambda: start_of(planned), group=group)
         if start is not None and world.first:
             log.warning("%s", start.table())

@@ -27,12 +27,12 @@ from hasten.cases.sources import find_listing, with_ignore
 from hasten.cases.split import split_cases
 from hasten.cases.types import Case, CaseSet
 from hasten.config.check import check_run
+from hasten.config.decision import Decision
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.intensity import length_mistakes
 from hasten.config.load import from_dict, to_dict
 from hasten.config.network import is_own
 from hasten.config.networks import NETWORKS, network_mistake
-from hasten.config.plan import Decision
 from hasten.config.plan import make_plan as decided
 from hasten.config.schema import RunConfig, SplitConfig, Triple
 from hasten.config.settled import PlannedNetwork, PlannedRun
@@ -118,8 +118,7 @@ def make_plan(config: RunConfig) -> dict[str, Any]:
     from hasten.engine.budget import choose_scale, with_scale  # which builds networks by this module
 
     planned = plan_run(config)
-    scale = choose_scale(planned, Clock())
-    planned = with_scale(planned, scale) if scale is not None else planned
+    planned = with_scale(planned, choose_scale(planned, Clock()))
     for warning in planned.warnings:
         log.warning("%s", warning)
     return {**plan_to_dict(planned), "network": network_size(planned)}

@@ -104,6 +104,7 @@ def own_network(config: NetworkConfig, *, num_channels: int, num_classes: int, s
 
     Raises ValueError, also where its source is not that of `config.digest`.
     """
+    assert config.name is not None
     setting = f"network.name={config.name}"
     code = load_user_code(config.name, setting="network.name")
     require_same_source(

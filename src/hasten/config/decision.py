@@ -1,0 +1,44 @@
+"""What a plan decides, and how much a machine allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hasten.config.schema import NetworkName
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """How much a step may hold, by the machine it runs on."""
+
+    patch_voxels: int
+    batch_voxels: int
+    steps: int
+    widest: int
+    """Feature channels of the coarsest level are at most this many."""
+    first: int
+    """Feature channels of the finest level."""
+    levels: int
+    network: NetworkName
+    """Where the settings leave the choice."""
+    network_why: str
+
+
+CPU = Budget(
+    patch_voxels=96_000, batch_voxels=200_000, steps=1500, widest=256, first=16, levels=4,
+    network="plainconvunet", network_why="the most accurate after some minutes on a CPU",
+)  # fmt: skip
+GPU = Budget(
+    patch_voxels=128**3, batch_voxels=4 * 128**3, steps=10_000, widest=320, first=32, levels=5,
+    network="unet", network_why="the usual one on a GPU",
+)  # fmt: skip
+
+GIVEN = "set in the configuration"
+"""Reason of a decision that the user took."""

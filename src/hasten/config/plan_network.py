@@ -1,0 +1,94 @@
+"""A plan's decisions about the network, each with its reason."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from hasten.config.decision import Decision
+from hasten.config.network import is_own
+from hasten.config.networks import name_for
+from hasten.config.schema import Triple
+
+if TYPE_CHECKING:
+    from hasten.config.plan import Plan
+
+_OWN = "not used: network.name is of the user's own code"
+
+
+def decide_name(plan: Plan) -> Decision:
+    preferred, why = plan.budget.network, plan.budget.network_why
+    name = name_for(plan.config.network, preferred)
+    return Decision(name, why if name == preferred else f"{preferred} has not all of the network's settings")
+
+
+def decide_strides(plan: Plan) -> Decision:
+    network, built_in, flat = plan.config.network, plan.built_in, plan.fingerprint.spatial_dims == 2
+    if is_own(network):
+        return Decision((), _OWN)
+    patch: Triple = plan.decisions["sample.patch"].value
+    sides, voxel = list(patch), list(plan.voxel)
+    # Given channels fix the number of levels, whatever can be halved; so do some networks.
+    fixed = network.channels is not None or built_in.factors
+    fewest = plan.num_strides if fixed else built_in.fewest_strides
+    strides: list[Triple] = []
+    for level in range(max(plan.num_strides, fewest)):
+        if built_in.halving:
+            step = (1 if flat else 2, 2, 2)
+            fits = all(by == 1 or (side >= 4 and side % 2 == 0) for side, by in zip(sides, step, strict=True))
+        else:
+            step = _finest_axes(sides, voxel)
+            fits = max(step) > 1
+        if not fits and level >= fewest:
+            break
+        sides = [side // by for side, by in zip(sides, step, strict=True)]
+        voxel = [at * by for at, by in zip(voxel, step, strict=True)]
+        strides.append(step)
+    if built_in.halving:
+        return Decision(tuple(strides), f"{network.name} halves every axis at each level")
+    return Decision(
+        tuple(strides), "each level halves the axes that are at least 8 long and not yet twice as coarse in mm"
+    )
+
+
+def _finest_axes(sides: list[int], voxel: list[float]) -> Triple:
+    """Halve what can be, but for axes whose voxels are twice as long as the finest: features become isotropic in mm.
+
+    An axis that is too short to be halved again does not hold the others back.
+    """
+    free = [at for side, at in zip(sides, voxel, strict=True) if _can_halve(side)]
+    coarse = 2 * min(free, default=0.0)
+    depth, height, width = (2 if _can_halve(side) and at < coarse else 1 for side, at in zip(sides, voxel, strict=True))
+    return depth, height, width
+
+
+def _can_halve(side: int) -> bool:
+    return side >= 8 and side % 2 == 0
+
+
+def decide_channels(plan: Plan) -> Decision:
+    if is_own(plan.config.network):
+        return Decision((), _OWN)
+    budget, built_in, levels = plan.budget, plan.built_in, len(plan.decisions["network.strides"].value) + 1
+    first = int(budget.first * built_in.planned_width)
+    widest = math.inf if built_in.halving else budget.widest
+    channels = tuple(min(width, widest) for width in built_in.channels(first, levels))
+    known = f", as {plan.config.network.name} has them" if built_in.factors else ", doubled per level"
+    return Decision(channels, f"{first} at full resolution{known}")
+
+
+def decide_kernel_size(plan: Plan) -> Decision | None:
+    """nnU-Net's rule: 1 along an axis until its voxels are less than twice as long as the shortest, 3 from there on."""
+    if "kernel_size" not in plan.built_in.settings:
+        return None
+    flat = plan.fingerprint.spatial_dims == 2
+    voxel, kernel, kernels = list(plan.voxel), [1, 1, 1], list[Triple]()
+    three = (1 if flat else 3, 3, 3)
+    for step in plan.decisions["network.strides"].value:
+        near = [at < 2 * min(voxel[flat:]) for at in voxel]
+        kernel = [wide if close else side for wide, close, side in zip(three, near, kernel, strict=True)]
+        kernels.append((kernel[0], kernel[1], kernel[2]))
+        voxel = [at * by for at, by in zip(voxel, step, strict=True)]
+    kernels.append(three)
+    reason = "3 along every axis" if len(set(kernels)) == 1 else "1 along an axis while its voxels are twice as long"
+    return Decision(tuple(kernels), f"{reason}, as nnU-Net does")
