@@ -29,8 +29,8 @@ WIDTHS = (1.5, 2.0, 3.0)
 """Factors of the planned channels that are tried, one after the other."""
 LEAST_WIDE_STEPS = 3500
 """A wider network is taken only where it gets as many steps: those of the run that showed its gain (docs/engine.md)."""
-STRONG_STEPS = 8000
-"""From so many steps on, rotations and zooms are as wide as nnU-Net's: those of the run that showed their gain."""
+STRONG_STEPS = 1500
+"""From so many steps on, rotations and zooms are as wide as nnU-Net's: there they end higher (docs/engine.md)."""
 STRONG: dict[str, Any] = {"rotate_deg": (30.0, 30.0, 30.0), "scale_range": (0.7, 1.4)}
 _STEPS_SHARE = 0.85
 """Of the time that is left, what steps take; the rest is for batches, compiling, validations and the report."""
