@@ -19,9 +19,8 @@ from hasten.config.intensity import Scaling, scalings
 from hasten.config.network import is_own
 from hasten.config.settled import PlannedRun
 from hasten.files import replacing
-from hasten.nets.build import monai_network
-
-_NNUNET = ("plainconvunet", "residualencoderunet")
+from hasten.nets.build import NNUNET, monai_network
+from hasten.nets.dynunet import dynunet_settings, dynunet_weights
 
 
 def bundle_files(content: dict[str, Any], config: PlannedRun, network: nn.Module, *, where: str) -> dict[str, bytes]:
@@ -31,7 +30,8 @@ def bundle_files(content: dict[str, Any], config: PlannedRun, network: nn.Module
     networks, images and preparations that MONAI alone can't do.
     """
     scaling = _single_scaling(config, len(content["channels"]), where)
-    if is_own(config.network) or config.network.name in _NNUNET:
+    dynunet = dynunet_settings(config.network)
+    if is_own(config.network) or (config.network.name in NNUNET and dynunet is None):
         raise ValueError(
             f"{where}: network.name={config.network.name} is not in MONAI, so a bundle can't build it; export it as "
             ".onnx or .safetensors"
@@ -39,11 +39,22 @@ def bundle_files(content: dict[str, Any], config: PlannedRun, network: nn.Module
     if content["spatial_dims"] != 3 or config.prepare.orientation is None:
         why = "of pictures" if content["spatial_dims"] != 3 else "with prepare.orientation=null"
         raise ValueError(f"{where}: a run {why} can't be a bundle; export it as .onnx or .safetensors")
+    import monai.networks.nets
+
+    classes = len(content.get("regions") or content["labels"])
+    target, arguments = monai_network(dynunet or config.network, len(content["channels"]), classes, 3)
+    weights = network.state_dict()
+    if dynunet is not None:
+        arguments["trans_bias"] = True
+        theirs = getattr(monai.networks.nets, target)(**arguments)
+        theirs.load_state_dict(dynunet_weights(weights), strict=False)
+        weights = theirs.state_dict()
     data = io.BytesIO()
-    torch.save({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, data)
+    torch.save({name: tensor.contiguous() for name, tensor in weights.items()}, data)
+    network_def = {"_target_": target, **arguments}
     return {
         "configs/metadata.json": _json(_metadata(content, config)),
-        "configs/inference.json": _json(_inference(content, config, scaling, where)),
+        "configs/inference.json": _json(_inference(content, config, scaling, where, network_def)),
         "models/model.pt": data.getvalue(),
     }
 
@@ -76,9 +87,9 @@ def _single_scaling(config: PlannedRun, num_channels: int, where: str) -> Scalin
     return first
 
 
-def _inference(content: dict[str, Any], config: PlannedRun, scaling: Scaling, where: str) -> dict[str, Any]:
-    classes = len(content.get("regions") or content["labels"])
-    name, arguments = monai_network(config.network, len(content["channels"]), classes, 3)
+def _inference(
+    content: dict[str, Any], config: PlannedRun, scaling: Scaling, where: str, network_def: dict[str, Any]
+) -> dict[str, Any]:
     infer = config.infer
     return {
         "imports": ["$import functools", "$import glob", "$import numpy", "$import torch"],
@@ -87,7 +98,7 @@ def _inference(content: dict[str, Any], config: PlannedRun, scaling: Scaling, wh
         "output_dir": "$@bundle_root + '/labels'",
         "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
         "datalist": _datalist(len(content["channels"])),
-        "network_def": {"_target_": name, **arguments},
+        "network_def": network_def,
         "network": "$@network_def.to(@device)",
         "preprocessing": {"_target_": "Compose", "transforms": _preprocessing(config, scaling)},
         "dataset": {"_target_": "Dataset", "data": "@datalist", "transform": "@preprocessing"},

@@ -24,6 +24,8 @@ _MODULE: dict[str, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),
     "leakyrelu": partial(nn.LeakyReLU, 0.01, inplace=True),
 }
+NNUNET = ("plainconvunet", "residualencoderunet")
+"""nnU-Net's networks, which MONAI does not have."""
 _ACT = {"prelu": "PRELU", "relu": "RELU", "leakyrelu": ("LEAKYRELU", {"negative_slope": 0.01, "inplace": True})}
 
 
@@ -50,7 +52,7 @@ def build_network(
     mistake = network_mistake(config, spatial_dims)
     if mistake:
         raise ValueError(mistake)
-    if config.name in ("plainconvunet", "residualencoderunet"):
+    if config.name in NNUNET:
         return _nnunet(config, num_channels, num_classes, spatial_dims)
     import monai.networks.nets
 

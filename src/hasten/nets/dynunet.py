@@ -1,0 +1,64 @@
+"""nnU-Net's plain U-Net as MONAI's `DynUNet`: the same network, whose weights have other names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from hasten.config.settled import PlannedNetwork
+
+_ENCODER = re.compile(r"encoder\.stages\.(\d+)\.0\.convs\.([01])\.(conv|norm)\.(\w+)")
+_DECODER = re.compile(r"decoder\.stages\.(\d+)\.convs\.([01])\.(conv|norm)\.(\w+)")
+_UP = re.compile(r"decoder\.transpconvs\.(\d+)\.(\w+)")
+_HEAD = re.compile(r"decoder\.seg_layers\.(\d+)\.(\w+)")
+
+
+def dynunet_settings(network: PlannedNetwork) -> PlannedNetwork | None:
+    """Settings of the `dynunet` that computes the same, with `trans_bias`; None where MONAI has none."""
+    blocks = network.blocks or (2,) * len(network.channels)
+    if network.name != "plainconvunet" or set(blocks) != {2} or len(network.strides) < 2:
+        return None
+    kernels = network.kernel_size or ()
+    if any(fine > coarse for pair in pairwise(kernels) for fine, coarse in zip(*pair, strict=True)):
+        return None
+    return replace(
+        network, name="dynunet", num_res_units=0, blocks=None, act=network.act or "leakyrelu", deep_supervision=0
+    )
+
+
+def dynunet_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict of a `plainconvunet` under the names of `DynUNet`, whose convolutions have no bias.
+
+    The norm behind a convolution takes its bias away again; a batch norm's mean is shifted by it. On the way up MONAI's
+    kernels are those of the next coarser level: smaller ones are padded with zeros.
+    """
+    levels = 1 + max(int(match[1]) for match in map(_ENCODER.fullmatch, weights) if match)
+    renamed: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        if match := _ENCODER.fullmatch(name):
+            level = int(match[1])
+            place = "input_block" if level == 0 else f"downsamples.{level - 1}" if level < levels - 1 else "bottleneck"
+        elif match := _DECODER.fullmatch(name):
+            place = f"upsamples.{match[1]}.conv_block"
+        else:
+            if match := _UP.fullmatch(name):
+                renamed[f"upsamples.{match[1]}.transp_conv.conv.{match[2]}"] = value
+            elif (match := _HEAD.fullmatch(name)) and int(match[1]) == levels - 2:
+                renamed[f"output_block.conv.conv.{match[2]}"] = value
+            continue
+        layer = int(match[2]) + 1
+        if match[3] == "norm":
+            bias = weights[name.replace(f"norm.{match[4]}", "conv.bias")] if match[4] == "running_mean" else None
+            renamed[f"{place}.norm{layer}.{match[4]}"] = value if bias is None else value - bias
+        elif match[4] == "weight":
+            if place.startswith("upsamples"):
+                coarser = weights[f"encoder.stages.{levels - 1 - int(match[1])}.0.convs.0.conv.weight"].shape[2:]
+                missing = [(wide - side) // 2 for wide, side in zip(coarser, value.shape[2:], strict=True)]
+                value = F.pad(value, [each for side in reversed(missing) for each in (side, side)])
+            renamed[f"{place}.conv{layer}.conv.weight"] = value
+    return renamed
