@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 from hypothesis import settings
@@ -10,3 +11,9 @@ from hypothesis import settings
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", settings.get_profile("default"), deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the suite's own objects, nearly a million, out of every collection: each training makes some, of 0.6 s."""
+    gc.collect()
+    gc.freeze()
