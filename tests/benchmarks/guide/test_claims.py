@@ -20,7 +20,9 @@ DIFFER = {"amp": 0.05, "color-jitter-batch": 0.06, "compile-unet": 1e-2}
 """How far the ways of a claim may differ; the others by 1e-3."""
 
 
-EVERY = [pytest.param(one, id=one.name, marks=pytest.mark.slow if one.name == "ddp-over-dp" else ()) for one in CLAIMS]
+OF_RANKS = ("ddp-over-dp", "ddp-on-cpu", "no-sync")
+"""Whose processes `test_training_processes_take_orders_and_one_that_fails_says_why` has too."""
+EVERY = [pytest.param(one, id=one.name, marks=pytest.mark.slow if one.name in OF_RANKS else ()) for one in CLAIMS]
 
 
 @pytest.mark.parametrize("guidance", EVERY)
