@@ -1,10 +1,10 @@
 """The contract of every strategy: whichever way ranks share a training, it is that of one process.
 
-`python -m tests.contracts.strategies NAME,NAME... FOLDER` runs all of it on one rank of a job, through `TrainStep` and
-`Update`, and prints its findings as JSON: {name: {case: {finding: value}}}. A finding is the largest difference to one
-process with the whole batch, relative to the largest value; or, for `agree`, whether all ranks hold the same bits; or a
-count. FOLDER gets the state after two steps as a checkpoint, NAME-WORLD.pt. `... moved NAME FOLDER STATE...` takes up
-such files of others, and prints the findings of that alone.
+`python -m tests.contracts.strategies NAME FOLDER` runs all of it on one rank of a job, through `TrainStep` and
+`Update`, and prints its findings as JSON: {case: {finding: value}}. A finding is the largest difference to one process
+with the whole batch, relative to the largest value; or, for `agree`, whether all ranks hold the same bits; or a count.
+FOLDER gets the state after two steps as a checkpoint, NAME-WORLD.pt. `... moved NAME FOLDER STATE...` takes up such
+files of others, and prints the findings of that alone.
 
 To put a strategy under the contract, add a row to STRATEGIES.
 """
@@ -344,17 +344,16 @@ def row_of(name: str) -> Row:
 
 def main() -> None:
     only_moved = sys.argv[1] == "moved"
-    names, folder, *others = sys.argv[1 + only_moved :]
+    name, folder, *others = sys.argv[1 + only_moved :]
     torch.set_num_threads(1)
-    world, rows = detect_world(), [row_of(name) for name in names.split(",")]
+    world, row = detect_world(), row_of(name)
     with joined(world, DistributeConfig(timeout_s=60), torch.device("cpu")):
         if not only_moved:
-            tell({row.name: run_all(row, world, Path(folder)) for row in rows})
-        [row] = rows
+            tell(run_all(row, world, Path(folder)))
         # A folder of its own: the files of others are not written again.
         with TemporaryDirectory() as own:
             here = Path(from_first(world, own))
-            found = run_moved(partial(_strategy, row, world), row.name, here, [Path(other) for other in others])
+            found = run_moved(partial(_strategy, row, world), name, here, [Path(other) for other in others])
             everyones(None)
         tell(found)
 

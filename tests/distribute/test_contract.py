@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def started(folder: Path) -> Started:
-    """Findings of a strategy on so many ranks, from the one time that they are started."""
+    """Findings of a strategy on so many ranks, from the one time that it is started."""
     known: dict[tuple[str, int], dict[str, Any]] = {}
 
     def findings(row: Row, world: int) -> dict[str, Any]:
@@ -51,19 +51,11 @@ def started(folder: Path) -> Started:
                 finally:
                     torch.set_num_threads(threads)
             else:
-                names = _together(row, world)
-                known.update({(name, world): {} for name in names})
-                told = run_ranks("tests.contracts.strategies", world, ",".join(names), folder, timeout_s=_TIMEOUT_S)[0]
-                known.update({(name, world): told[name] for name in names})
+                known[key] = run_ranks("tests.contracts.strategies", world, row.name, folder, timeout_s=_TIMEOUT_S)[0]
         assert known[key], f"{row.name} on {world} ranks has failed before"
         return known[key]
 
     return findings
-
-
-def _together(row: Row, world: int) -> list[str]:
-    """The strategies that go through the contract in the same ranks; one with a core of its own goes alone."""
-    return [row.name] if row.needs else [each.name for each in STRATEGIES if world in each.worlds and not each.needs]
 
 
 def _require(row: Row) -> None:
