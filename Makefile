@@ -17,7 +17,7 @@ DRY_READY := $(DRY)/.ready
 DRY_TORCH := torch==2.11.0
 DRY_CHECKS := $(filter $(basename $(notdir $(wildcard tools/gpu_dry/*.py))),fake_cuda traces inductor compile_kernels)
 
-.PHONY: help setup lint docs docs-links test test-all horovod nnunet gpu-dry gpu-wheels demo bench clean
+.PHONY: help setup lint docs docs-links test slow-tests test-all horovod nnunet gpu-dry gpu-wheels demo bench clean
 
 help:
 	@echo "make setup     create $(VENV) and install hasten with its development tools (PYTHON=$(PYTHON))"
@@ -25,6 +25,7 @@ help:
 	@echo "make docs      build the documentation into docs/_build/html; a broken link or name fails"
 	@echo "make docs-links  ask whether the pages that the documentation links to are there (needs the internet)"
 	@echo "make test      lint, documentation and the fast tests"
+	@echo "make slow-tests  the slowest tests of the last make test, and the seconds by folder"
 	@echo "make test-all  lint and every test, the slow ones too"
 	@echo "make horovod   build Horovod for the installed torch (5 minutes; needs cmake and g++)"
 	@echo "make nnunet    install nnU-Net, for the comparison with it and its tests"
@@ -62,7 +63,10 @@ docs-links: $(READY)
 	$(BIN)/sphinx-build -q -b linkcheck docs docs/_build/links
 
 test: lint docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --junitxml=build/tests.xml
+
+slow-tests:
+	@$(BIN)/python tools/slow_tests.py
 
 horovod: $(READY)
 	$(BIN)/python tools/build_horovod.py

@@ -112,8 +112,8 @@ def monai_fill(data: Path, kind: str, spacing: Sequence[float] | None, indices: 
     from monai.data import CacheDataset
     from monai.transforms import Compose, EnsureTyped
 
+    from benchmarks.ladder.chain import deterministic
     from benchmarks.tasks import bench_task, rows_of_all
-    from hasten.study.ladder.chain import deterministic
 
     task = bench_task(data, kind, spacing=spacing)
     rows = rows_of_all(task)

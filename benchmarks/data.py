@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 SMALL = {"shape": (36, 52, 36), "spacing": (1.0, 1.0, 1.0)}
 """(D, H, W) of a hippocampus crop."""
@@ -12,7 +13,7 @@ CT = {"shape": (96, 512, 512), "spacing": (2.5, 0.8, 0.8)}
 QUICK_CT = {"shape": (24, 128, 128), "spacing": (10.0, 3.2, 3.2)}
 
 
-def phantoms(folder: Path, count: int, size: Mapping[str, tuple[float, ...]]) -> Path:
+def phantoms(folder: Path, count: int, size: Mapping[str, Any]) -> Path:
     """Write `count` labelled phantoms of one of the sizes above as a Decathlon folder and return it."""
     from hasten.cases.phantom import write_phantoms
 

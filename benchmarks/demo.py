@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT
+from benchmarks.ladder.outcome import Time, time_to
+from benchmarks.ladder.task import Task, task_of, write_task
 from benchmarks.tasks import NETWORK, prepare_config
 from hasten.observe.env import usable_cores
-from hasten.study.ladder.outcome import Time, time_to
-from hasten.study.ladder.task import PeerSettings, Task, task_of, write_task
+from hasten.recipes.recipe import PeerSettings
 
 TARGET = 0.8
 TRAIN_CASES, VALIDATION_CASES = 12, 4
@@ -78,7 +79,7 @@ def make_task(folder: Path) -> Task:
 
 def run_arm(arm: str, task: Path, out: Path, cap: float, *flags: str) -> dict[str, Any]:
     """Run one arm, which shows its own progress, and give its result; at the latest after `cap` + GRACE seconds."""
-    module = f"hasten.study.ladder.arms.{arm}"
+    module = f"benchmarks.ladder.arms.{arm}"
     command = [sys.executable, "-m", module, "--task", str(task), "--out", str(out), "--max-seconds", f"{cap:.0f}",
                *flags]  # fmt: skip
     try:

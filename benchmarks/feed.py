@@ -27,8 +27,8 @@ from benchmarks.harness import Claim, arguments, busy_machine, finish, interleav
 from hasten.observe.env import usable_cores
 
 if TYPE_CHECKING:
+    from benchmarks.ladder.task import TaskCase
     from benchmarks.peers.feeds import Feed
-    from hasten.study.ladder.task import TaskCase
 
 ARMS = ("fixed", "monai_cached", "monai_regular", "torchio", "hasten", "hasten_compiled")
 PATCH = (40, 56, 40)
@@ -126,8 +126,8 @@ def paired_overhead(feed: Feed, fixed: Feed, step: Callable[[Any], None], pairs:
 def build_feeds(given: Any, data: Path, train: Sequence[TaskCase], num_classes: int) -> dict[str, Feed]:
     import torch
 
+    from benchmarks.ladder.chain import rows_of
     from benchmarks.peers import feeds as peers
-    from hasten.study.ladder.chain import rows_of
 
     rows = rows_of(train)
     made: dict[str, Feed] = {}
@@ -155,9 +155,9 @@ def make_step(given: Any, num_classes: int) -> Callable[[Any], None]:
     import torch
     from monai.losses import DiceCELoss
 
+    from benchmarks.ladder.loop import Arm, train_step
     from benchmarks.tasks import bench_task, network
     from hasten.engine.job import pick_device
-    from hasten.study.ladder.loop import Arm, train_step
 
     device = pick_device(given.device)
     net = network(num_classes).to(device).train()

@@ -27,6 +27,11 @@ from hasten.observe.load import BUSY, other_cores
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def child_environment() -> dict[str, str]:
+    """Of a child that runs a module of `benchmarks` from whatever directory this process works in."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+
+
 def _load_average() -> list[float] | None:
     return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
 

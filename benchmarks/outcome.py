@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.harness import Claim
-from hasten.study.ladder.outcome import Result, epoch_seconds, median_time, time_to
+from benchmarks.ladder.outcome import Result, epoch_seconds, median_time, time_to
 
 
 def faster(name: str, ours: Sequence[Result], peer: Sequence[Result], level: float, goal: float) -> Claim:

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.study.ladder.task import Task
+from benchmarks.ladder.task import Task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,9 +24,9 @@ def rescored(task: Task, weights: Path, *, depth_first: bool) -> float:
     import nibabel as nib
     import torch
 
+    from benchmarks.ladder.record import case_scores, class_masks, mean_score
     from hasten.engine.checkpoint import write_checkpoint
     from hasten.engine.predict import predict
-    from hasten.study.ladder.record import case_scores, class_masks, mean_score
 
     state = torch.load(weights, map_location="cpu", weights_only=True)
     content: dict[str, Any] = {

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasten.config.schema import NetworkConfig, SplitConfig, Triple
-from hasten.study.ladder.task import PeerSettings, Task, task_cases
+from benchmarks.ladder.task import Task, task_cases
+from hasten.config.schema import SplitConfig, Triple
+from hasten.config.settled import PlannedNetwork
+from hasten.recipes.recipe import PeerSettings
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +25,7 @@ CROPS_ONLY = (
     "sample.gamma_prob=0", "sample.noise_prob=0",
 )  # fmt: skip
 """Settings of a run without augmentation."""
-NETWORK = NetworkConfig(
+NETWORK = PlannedNetwork(
     name="unet", channels=(16, 32, 64, 128), strides=((2, 2, 2),) * 3, num_res_units=2, norm="instance", act="prelu"
 )
 
@@ -75,7 +77,7 @@ def bench_task(
 
 def rows_of_all(task: Task) -> list[dict[str, str]]:
     """Rows {"image", "label"} of every case, training and validation, by id."""
-    from hasten.study.ladder.chain import rows_of
+    from benchmarks.ladder.chain import rows_of
 
     return rows_of(sorted((*task.train, *task.validation), key=lambda case: case.id))
 

@@ -69,8 +69,8 @@ def scans(data: Path) -> list[dict[str, str]]:
 
 
 def crop_chain() -> list[Any]:
+    from benchmarks.ladder.chain import deterministic, random_crop
     from benchmarks.tasks import bench_task
-    from hasten.study.ladder.chain import deterministic, random_crop
 
     task = bench_task(None, "ct", spacing=SPACING, patch=(96, 96, 96))
     return [*deterministic(task, pad=True, indices=True), random_crop(task)]

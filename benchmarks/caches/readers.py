@@ -77,8 +77,8 @@ def monai(data: Path) -> None:
     from monai.data import CacheDataset
     from monai.transforms import Compose
 
+    from benchmarks.ladder.chain import deterministic
     from benchmarks.tasks import bench_task, rows_of_all
-    from hasten.study.ladder.chain import deterministic
 
     task = bench_task(data, "ct", spacing=SPACING)
     # Four scans tell the bytes of a voxel as well as all do.

@@ -62,9 +62,9 @@ def dataset(kind: str, data: Path, cache: Path) -> Any:
     from monai.data import PersistentDataset as Theirs
     from monai.transforms import Compose
 
+    from benchmarks.ladder.chain import deterministic
     from benchmarks.tasks import bench_task, rows_of_all
     from hasten.cache.persistent import PersistentDataset
-    from hasten.study.ladder.chain import deterministic
 
     task = bench_task(data, "ct", spacing=SPACING)
     kinds: dict[str, Any] = {"monai": Theirs, "own": PersistentDataset}

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.ladder.climb import Attempt, run_one
+from benchmarks.ladder.rungs import rungs_named
 from benchmarks.tasks import NETWORK
-from hasten.study.ladder.climb import Attempt, run_one
-from hasten.study.ladder.rungs import rungs_named
 
 ABOUT = __doc__
 STEPS = 300
@@ -46,9 +46,9 @@ ARMS: dict[str, tuple[str, ...]] = {
 
 
 def run(data: Path, arm: str, seed: int, work: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The result file of one run, as `hasten.study.ladder.record` writes it; taken from `work` if it is there."""
+    """The result file of one run, as `benchmarks.ladder.record` writes it; taken from `work` if it is there."""
+    from benchmarks.ladder.task import task_of
     from hasten.config.load import load_run
-    from hasten.study.ladder.task import task_of
 
     network = [f"network.{name}={json.dumps(value)}" for name, value in dataclasses.asdict(NETWORK).items()]
     config = load_run(None, [f"data.source={data.resolve()}", "train.target=1.0", *network, *BASE, *ARMS[arm],

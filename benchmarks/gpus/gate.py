@@ -18,8 +18,8 @@ from typing import Any
 from benchmarks.gpus.arms import SPARE, Run, fits, run_arm, series_of, twin_task
 from benchmarks.gpus.sheet import Sheet
 from benchmarks.harness import Claim
-from hasten.study.ladder.outcome import time_to
-from hasten.study.ladder.task import write_task
+from benchmarks.ladder.outcome import time_to
+from benchmarks.ladder.task import write_task
 
 SECONDS = 100.0
 QUICK: dict[str, Any] = {
@@ -44,7 +44,7 @@ def measure(sheet: Sheet) -> None:
         arms = {
             "monai": ("benchmarks.gpus.gate_monai",
                       ["--data", str(data), "--train", str(len(task.train)), "--target", str(task.target), *sizes]),
-            "hasten": ("hasten.study.ladder.arms.hasten", ["--task", str(path)]),
+            "hasten": ("benchmarks.ladder.arms.hasten", ["--task", str(path)]),
         }  # fmt: skip
         runs: dict[str, list[Run]] = {arm: [] for arm in arms}
         for seed in range(1 if sheet.quick else 5):
@@ -62,7 +62,7 @@ def measure(sheet: Sheet) -> None:
 
 
 def _quick() -> dict[str, Any]:
-    from hasten.study.ladder.task import PeerSettings
+    from hasten.recipes.recipe import PeerSettings
 
     return {**QUICK, "peer": PeerSettings(patch=(16, 16, 16), cases=2, crops=2)}
 

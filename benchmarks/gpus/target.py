@@ -18,9 +18,9 @@ from pathlib import Path
 from benchmarks.gpus.arms import SPARE, Run, fits, run_arm, series_of, twin_task
 from benchmarks.gpus.sheet import Sheet
 from benchmarks.harness import Claim
-from hasten.study.ladder.outcome import median_time
-from hasten.study.ladder.rungs import RUNGS, Rung
-from hasten.study.ladder.task import write_task
+from benchmarks.ladder.outcome import median_time
+from benchmarks.ladder.rungs import RUNGS, Rung
+from benchmarks.ladder.task import write_task
 
 OURS, THEIRS, BETWEEN = "hasten", "algorithms", "engine"
 AUTOTUNED = "algorithms, autotuned"
@@ -68,7 +68,7 @@ def measure(sheet: Sheet) -> None:
 
 
 def _quick() -> dict[str, object]:
-    from hasten.study.ladder.task import PeerSettings
+    from hasten.recipes.recipe import PeerSettings
 
     return {**QUICK, "peer": PeerSettings(patch=(16, 32, 32), cases=2, crops=2)}
 
@@ -86,7 +86,7 @@ def train(
     # So that it can validate once more after its own limit.
     own = ["--task", str(task), "--seed", str(seed), "--device", sheet.device.type, "--max-seconds",
            f"{max(10.0, 0.9 * left):.0f}", *rung.flags, *flags]  # fmt: skip
-    module = f"hasten.study.ladder.arms.{rung.module}"
+    module = f"benchmarks.ladder.arms.{rung.module}"
     found = run_arm(sheet, f"{name}, seed {seed}", module, own, out, seconds=max(10.0, left))
     if found:
         runs.append(found)

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.ladder.chain import deterministic, random_crop
 from benchmarks.tasks import bench_task
-from hasten.study.ladder.chain import deterministic, random_crop
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Feed = Callable[[int], Iterator[Batch]]

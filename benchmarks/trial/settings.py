@@ -163,7 +163,6 @@ TRAINED: dict[tuple[str, ...], Expect] = {
     ("infer.patch=[1,1,1]", "infer.overlap=0.9", "infer.whole_up_to=0"): "either",
     ("loss.gamma=1e300", "loss.name=dice_focal"): "warned",
     ("loss.alpha=1e300", "loss.name=tversky"): "either",
-    ("observe.trackers=[neptune]",): "either",
     ("observe.project='../../x'", "observe.trackers=[tensorboard]"): "either",
     ("observe.monitor_every=1000000000000",): "either",
     ("distribute.strategy=pipeline",): "either",

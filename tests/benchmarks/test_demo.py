@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import demo
 from benchmarks.demo import shares, speed_up, table_rows, told, write_run
-from hasten.study.ladder.outcome import Time
+from benchmarks.ladder.outcome import Time
 
 
 def result(arm: str, *, reached: bool) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from benchmarks.gpus import arms, card, feed, gate, rungs, sliding, steps, targe
 from benchmarks.gpus.nets import NETS, batch_of, build, net_named, operations
 from benchmarks.gpus.rungs import RUNGS, make_rung, make_step
 from benchmarks.gpus.sheet import Sheet, new_sheet
+from benchmarks.ladder.rungs import RUNGS as LADDER
 from hasten.engine import capture
-from hasten.study.ladder.rungs import RUNGS as LADDER
 from tests.engine.test_capture import Aside
 
 CPU = torch.device("cpu")

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.ladder.arms.hasten import hasten_config, train_and_record
+from benchmarks.ladder.record import Record, arm_arguments
+from benchmarks.ladder.task import write_task
 from benchmarks.ours.feed import hasten_feed
 from benchmarks.ours.fill import hasten_fill
 from benchmarks.rescore import rescored
 from benchmarks.tasks import NETWORK, bench_task, network, rows_of_all
 from hasten.config.load import load_run, to_dict
-from hasten.study.ladder.arms.hasten import hasten_config, train_and_record
-from hasten.study.ladder.record import Record, arm_arguments
-from hasten.study.ladder.task import write_task
 
 
 def test_tasks(boxes: Path, ct_boxes: Path) -> None:

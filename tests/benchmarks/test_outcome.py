@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.outcome import faster, series
-from tests.study.ladder.results import CUT_OFF, run
+from tests.benchmarks.ladder.results import CUT_OFF, run
 
 
 def test_ratio_of_medians() -> None:

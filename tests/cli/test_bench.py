@@ -7,10 +7,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.guide import claims as claims_module
+from benchmarks.guide import run as run_module
+from benchmarks.guide.claim import Guidance, Outcome
+from hasten.cli import bench
 from hasten.cli.bench import app
-from hasten.study.guide import claims as claims_module
-from hasten.study.guide import run as run_module
-from hasten.study.guide.claim import Guidance, Outcome
 
 
 @pytest.fixture
@@ -64,3 +65,14 @@ def test_a_file_in_the_place_of_the_folder_is_told_before_the_measuring(two_clai
     found = CliRunner().invoke(app, ["guide", "--out", str(tmp_path / "file")])
     assert isinstance(found.exception, ValueError)
     assert "name another folder" in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    "words", [["guide"], ["ladder", "hippocampus", "--out", "nowhere"]], ids=lambda words: words[0]
+)
+def test_without_a_checkout_the_message_says_what_to_get(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
+    done = CliRunner().invoke(bench.app, words)
+    assert isinstance(done.exception, ValueError)
+    assert f"hasten bench {words[0]}: " in str(done.exception)
+    assert "clone Hasten's repository, run `pip install -e" in str(done.exception)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.ladder import climb as climb_module
+from benchmarks.ladder.climb import Attempt
+from benchmarks.ladder.task import Task
 from hasten.cli.bench import app
-from hasten.study.ladder import climb as climb_module
-from hasten.study.ladder.climb import Attempt
-from hasten.study.ladder.task import Task
-from tests.study.ladder.results import run
+from tests.benchmarks.ladder.results import run
 
 SETTINGS = ["train.steps=4", "sample.batch_size=2", "sample.patch=[8,16,16]", "network.channels=[4,8]",
             "network.strides=[[2,2,2]]"]  # fmt: skip

@@ -36,7 +36,7 @@ def test_the_command_line_starts_without_what_only_a_verb_needs() -> None:
     assert not top_level_modules("hasten.cli.main") & {"pydantic", "yaml", "numpy", "nibabel"}
 
 
-@pytest.mark.parametrize("name", ["unet", "plainconvunet"])
+@pytest.mark.parametrize("name", ["unet", pytest.param("plainconvunet", marks=pytest.mark.slow)])
 def test_a_plan_is_made_without_monai(tmp_path: Path, name: str) -> None:
     source = write_phantoms(tmp_path / "set", num_cases=4, shape=(1, 32, 32))
     words = ["plan", str(source), "--out", str(tmp_path / "plan.json"), f"cache.dir={tmp_path}", f"network.name={name}"]

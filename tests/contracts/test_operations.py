@@ -71,8 +71,14 @@ def crops(dims: int) -> list[Any]:
 
 
 def each(make: Any) -> pytest.MarkDecorator:
-    """Every one of these, in 2-D and 3-D."""
-    pairs = [pytest.param(op, dims, id=f"{dims}-D {op!r}"[:90]) for dims in (2, 3) for op in make(dims)]
+    """Every one of these in 2-D and 3-D. What keeps the shape is slow in 2-D, which is 3-D of one slice."""
+    pairs = [
+        pytest.param(
+            op, dims, id=f"{dims}-D {op!r}"[:90], marks=pytest.mark.slow if dims == 2 and op in EXAMPLES else ()
+        )
+        for dims in (2, 3)
+        for op in make(dims)
+    ]
     return pytest.mark.parametrize(("op", "dims"), pairs)
 
 

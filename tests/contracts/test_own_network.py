@@ -79,11 +79,11 @@ def make(folder: Path, source: Path, tmp_path: Path) -> Make:
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("Net", ("network.args.width=6",)),
+        pytest.param("Net", ("network.args.width=6",), marks=pytest.mark.slow),
         ("Net", ("network.args={heads: true}",)),
-        ("Net", ("network.args={heads: true, always: true}",)),
+        pytest.param("Net", ("network.args={heads: true, always: true}",), marks=pytest.mark.slow),
         ("Net", ("network.args={by_values: true}", "train.compile=true")),
-        ("Fixed", ()),
+        pytest.param("Fixed", (), marks=pytest.mark.slow),
     ],
     ids=["plain", "heads", "heads in evaluation", "by values", "fixed size"],
 )

@@ -25,7 +25,11 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "agg")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
+    # A busy machine sends the output of a cell later than the 4 s that are usually waited for.
+    client = nbclient.NotebookClient(
+        notebook, timeout=240, iopub_timeout=120, kernel_name="python3", resources=resources
+    )
+    client.execute()
     printed = "".join(
         output.get("text", "") for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
     )

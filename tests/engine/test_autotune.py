@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,7 @@ from hasten.cases.types import Case, CaseSet
 from hasten.config.fingerprint import Fingerprint
 from hasten.config.plan import make_plan
 from hasten.config.schema import CacheConfig, NetworkConfig, RunConfig, SampleConfig, TrainConfig
-from hasten.engine import autotune
+from hasten.engine import autotune, measure
 from hasten.engine.autotune import probe_of, settle_autotuning, settle_network, settle_variant
 from hasten.engine.job import Planned, augmentation_of, build_net
 from hasten.engine.measure import Engaged, Measured, Probe, Variant
@@ -209,6 +210,9 @@ def test_what_is_never_captured_is_not_timed_as_a_graph(tmp_path: Path, asked: l
 
 
 def test_a_real_measurement_leaves_a_full_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Real passes under a clock of their number, so that no load of the machine decides.
+    ticks = itertools.count()
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: 1e-3 * next(ticks)))
     monkeypatch.setattr(LoadMeter, "others", lambda self: 0.0)
     run = planned(tmp_path)
     network = build_net(run)

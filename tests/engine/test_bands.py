@@ -67,7 +67,7 @@ def test_bands_cover_every_voxel_once(shape: Triple, window: Triple, overlap: fl
     assert bool((seen == 1).all())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     shape=st.tuples(sides, sides, sides),
     new_shape=st.one_of(st.none(), st.tuples(sides, sides, sides)),

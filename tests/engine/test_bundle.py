@@ -68,7 +68,13 @@ PREPARE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("prepare", "least"), [("plain", 0.999), ("cropped", 0.999), ("resampled", 0.98), ("window", 0.999)]
+    ("prepare", "least"),
+    [
+        pytest.param("plain", 0.999, marks=pytest.mark.slow),
+        pytest.param("cropped", 0.999, marks=pytest.mark.slow),
+        ("resampled", 0.98),
+        ("window", 0.999),
+    ],
 )
 def test_it_predicts_as_hasten_does(run: Path, tmp_path: Path, prepare: str, least: float) -> None:
     other = variant(run, tmp_path / "run", **PREPARE[prepare])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,6 +14,15 @@ class Knot:
         self.self = self
 
 
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """Without the suite's own frozen objects."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("unfrozen")
 def test_rubbish_waits_until_it_is_asked_for() -> None:
     with collected_between_steps() as collect:
         assert not gc.isenabled()
@@ -36,3 +46,11 @@ def test_the_collector_is_given_back_after_an_error_and_stays_off_where_it_was()
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_what_the_caller_had_frozen_stays_frozen() -> None:
+    gc.freeze()
+    with collected_between_steps():
+        pass
+    assert gc.get_freeze_count() > 0

@@ -110,9 +110,10 @@ def test_the_page(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
         write_report([out, out / "fold0"], tmp_path / "report.html")
 
 
-def test_the_same_call_goes_on_where_it_stopped(data: Path, cache: Path, tmp_path: Path) -> None:
-    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    train_folds(config(data, cache), straight, [0, 1])
+def test_the_same_call_goes_on_where_it_stopped(
+    trained: tuple[Path, dict[str, Any]], data: Path, cache: Path, tmp_path: Path
+) -> None:
+    straight, stopped = trained[0], tmp_path / "stopped"
     with at_step(3, "interrupt"), pytest.raises(Stopped, match="the same command goes on"):
         train_folds(config(data, cache), stopped, [0, 1])
     assert not (stopped / "fold1").exists()

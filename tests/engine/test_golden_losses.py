@@ -12,8 +12,8 @@ from hasten.config.load import load_run
 from hasten.engine.run import train
 from hasten.observe.rundir import METRICS_JSONL, read_jsonl
 
-GOLDEN: dict[str, list[float]] = json.loads((Path(__file__).parent / "golden_losses.json").read_text())
-"""Loss of each of 12 steps, by name. Written by this file's own `losses` after batches changed on purpose."""
+FILE = Path(__file__).with_name("golden_losses.json")
+"""Loss of each of 12 steps, by name. `python -m tools.golden_losses` writes it."""
 SETTINGS = (
     "train.steps=12", "train.validate_every=12", "train.checkpoint_every=12", "train.precision=fp32",
     "train.channels_last=false", "train.compile=false", "train.device=cpu", "sample.compile=false",
@@ -40,4 +40,4 @@ def losses(name: str, folder: Path) -> list[float]:
 @pytest.mark.parametrize("name", RUNS)
 def test_losses_are_those_that_were_kept(name: str, tmp_path: Path) -> None:
     # Rounding differs between processors, and twelve steps amplify it.
-    assert losses(name, tmp_path) == pytest.approx(GOLDEN[name], rel=2e-3)
+    assert losses(name, tmp_path) == pytest.approx(json.loads(FILE.read_text())[name], rel=2e-3)

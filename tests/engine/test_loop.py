@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -31,9 +32,18 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunConfig]:
     return lambda *overrides: config_of(source, folder / "cache", *overrides)
 
 
-def test_validating_beside_the_training_changes_nothing_in_it(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    inline, beside = tmp_path / "inline", tmp_path / "beside"
-    train(make(), inline)
+@pytest.fixture(scope="module")
+def inline(make: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ordinary run, without interruption."""
+    out = tmp_path_factory.mktemp("inline") / "run"
+    train(make(), out)
+    return out
+
+
+def test_validating_beside_the_training_changes_nothing_in_it(
+    make: Callable[..., RunConfig], inline: Path, tmp_path: Path
+) -> None:
+    beside = tmp_path / "beside"
     summary = train(make("train.validate_async=true"), beside)
     assert_equal(checkpoint(beside, "last"), checkpoint(inline, "last"))
     wanted = {record["step"]: record["dice"] for record in metrics(inline, "validation")}
@@ -48,9 +58,9 @@ def test_validating_beside_the_training_changes_nothing_in_it(make: Callable[...
 def test_as_many_checkpoints_are_kept_as_asked_and_a_damaged_one_is_passed_over(
     make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole, out = tmp_path / "whole", tmp_path / "run"
-    train(make("train.keep_checkpoints=3"), whole)
+    out = tmp_path / "run"
     train(make("train.keep_checkpoints=3"), out)
+    whole = shutil.copytree(out, tmp_path / "whole")
     names = sorted(path.name for path in (out / CHECKPOINTS).iterdir())
     assert names == ["best.pt", "last-00000008.pt", "last-00000012.pt", "last.pt"]
     (out / SUMMARY_JSON).unlink()
@@ -61,12 +71,28 @@ def test_as_many_checkpoints_are_kept_as_asked_and_a_damaged_one_is_passed_over(
     assert_same_run(out, whole)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        *[
+            pytest.param(number, code, marks=pytest.mark.slow)
+            for number, code in (
+                (signal.SIGUSR1, 75),
+                (signal.SIGINT, 130),
+            )
+        ],
+    ],
+)
 def test_a_signal_ends_the_run_at_the_steps_end_and_it_goes_on_as_if_nothing_had_been(
-    make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+    make: Callable[..., RunConfig],
+    inline: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    code: int,
 ) -> None:
-    whole, out = tmp_path / "whole", tmp_path / "run"
-    train(make(), whole)
+    out = tmp_path / "run"
     plain = TrainStep.__call__
 
     def call(self: TrainStep, image: Tensor, label: Tensor, index: int) -> Tensor:
@@ -82,7 +108,7 @@ def test_a_signal_ends_the_run_at_the_steps_end_and_it_goes_on_as_if_nothing_had
     assert json.loads((out / SUMMARY_JSON).read_text())["status"] == "interrupted"
     assert checkpoint(out, "last")["step"] == 6
     train(resumed(out), out, resume=True)
-    assert_same_run(out, whole)
+    assert_same_run(out, inline)
 
 
 STAGES = ("sample.stages=[[0.5,0.5]]", "sample.patch=[16,16,16]")
@@ -133,10 +159,15 @@ def test_a_run_in_which_no_gradient_is_finite_ends(
     ("overrides", "step"),
     [
         (("train.accumulate=2",), 7),
-        (("train.optimizer=lamb", "train.lookahead=3"), 7),
-        (STAGES, 6),
         (STAGES, 9),
-        (("train.activations=200KB",), 7),
+        *[
+            pytest.param(overrides, step, marks=pytest.mark.slow)
+            for overrides, step in (
+                (("train.optimizer=lamb", "train.lookahead=3"), 7),
+                (STAGES, 6),
+                (("train.activations=200KB",), 7),
+            )
+        ],
     ],
     ids=str,
 )

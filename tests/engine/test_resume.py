@@ -80,6 +80,14 @@ def stopped(config: RunConfig, out: Path, step: int, what: str, *, resume: bool 
         train(config, out, resume=resume)
 
 
+@pytest.fixture(scope="module")
+def half(folder: Path, make: Callable[..., RunConfig]) -> Path:
+    """A run that was stopped at step 5; take a copy to go on with it."""
+    out = folder / "half"
+    stopped(make(), out, 5, "interrupt")
+    return out
+
+
 def scramble() -> None:
     """The generator of the next process starts elsewhere."""
     torch.manual_seed(12345)
@@ -88,7 +96,22 @@ def scramble() -> None:
 
 @pytest.mark.parametrize(
     ("overrides", "step"),
-    [(FP32, 4), (FP32, 7), (FP32, 9), (FP32, 13), (BF16, 4), (BF16, 7), (BF16, 13), (ADAMW, 7), (ADAMW + BF16, 10)],
+    [
+        (FP32, 7),
+        (ADAMW + BF16, 10),
+        *[
+            pytest.param(overrides, step, marks=pytest.mark.slow)
+            for overrides, step in (
+                (FP32, 4),
+                (FP32, 9),
+                (FP32, 13),
+                (BF16, 4),
+                (BF16, 7),
+                (BF16, 13),
+                (ADAMW, 7),
+            )
+        ],
+    ],
     ids=str,
 )
 def test_interrupted_and_resumed_equals_uninterrupted(
@@ -109,7 +132,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     assert_same_run(out, whole(overrides))
 
 
-@pytest.mark.parametrize("step", [5, 8, 12])
+@pytest.mark.parametrize("step", [pytest.param(5, marks=pytest.mark.slow), 8, pytest.param(12, marks=pytest.mark.slow)])
 def test_killed_and_resumed_equals_uninterrupted(
     make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path, step: int
 ) -> None:
@@ -123,6 +146,7 @@ def test_killed_and_resumed_equals_uninterrupted(
     assert_same_run(out, whole(FP32))
 
 
+@pytest.mark.slow  # once each: above
 def test_stopped_many_times(
     make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path
 ) -> None:
@@ -162,11 +186,9 @@ def test_a_best_later_than_last_is_taken_up(
     assert_equal(checkpoint(out, "best")["weights"], checkpoint(whole(FP32), "best")["weights"])
 
 
-def test_a_damaged_best_is_written_anew_and_a_damaged_last_is_refused(
-    make: Callable[..., RunConfig], tmp_path: Path
-) -> None:
+def test_a_damaged_best_is_written_anew_and_a_damaged_last_is_refused(half: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    stopped(make(), out, 5, "interrupt")
+    shutil.copytree(half, out)
     for name in ("best", "last"):
         path = out / CHECKPOINTS / f"{name}.pt"
         data = bytearray(path.read_bytes())
@@ -308,7 +330,7 @@ def seeded_state() -> torch.Tensor:
         return torch.get_rng_state()
 
 
-@pytest.mark.parametrize("overrides", [(), ("train.channels_last=true",)])
+@pytest.mark.parametrize("overrides", [pytest.param((), marks=pytest.mark.slow), ("train.channels_last=true",)])
 def test_moments_take_the_memory_format_that_is_set_on_resuming(
     make: Callable[..., RunConfig], whole: Callable[[tuple[str, ...]], Path], tmp_path: Path, overrides: tuple[str, ...]
 ) -> None:
@@ -319,14 +341,6 @@ def test_moments_take_the_memory_format_that_is_set_on_resuming(
     for name, value in checkpoint(whole(plain), "last")["network"].items():
         if value.ndim > 1:
             torch.testing.assert_close(checkpoint(out, "last")["network"][name], value, atol=1e-4, rtol=1e-3)
-
-
-@pytest.fixture(scope="module")
-def half(folder: Path, make: Callable[..., RunConfig]) -> Path:
-    """A run that was stopped at step 5; take a copy to go on with it."""
-    out = folder / "half"
-    stopped(make(), out, 5, "interrupt")
-    return out
 
 
 def test_settings_that_cannot_change_are_refused_at_once(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,17 +402,26 @@ def test_a_run_keeps_the_digest_of_its_chain_and_another_chain_has_its_own() -> 
     assert config.augment.digest is None
 
 
-def test_a_resume_without_changes_says_nothing(
+def test_a_resume_without_changes_keeps_settings_plan_and_time_and_sweeps_up(
     half: Path, make: Callable[..., RunConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also from the settings that it was begun with: what they leave open stays as the run has it."""
     out = tmp_path / "run"
     shutil.copytree(half, out)
-    before = (out / RUN_YAML).read_text()
-    train(make(), out, resume=True)
+    before, plan = (out / RUN_YAML).read_text(), (out / PLAN_JSON).read_bytes()
+    elapsed = checkpoint(out, "last")["extra"]["elapsed"]
+    (out / CHECKPOINTS / ".last.pt.abc123").write_bytes(b"half")
+    summary = train(make(), out, resume=True)
     assert caplog.messages == []
     assert metrics(out, "resumed") == []
     assert (out / RUN_YAML).read_text() == before
+    assert (out / PLAN_JSON).read_bytes() == plan
+    assert {path.name for path in (out / CHECKPOINTS).iterdir()} == {"best.pt", "last.pt"}
+    assert summary["earlier_seconds"] == elapsed > 0
+    times = [json.loads(line)["time_s"] for line in (out / METRICS_JSONL).read_text().splitlines()]
+    assert times == sorted(times)
+    assert len(set(times)) == len(times)
+    assert elapsed < next(record["time_s"] for record in metrics(out, "train") if record["step"] > 5)
 
 
 def test_fewer_steps_than_were_done_are_refused(half: Path) -> None:
@@ -441,34 +464,6 @@ def test_an_average_that_begins_on_resuming_begins_at_the_weights(
         assert (state["average"][name] - value).abs().max() < 0.01
 
 
-def test_times_go_on(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    stopped(make(), out, 5, "interrupt")
-    elapsed = checkpoint(out, "last")["extra"]["elapsed"]
-    summary = train(resumed(out), out, resume=True)
-    assert summary["earlier_seconds"] == elapsed > 0
-    times = [json.loads(line)["time_s"] for line in (out / METRICS_JSONL).read_text().splitlines()]
-    assert times == sorted(times)
-    assert len(set(times)) == len(times)
-    assert elapsed < next(record["time_s"] for record in metrics(out, "train") if record["step"] > 5)
-
-
-def test_half_written_checkpoints_are_swept_away(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    stopped(make(), out, 5, "interrupt")
-    (out / CHECKPOINTS / ".last.pt.abc123").write_bytes(b"half")
-    train(resumed(out), out, resume=True)
-    assert {path.name for path in (out / CHECKPOINTS).iterdir()} == {"best.pt", "last.pt"}
-
-
-def test_the_plan_of_the_first_process_is_kept(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    stopped(make(), out, 5, "interrupt")
-    plan = (out / PLAN_JSON).read_bytes()
-    train(resumed(out), out, resume=True)
-    assert (out / PLAN_JSON).read_bytes() == plan
-
-
 def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "hasten", "train", *arguments],
@@ -497,6 +492,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow  # in this process: above
 def test_a_real_ctrl_c_and_a_real_kill(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     """Processes as a user has them: the run gets a Ctrl-C, is resumed, killed, and resumed."""
     config = make("train.steps=60", "train.validate_every=10", "train.checkpoint_every=10")

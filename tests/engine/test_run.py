@@ -414,7 +414,7 @@ def test_without_an_average_validation_uses_the_weights_and_training_goes_on(
     assert checkpoint(often, "last")["average"] is None
 
 
-@pytest.mark.parametrize("logs", [200, 1])
+@pytest.mark.parametrize("logs", [pytest.param(200, marks=pytest.mark.slow), 1])
 def test_a_loss_of_nan_ends_the_run_and_keeps_the_checkpoints(
     make: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: int
 ) -> None:
@@ -510,6 +510,7 @@ def test_progress_is_told(make: Callable[..., RunConfig], tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.slow  # in 2-D: below
 def test_it_learns(folder: Path, tmp_path: Path) -> None:
     source = write_phantoms(tmp_path / "set", num_cases=8, shape=(24, 40, 40), seed=1)
     summary = train(
@@ -554,7 +555,7 @@ def write_membranes(folder: Path, count: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("channels_last", ["false", "true"])
+@pytest.mark.parametrize("channels_last", [pytest.param("false", marks=pytest.mark.slow), "true"])
 def test_pictures_train(tmp_path: Path, channels_last: str) -> None:
     summary = train(
         config_of(

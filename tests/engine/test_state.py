@@ -182,6 +182,7 @@ assert forked(lambda: run("cut", 7)) == 0
 """
 
 
+@pytest.mark.slow  # in this process: above
 def test_killed_and_resumed_in_processes_of_their_own(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILL, str(tmp_path), str(Path(__file__).parents[2])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -262,7 +262,14 @@ def test_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
         assert asked < found[0]["step"] <= asked + 2 * scenario["every"] - 1, number
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGUSR1", 75), ("SIGINT", 130)])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("SIGTERM", 143),
+        pytest.param("SIGUSR1", 75, marks=pytest.mark.slow),
+        pytest.param("SIGINT", 130, marks=pytest.mark.slow),
+    ],
+)
 def test_a_process_alone(tmp_path: Path, name: str, code: int) -> None:
     with started(tmp_path, 1, [{"every": 1, "sends": []}]) as [process]:
         assert process.stdout is not None

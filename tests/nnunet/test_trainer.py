@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.ladder.nnunet_raw import DATASET
 from hasten.cases.phantom import write_phantoms
 from hasten.cli.nnunet import trainer_folder
-from hasten.study.ladder.nnunet_raw import DATASET
 
 pytest.importorskip("nnunetv2")
 TINY = """

@@ -13,7 +13,7 @@ from hasten.cli.main import app
 from hasten.observe.rundir import SUMMARY_JSON
 from hasten.recipes.load import load_recipe, recipe_names
 from hasten.recipes.twin import write_twin
-from tests.recipes.test_twin import tiny
+from tests.recipes.small import small_twin
 
 SHOWN = [name for name in recipe_names() if load_recipe(name).fine_tuning]
 QUICK = ["train.steps=2", "train.validate_every=2", "train.target=1.0", "observe.trackers=[]", "cache.dir=cache",
@@ -29,7 +29,7 @@ SIZES = {
 @pytest.mark.parametrize("name", SHOWN)
 def test_each_command_works_as_it_is_shown(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load_recipe(name)
-    write_twin(recipe, tiny(recipe), tmp_path / "public")
+    write_twin(recipe, small_twin(recipe), tmp_path / "public")
     monkeypatch.chdir(tmp_path)
     for command in recipe.fine_tuning:
         program, *words = shlex.split(command)

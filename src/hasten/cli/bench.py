@@ -1,19 +1,20 @@
-"""`hasten bench guide` and `hasten bench ladder`."""
+"""`hasten bench guide` and `hasten bench ladder`, whose measurements are in `benchmarks`, beside the package."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import ModuleType
+from typing import Annotated
 
 import typer
 
-from hasten.cli.source import OVERRIDES_HELP, config_from
-from hasten.cli.terminal import echo
+import hasten
+from hasten.cli.source import OVERRIDES_HELP
 
-if TYPE_CHECKING:
-    from hasten.recipes.recipe import Recipe, TwinSettings
-    from hasten.study.ladder.task import Task
+CHECKOUT = Path(hasten.__file__).resolve().parents[2]
+"""The repository, where the package is installed from one with `pip install -e`."""
 
 app = typer.Typer(help="Measure on this machine what others have published.", no_args_is_help=True)
 
@@ -26,26 +27,8 @@ def guide(
     seconds: Annotated[float, typer.Option(min=5, help="Bound on the whole of it.")] = 180.0,
     out: Annotated[Path | None, typer.Option(help="Folder for guide.json and guide.html.")] = None,
 ) -> None:
-    """Say which advice of the published tuning guides holds on this machine."""
-    from rich.console import Console
-
-    from hasten.observe.env import environment
-    from hasten.study.guide.claims import CLAIMS
-    from hasten.study.guide.run import chosen, run_guide
-    from hasten.study.guide.show import made, summary, terminal_table, write
-
-    claims = chosen(CLAIMS, only or [])
-    if out is not None:
-        made(out)
-    facts = environment()
-    console = Console()
-    with Console(stderr=True).status("") as status:
-        results = run_guide(claims, seconds=seconds, tell=lambda guidance: status.update(f"{guidance.name} ..."))
-    console.print(terminal_table(results))
-    console.print(summary(results))
-    if out is not None:
-        for path in write(out, results, budget_s=seconds, environment=facts):
-            echo(f"wrote      {path}")
+    """Say which advice of the published tuning guides holds on this machine. Needs Hasten's repository."""
+    benchmark("guide").measure(only or [], seconds=seconds, out=out)
 
 
 @app.command()
@@ -76,67 +59,22 @@ def ladder(
 ) -> None:
     """Train one task the regular way, MONAI's fast way and Hasten's, one advance at a time, each to the target.
 
-    Every run is a process of its own from an empty cache, and its clock has everything in it.
+    Every run is a process of its own from an empty cache, and its clock has everything in it. Needs Hasten's
+    repository.
     """
-    from rich.console import Console
-
-    from hasten.study.ladder.climb import Attempt, check_installed, climb
-    from hasten.study.ladder.rungs import rungs_named
-    from hasten.study.ladder.show import Ladder, terminal_table, verdict, write
-
-    chosen = rungs_named(_names(rungs), _names(peer))
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out}: is a file; name a folder")
-    kept = work or out / "work"
-    wanted = [*(overrides or []), f"train.device={device}", *([f"train.target={target}"] if target is not None else [])]
-    check_installed(chosen)
-    task = _task(source, wanted, kept, phantom=phantom or reduced, reduced=reduced)
-    tries = [Attempt(rung=rung, target=task.target, cap=cap, seeds=seeds, device=device) for rung in chosen]
-    found = Ladder(task=task, rungs=chosen, results=climb(task, tries, kept, tell=echo), level=task.target)
-    Console().print(terminal_table(found))
-    echo(verdict(found))
-    for path in write(out, found):
-        echo(f"wrote      {path}")
+    benchmark("ladder").compare(
+        source, out, overrides or [], phantom=phantom or reduced, reduced=reduced, seeds=seeds, rungs=rungs or [],
+        peers=peer or [], target=target, cap=cap, device=device, work=work or out / "work",
+    )  # fmt: skip
 
 
-def _names(given: Sequence[str] | None) -> list[str]:
-    return [name for text in given or () for name in text.split(",") if name]
-
-
-def _task(source: str, overrides: list[str], work: Path, *, phantom: bool, reduced: bool) -> Task:
-    """The task of a recipe, on its data or phantoms, or of any data set."""
-    from hasten.recipes.load import recipe_at
-    from hasten.recipes.run import run_of
-    from hasten.recipes.twin import twin_of
-    from hasten.study.ladder.task import task_of
-
-    recipe = recipe_at(source)
-    if recipe is None and phantom:
-        raise ValueError(f"{source}: only a recipe has phantoms; leave out --{'reduced' if reduced else 'phantom'}")
-    if recipe is None:
-        return task_of(config_from(source, overrides))
-    if not phantom:
-        return task_of(config_from(source, overrides), recipe.peer, name=recipe.name)
-    twin = twin_of(recipe, reduced=reduced)
-    data = written_twin(recipe, twin, work)
-    peer = twin.peer or recipe.peer
-    name = f"{recipe.name}, {'reduced ' if reduced else ''}phantoms"
-    return task_of(run_of(recipe, [f"data.source={data}", *overrides], twin=twin), peer, name=name)
-
-
-def written_twin(recipe: Recipe, twin: TwinSettings, work: Path) -> Path:
-    """The phantoms in a folder of `work` that is named by their settings; written only if they are not there."""
-    import tempfile
-
-    from hasten.cache.key import digest
-    from hasten.observe.env import usable_cores
-    from hasten.recipes.twin import write_twin
-
-    work.mkdir(parents=True, exist_ok=True)
-    made = [twin.make, twin.cases, twin.shape, twin.spacing, twin.seed, twin.options]
-    folder = work.absolute() / f"phantoms_{recipe.name}_{digest(made)}"
-    if not folder.exists():
-        with tempfile.TemporaryDirectory(dir=work, prefix=".phantoms") as part:
-            write_twin(recipe, twin, Path(part) / "data", num_threads=usable_cores())
-            (Path(part) / "data").rename(folder)
-    return folder
+def benchmark(name: str) -> ModuleType:
+    """`benchmarks.NAME.command` of the checkout. Raises ValueError where the package was installed without one."""
+    if not (CHECKOUT / "benchmarks" / name / "command.py").is_file():
+        raise ValueError(
+            f"hasten bench {name}: the comparisons with other libraries are not in the installed package; clone "
+            f"Hasten's repository, run `pip install -e '.[peers]'` in it, and then this command again"
+        )
+    if str(CHECKOUT) not in sys.path:
+        sys.path.insert(0, str(CHECKOUT))
+    return importlib.import_module(f"benchmarks.{name}.command")

@@ -15,16 +15,18 @@ from contextlib import contextmanager
 def collected_between_steps() -> Iterator[Callable[[], None]]:
     """Inside the block nothing is collected but by the function that it is given, to be called between steps.
 
-    What is alive at the beginning is not looked at again. Afterwards the collector is as it was before.
+    What is alive at the beginning is not looked at again. Afterwards the collector is as it was before; but where the
+    caller had frozen objects all stay frozen, since Python has no way to unfreeze some.
     """
-    enabled = gc.isenabled()
+    enabled, frozen = gc.isenabled(), gc.get_freeze_count()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         yield _collect
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
         if enabled:
             gc.enable()
 

@@ -6,9 +6,37 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hasten.config.schema import Spacing, Triple
-from hasten.study.ladder.task import PeerSettings
 
 Maker = Literal["ct", "tumours", "hippocampi", "cells", "spheres", "slides"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeerSettings:
+    """What MONAI and other libraries train with beside Hasten (`hasten bench ladder`).
+
+    The defaults are those of MONAI's fast training tutorial.
+    """
+
+    patch: Triple | None = None
+    """Crop (D, H, W) in voxels; None takes the patch that Hasten trains with."""
+    roi: Triple | None = None
+    """Window (D, H, W) of the validation; None takes the crop."""
+    overlap: float = 0.25
+    """Share of a window that overlaps its neighbour."""
+    cases: int = 2
+    """Cases in a batch."""
+    crops: int = 4
+    """Crops of each case in a batch."""
+    validate_every: int = 1
+    """Epochs between validations."""
+    regular_lr: float = 2e-4
+    """Of Adam, with which the lower rungs train."""
+    loss: Literal["dice_ce", "dice_focal"] = "dice_ce"
+    """What the rung of algorithms puts in the place of plain Dice."""
+    optimizer: Literal["sgd", "novograd"] = "sgd"
+    """And in the place of Adam."""
+    lr: float = 0.2
+    weight_decay: float = 4e-5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,189 @@
+"""What a claim of a tuning guide is, what measuring it gives, and when it is said to hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from hasten.observe.compare import Compared, Comparison, compare
+from hasten.observe.load import LoadMeter
+
+Verdict = Literal["holds", "does not hold", "can't tell", "not measured"]
+Wanted = Literal["faster", "not slower", "slower"]
+LEAST_ROUNDS = 5
+"""With fewer an interval says nothing."""
+_OVERTIME = 1.5
+"""A round is not finished past this many times the budget."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What a claim may spend, and on which device."""
+
+    seconds: float = 8.0
+    """Within which preparation and rounds are to stay; a round that was begun is finished."""
+    quick: bool = False
+    """Smallest sizes and a single round, which says nothing about speed: for tests."""
+    device: str = "cpu"
+    begun: float = field(default_factory=time.perf_counter)
+
+    def size(self, full: int, quick: int, *, cuda: int | None = None) -> int:
+        """The size to measure at."""
+        if self.quick:
+            return quick
+        return full if cuda is None or self.device == "cpu" else cuda
+
+    def within(self, tolerance: float) -> float:
+        """What results may differ by: more on a GPU, where convolutions may be done in TF32."""
+        return tolerance if self.device == "cpu" else max(tolerance, 2e-2)
+
+    @property
+    def backend(self) -> str:
+        """Of torch.compile: quick tests only trace."""
+        return "eager" if self.quick else "inductor"
+
+    def sync(self) -> None:
+        """Wait for the device."""
+        if self.device != "cpu":
+            torch.cuda.synchronize(self.device)
+
+    def compare(self, arms: Mapping[str, Callable[[], object]], *, base: str) -> Comparison:
+        """The arms in turns, within what is left of the time.
+
+        Raises TimeoutError where a machine is so slow, or so busy, that the time is far over within the first rounds.
+        """
+        left = max(0.5, self.seconds - (time.perf_counter() - self.begun))
+        rounds = (1, 1) if self.quick else (6, 24)
+        timed = {name: partial(self._in_time, arm) for name, arm in arms.items()}
+        return compare(timed, base=base, sync=self.sync, rounds=rounds, seconds=left, meter=LoadMeter())
+
+    def _in_time(self, arm: Callable[[], object]) -> object:
+        if not self.quick and time.perf_counter() - self.begun > _OVERTIME * self.seconds:
+            raise TimeoutError
+        return arm()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What was found about a claim."""
+
+    verdict: Verdict
+    measured: str = ""
+    """The figure with its interval and the arm that it belongs to, in words; empty where nothing was measured."""
+    why: str = ""
+    """What the verdict lacks, or why nothing was measured."""
+    note: str = ""
+    """What else was found: other arms, memory."""
+    comparison: Comparison | None = None
+    arm: str = ""
+    """The way that the verdict speaks of."""
+    difference: float | None = None
+    """Greatest difference between the results of the arms, as a share of the largest value; None if not compared."""
+    memory: dict[str, int] = field(default_factory=dict)
+    """Bytes at most by arm, where the claim is about memory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guidance:
+    """One claim."""
+
+    name: str
+    """Short and stable, such as `fused-gelu`."""
+    claim: str
+    source: str
+    """The guide's name and section."""
+    run: Callable[[Budget], Outcome]
+    published: str = ""
+    """The guide's own figure with its hardware; empty where it gives none."""
+    needs: str = ""
+    """What the machine must have, out of `benchmarks.guide.needs`; empty for none."""
+    setup_s: float = 1.0
+    """About how many seconds pass before the first round."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """A claim with what came of it."""
+
+    guidance: Guidance
+    outcome: Outcome
+    seconds: float
+    """That the measurement took."""
+
+
+def judged(
+    comparison: Comparison,
+    *,
+    advised: Sequence[str] = (),
+    wanted: Wanted = "faster",
+    difference: float | None = None,
+    tolerance: float = 1e-4,
+    note: str = "",
+) -> Outcome:
+    """Whether the best of the `advised` arms (by default all but the base) is what the claim says.
+
+    wanted: `slower` for claims about what costs time, whose arms do what the guide advises against. A claim whose arms'
+    results differ by more than `tolerance` does not hold, however fast they are.
+    """
+    arms = [comparison.arms[name] for name in advised or comparison.arms]
+    sign = -1 if wanted == "slower" else 1
+    arms.sort(key=lambda arm: sign * arm.gain, reverse=True)
+    good = {"faster": ("faster",), "not slower": ("faster", "same"), "slower": ("slower",)}[wanted]
+    held = [arm for arm in arms if arm.verdict in good]
+    unclear = [arm for arm in arms if arm.verdict == "unclear"]
+    shown = (held or unclear or arms)[0]
+    verdict: Verdict = "holds" if held else "can't tell" if unclear else "does not hold"
+    why = _why(comparison, shown) if verdict == "can't tell" else ""
+    if difference is not None and not difference <= tolerance:
+        verdict, why = "does not hold", f"the arms' results differ by {difference:.1e} of the largest value"
+    others = [f"{arm.arm}: {told(arm)}" for arm in comparison.arms.values() if arm is not shown]
+    return Outcome(
+        verdict=verdict,
+        measured=f"{told(shown)}, {shown.arm}",
+        why=why,
+        note="; ".join(filter(None, [*others, note])),
+        comparison=comparison,
+        arm=shown.arm,
+        difference=difference,
+    )
+
+
+def told(arm: Compared) -> str:
+    """A gain and its interval."""
+    return f"{arm.gain:.2f}x ({arm.low:.2f} to {arm.high:.2f})"
+
+
+def _why(comparison: Comparison, arm: Compared) -> str:
+    rounds = len(comparison.seconds[comparison.base])
+    if not comparison.busy and rounds < LEAST_ROUNDS:
+        return f"out of time after {rounds} round{'s' if rounds > 1 else ''}"
+    return arm.why
+
+
+def unmeasured(why: str) -> Outcome:
+    """Nothing was measured."""
+    return Outcome(verdict="not measured", why=why)
+
+
+def apart(one: object, other: object) -> float:
+    """Greatest absolute difference of two trees of tensors, as a share of the largest absolute value of the first.
+
+    Infinite where the shapes differ or a value is no number.
+    """
+    firsts, seconds = (
+        [leaf.detach().double().cpu() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+        for tree in (one, other)
+    )
+    if [leaf.shape for leaf in firsts] != [leaf.shape for leaf in seconds]:
+        return float("inf")
+    largest = max((float(leaf.abs().max()) for leaf in firsts if leaf.numel()), default=0.0)
+    differences = [float((a - b).abs().max()) for a, b in zip(firsts, seconds, strict=True) if a.numel()]
+    if any(difference != difference for difference in differences):
+        return float("inf")
+    return max(differences, default=0.0) / (largest or 1.0)

@@ -1,0 +1,269 @@
+"""The ladder on the real hippocampus and on a reduced twin of the spleen, and nnU-Net at equal wall time.
+
+Each rung adds one thing to the one below it (docs/ladder.md): from plain PyTorch and MONAI over MONAI's fast training,
+complete, to Hasten as it comes. Every run is a process of its own from an empty cache, the rungs in turn for each seed;
+imports, cache fill, measuring and compiling are in the clock. Network, split, preparation and Dice are the same in all.
+A run that is stopped before it reaches a Dice counts with the seconds it ran, and the claim says "at least".
+
+hippocampus: the recipe `hasten train hippocampus` on the real data. spleen: the recipe's reduced phantoms, CT scans of
+96x512x512 voxels as int16 .nii.gz, resampled to 3x2.5x2.5 mm, patches of 32x80x80 voxels (the tutorial's 2x1.5x1.5 mm
+and 96^3 voxels take minutes a step on two cores). nnunet: the hippocampus for ten minutes each, Hasten with all
+augmentation and a schedule that fills them; who has the better Dice.
+
+The parts of a long benchmark can be run one by one: with `--work DIR` every run's result is kept there, and a run that
+is there for the same task and flags, and has ended, is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.data import phantoms
+from benchmarks.harness import Claim, arguments, busy_machine, finish
+from benchmarks.ladder.climb import Attempt, check_installed, climb, result_path, weights_of
+from benchmarks.ladder.outcome import best_within
+from benchmarks.ladder.rungs import RUNGS, Rung, rungs_named
+from benchmarks.ladder.show import Ladder, standalone_chart, terminal_table
+from benchmarks.ladder.task import Task, task_of
+from benchmarks.outcome import faster, series
+from hasten.recipes.recipe import PeerSettings
+
+PARTS = ("hippocampus", "spleen", "nnunet")
+WALL = 600.0
+"""Seconds of the comparison with nnU-Net."""
+TINY = {"shape": (24, 64, 64), "spacing": (10.0, 6.4, 6.4)}
+AUGMENTED = (
+    "train.steps=4500", "train.validate_every=250", "sample.affine_prob=0.5", "sample.brightness_prob=0.15",
+    "sample.contrast_prob=0.15", "sample.gamma_prob=0.15", "sample.noise_prob=0.1",
+)  # fmt: skip
+"""What a run of ten minutes has on top of the recipe's minute."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """Hasten reaches `level` at least `ratio` times as fast as the rung `peer`."""
+
+    level: float
+    peer: str
+    who: str
+    ratio: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    name: str
+    task: Task
+    attempts: tuple[Attempt, ...]
+    level: float
+    """Whose time the chart shows."""
+    levels: tuple[float, ...]
+    goals: tuple[Goal, ...] = ()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = arguments(
+        str(__doc__).splitlines()[0], argv,
+        part={"choices": (*PARTS, "all"), "default": "all"},
+        seeds={"type": int, "help": "runs of each rung; default 3, quick and nnunet 1"},
+        seeds_slow={"type": int, "help": "runs of the rungs below MONAI's fast one; default 1"},
+        rungs={"nargs": "+", "default": [], "help": "these rungs only"},
+        cap_slow={"type": float, "help": "stop the rungs below MONAI's fast one after this many seconds; default: the "
+                  "hippocampus 300, the spleen 2400, quick 40"},
+        cap={"type": float, "help": "stop the others after this; default 500 (spleen 900), quick 40"},
+        override={"nargs": "+", "default": [], "metavar": "a.b=v", "help": "settings of Hasten's runs"},
+        work={"type": Path, "help": "keep the result of every run, and the phantoms, here, and reuse what is there"},
+        rescore={"action": "store_true", "help": "spleen: also score the best weights in the files' own voxels"},
+    )  # fmt: skip
+    others = busy_machine()
+    with nullcontext(given.work) if given.work else tempfile.TemporaryDirectory() as work:
+        for part in parts(given, Path(work)):
+            measure(part, given, Path(work), others)
+
+
+def measure(part: Part, given: argparse.Namespace, work: Path, others: float) -> None:
+    """Run a part and write its result: a file of its own, with its chart beside it."""
+    results = climb(part.task, part.attempts, work, tell=lambda line: print(f"{part.name}: {line}", file=sys.stderr))
+    rungs = [attempt.rung for attempt in part.attempts]
+    found = Ladder(task=part.task, rungs=rungs, results=results, level=part.level)
+    if given.rescore and part.name == "spleen":
+        rescore(part, work, results)
+    print_table(found)
+    settings = {
+        "about": __doc__,
+        "task": {"train": len(part.task.train), "validation": len(part.task.validation), "patch": part.task.patch,
+                 "peer": dataclasses.asdict(part.task.peer), "run": part.task.run},
+        "rungs": {rung.name: {"label": rung.label, "adds": rung.adds} for rung in rungs},
+        "runs": results,
+    }  # fmt: skip
+    name = f"ladder_{part.name}"
+    path = finish(name, claims_of(part, results), series(results, part.levels), given.out, given.quick,
+                  settings=settings, others_before=others)  # fmt: skip
+    path.with_suffix(".svg").write_text(standalone_chart(found), encoding="utf-8")
+
+
+# What is run
+
+
+def parts(given: argparse.Namespace, work: Path) -> list[Part]:
+    if given.quick:
+        return [tiny(given, work)]
+    wanted: tuple[str, ...] = PARTS if given.part == "all" else (given.part,)
+    if given.data is None and set(wanted) & {"hippocampus", "nnunet"}:
+        print("no hippocampus data: give its folder with --data; those parts are left out", file=sys.stderr)
+        wanted = tuple(name for name in wanted if name == "spleen")
+    makers = {"hippocampus": hippocampus, "spleen": spleen, "nnunet": nnunet}
+    return [makers[name](given, work) for name in wanted]
+
+
+def hippocampus(given: argparse.Namespace, work: Path) -> Part:
+    return Part(
+        name="hippocampus",
+        task=hippocampus_task(given.data, given.override),
+        # The lower rungs are stopped at 0.85, which is as far as they come in minutes.
+        attempts=attempts(given, target=0.88, slow_target=0.85, cap=500, slow_cap=300),
+        level=0.85,
+        levels=(0.80, 0.85, 0.87, 0.88),
+        goals=(
+            Goal(level=0.87, peer="algorithms", who="MONAI's fast training", ratio=4),
+            Goal(level=0.85, peer="algorithms", who="MONAI's fast training", ratio=2.5),
+            Goal(level=0.85, peer="regular", who="the regular way", ratio=8),
+        ),
+    )
+
+
+def spleen(given: argparse.Namespace, work: Path) -> Part:
+    from benchmarks.ladder.command import written_twin
+    from hasten.recipes.load import load_recipe
+    from hasten.recipes.run import run_of
+    from hasten.recipes.twin import twin_of
+
+    recipe = load_recipe("spleen")
+    twin = twin_of(recipe, reduced=True)
+    data = written_twin(recipe, twin, work)
+    config = run_of(recipe, [f"data.source={data}", *given.override], twin=twin)
+    return Part(
+        name="spleen",
+        task=task_of(config, twin.peer, name="spleen, reduced phantoms"),
+        attempts=attempts(given, target=0.9, cap=900, slow_cap=2400, keep_weights=given.rescore),
+        level=0.9,
+        levels=(0.80, 0.85, 0.90),
+        goals=(
+            Goal(level=0.9, peer="algorithms", who="MONAI's fast training", ratio=3),
+            Goal(level=0.9, peer="regular", who="the regular way", ratio=30),
+        ),
+    )
+
+
+def nnunet(given: argparse.Namespace, work: Path) -> Part:
+    rungs = rungs_named(["hasten"], ["nnunet"])
+    check_installed(rungs)
+    return Part(
+        name="nnunet",
+        task=hippocampus_task(given.data, (*AUGMENTED, *given.override)),
+        attempts=tuple(Attempt(rung=rung, target=1.0, cap=given.cap or WALL, seeds=given.seeds or 1) for rung in rungs),
+        level=0.85,
+        levels=(0.80, 0.85, 0.87, 0.88),
+    )
+
+
+def tiny(given: argparse.Namespace, work: Path) -> Part:
+    """A smoke test: the ends of the ladder and MONAI's fast rung on phantoms that train in seconds."""
+    from benchmarks.tasks import NETWORK
+    from hasten.config.load import from_dict, load_run, to_dict
+
+    folder = work.resolve() / "tiny"
+    data = folder if (folder / "dataset.json").is_file() else phantoms(folder, 7, TINY)
+    config = load_run(None, [
+        f"data.source={data}", "prepare.spacing=[10,8,8]", "sample.patch=[24,32,32]", "sample.batch_size=4",
+        "train.steps=60", "train.validate_every=20", "train.target=0.3", *given.override,
+    ])  # fmt: skip
+    tree = to_dict(config) | {"network": dataclasses.asdict(NETWORK)}
+    given.rungs = given.rungs or ["regular", "algorithms", "hasten"]
+    given.seeds = given.seeds or 1
+    return Part(
+        name="tiny",
+        task=task_of(from_dict(tree, where="tiny"), PeerSettings(), name="tiny phantoms"),
+        attempts=attempts(given, target=0.3, cap=40, slow_cap=40),
+        level=0.3,
+        levels=(0.1, 0.3),
+        goals=(Goal(level=0.3, peer="algorithms", who="MONAI's fast training", ratio=3),),
+    )
+
+
+def hippocampus_task(data: Path, overrides: Sequence[str]) -> Task:
+    from hasten.recipes.load import load_recipe
+    from hasten.recipes.run import run_of
+
+    recipe = load_recipe("hippocampus")
+    config = run_of(recipe, [f"data.source={data.resolve()}", *overrides])
+    return task_of(config, recipe.peer, name="hippocampus")
+
+
+def attempts(
+    given: argparse.Namespace, *, target: float, cap: float, slow_cap: float, slow_target: float | None = None,
+    keep_weights: bool = False,
+) -> tuple[Attempt, ...]:  # fmt: skip
+    """Every rung that is wanted; those below MONAI's fast one have a cap and a number of seeds of their own."""
+    return tuple(
+        Attempt(
+            rung=rung,
+            target=(slow_target or target) if is_slow(rung) else target,
+            cap=(given.cap_slow or slow_cap) if is_slow(rung) else (given.cap or cap),
+            seeds=(given.seeds_slow or 1) if is_slow(rung) else (given.seeds or 3),
+            keep_weights=keep_weights,
+        )
+        for rung in rungs_named(given.rungs)
+    )
+
+
+def is_slow(rung: Rung) -> bool:
+    names = [each.name for each in RUNGS]
+    return names.index(rung.name) < names.index("algorithms")
+
+
+# What is said of it
+
+
+def claims_of(part: Part, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Claim]:
+    claims = [
+        faster(
+            f"{part.name}, Dice {goal.level:.2f}: {goal.who} takes this many times Hasten's seconds",
+            results.get("hasten", ()), results.get(goal.peer, ()), goal.level, goal.ratio,
+        )
+        for goal in part.goals
+    ]  # fmt: skip
+    if part.name == "nnunet":
+        mine, theirs = (best_within(results.get(name, ()), WALL) for name in ("hasten", "nnunet"))
+        more = None if mine is None or theirs is None else mine - theirs
+        name = f"hippocampus: Hasten's best Dice within {WALL:.0f} s is so much above nnU-Net's"
+        claims.append(Claim(name, None if more is None else round(more, 4), "> 0", more is not None and more > 0))
+        claims.append(Claim.at_least(f"hippocampus: Hasten's best Dice within {WALL:.0f} s", mine, 0.89))
+    return claims
+
+
+def rescore(part: Part, work: Path, results: Mapping[str, list[dict[str, Any]]]) -> None:
+    from benchmarks.rescore import rescored
+
+    for attempt in part.attempts:
+        for seed, result in enumerate(results[attempt.rung.name]):
+            weights = weights_of(result_path(part.task, attempt, seed, work))
+            own = attempt.rung.module in ("program", "hasten")
+            result["original_voxel_dice"] = rescored(part.task, weights, depth_first=own)
+
+
+def print_table(found: Ladder) -> None:
+    from rich.console import Console
+
+    Console().print(terminal_table(found))
+
+
+if __name__ == "__main__":
+    main()

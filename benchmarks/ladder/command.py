@@ -1,0 +1,81 @@
+"""What `hasten bench ladder` does."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hasten.cli.source import config_from
+from hasten.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from benchmarks.ladder.task import Task
+    from hasten.recipes.recipe import Recipe, TwinSettings
+
+
+def compare(
+    source: str, out: Path, overrides: Sequence[str], *, phantom: bool, reduced: bool, seeds: int,
+    rungs: Sequence[str], peers: Sequence[str], target: float | None, cap: float, device: str, work: Path,
+) -> None:  # fmt: skip
+    """Run the rungs and peers on the task of `source`, print the table, and write the files into `out`."""
+    from rich.console import Console
+
+    from benchmarks.ladder.climb import Attempt, check_installed, climb
+    from benchmarks.ladder.rungs import rungs_named
+    from benchmarks.ladder.show import Ladder, terminal_table, verdict, write
+
+    chosen = rungs_named(_names(rungs), _names(peers))
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out}: is a file; name a folder")
+    wanted = [*overrides, f"train.device={device}", *([f"train.target={target}"] if target is not None else [])]
+    check_installed(chosen)
+    task = _task(source, wanted, work, phantom=phantom, reduced=reduced)
+    tries = [Attempt(rung=rung, target=task.target, cap=cap, seeds=seeds, device=device) for rung in chosen]
+    ladder = Ladder(task=task, rungs=chosen, results=climb(task, tries, work, tell=echo), level=task.target)
+    Console().print(terminal_table(ladder))
+    echo(verdict(ladder))
+    for path in write(out, ladder):
+        echo(f"wrote      {path}")
+
+
+def _names(words: Sequence[str]) -> list[str]:
+    return [name for text in words for name in text.split(",") if name]
+
+
+def _task(source: str, overrides: list[str], work: Path, *, phantom: bool, reduced: bool) -> Task:
+    """The task of a recipe, on its data or phantoms, or of any data set."""
+    from benchmarks.ladder.task import task_of
+    from hasten.recipes.load import recipe_at
+    from hasten.recipes.run import run_of
+    from hasten.recipes.twin import twin_of
+
+    recipe = recipe_at(source)
+    if recipe is None and phantom:
+        raise ValueError(f"{source}: only a recipe has phantoms; leave out --{'reduced' if reduced else 'phantom'}")
+    if recipe is None:
+        return task_of(config_from(source, overrides))
+    if not phantom:
+        return task_of(config_from(source, overrides), recipe.peer, name=recipe.name)
+    twin = twin_of(recipe, reduced=reduced)
+    data = written_twin(recipe, twin, work)
+    peer = twin.peer or recipe.peer
+    name = f"{recipe.name}, {'reduced ' if reduced else ''}phantoms"
+    return task_of(run_of(recipe, [f"data.source={data}", *overrides], twin=twin), peer, name=name)
+
+
+def written_twin(recipe: Recipe, twin: TwinSettings, work: Path) -> Path:
+    """The phantoms in a folder of `work` that is named by their settings; written only if they are not there."""
+    from hasten.cache.key import digest
+    from hasten.observe.env import usable_cores
+    from hasten.recipes.twin import write_twin
+
+    work.mkdir(parents=True, exist_ok=True)
+    settings = [twin.make, twin.cases, twin.shape, twin.spacing, twin.seed, twin.options]
+    folder = work.absolute() / f"phantoms_{recipe.name}_{digest(settings)}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=work, prefix=".phantoms") as part:
+            write_twin(recipe, twin, Path(part) / "data", num_threads=usable_cores())
+            (Path(part) / "data").rename(folder)
+    return folder

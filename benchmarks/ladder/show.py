@@ -1,0 +1,274 @@
+"""A ladder's results as a table for the terminal, JSON, a chart and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ladder.figure import Bar, alone, ladder
+from benchmarks.ladder.outcome import (
+    Result,
+    Time,
+    epoch_seconds,
+    epochs_to,
+    median,
+    median_time,
+    spread,
+    time_to,
+)
+from benchmarks.ladder.rungs import Rung
+from benchmarks.ladder.task import Task
+from hasten.files import replacing
+from hasten.observe.env import hardware, versions
+from hasten.observe.rundir import write_json
+from hasten.report import words
+from hasten.report.figures import Line, color, curves
+from hasten.report.study_page import Section, Table, write_study_page
+from hasten.report.view import Key
+
+JSON, PAGE, CHART = "ladder.json", "ladder.html", "ladder.svg"
+_PHASES = ("import", "cache", "tune", "compile", "wait", "train", "validate")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ladder:
+    """What was run of a task, and what came of it."""
+
+    task: Task
+    rungs: Sequence[Rung]
+    results: Mapping[str, Sequence[Result]]
+    """By the rung's name, a result for each seed."""
+    level: float
+    """Value of the task's metric whose time is compared."""
+
+    @property
+    def goal(self) -> str:
+        """The target in words, such as Dice 0.85."""
+        return f"{metric_word(self.task)} {words.threshold(self.level)}"
+
+    def time(self, rung: Rung) -> Time | None:
+        return median_time(self.results.get(rung.name, ()), self.level)
+
+
+def metric_word(task: Task) -> str:
+    return {"dice": "Dice", "iou": "IoU"}[task.metric]
+
+
+COLUMNS = ("Rung", "Time to target", "Range", "Reached", "Epochs", "Epoch", "CPU", "GPU", "Best")
+
+
+def rows(found: Ladder) -> list[tuple[str, ...]]:
+    """A row for each rung, as `COLUMNS` name them; medians over the runs."""
+    return [_row(found, rung) for rung in found.rungs if found.results.get(rung.name)]
+
+
+def _row(found: Ladder, rung: Rung) -> tuple[str, ...]:
+    results = found.results[rung.name]
+    epochs = epochs_to(results, found.level)
+    reached = sum(time_to(result, found.level).reached for result in results)
+    return (
+        rung.label,
+        str(found.time(rung)),
+        spread(results, found.level),
+        f"{reached} of {len(results)}",
+        words.DASH if epochs is None else f"{epochs:.3g}",
+        words.duration(epoch_seconds(results)),
+        _use(results, "cpu"),
+        _use(results, "gpu"),
+        words.score(median(result["best"] for result in results)),
+    )
+
+
+def _use(results: Sequence[Result], name: str) -> str:
+    value = median(result["utilisation"].get(name) for result in results)
+    return words.DASH if value is None else words.share(value / 100)
+
+
+def terminal_table(found: Ladder) -> Any:
+    """A rich table."""
+    from rich.table import Table as RichTable
+
+    table = RichTable(title=f"{found.task.name}: {found.goal}")
+    for place, column in enumerate(COLUMNS):
+        table.add_column(column, justify="left" if place == 0 else "right")
+    for row in rows(found):
+        table.add_row(*row)
+    return table
+
+
+def verdict(found: Ladder) -> str:
+    """How many times as fast the top is as the bottom and as MONAI's fast training, where these were run."""
+    times = {rung.name: found.time(rung) for rung in found.rungs}
+    top = times.get("hasten")
+    goal = found.goal
+    if top is None:
+        return f"Time to {goal}, rung by rung."
+    if not top.reached:
+        return f"Hasten did not reach {goal} within {words.duration(top.seconds)}."
+    told = []
+    for name, who in (("algorithms", "MONAI's fast training"), ("regular", "the regular way")):
+        other = times.get(name)
+        if other is not None:
+            least = "" if other.reached else "at least "
+            told.append(f"{who} takes {least}{other.seconds / top.seconds:.1f} times as long")
+    return f"Hasten reaches {goal} in {words.duration(top.seconds)}" + (f"; {', '.join(told)}." if told else ".")
+
+
+def as_json(found: Ladder) -> dict[str, Any]:
+    """Everything that was measured; no path of this machine."""
+    task = found.task
+    return {
+        "task": {"name": task.name, "train": len(task.train), "validation": len(task.validation),
+                 "classes": list(task.class_names), "channels": list(task.channels), "metric": task.metric,
+                 "spatial_dims": task.spatial_dims, "patch": task.patch, "roi": task.roi, "overlap": task.overlap,
+                 "patches_per_epoch": task.patches_per_epoch},
+        "target": found.level,
+        "hardware": hardware(),
+        "versions": versions(),
+        "rungs": [
+            {
+                "name": rung.name,
+                "label": rung.label,
+                "adds": rung.adds,
+                "time_to_target": _time(found.time(rung)),
+                "epochs_to_target": epochs_to(found.results[rung.name], found.level),
+                "epoch_seconds": epoch_seconds(found.results[rung.name]),
+                "best": median(result["best"] for result in found.results[rung.name]),
+                "runs": list(found.results[rung.name]),
+            }
+            for rung in found.rungs
+            if found.results.get(rung.name)
+        ],
+    }  # fmt: skip
+
+
+def _time(time: Time | None) -> dict[str, Any] | None:
+    return None if time is None else {"seconds": time.seconds, "reached": time.reached}
+
+
+def chart(found: Ladder) -> str:
+    """The <svg> of a page."""
+    bars = []
+    for rung in found.rungs:
+        time = found.time(rung)
+        if time is not None:
+            times = [time_to(result, found.level) for result in found.results[rung.name]]
+            bars.append(Bar(rung.label, time, times, rung.module in ("program", "hasten")))
+    return ladder(bars, f"Seconds to the target, rung by rung, of {found.task.name}")
+
+
+def standalone_chart(found: Ladder) -> str:
+    """The same as a file."""
+    return alone(chart(found), f"{found.task.name}: seconds to {found.goal}")
+
+
+def write(out: Path, found: Ladder) -> list[Path]:
+    """ladder.json, ladder.svg and ladder.html in the folder `out`, made if it is missing. Returns their paths.
+
+    Raises ValueError where they can't be written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / JSON, as_json(found))
+        with replacing(out / CHART, out / f".{CHART}") as file:
+            file.write(standalone_chart(found).encode())
+    except OSError as error:
+        raise ValueError(f"{out}: cannot be written to ({error.strerror or error}); choose another --out") from None
+    return [out / JSON, out / CHART, write_page(out / PAGE, found)]
+
+
+def write_page(path: Path, found: Ladder) -> Path:
+    sections = [_times(found), _curves(found), _phases(found), _adds(found)]
+    return write_study_page(
+        path,
+        title=f"Ladder: {found.task.name}",
+        verdict=verdict(found),
+        cards=tuple(_cards(found)),
+        sections=sections,
+    )
+
+
+def _cards(found: Ladder) -> list[tuple[str, str, str]]:
+    shown = []
+    for rung in found.rungs:
+        time = found.time(rung)
+        if time is not None and rung.name in ("regular", "algorithms", "hasten"):
+            epoch = words.duration(epoch_seconds(found.results[rung.name]))
+            shown.append((rung.label.rpartition("= ")[2], str(time), f"{epoch} an epoch"))
+    return shown
+
+
+def _times(found: Ladder) -> Section:
+    return Section(
+        f"Time to {found.goal}",
+        text="From the start of each process, on a logarithmic axis: imports, filling the cache, measuring, compiling "
+        "and validating are inside. Each rung has what the rungs above it in the chart have, and one thing more.",
+        svg=chart(found),
+        table=Table(COLUMNS, tuple(rows(found)), numeric=tuple(range(1, len(COLUMNS)))),
+        note="Bars are medians over the runs, dots single runs. An arrow, a hollow dot "
+        "and > mark runs that were stopped first: they take longer than that. An epoch is "
+        f"{found.task.patches_per_epoch} patches in every rung, without its validation. CPU is the share of all cores, "
+        "GPU the share of time with a kernel, from the first step to the end.",
+    )
+
+
+def _curves(found: Ladder) -> Section:
+    lines, keys = [], []
+    metric = found.task.metric
+    for place, rung in enumerate(rung for rung in found.rungs if found.results.get(rung.name)):
+        hue = "--ink" if rung.name == "hasten" else color(place)  # the ninth of eight colours
+        keys.append(Key(name=rung.label, color=hue))
+        for result in found.results[rung.name]:
+            known = [point for point in result["curve"] if point[metric] is not None]
+            lines.append(
+                Line(
+                    seconds=[point["seconds"] for point in known],
+                    values=[point[metric] for point in known],
+                    color=hue,
+                    width=2.4 if rung.name == "hasten" else 1.2,
+                )
+            )
+    name = metric_word(found.task)
+    svg = curves(
+        [line for line in lines if len(line.seconds)],
+        id_prefix="curves",
+        describe=f"Validation {name} over time, a line for each run",
+        target=found.level,
+        bounds=(0, 1),
+    )
+    return Section(f"{name} over time", svg=svg, keys=tuple(keys), note="A line for each run; dashed is the target.")
+
+
+def _phases(found: Ladder) -> Section:
+    lines = []
+    for rung in found.rungs:
+        results = found.results.get(rung.name, ())
+        for result in results:
+            seconds = result["seconds"]
+            spent = (words.duration(seconds[name]) if seconds.get(name) else "" for name in _PHASES)
+            lines.append((f"{rung.label}, seed {result['seed']}", *spent, words.duration(seconds["total"]),
+                          str(result["steps"]), _STOPPED.get(result["stopped"], str(result["stopped"]))))  # fmt: skip
+    columns = ("Run", *(name.capitalize() for name in _PHASES), "Whole run", "Steps", "Ended")
+    return Section(
+        "Where the seconds went",
+        table=Table(columns, tuple(lines), numeric=tuple(range(1, len(columns) - 1))),
+        note="Wait is the time in which the loop stood still for its next batch.",
+    )
+
+
+_STOPPED = {"target": "at the target", "max_seconds": "at its cap", "max_epochs": "after its epochs",
+            "schedule": "with its schedule"}  # fmt: skip
+
+
+def _adds(found: Ladder) -> Section:
+    task, peer = found.task, found.task.peer
+    size = " x ".join(str(side) for side in task.patch)
+    return Section(
+        "What each rung adds",
+        text=f"{len(task.train)} cases to train on, {len(task.validation)} to validate; one network, one preparation "
+        f"and one split in all rungs. Below Hasten's own: crops of {size} voxels (D, H, W), {peer.cases} cases x "
+        f"{peer.crops} crops a step.",
+        table=Table(("Rung", "Adds"), tuple((rung.label, rung.adds) for rung in found.rungs)),
+    )

@@ -1,1 +1,0 @@
-"""Ways to do a task, each a module that runs as a process: `python -m hasten.study.ladder.arms.NAME --task T ...`."""

@@ -1,0 +1,98 @@
+"""Every claim measures what it says: it runs, and its ways give the same result."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+
+from benchmarks.guide.claim import Budget
+from benchmarks.guide.claims import CLAIMS
+from benchmarks.guide.claims.pointwise import _gelu, _jitter_batch, _jittered, _pictures
+from benchmarks.guide.nets import blocks, gradients, peak_bytes, values
+from benchmarks.guide.ranks import ranks
+from benchmarks.guide.run import chosen, run_guide
+
+GPU_ONLY = ("cuda", "two GPUs")
+NOTHING_TO_COMPARE = {"debugging", "batch-size"}
+DIFFER = {"amp": 0.05, "color-jitter-batch": 0.06, "compile-unet": 1e-2}
+"""How far the ways of a claim may differ; the others by 1e-3."""
+
+
+OF_RANKS = ("ddp-over-dp", "ddp-on-cpu", "no-sync")
+"""Whose processes `test_training_processes_take_orders_and_one_that_fails_says_why` has too."""
+EVERY = [pytest.param(one, id=one.name, marks=pytest.mark.slow if one.name in OF_RANKS else ()) for one in CLAIMS]
+
+
+@pytest.mark.parametrize("guidance", EVERY)
+def test_every_claim_runs_and_its_ways_agree(guidance):
+    if guidance.needs == "lmdb" and not importlib.util.find_spec("lmdb"):
+        pytest.skip("without lmdb")
+    outcome = guidance.run(Budget(quick=True, device="cpu"))
+    found = outcome.comparison
+    assert found is not None
+    assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in found.seconds.values())
+    assert len(found.seconds) >= 2
+    assert "x (" in outcome.measured or "of the memory" in outcome.measured
+    if guidance.name in NOTHING_TO_COMPARE:
+        assert outcome.difference is None
+    else:
+        assert outcome.difference is not None
+        assert outcome.difference <= DIFFER.get(guidance.name, 1e-3)
+    # One round says nothing about speed; memory is counted.
+    assert outcome.verdict == ("holds" if guidance.name == "checkpointing" else "can't tell")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_claims_about_a_gpu_are_not_measured_without_one():
+    claims = [one for one in CLAIMS if one.needs in GPU_ONLY]
+    assert len(claims) >= 5
+    for result in run_guide(claims, seconds=60.0):
+        assert result.outcome.verdict == "not measured"
+        assert "CUDA device" in result.outcome.why
+
+
+def test_memory_is_counted_where_it_is_claimed():
+    kept = {}
+    for name in ("checkpointing", "no-grad"):
+        (guidance,) = chosen(CLAIMS, [name])
+        kept[name] = guidance.run(Budget(quick=True)).memory
+    assert kept["checkpointing"]["recomputed"] < kept["checkpointing"]["kept"]
+    assert kept["no-grad"]["no_grad"] < kept["no-grad"]["with gradients"]
+
+
+def test_peak_bytes_counts_what_is_held_at_once():
+    def call():
+        held = torch.ones(1000)
+        return held, torch.ones(500), torch.ones(500)
+
+    assert peak_bytes(call, "cpu") == 4 * 2000
+
+
+def test_the_gelu_is_that_of_the_slides():
+    x = torch.linspace(-4, 4, 101)
+    assert torch.allclose(_gelu(x), torch.nn.functional.gelu(x), atol=1e-5)
+
+
+def test_both_ways_of_the_colour_jitter_change_the_picture_alike():
+    pictures = _pictures(3, 32)
+    one = torch.stack([_jittered(picture) for picture in pictures])
+    batch = _jitter_batch(torch.from_numpy(pictures))
+    assert (one - batch).abs().mean() < 0.01
+    unchanged = torch.from_numpy(pictures).permute(0, 3, 1, 2) / 255
+    assert (batch - unchanged).abs().mean() > 0.03
+
+
+def test_a_bias_before_a_batch_norm_gets_no_gradient():
+    network = blocks(4, 1, dims=2, bias=True)
+    grads = gradients(network, values(2, 4, 8, 8))
+    weight, bias, *_ = grads
+    assert bias.abs().max() < 1e-5 * weight.abs().max()
+
+
+def test_training_processes_take_orders_and_one_that_fails_says_why(tmp_path):
+    with ranks(tmp_path, device="cpu", quick=True) as order:
+        assert order("step", 1, 1, True) == order("step", 2, 1, True)
+        with pytest.raises(RuntimeError, match=r"(?s)process ended: .*TypeError"):
+            order("step", "many", 1, True)

@@ -1,0 +1,137 @@
+"""Every rung trains, on classes and regions, in three dimensions and in two."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.ladder.arms import hasten, monai, program
+from benchmarks.ladder.chain import network_of
+from benchmarks.ladder.loop import may_autocast
+from benchmarks.ladder.record import PHASES
+from benchmarks.ladder.rungs import RUNGS
+from benchmarks.ladder.task import Task, write_task
+from hasten.recipes.recipe import PeerSettings
+from tests.benchmarks.ladder.conftest import FLAT
+
+Run = Callable[..., dict[str, Any]]
+REGIONS = {"regions": {"whole": (1, 2), "core": (2,)}, "peer": PeerSettings(crops=2, loss="dice_focal")}
+FLAT_TASK = {
+    "shape": (30, 26), "spatial_dims": 2, "patch": (1, 16, 16), "roi": (1, 16, 16), "network": FLAT
+}  # fmt: skip
+
+
+def check(result: dict[str, Any], rung: str, epochs: int) -> None:
+    assert (result["arm"], result["stopped"]) == (rung, "max_epochs")
+    assert result["steps"] == 2 * epochs  # 3 cases, 2 a batch
+    assert len(result["seconds_per_epoch"]) == epochs
+    assert all(0 <= point["dice"] <= 1 and 0 <= point["iou"] <= point["dice"] for point in result["curve"])
+    assert all(len(point["per_class"]) == 2 for point in result["curve"])
+    assert all(result["seconds"][part] > 0 for part in ("import", "train", "validate"))
+    assert (result["seconds"]["cache"] > 0) == (rung != "regular")
+
+
+@pytest.mark.parametrize(
+    ("rung", "changes"),
+    [("regular", {}), ("threads", REGIONS), ("algorithms", FLAT_TASK)],
+    ids=["regular", "threads-regions", "algorithms-2-D"],
+)
+def test_rungs_of_monai(rung: str, changes: dict[str, Any], make_task: Callable[..., Task], run_arm: Run) -> None:
+    result = run_arm(monai.main, make_task(**changes), "--rung", rung, "--max-epochs", "2")
+    check(result, rung, 2)
+    assert [point["epoch"] for point in result["curve"]] == [1, 2]
+
+
+@pytest.mark.parametrize("changes", [REGIONS, FLAT_TASK], ids=["regions", "2-D"])
+def test_batch_program_in_monais_loop(changes: dict[str, Any], make_task: Callable[..., Task], run_arm: Run) -> None:
+    result = run_arm(program.main, make_task(**changes), "--max-epochs", "1")
+    assert result["arm"] == "program"
+    assert (result["steps"], result["stopped"]) == (2, "max_epochs")
+    assert not result["engaged"]["compiled batch program"]["on"]
+
+
+def test_time_runs_out_in_an_epoch(make_task: Callable[..., Task], run_arm: Run) -> None:
+    result = run_arm(monai.main, make_task(), "--rung", "threads", seconds=0)
+    assert (result["steps"], result["stopped"], len(result["curve"])) == (1, "max_seconds", 1)
+
+
+def test_same_seed_same_run(make_task: Callable[..., Task], run_arm: Run) -> None:
+    task = make_task()
+    curves = [run_arm(monai.main, task, "--rung", "threads", "--max-epochs", "1")["curve"] for _ in range(2)]
+    assert curves[0][0]["per_class"] == curves[1][0]["per_class"]
+
+
+def test_a_run_of_hasten_reads_as_an_arm(make_task: Callable[..., Task], run_arm: Run, tmp_path: Path) -> None:
+    task = make_task(metric="iou")
+    result = run_arm(hasten.main, task, "--weights", str(tmp_path / "best.pt"), "--run", str(tmp_path / "run"))
+    assert (result["arm"], result["steps"], result["stopped"]) == ("hasten", 4, "schedule")
+    assert [point["step"] for point in result["curve"]] == [2, 4]
+    assert result["curve"][0]["epoch"] == round(2 * 2 / 6, 3)
+    assert result["best"] == max(point["iou"] for point in result["curve"])
+    assert result["settings"]["sample.batch_size"] == 2
+    assert set(PHASES) <= set(result["seconds"])
+    assert set(result["engaged"]) > {"surgery"}
+    state = torch.load(tmp_path / "best.pt", weights_only=True)
+    assert {name: value.shape for name, value in state.items()} == {
+        name: value.shape for name, value in network_of(task, xyz=False).state_dict().items()
+    }
+
+
+def test_the_engine_has_the_algorithms_of_the_rung_below(make_task: Callable[..., Task], tmp_path: Path) -> None:
+    from benchmarks.ladder.record import arm_arguments
+
+    task = make_task(peer=PeerSettings(crops=2, validate_every=5), schedule=100)
+    write_task(tmp_path / "t.json", task)
+    given = arm_arguments(
+        "x", ["--task", str(tmp_path / "t.json"), "--out", "r.json", "--seed", "4", "--device", "cpu"]
+    )
+    config = hasten.engine_config(given)
+    train = config.train
+    assert (train.optimizer, train.schedule, train.ema, train.clip_norm) == ("sgd", "constant", 0.0, 0.0)
+    assert (train.learning_rate, train.weight_decay) == (0.1, 8e-5)  # of a loss that is twice MONAI's
+    assert (config.sample.patch, config.sample.batch_size, config.sample.affine_prob) == ((8, 16, 16), 4, 0.0)
+    assert (train.steps, train.validate_every) == (200, 8)  # eight schedules of patches; five epochs of six
+    assert (train.seed, train.target) == (4, 0.99)
+    own = hasten.hasten_config(given)
+    assert (own.train.steps, own.sample.batch_size, own.train.optimizer) == (4, 2, "muon")
+    assert own.network == config.network
+    assert dataclasses.asdict(config.network) == dataclasses.asdict(task.network)
+
+
+def test_autocast_is_left_out_where_a_cpu_gets_it_wrong(make_task: Callable[..., Task]) -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert may_autocast(make_task(patch=(8, 16, 12)), cpu)
+    assert not may_autocast(make_task(patch=(8, 16, 8)), cpu)
+    assert may_autocast(make_task(patch=(8, 16, 8)), cuda)
+    assert may_autocast(make_task(**FLAT_TASK), cpu)
+
+
+def test_every_rung_has_its_arm() -> None:
+    assert monai.NAMES == ("regular", "cache", "threads", "amp", "device", "algorithms")
+    assert hasten.NAMES == ("engine", "hasten")
+    assert [rung.name for rung in RUNGS] == [*monai.NAMES, "program", *hasten.NAMES]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rung", RUNGS, ids=[rung.name for rung in RUNGS])
+def test_rungs_as_programs(rung: Any, make_task: Callable[..., Task], tmp_path: Path) -> None:
+    task = make_task(patch=(16, 24, 24), roi=(16, 24, 24))
+    write_task(tmp_path / "t.json", task)
+    out = tmp_path / "r.json"
+    epochs = [] if rung.name == "hasten" else ["--max-epochs", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.ladder.arms.{rung.module}", "--task", str(tmp_path / "t.json"),
+         "--out", str(out), "--threads", "1", *rung.flags, *epochs],
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    seconds = json.loads(out.read_text())["seconds"]
+    assert sum(seconds[part] for part in ("import", "cache", "train", "validate")) <= seconds["total"]

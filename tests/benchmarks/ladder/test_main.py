@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.ladder import __main__ as driver
+from benchmarks.ladder.climb import Attempt
+from benchmarks.ladder.task import Task
+from benchmarks.tasks import bench_task
+from tests.benchmarks.ladder.results import CUT_OFF, run
+
+
+def given(tmp_path: Path, **changes: Any) -> Namespace:
+    plain = {
+        "data": tmp_path, "quick": False, "part": "all", "seeds": None, "seeds_slow": None, "rungs": [], "cap": None,
+        "cap_slow": None, "override": [], "work": None, "rescore": False, "out": tmp_path / "out",
+    }  # fmt: skip
+    return Namespace(**plain | changes)
+
+
+@pytest.fixture
+def no_data(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """Settings of the hippocampus' tasks, which are not looked for."""
+    overrides: list[Sequence[str]] = []
+
+    def task(data: Path, settings: Sequence[str]) -> Task:
+        overrides.append(settings)
+        return bench_task(None)
+
+    monkeypatch.setattr(driver, "hippocampus_task", task)
+    return overrides
+
+
+def by_name(attempts: Sequence[Attempt]) -> dict[str, Attempt]:
+    return {attempt.rung.name: attempt for attempt in attempts}
+
+
+@pytest.mark.usefixtures("no_data")
+def test_the_slow_rungs_have_a_target_and_a_cap_of_their_own(tmp_path: Path) -> None:
+    part = driver.hippocampus(given(tmp_path), tmp_path)
+    found = by_name(part.attempts)
+    assert len(found) == 9
+    assert (found["regular"].target, found["regular"].cap, found["regular"].seeds) == (0.85, 300, 1)
+    assert (found["hasten"].target, found["hasten"].cap, found["hasten"].seeds) == (0.88, 500, 3)
+    part = driver.hippocampus(given(tmp_path, cap=60.0, seeds_slow=2, rungs=["hasten", "device"]), tmp_path)
+    found = by_name(part.attempts)
+    assert {name: (each.cap, each.seeds) for name, each in found.items()} == {"device": (300, 2), "hasten": (60, 3)}
+
+
+@pytest.mark.usefixtures("no_data")
+def test_claims_of_the_hippocampus(tmp_path: Path) -> None:
+    part = driver.hippocampus(given(tmp_path), tmp_path)
+    results = {
+        "regular": [run((99, 0.8), **CUT_OFF)],
+        "algorithms": [run((25, 0.86), (50, 0.87))],
+        "hasten": [run((10, 0.89))],
+    }
+    claims = driver.claims_of(part, results)
+    assert [(claim.value, claim.holds) for claim in claims] == [(5.0, True), (2.5, True), (10.0, True)]
+    assert "at least: stopped after 100 s" in claims[2].name
+    assert all(claim.value is None for claim in driver.claims_of(part, {"hasten": results["hasten"]}))
+
+
+def test_nnunet_is_compared_at_equal_wall_time(
+    tmp_path: Path, no_data: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "check_installed", lambda rungs: None)
+    part = driver.nnunet(given(tmp_path, override=["a.b=1"]), tmp_path)
+    assert {name: (each.cap, each.target) for name, each in by_name(part.attempts).items()} == {
+        "hasten": (600, 1.0), "nnunet": (600, 1.0)
+    }  # fmt: skip
+    assert no_data == [(*driver.AUGMENTED, "a.b=1")]
+    claims = driver.claims_of(part, {"hasten": [run((590, 0.89), (700, 0.95))], "nnunet": [run((600, 0.88))]})
+    assert [(claim.value, claim.holds) for claim in claims] == [(0.01, True), (0.89, True)]
+    claims = driver.claims_of(part, {"hasten": [run((590, 0.88))], "nnunet": [run((600, 0.88))]})
+    assert not any(claim.holds for claim in claims)
+    assert [claim.value for claim in driver.claims_of(part, {})] == [None, None]
+
+
+@pytest.mark.usefixtures("no_data")
+def test_without_the_real_data_the_phantoms_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "spleen", lambda *_: "spleen")
+    monkeypatch.setattr(driver, "check_installed", lambda _: None)
+    assert driver.parts(given(tmp_path, data=None), tmp_path) == ["spleen"]
+    assert len(driver.parts(given(tmp_path), tmp_path)) == 3
+
+
+def test_a_part_is_written_with_its_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"seconds": {"import": 1.0, "total": 9.0}, "seed": 0}
+
+    def climb(task: Task, wanted: Sequence[Attempt], work: Path, **_: Any) -> dict[str, list[dict[str, Any]]]:
+        return {attempt.rung.name: [run((10, 0.9)) | told] * attempt.seeds for attempt in wanted}
+
+    monkeypatch.setattr(driver, "climb", climb)
+    monkeypatch.setattr("benchmarks.harness.busy_machine", lambda: 0.0)
+    monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
+    settings = given(tmp_path, quick=True)
+    [part] = driver.parts(settings, tmp_path)
+    driver.measure(part, settings, tmp_path, 0.0)
+    names = sorted(path.suffix for path in (tmp_path / "out").iterdir())
+    assert names == [".json", ".svg"]
+    assert str(tmp_path) not in next((tmp_path / "out").glob("*.json")).read_text()
+
+
+@pytest.mark.slow
+def test_spleen_is_the_recipes_reduced_twin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "cache"))
+    part = driver.spleen(given(tmp_path), tmp_path)
+    assert (part.task.patch, part.task.spacing, part.task.target) == ((32, 80, 80), (3.0, 2.5, 2.5), 0.9)
+    assert by_name(part.attempts)["regular"].cap == 2400
