@@ -17,7 +17,7 @@ from hasten.engine.inputs import find_cases, listing
 from hasten.engine.label_files import label_names, write_label
 from hasten.engine.model import Model, labelled, load_members
 from hasten.engine.outputs import label_targets, make_folder, region_folders
-from hasten.engine.postprocess import Cleanings, postprocessed, read_cleanings
+from hasten.engine.postprocess import Cleanings, postprocessed, postprocessed_masks, read_cleanings
 from hasten.engine.prediction_settings import PREDICTION_JSON, deciding_settings, write_settings, written_since
 from hasten.engine.probabilities import scratch, write_probabilities
 from hasten.prepare.case import prepare_case
@@ -50,11 +50,11 @@ def predict(
     with `probabilities` (K, D, H, W) float16 on the image's voxels, before any post-processing, and their `classes`.
 
     run: a run directory, or a best.pt; or the folder of a cross-validation, whose finished folds predict together, or
-    several of these: the mean of their probabilities decides. postprocess: clean the label maps of a cross-validation
-    as its postprocessing.yaml says. overrides: settings of the section `infer` that differ from the run's, such as
-    "infer.overlap=0.25". inputs: image files, or folders of them; `find_cases` says what they hold. Names
-    in `out` are those of the cases with `ending`, or the one that `label_names` takes for None; label values are those
-    of the training set. trust_changed_code: build a network of your own from its source as it is now, where that is
+    several of these: the mean of their probabilities decides. postprocess: clean the label maps, and the masks of
+    regions, as the postprocessing.yaml of the run or cross-validation says. overrides: settings of the section `infer`
+    that differ from the run's, such as "infer.overlap=0.25". inputs: image files, or folders of them; `find_cases` says
+    what they hold. Names in `out` are those of the cases with `ending`, or the one that `label_names` takes for None;
+    label values are those of the training set. trust_changed_code: build a network of your own from its source as it is now, where that is
     not what the run was trained with, which is refused otherwise. resume: leave label maps alone that were written
     with the same networks and settings, as `out`/prediction.json says; what is there under a final name is whole.
     Everything that names and headers can tell (a
@@ -86,9 +86,10 @@ def predict_cases(
     device: str = "auto",
     trust_changed_code: bool = False,
     cleanings: Cleanings | None = None,
+    model: Model | None = None,
     tick: Tick | None = None,
 ) -> list[Path]:
-    """As `predict`, of cases that are known. cleanings: what is done to the label maps."""
+    """As `predict`, of cases that are known. cleanings: what is done to the label maps. model: `members`, loaded."""
     folders = region_folders(members[0].content, out, where=str(members[0].where)) if regions else []
     targets = [out / name for name in label_names(cases, ending)]
     settings = deciding_settings(members, cleanings or {})
@@ -98,7 +99,7 @@ def predict_cases(
         for target, case in zip(targets, cases, strict=True)
     ]
     wanted = label_targets(files, cases, overwrite=overwrite, since=since)
-    model = load_members(members, device=device, trust_changed_code=trust_changed_code)
+    model = model or load_members(members, device=device, trust_changed_code=trust_changed_code)
     made = make_folder(out)
     write_settings(out, settings)
     for folder in folders:
@@ -159,7 +160,8 @@ def _predicted(
             if writing is not None:
                 writing[0].result()
                 yield None, writing[1]
-            maps = [postprocessed(label, cleanings, volume.spacing), *(masks if regions else [])]
+            cleaned = postprocessed(label, cleanings, volume.spacing)
+            maps = [cleaned, *(postprocessed_masks(masks, label, cleaned, model.members) if regions else [])]
             writes: list[Callable[[Path], None]] = [
                 partial(write_label, label=each, volume=volume, case=case) for each in maps
             ]
