@@ -117,6 +117,21 @@ def _by_windows(
             yield position, labels
 
 
+@torch.inference_mode()
+def infer_part(network: nn.Module, volume: Tensor, part: Box, how: Inference) -> Tensor:
+    """What `infer_labels` gives of the voxels `part` of a volume (C, D, H, W), by windows."""
+
+    def sink(_: int, shape: Triple) -> Labels | Masks:
+        return Masks(shape, how.device) if how.overlapping else Labels(shape, how.device)
+
+    with kept_memory() if how.device.type == "cpu" else nullcontext():
+        found = slide(
+            lambda batch, _: _forward(network, batch, how), [volume], _windows(how), sink, within=lambda _: part
+        )
+        ((_, labels),) = found
+    return labels[(..., *part)]
+
+
 def _bands(shape: Triple, how: Inference, *, halo: int) -> list[Box]:
     budget = how.sums_bytes
     if budget is None:
