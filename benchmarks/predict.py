@@ -1,8 +1,9 @@
 """Predicting from file to file: Hasten against MONAI and nnU-Net, with one network's weights in every arm.
 
 Every arm works in a process of its own, in turns; imports and loading the network are not counted. Windows, overlap
-and Gaussian blending are the same. `end`: CT phantoms to label maps, with a network so small that it does not hide the
-rest (`--channels 32 64 128 256` for one of the usual size). `export`: the same without the network, from scores on the
+and Gaussian blending are the same; a window at a time on a CPU, four on a GPU. What is measured is kept after each
+turn. `end`: CT phantoms to label maps, with a network so small that it does not hide the rest (`--channels 32 64 128
+256` for one of the usual size). `export`: the same without the network, from scores on the
 prepared grid. `dice`: what the ways from these scores to the image's grid are worth, on thick slices, beside the
 nearest prepared voxel's label. `memory`: peak beyond the network and the image with many classes. nnU-Net comes from
 the folder `--nnunet` (`pip install --target FOLDER --no-deps nnunetv2 ...`), and is left out without it.
@@ -28,7 +29,10 @@ SHAPE, QUICK_SHAPE = (300, 512, 512), (40, 64, 64)
 SPACING, QUICK_SPACING = (2.0, 1.5, 1.5), (12.0, 8.0, 8.0)
 THICK, QUICK_THICK = (90, 256, 256), (24, 96, 96)
 """Of the images of `dice`: 5 mm and 1.6 mm in full."""
-ARMS = ("hasten", "monai", "nnunet")
+ARMS = ("hasten", "monai", "nnunet", "nnunet_processes")
+"""The last one in `end` alone: nnU-Net's default call, with processes for preparing and writing."""
+ROUNDS = "predict_rounds.jsonl"
+"""In --out while a measurement runs: a line for each turn of an arm, so that one that is stopped has left something."""
 MEMORY = ("same", "resampled")
 
 
@@ -50,13 +54,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         work={"type": Path, "help": "keep the phantoms and the fitted network here, and reuse what is there"},
         device={"default": "cpu", "help": "of `end`"},
     )  # fmt: skip
-    if given.nnunet is None and "nnunet" in given.arms:
-        given.arms = [arm for arm in given.arms if arm != "nnunet"]
+    if given.nnunet is None and any(arm.startswith("nnunet") for arm in given.arms):
+        given.arms = [arm for arm in given.arms if not arm.startswith("nnunet")]
         print("without --nnunet its arm is left out")
     given.rounds = given.rounds or (1 if given.quick else 3)
     with tempfile.TemporaryDirectory() as scratch:
         given.work = given.work or Path(scratch)
         run_parts("predict", PARTS, given, __doc__)
+    (given.out / ROUNDS).unlink(missing_ok=True)
 
 
 def end(given: argparse.Namespace) -> Part:
@@ -76,7 +81,12 @@ def end(given: argparse.Namespace) -> Part:
 def export(given: argparse.Namespace) -> Part:
     job = _job(given, "export", 1, QUICK_SHAPE if given.quick else SHAPE)
     _write_scores(job)
-    return _compared("export", "export", given.arms, given, job)
+    return _compared("export", "export", _of_scores(given.arms), given, job)
+
+
+def _of_scores(arms: Sequence[str]) -> list[str]:
+    """Those that have a way from scores to a file of their own."""
+    return [arm for arm in arms if arm != "nnunet_processes"]
 
 
 def dice(given: argparse.Namespace) -> Part:
@@ -86,7 +96,9 @@ def dice(given: argparse.Namespace) -> Part:
     from benchmarks.predictions.child import measured
 
     # MONAI's grid has other corners, so that scores on it are not the same ones.
-    arms = {arm: (arm, "export") for arm in given.arms if arm != "monai"} | {"nearest": ("hasten", "nearest")}
+    arms = {arm: (arm, "export") for arm in _of_scores(given.arms) if arm != "monai"} | {
+        "nearest": ("hasten", "nearest")
+    }
     for name, (arm, what) in arms.items():
         out = f"{job['out']}/{name}"
         measured(arm, what, {**job, "out": out}, given.nnunet)
@@ -116,6 +128,7 @@ def memory(given: argparse.Namespace) -> Part:
         }  # fmt: skip
         for name, value in in_child("held", json.dumps(job)).items():
             results.setdefault(f"{grid}/{name}", []).append(value)
+            _keep(given.out, part="memory", arm=grid, **{name: value})
     what = f"{given.classes} classes, {'x'.join(map(str, shape))}, "
     claims = [
         Claim.at_most(f"{what}{grid} grid: GiB beyond network and image", results[f"{grid}/mib"][0] / 1024, 2.0)
@@ -135,7 +148,8 @@ def _job(given: argparse.Namespace, part: str, cases: int, shape: tuple[int, int
     return {
         "images": [str(path) for path in images], "names": [path.name.removesuffix(".nii.gz") for path in images],
         "out": str(given.work / f"{part}_out"), "spacing": list(QUICK_SPACING if given.quick else SPACING),
-        "device": given.device, "batch_size": 1, "shape": list(shape), "labels": str(data / "labelsTr"),
+        "device": given.device, "batch_size": 1 if given.device == "cpu" else 4, "shape": list(shape),
+        "labels": str(data / "labelsTr"),
         "scores": str(data / "scores.npy"),
     }  # fmt: skip
 
@@ -149,6 +163,7 @@ def _compared(part: str, what: str, arms: Sequence[str], given: argparse.Namespa
     def once(arm: str) -> float:
         found = measured(arm, what, {**job, "out": f"{job['out']}/{arm}"}, given.nnunet)
         peaks[f"{arm}_peak_mib"].append(found["mib"])
+        _keep(given.out, part=part, arm=arm, **found)
         return found["seconds"] / len(job["images"])
 
     times = interleave({f"{arm}_s": partial(once, arm) for arm in arms}, given.rounds, warmup=0)
@@ -164,6 +179,12 @@ def _compared(part: str, what: str, arms: Sequence[str], given: argparse.Namespa
         claims.append(Claim.at_most(f"{part}: Hasten's peak memory over {arm}'s", share, 1.0))
         results[f"{arm}_same_labels"] = [float((maps[arm] == maps["hasten"]).mean())]
     return claims, results, {"shape": job["shape"], "channels": given.channels, "cases": len(job["images"])}
+
+
+def _keep(out: Path, **line: Any) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ROUNDS).open("a") as file:
+        file.write(f"{json.dumps(line)}\n")
 
 
 def _write_scores(job: dict[str, Any]) -> None:

@@ -16,9 +16,12 @@ from benchmarks.harness import ROOT
 
 
 def measured(arm: str, what: str, job: dict[str, Any], nnunet: Path | None) -> dict[str, float]:
-    """`seconds`, and `mib` of resident memory at the peak above what was held before. arm: hasten, monai or nnunet."""
+    """`seconds`, and `mib` of resident memory at the peak above what was held before. arm: hasten, monai or nnunet, and
+    with nnunet_processes the variant of the work that is called so."""
     Path(job["out"]).mkdir(parents=True, exist_ok=True)
-    return in_child("child", arm, what, json.dumps(job), path=nnunet if arm == "nnunet" else None)
+    package, _, way = arm.partition("_")
+    words = (package, f"{what}_{way}" if way else what, json.dumps(job))
+    return in_child("child", *words, path=nnunet if package == "nnunet" else None)
 
 
 def in_child(module: str, *words: str, path: Path | None = None) -> dict[str, float]:

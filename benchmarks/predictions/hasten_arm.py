@@ -13,9 +13,20 @@ _LAYER = 48
 
 
 def end(job: dict[str, Any]) -> Callable[[], object]:
-    from hasten.engine.predict import predict
+    from hasten.engine.ensemble import read_members
+    from hasten.engine.inputs import find_cases
+    from hasten.engine.model import load_members
+    from hasten.engine.predict import predict_cases
 
-    return lambda: predict(job["run"], job["images"], job["out"], overwrite=True, device=job["device"])
+    members, images = read_members(job["run"]), [Path(image) for image in job["images"]]
+    model, content = load_members(members, device=job["device"]), members[0].content
+    out = Path(job["out"])
+
+    def run() -> None:
+        cases = find_cases(images, content["channels"], content["spatial_dims"])
+        predict_cases(members, cases, out, overwrite=True, model=model)
+
+    return run
 
 
 def export(job: dict[str, Any]) -> Callable[[], object]:

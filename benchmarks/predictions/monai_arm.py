@@ -1,4 +1,7 @@
-"""MONAI: its transforms, its sliding window, Invertd of the scores with linear interpolation, argmax, SaveImaged."""
+"""MONAI: its transforms, its sliding window, Invertd of the scores with linear interpolation, argmax, SaveImaged.
+
+A thread of its ThreadDataLoader reads and prepares the next case while the network works.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ import numpy as np
 
 def end(job: dict[str, Any]) -> Callable[[], object]:
     import torch
+    from monai.data import Dataset, ThreadDataLoader, decollate_batch
     from monai.inferers import SlidingWindowInferer
 
-    from hasten.engine.predict import load_model
+    from hasten.engine.model import load_model
     from hasten.engine.weights import read_model
 
     model = load_model(read_model(job["run"]), where=str(job["run"]), device=job["device"])
@@ -24,10 +28,11 @@ def end(job: dict[str, Any]) -> Callable[[], object]:
 
     def run() -> None:
         with torch.inference_mode():
-            for image in job["images"]:
-                row = before({"image": str(image)})
-                row["pred"] = inferer(row["image"][None].to(job["device"]), network)[0].cpu()
-                after(row)
+            cases = Dataset([{"image": str(image)} for image in job["images"]], before)
+            for batch in ThreadDataLoader(cases, batch_size=1, num_workers=0, buffer_size=1):
+                batch["pred"] = inferer(batch["image"].to(job["device"]), network).cpu()
+                for row in decollate_batch(batch):
+                    after(row)
 
     return run
 

@@ -1,5 +1,8 @@
 """nnU-Net 2: its preprocessor, its predictor and its export, all as they come, with plans that ask for the same.
 
+`end` takes one case after another in this process; `end_processes` is nnU-Net's default call, whose preprocessing and
+export have processes of their own (their start is counted, their memory is not).
+
 Its CT normalization with a mean and deviation of the window's gives the same input; as its plans have it by default,
 scores are resampled linearly by scikit-image. Mirroring is off, as in the other arms.
 """
@@ -15,18 +18,8 @@ import numpy as np
 
 def end(job: dict[str, Any]) -> Callable[[], object]:
     import torch
-    from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
-    from hasten.engine.predict import load_model
-    from hasten.engine.weights import read_model
-
-    model = load_model(read_model(job["run"]), where=str(job["run"]), device=job["device"])
-    plans, configuration, dataset = _plans(job, model.inference.patch)
-    predictor = nnUNetPredictor(
-        tile_step_size=1 - model.inference.overlap, use_gaussian=True, use_mirroring=False,
-        perform_everything_on_device=job["device"] != "cpu", device=torch.device(job["device"]), allow_tqdm=False,
-    )  # fmt: skip
-    predictor.manual_initialization(model.network, plans, configuration, None, dataset, "", None)
+    predictor, plans, configuration, dataset = _predictor(job)
     reader, prepare = plans.image_reader_writer_class(), configuration.preprocessor_class(verbose=False)
 
     def run() -> None:
@@ -37,6 +30,31 @@ def end(job: dict[str, Any]) -> Callable[[], object]:
             _write(scores, properties, configuration, plans, dataset, Path(job["out"]) / name)
 
     return run
+
+
+def end_processes(job: dict[str, Any]) -> Callable[[], object]:
+    predictor = _predictor(job)[0]
+    images, targets = [[str(image)] for image in job["images"]], [f"{job['out']}/{name}" for name in job["names"]]
+    return lambda: predictor.predict_from_files(images, targets)
+
+
+def _predictor(job: dict[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """And its plans, its configuration and the dataset.json."""
+    import torch
+    from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
+
+    from hasten.engine.model import load_model
+    from hasten.engine.weights import read_model
+
+    model = load_model(read_model(job["run"]), where=str(job["run"]), device=job["device"])
+    plans, configuration, dataset = _plans(job, model.inference.patch)
+    predictor = nnUNetPredictor(
+        tile_step_size=1 - model.inference.overlap, use_gaussian=True, use_mirroring=False,
+        perform_everything_on_device=job["device"] != "cpu", device=torch.device(job["device"]), allow_tqdm=False,
+    )  # fmt: skip
+    weights = [model.network.state_dict()]
+    predictor.manual_initialization(model.network, plans, configuration, weights, dataset, "", None)
+    return predictor, plans, configuration, dataset
 
 
 def export(job: dict[str, Any]) -> Callable[[], object]:

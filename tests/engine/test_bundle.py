@@ -24,8 +24,9 @@ from hasten.engine.bundle import bundle_files
 from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
 from hasten.engine.export import export_weights
 from hasten.engine.predict import predict
+from hasten.engine.predictor import load_predictor
 from hasten.engine.scores import first_output
-from tests.engine.phantom_runs import AFFINES, IN_3D, anatomy, array_of, save, source, trained, variant
+from tests.engine.phantom_runs import AFFINES, IN_3D, SPACING, anatomy, array_of, save, source, trained, variant
 from tests.engine.test_export import CHANNELS, LABELS, config_of, network_of
 
 
@@ -84,8 +85,12 @@ def test_it_predicts_as_hasten_does(run: Path, tmp_path: Path, prepare: str, lea
         save(tmp_path / "images" / f"{name}.nii.gz", image, affine)
     export_weights(other, tmp_path / "bundle", "bundle")
     by_monai(tmp_path / "bundle", tmp_path / "images", tmp_path / "theirs")
+    predictor = load_predictor(other)
     for written in predict(other, tmp_path / "images", tmp_path / "ours"):
         ours, theirs = array_of(written), array_of(tmp_path / "theirs" / written.name)
+        if written.name == "RAS.nii.gz":
+            array = array_of(tmp_path / "images" / written.name).T
+            assert np.array_equal(predictor(array, spacing=SPACING[::-1]).T, ours)
         assert len(np.unique(ours)) == 3
         assert ours.shape == theirs.shape
         assert (ours == theirs).mean() >= least, (written.name, (ours == theirs).mean())

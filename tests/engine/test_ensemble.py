@@ -24,6 +24,7 @@ from hasten.engine.checkpoint import read_checkpoint, write_checkpoint
 from hasten.engine.ensemble import Ensemble, joined, read_members
 from hasten.engine.infer import Inference, infer_labels, sliding_window
 from hasten.engine.model import load_model
+from hasten.engine.postprocess import Cleaning, postprocessed, write_cleanings
 from hasten.engine.predict import predict
 from hasten.engine.run import train
 from hasten.engine.weights import read_model
@@ -132,6 +133,23 @@ def test_runs_by_the_verb(folds: tuple[Path, Path], tmp_path: Path) -> None:
     [expected] = predict(cv, image_of(data), tmp_path / "cv")
     [found] = (tmp_path / "two").glob("*.nii.gz")
     assert np.array_equal(read_nifti(found).array, read_nifti(expected).array)
+
+
+def test_runs_of_folds_have_the_post_processing_of_all_folds(folds: tuple[Path, Path], tmp_path: Path) -> None:
+    cv, data = folds
+    cleanings = {1: Cleaning(min_volume_mm3=1e6)}
+    write_cleanings(cv, cleanings)
+    try:
+        both = [cv / "fold0", cv / "fold1"]
+        [cleaned] = predict(both, image_of(data), tmp_path / "cleaned")
+        [expected] = predict(cv, image_of(data), tmp_path / "cv")
+        [plain] = predict(both, image_of(data), tmp_path / "plain", postprocess=False)
+        assert np.array_equal(read_nifti(cleaned).array, read_nifti(expected).array)
+        volume = read_nifti(plain)
+        assert np.array_equal(read_nifti(cleaned).array[0], postprocessed(volume.array[0], cleanings, volume.spacing))
+        assert volume.array.any()
+    finally:
+        (cv / "postprocessing.yaml").unlink()
 
 
 def edited(cv: Path, out: Path, section: str, **fields: Any) -> Path:

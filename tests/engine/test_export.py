@@ -246,7 +246,7 @@ def test_a_failed_write_keeps_the_file_before(run: Path, tmp_path: Path, monkeyp
 def test_an_ending_that_names_no_format(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"model\.pt: its ending names no format; .*\.onnx, or give --format"):
         export_weights(run, tmp_path / "model.pt")
-    with pytest.raises(ValueError, match="--format pt: use safetensors, onnx or bundle"):
+    with pytest.raises(ValueError, match="--format pt: use safetensors, onnx, bundle or nnunet"):
         export_weights(run, tmp_path / "model.onnx", "pt")  # type: ignore[arg-type]
 
 

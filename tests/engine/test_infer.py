@@ -240,6 +240,17 @@ def test_labels_of_the_mean_over_mirror_images(whole_up_to: int, average: Any) -
         assert not torch.equal(found, dict(infer_labels(network, volumes, how))[position])
 
 
+@pytest.mark.parametrize("whole_up_to", [0, 10**9])
+def test_only_windows_of_low_confidence_are_mirrored(whole_up_to: int) -> None:
+    network, volumes = conv_net(3, 2, 3), volumes_of((6, 9, 8), (4, 4, 12))
+    plain = make(whole_up_to=whole_up_to)
+    mirrored = dataclasses.replace(plain, flip_axes=(0, 2))
+    for below, same in ((1e-6, plain), (0.9999, mirrored)):
+        found = dict(infer_labels(network, volumes, dataclasses.replace(mirrored, flip_below=below)))
+        for position, expected in infer_labels(network, volumes, same):
+            assert torch.equal(found[position], expected)
+
+
 @pytest.mark.parametrize("dims", [2, 3])
 @pytest.mark.parametrize("flip_axes", [(), (1, 2)])
 @pytest.mark.parametrize("whole_up_to", [0, 10**9])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.engine.postprocess import Cleaning, postprocessed, read_cleanings, write_cleanings
+from hasten.engine.postprocess import Cleaning, postprocessed, postprocessed_masks, read_cleanings, write_cleanings
 
 
 def components(mask: np.ndarray) -> list[set[tuple[int, ...]]]:
@@ -71,7 +71,6 @@ def test_written_and_read(tmp_path: Path) -> None:
     write_cleanings(tmp_path, cleanings)
     assert read_cleanings(tmp_path, {"0": "background", "3": "a", "7": "b"}) == cleanings
     assert read_cleanings(tmp_path / "elsewhere", {}) == {}
-    assert read_cleanings([tmp_path], {}) == {}
 
 
 @pytest.mark.parametrize(
@@ -88,3 +87,39 @@ def test_a_file_of_another_form(tmp_path: Path, text: str, message: str) -> None
     (tmp_path / "postprocessing.yaml").write_text(text)
     with pytest.raises(ValueError, match=message):
         read_cleanings(tmp_path, {"0": "background", "1": "a"})
+
+
+def test_runs_that_differ_are_not_cleaned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    labels = {"0": "background", "1": "a"}
+    one, two = tmp_path / "one", tmp_path / "two"
+    for run in (one, two):
+        (run / "checkpoints").mkdir(parents=True)
+    write_cleanings(one, {1: Cleaning(keep_largest=True)})
+    assert read_cleanings(one / "checkpoints/best.pt", labels) == {1: Cleaning(keep_largest=True)}
+    assert not caplog.text
+    assert read_cleanings([one, two], labels) == {}
+    assert "differ in their post-processing" in caplog.text
+    write_cleanings(two, {1: Cleaning(keep_largest=True)})
+    assert read_cleanings([one, two / "checkpoints/best.pt"], labels) == {1: Cleaning(keep_largest=True)}
+
+
+def test_a_fold_has_the_cleaning_of_its_cross_validation(tmp_path: Path) -> None:
+    labels = {"0": "background", "1": "a"}
+    for fold in ("fold0", "fold1"):
+        (tmp_path / fold).mkdir()
+    write_cleanings(tmp_path, {1: Cleaning(keep_largest=True)})
+    assert read_cleanings(tmp_path / "fold0", labels) == {}
+    (tmp_path / "cv.yaml").write_text("")
+    assert read_cleanings([tmp_path / "fold0", tmp_path / "fold1"], labels) == {1: Cleaning(keep_largest=True)}
+    write_cleanings(tmp_path / "fold1", {})
+    assert read_cleanings(tmp_path / "fold1", labels) == {}
+
+
+def test_masks_follow_what_changed() -> None:
+    before = np.array([[[1, 2, 2, 0, 4]]])
+    after = np.array([[[0, 2, 1, 1, 4]]])
+    core, whole = np.array([[[1, 0, 1, 0, 0]]], np.uint8), np.array([[[1, 1, 1, 0, 0]]], np.uint8)
+    found = postprocessed_masks([core, whole], before, after, [[1, 4], [1, 2, 4]])
+    assert found[0].tolist() == [[[0, 0, 1, 1, 0]]]
+    assert found[1].tolist() == [[[0, 1, 1, 1, 0]]]
+    assert found[0].dtype == np.uint8

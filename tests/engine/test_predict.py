@@ -262,6 +262,8 @@ def test_what_headers_tell_stops_everything_before_it_starts(
     text = tmp_path / "text.nii.gz"
     text.write_text("no image")
     fails(f"{four}: 4 channels, but the network was trained on 1 (T0)", lambda: predict(run, [case, four], out))
+    series = save(tmp_path / "series.nii.gz", np.zeros((8, 8, 8, 1, 3), np.float32), np.eye(4))
+    fails(f"{series}: ", lambda: predict(run, series, out))
     fails(f"{case}: 1 channel, but the network was trained on 2", lambda: predict(run_of_two_channels, case, out))
     fails(f"{flat}: a 2-D picture", lambda: predict(run, [case, flat], out))
     fails(f"{text}: is no NIfTI file", lambda: predict(run, [case, text], out))

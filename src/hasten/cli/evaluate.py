@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,15 +11,27 @@ import typer
 from hasten.cli.terminal import echo
 
 if TYPE_CHECKING:
+    from hasten.engine.evaluation.cleaning import Chosen
     from hasten.engine.evaluation.evaluate import Evaluation
+
+_SETTING = re.compile(r"[a-z_]+(\.[a-z_]+)+=")
 
 
 def evaluate(
-    predictions: Annotated[Path, typer.Argument(metavar="PREDICTIONS", help="Folder of predicted label maps.")],
-    labels: Annotated[
+    predictions: Annotated[
         Path,
-        typer.Argument(metavar="LABELS", help="Folder of label maps of the same names, or a data set that has them."),
+        typer.Argument(
+            metavar="PREDICTIONS|RUN", help="Folder of predicted label maps; or a run, to predict its validation cases."
+        ),
     ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[LABELS] [infer.a=value]...",
+            help="Folder of label maps of the same names, or a data set that has them. Of a run instead: settings of "
+            "the section infer to try beside its own.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for evaluation.csv, evaluation.json and evaluation.html.")
     ] = None,
@@ -30,22 +43,83 @@ def evaluate(
         bool, typer.Option("--surfaces/--no-surfaces", help="Measure HD95 and NSD, which take most of the time.")
     ] = True,
     num_workers: Annotated[int | None, typer.Option(help="Cases at once; default: one for each core.")] = None,
+    postprocessing: Annotated[
+        bool,
+        typer.Option("--postprocessing", help="Of a run: choose by these cases how its predictions are cleaned."),
+    ] = False,
+    device: Annotated[str | None, typer.Option(help="Of a run: auto, cpu, cuda or cuda:N; default: the run's.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Score predicted label maps: Dice, IoU, HD95 and NSD of each case and class, on the label maps' own voxels."""
+    """Score predicted label maps: Dice, IoU, HD95 and NSD of each case and class, on the label maps' own voxels.
+
+    Of a run: the label maps that its best weights predict for its validation cases, and with settings of infer how much
+    these change.
+    """
     from hasten.engine.evaluation.evaluate import evaluate as score
+
+    overrides = [word for word in words or () if _SETTING.match(word)]
+    labels = [word for word in words or () if word not in overrides]
+    if len(labels) > 1:
+        raise ValueError(f"{labels[1]}: is one too many; name one LABELS")
+    if labels and (overrides or postprocessing or device):
+        raise ValueError("LABELS: label maps are scored as they are; leave out LABELS to evaluate a run with settings")
+    if not labels:
+        if run is not None or tolerance_mm != 1.0 or num_workers is not None:
+            raise ValueError("LABELS: is missing; --run, --tolerance-mm and --num-workers are of label maps")
+        found = _of_run(predictions, overrides, postprocessing, surfaces, device, quiet)
+    else:
+        found = score(
+            predictions, labels[0], run=run, tolerance_mm=tolerance_mm, surfaces=surfaces, num_workers=num_workers,
+            tick=None if quiet else _show,
+        )  # fmt: skip
+        echo("\n".join(_table(found)))
+    if out is not None:
+        _write(found, out)
+
+
+def _write(found: Evaluation, out: Path) -> None:
     from hasten.engine.evaluation.evaluate import write_evaluation
     from hasten.report.evaluation_page import write_evaluation_page
 
-    found = score(
-        predictions, labels, run=run, tolerance_mm=tolerance_mm, surfaces=surfaces, num_workers=num_workers,
-        tick=None if quiet else _show,
-    )  # fmt: skip
-    echo("\n".join(_table(found)))
-    if out is not None:
-        write_evaluation(found, out)
-        page = write_evaluation_page(found, out / "evaluation.html")
-        echo(f"report     {page}")
+    write_evaluation(found, out)
+    page = write_evaluation_page(found, out / "evaluation.html")
+    echo(f"report     {page}")
+
+
+def _of_run(
+    run: Path, overrides: list[str], postprocessing: bool, surfaces: bool, device: str | None, quiet: bool
+) -> Evaluation:
+    from hasten.engine.evaluation.settings import evaluate_run
+
+    tick = None if quiet else lambda done, total, target: _show(done, total, target.name)
+    found = evaluate_run(
+        run, overrides=overrides, postprocessing=postprocessing, surfaces=surfaces, device=device, tick=tick
+    )
+    echo("\n".join(_table(found.own.evaluation)))
+    if found.other is not None:
+        before, after = found.own.evaluation.mean(), found.other.evaluation.mean()
+        better, cases = found.better()
+        echo(f"\nwith {' '.join(overrides)}")
+        echo("\n".join(_table(found.other.evaluation)))
+        echo(
+            f"\nmean Dice {before:.4f} -> {after:.4f} ({after - before:+.4f}), higher in {better} of {cases} cases; "
+            f"{found.other.passes / found.own.passes:.2f} times the windows through the network"
+        )
+    if found.chosen is not None:
+        echo("\n".join(["", *_cleanings(found.chosen, run)]))
+    return found.own.evaluation if found.other is None else found.other.evaluation
+
+
+def _cleanings(found: Chosen, run: Path) -> list[str]:
+    from hasten.observe.folds import POSTPROCESSING_YAML
+
+    if not found.cleanings:
+        return ["no post-processing is better than none"]
+    lines = [
+        f"post-processing of {each.name}: {each}; Dice {found.before[each.name]:.4f} -> {found.after[each.name]:.4f}"
+        for each in found.cleanings.values()
+    ]
+    return [*lines, f"{run / POSTPROCESSING_YAML} (`hasten predict` applies it; --no-postprocessing leaves it out)"]
 
 
 def _show(done: int, total: int, case: str) -> None:

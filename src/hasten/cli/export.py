@@ -13,10 +13,12 @@ from hasten.cli.terminal import echo
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run, or its best.pt.")],
-    out: Annotated[Path, typer.Option(help="File to write, .safetensors or .onnx; or a bundle's folder.")],
+    out: Annotated[Path, typer.Option(help="File to write, .safetensors or .onnx; or a folder.")],
     format: Annotated[
         str | None,
-        typer.Option(help="bundle (for MONAI), or safetensors or onnx where the file's ending is another."),
+        typer.Option(
+            help="bundle (MONAI's), nnunet (its model folder); safetensors or onnx where the file's ending is another."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists already.")] = False,
     tolerance: Annotated[
@@ -31,6 +33,9 @@ def export(
     if done.format == "bundle":
         command = f"python -m monai.bundle run --config_file {done.path}/configs/inference.json"
         checked = f"a MONAI bundle\n{command} --bundle_root {done.path} --dataset_dir IMAGES --output_dir LABELS"
+    elif done.format == "nnunet":
+        command = f"nnUNetv2_predict_from_modelfolder -m {done.path} -f 0 -i IMAGES -o LABELS"
+        checked = f"a model folder of nnU-Net 2\n{command}"
     elif done.difference is None:
         checked = "not checked, as onnxruntime is missing (pip install 'hasten[export]')"
     elif done.format == "safetensors":

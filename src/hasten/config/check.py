@@ -284,6 +284,8 @@ def _infer(infer: InferConfig) -> Iterator[str]:
         yield _wrong("infer.size_spread", "must be 0 to 1", infer.size_spread)
     if len(set(infer.flip_axes)) < len(infer.flip_axes) or not set(infer.flip_axes) <= {0, 1, 2}:
         yield _wrong("infer.flip_axes", "must name axes 0, 1, 2 (D, H, W), each once", infer.flip_axes)
+    if not 0 < infer.flip_below <= 1:
+        yield _wrong("infer.flip_below", "must be above 0, and at most 1", infer.flip_below)
 
 
 def _flat(config: RunConfig) -> Iterator[str]:

@@ -190,8 +190,7 @@ class NetworkConfig:
     """Blocks per level, finest first: convolutions of plainconvunet, residual blocks of residualencoderunet, segresnet
     and segresnetds, MedNeXt blocks; None takes what the network's authors do."""
     kernel_size: tuple[Triple, ...] | None = None
-    """Kernel (D, H, W) of the convolutions at each level, finest first, of odd sides (dynunet, plainconvunet,
-    residualencoderunet)."""
+    """Odd sides (D, H, W) of the kernels at each level, finest first (dynunet, plainconvunet, residualencoderunet)."""
     norm: Literal["instance", "batch"] = "instance"
     act: Activation | None = None
     """None takes the network's usual one."""
@@ -274,8 +273,7 @@ class TrainConfig:
     head_steps: int = 0
     """Steps at the start that train `head` alone, so that new layers don't spoil the weights of network.weights."""
     head: tuple[str, ...] | None = None
-    """Patterns of the parameters that `head_steps` trains alone; None takes those that network.weights left as drawn,
-    or else the last layer."""
+    """Patterns of what `head_steps` trains alone; None: what network.weights left as drawn, or else the last layer."""
     fp32_layers: tuple[str, ...] = ()
     """Patterns of layer names (such as model.0.*) that are kept out of autocast."""
     channels_last: bool | None = None
@@ -326,6 +324,8 @@ class InferConfig:
     """Share by which a side of a volume that is not cut may be padded, so that like sizes share a batch."""
     flip_axes: tuple[int, ...] = ()
     """Test-time augmentation: axes (0, 1, 2 for D, H, W) whose mirror images, all combinations, are averaged."""
+    flip_below: float = 1.0
+    """Mirror only windows whose confidence, the mean of the voxels' highest probability, is below this; 1: all."""
     sums: Literal["fp32", "fp16", "bf16"] = "fp32"
     """Type in which the scores of overlapping windows are added up; fp16 halves the memory, off by about 1e-3."""
     sums_on_host: bool = False

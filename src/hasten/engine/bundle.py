@@ -59,8 +59,8 @@ def bundle_files(content: dict[str, Any], config: PlannedRun, network: nn.Module
     }
 
 
-def write_bundle(folder: Path, files: dict[str, bytes]) -> None:
-    """Write each file of a bundle, whole or not at all; other files in the folder stay. Raises ValueError."""
+def write_folder(folder: Path, files: dict[str, bytes]) -> None:
+    """Write each file of a folder, whole or not at all; other files in the folder stay. Raises ValueError."""
     for name, data in files.items():
         target = folder / name
         try:

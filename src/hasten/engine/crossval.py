@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,12 +13,11 @@ from hasten.engine.evaluation.cleaning import Chosen, choose_cleanings, joined, 
 from hasten.engine.evaluation.evaluate import Evaluation, read_evaluation
 from hasten.engine.evaluation.pairs import Pairs
 from hasten.engine.evaluation.run import predict_validation, score_validation, validation_pairs
-from hasten.engine.postprocess import is_edited, write_cleanings
+from hasten.engine.postprocess import write_cleanings
 from hasten.engine.weights import model_file
 from hasten.observe.folds import (
     CV_JSON,
     CV_YAML,
-    POSTPROCESSING_YAML,
     VALIDATION,
     finished_folds,
     fold_runs,
@@ -27,8 +25,6 @@ from hasten.observe.folds import (
     is_finished,
 )
 from hasten.observe.rundir import SUMMARY_JSON, write_json
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,10 +152,6 @@ def summarise(folder: str | Path) -> CrossValidation:
         folder=folder, folds=folds, unfinished=tuple(number for run, number in runs.items() if not is_finished(run)),
         whole=whole, pairs=pairs, chosen=choose_cleanings(pairs, whole),
     )  # fmt: skip
-    if is_edited(folder):
-        path = folder / POSTPROCESSING_YAML
-        log.warning("%s: was edited, and is kept; remove it to have it written anew", path)
-    else:
-        write_cleanings(folder, found.chosen.cleanings)
+    write_cleanings(folder, found.chosen.cleanings)
     write_json(folder / CV_JSON, found.to_dict())
     return found

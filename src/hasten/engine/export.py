@@ -1,10 +1,11 @@
-"""A trained network for other programs: safetensors, ONNX with a check that it computes the same, or a MONAI bundle."""
+"""A trained network for other programs: safetensors, checked ONNX, a MONAI bundle, or nnU-Net's model folder."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -17,7 +18,8 @@ import hasten
 from hasten.config.load import from_dict
 from hasten.config.network import is_own
 from hasten.config.settled import PlannedRun, planned_run
-from hasten.engine.bundle import bundle_files, write_bundle
+from hasten.engine.bundle import bundle_files, write_folder
+from hasten.engine.nnunet_folder import nnunet_files
 from hasten.engine.own_network import model_network
 from hasten.engine.scores import first_output
 from hasten.engine.weights import model_file, read_model
@@ -25,7 +27,9 @@ from hasten.files import replacing, sync_folder
 from hasten.nets.build import divisor
 from hasten.nets.own import decides_by_values
 
-Format = Literal["safetensors", "onnx", "bundle"]
+Format = Literal["safetensors", "onnx", "bundle", "nnunet"]
+_FOLDERS: dict[Format, Callable[..., dict[str, bytes]]] = {"bundle": bundle_files, "nnunet": nnunet_files}
+"""What the formats that are folders hold."""
 _INSTALL = "pip install 'hasten[export]'"
 _OPSET = 17
 _LARGEST = 2_000_000_000
@@ -57,8 +61,7 @@ def export_weights(
 ) -> Exported:
     """Write the best weights of a run as `out`; its ending tells the format where none is given.
 
-    `bundle`, which no ending tells, is a folder that MONAI predicts with: `bundle_files` says what that takes.
-
+    `bundle` and `nnunet` are folders that MONAI and nnU-Net predict with (`bundle_files`, `nnunet_files`).
     run: a run directory, or a best.pt. `safetensors` holds the weights bit for bit, under their names in MONAI's
     network (for `safetensors.torch.load_model`). `onnx` holds the network: `image` (B, C, D, H, W) or (B, C, H, W)
     float32, prepared as in training, any batch and any sides that the strides divide, to `scores` (B, K, ...). Both say
@@ -66,11 +69,12 @@ def export_weights(
 
     An ONNX file is run beside PyTorch on random images of several shapes: where a score differs by more than
     `tolerance` (times the largest score, if that is above 1) nothing is written. Raises ValueError, also for an `out`
-    that exists, without `force`, and for a package of the extra `export` that is missing.
+    that exists, without `force`, and for a missing package of the extra `export`.
     """
     out = Path(out)
     kind = _format(out, format)
-    replaceable = not out.is_dir() if kind != "bundle" else not out.is_file()
+    files_of = _FOLDERS.get(kind)
+    replaceable = not out.is_dir() if files_of is None else not out.is_file()
     if out.exists() and not (replaceable and force):
         raise ValueError(f"{out}: exists; choose another --out" + (", or add --force" if replaceable else ""))
     content = read_model(run)
@@ -79,8 +83,8 @@ def export_weights(
     network = _network(content, config, where=where, trust_changed_code=trust_changed_code)
     difference: float | None = 0.0
     scale = 0.0
-    if kind == "bundle":
-        write_bundle(out, bundle_files(content, config, network, where=where))
+    if files_of:
+        write_folder(out, files_of(content, config, network, where=where))
         return Exported(path=out, format=kind, difference=None, scale=scale)
     if kind == "safetensors":
         data = _safetensors(network, _metadata(content))
@@ -113,10 +117,10 @@ def _format(out: Path, format: str | None) -> Format:
     match kind:
         case "safetensors" | "onnx":
             return kind
-        case "bundle" if format is not None:
+        case "bundle" | "nnunet" if format is not None:
             return kind
     if format is not None:
-        raise ValueError(f"--format {format}: use safetensors, onnx or bundle")
+        raise ValueError(f"--format {format}: use safetensors, onnx, bundle or nnunet")
     raise ValueError(f"{out}: its ending names no format; let it end in .safetensors or .onnx, or give --format")
 
 

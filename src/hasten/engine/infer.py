@@ -20,7 +20,7 @@ from hasten.engine.bands import Box, bands, free_memory, widened
 from hasten.engine.blend import Mode
 from hasten.engine.canvas import HOST, Labels, Masks, Scores, score_room
 from hasten.engine.regrid import Planes, Regridded
-from hasten.engine.scores import Average, averaged, first_output
+from hasten.engine.scores import Average, averaged, confidence, first_output
 from hasten.engine.shortage import out_of_memory
 from hasten.engine.step import autocast, memory_format, shaped, tensor_cores
 from hasten.engine.windows import Windows, slide, slow_axis
@@ -52,6 +52,8 @@ class Inference:
     """How overlapping windows are blended."""
     flip_axes: tuple[int, ...] = ()
     """Axes (0 to 2 of D, H, W) along all of whose mirrorings scores are averaged."""
+    flip_below: float = 1.0
+    """Only windows, or volumes in one piece, with a `confidence` below this are mirrored; 1 mirrors all."""
     average: Average = "scores"
     """What is averaged over mirror images and windows."""
     sums: Literal["fp32", "fp16", "bf16"] = "fp32"
@@ -60,6 +62,8 @@ class Inference:
     """Whether windows are summed in host memory from the start, and not only where the device has no room."""
     overlapping: bool = False
     """Whether the scores are of classes that may overlap, each held where its score is above 0."""
+    probabilities: bool = False
+    """Whether the network gives probabilities, as an `Ensemble` does."""
     classes: int = 0
     """Scores of each voxel. 0 is unknown: then a volume is never cut into bands to save memory."""
     sums_bytes: int | None = None
@@ -111,6 +115,21 @@ def _by_windows(
         if number == last[position]:
             del sinks[position]
             yield position, labels
+
+
+@torch.inference_mode()
+def infer_part(network: nn.Module, volume: Tensor, part: Box, how: Inference) -> Tensor:
+    """What `infer_labels` gives of the voxels `part` of a volume (C, D, H, W), by windows."""
+
+    def sink(_: int, shape: Triple) -> Labels | Masks:
+        return Masks(shape, how.device) if how.overlapping else Labels(shape, how.device)
+
+    with kept_memory() if how.device.type == "cpu" else nullcontext():
+        found = slide(
+            lambda batch, _: _forward(network, batch, how), [volume], _windows(how), sink, within=lambda _: part
+        )
+        ((_, labels),) = found
+    return labels[(..., *part)]
 
 
 def _bands(shape: Triple, how: Inference, *, halo: int) -> list[Box]:
@@ -255,7 +274,11 @@ def _forward(network: nn.Module, image: Tensor, how: Inference) -> Tensor:
             output = first_output(network(image), image.ndim)
         return output if how.spatial_dims == 3 else output[:, :, None]
 
-    return averaged(once, how.flip_axes, how.average)(image)
+    def unsure(scores: Tensor) -> Tensor:
+        known = how.probabilities or how.average == "softmax"
+        return confidence(scores, overlapping=how.overlapping, probabilities=known) < how.flip_below
+
+    return averaged(once, how.flip_axes, how.average, unsure if how.flip_below < 1 else None)(image)
 
 
 def _in_one_piece(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hasten.cases.dicom import is_series
 from hasten.cases.formats import is_picture, list_files, read_file_header, stem
+from hasten.cases.section import read_section_header
 from hasten.cases.types import Case
 
 _CHANNEL = re.compile(r"(.+)_\d{4}")
@@ -36,7 +37,8 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
         names.update(_names(listed) if path.is_dir() else {})
         for file in listed:
             try:
-                shape, num_channels, _ = read_file_header(file)
+                section = read_section_header(file) if spatial_dims == 2 else None
+                shape, num_channels = section or read_file_header(file)[:2]
                 files.append(_File(file, shape, num_channels))
             except ValueError as error:
                 wrong.append(str(error))

@@ -383,6 +383,7 @@ def inference_of(
         batch_size=infer.batch_size,
         size_spread=infer.size_spread,
         flip_axes=infer.flip_axes,
+        flip_below=infer.flip_below,
         sums=infer.sums,
         sums_on_host=infer.sums_on_host,
         precision=variant.precision,

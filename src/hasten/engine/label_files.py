@@ -14,6 +14,7 @@ from hasten.cases.itk import TO_RAS, explained, import_itk
 from hasten.cases.nifti import NIFTI_ENDINGS, write_label_nifti
 from hasten.cases.nnunet import file_ending_of
 from hasten.cases.picture import write_label_picture
+from hasten.cases.section import read_section_header
 from hasten.cases.types import Case, Volume
 from hasten.files import replacing
 
@@ -25,14 +26,20 @@ _ITK = (".mha", ".nrrd")
 def label_names(cases: Sequence[Case], kind: str | None = None) -> list[str]:
     """The name of each case's label map, which ends in `kind`.
 
-    None takes .png for pictures and .nii.gz for volumes, but for an image folder of an nnU-Net data set the ending that
-    its dataset.json names. Raises ValueError for an ending that isn't written, and one of pictures for a volume.
+    None takes .png for pictures, .tif for sections and .nii.gz for volumes, but for an image folder of an nnU-Net
+    data set the ending that its dataset.json names. Raises ValueError for an ending that isn't written, and one of
+    pictures for a volume.
     """
     if kind is not None and kind not in LABEL_ENDINGS:
         raise ValueError(f"--ending {kind}: is not written; use one of {', '.join(LABEL_ENDINGS)}")
     stated = {folder: file_ending_of(folder) for folder in {case.image[0].parent for case in cases}}
     names = []
     for case in cases:
+        if read_section_header(case.image[0]) is not None:
+            if kind not in (None, ".tif"):
+                raise ValueError(f"--ending {kind}: {case.image[0]} is so large that its label map is a .tif")
+            names.append(f"{case.id}.tif")
+            continue
         flat, found = is_picture(case.image[0]), stated[case.image[0].parent]
         usual = ".png" if flat else ".nii.gz"
         chosen = kind or (found if found in LABEL_ENDINGS and (flat or found not in _FLAT) else usual)

@@ -55,6 +55,11 @@ class Model:
     spacing: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     """Of the training cases, as `training_spacing` gives it."""
 
+    @property
+    def members(self) -> list[list[int]]:
+        """The label values of each region."""
+        return [[self.values[index] for index in region.members] for region in self.regions]
+
 
 def load_members(members: Sequence[Member], *, device: str = "auto", trust_changed_code: bool = False) -> Model:
     """The network of these, or all of them as one, ready to predict. Raises ValueError."""

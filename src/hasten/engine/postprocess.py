@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,9 +17,12 @@ from scipy import ndimage
 from hasten.config.load import checked_as
 from hasten.config.places import read_document
 from hasten.files import replacing
-from hasten.observe.folds import POSTPROCESSING_YAML
+from hasten.observe.folds import POSTPROCESSING_YAML, is_cross_validation
+from hasten.observe.rundir import CHECKPOINTS
 
-_HEADING = "# Chosen on the validation cases of all folds. SHA-256 of what follows, while nobody has edited it: "
+log = logging.getLogger(__name__)
+
+_HEADING = "# Chosen on validation cases. SHA-256 of what follows, while nobody has edited it: "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +38,14 @@ class Cleaning:
     """Whether all components but the largest are removed."""
     fill_holes: bool = False
     """Whether background that the class encloses becomes the class."""
+
+    def __str__(self) -> str:
+        done = {
+            f"components below {self.min_volume_mm3:g} mm³ removed": self.min_volume_mm3 > 0,
+            "largest component only": self.keep_largest,
+            "holes filled": self.fill_holes,
+        }
+        return ", ".join(text for text, is_set in done.items() if is_set) or "none"
 
 
 Cleanings = Mapping[int, Cleaning]
@@ -72,8 +84,29 @@ def _components(mask: np.ndarray, cleaning: Cleaning, voxel_mm3: float) -> np.nd
     return stays[components]
 
 
+def postprocessed_masks(
+    masks: Sequence[np.ndarray], before: np.ndarray, after: np.ndarray, members: Sequence[Sequence[int]]
+) -> list[np.ndarray]:
+    """The masks of regions, 0 and 1, where the label map has been cleaned.
+
+    masks: (D, H, W) uint8 of each region. before, after: the label map of label values. members: the label values of
+    each region. A voxel that became another label value belongs to the regions of that; all others stay.
+    """
+    changed = before != after
+    return [
+        np.where(changed, np.isin(after, values), mask).astype(mask.dtype)
+        for mask, values in zip(masks, members, strict=True)
+    ]
+
+
 def write_cleanings(folder: Path, cleanings: Cleanings) -> None:
-    """Write postprocessing.yaml into the folder of a cross-validation, with a digest for `is_edited`."""
+    """Write postprocessing.yaml into the folder of a run or cross-validation, with a digest for `is_edited`.
+
+    A file that somebody has edited is kept, with a warning.
+    """
+    if is_edited(folder):
+        log.warning("%s: was edited, and is kept; remove it to have it written anew", folder / POSTPROCESSING_YAML)
+        return
     tree = {value: asdict(cleaning) for value, cleaning in cleanings.items()}
     text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
     target = folder / POSTPROCESSING_YAML
@@ -87,7 +120,7 @@ def is_edited(folder: Path) -> bool:
         first, _, rest = (folder / POSTPROCESSING_YAML).read_text().partition("\n")
     except FileNotFoundError:
         return False
-    return first != f"{_HEADING}{_digest(rest)}"
+    return not first.endswith(_digest(rest))
 
 
 def _digest(text: str) -> str:
@@ -95,12 +128,31 @@ def _digest(text: str) -> str:
 
 
 def read_cleanings(run: str | Path | Sequence[str | Path], labels: Mapping[str, str]) -> dict[int, Cleaning]:
-    """What the postprocessing.yaml of a cross-validation says; nothing for anything else, or without one.
+    """What the postprocessing.yaml of a run or a cross-validation says; nothing without one.
 
-    labels: label value to name, of the networks. Raises ValueError for a file of another form.
+    A fold without a file of its own has that of its cross-validation. Several runs: what they agree on; where they
+    differ nothing is done, with a warning. run: as `read_members` takes it. labels: label value to name, of the
+    networks. Raises ValueError for a file of another form.
     """
-    if not isinstance(run, (str, Path)) or not (path := Path(run) / POSTPROCESSING_YAML).is_file():
+    paths = [Path(path) for path in ([run] if isinstance(run, (str, Path)) else run)]
+    found = [_read(file, labels) if (file := _file_of(path)) else {} for path in paths]
+    if any(each != found[0] for each in found[1:]):
+        log.warning(
+            "%s: differ in their post-processing, so none is done; give each the same %s",
+            " and ".join(map(str, paths)), POSTPROCESSING_YAML,
+        )  # fmt: skip
         return {}
+    return found[0]
+
+
+def _file_of(run: Path) -> Path | None:
+    if run.name == "best.pt" and run.parent.name == CHECKPOINTS:
+        run = run.parent.parent
+    folders = [run, run.absolute().parent] if is_cross_validation(run.absolute().parent) else [run]
+    return next((file for folder in folders if (file := folder / POSTPROCESSING_YAML).is_file()), None)
+
+
+def _read(path: Path, labels: Mapping[str, str]) -> dict[int, Cleaning]:
     found, wrong = {}, []
     for value, tree in read_document(path).tree.items():
         if str(value) not in labels or not isinstance(tree, dict):
@@ -111,7 +163,5 @@ def read_cleanings(run: str | Path | Sequence[str | Path], labels: Mapping[str, 
         found[int(value)], mistakes = checked_as(Cleaning, tree, (value,))
         wrong += [f"{'.'.join(map(str, at))}: {message}" for at, message in mistakes]
     if wrong:
-        raise ValueError(
-            f"{path}: {'; '.join(wrong)}; correct it, write it anew with `hasten report`, or add --no-postprocessing"
-        )
+        raise ValueError(f"{path}: {'; '.join(wrong)}; correct it, remove it, or add --no-postprocessing")
     return found

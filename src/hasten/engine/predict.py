@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from hasten.cases.read import read_image
+from hasten.cases.section import read_section_header
 from hasten.cases.types import Case, Volume
 from hasten.config.schema import PrepareConfig
 from hasten.engine.ensemble import Member, read_members
@@ -17,9 +19,10 @@ from hasten.engine.inputs import find_cases, listing
 from hasten.engine.label_files import label_names, write_label
 from hasten.engine.model import Model, labelled, load_members
 from hasten.engine.outputs import label_targets, make_folder, region_folders
-from hasten.engine.postprocess import Cleanings, postprocessed, read_cleanings
+from hasten.engine.postprocess import Cleanings, postprocessed, postprocessed_masks, read_cleanings
 from hasten.engine.prediction_settings import PREDICTION_JSON, deciding_settings, write_settings, written_since
 from hasten.engine.probabilities import scratch, write_probabilities
+from hasten.engine.section import segment_section
 from hasten.prepare.case import prepare_case
 from hasten.prepare.types import Prepared
 
@@ -49,18 +52,18 @@ def predict(
     too, 0 and 1, in a folder of `out` named after the region. probabilities: write CASE.npz beside each label map, too,
     with `probabilities` (K, D, H, W) float16 on the image's voxels, before any post-processing, and their `classes`.
 
-    run: a run directory, or a best.pt; or the folder of a cross-validation, whose finished folds predict together, or
-    several of these: the mean of their probabilities decides. postprocess: clean the label maps of a cross-validation
-    as its postprocessing.yaml says. overrides: settings of the section `infer` that differ from the run's, such as
-    "infer.overlap=0.25". inputs: image files, or folders of them; `find_cases` says what they hold. Names
-    in `out` are those of the cases with `ending`, or the one that `label_names` takes for None; label values are those
-    of the training set. trust_changed_code: build a network of your own from its source as it is now, where that is
-    not what the run was trained with, which is refused otherwise. resume: leave label maps alone that were written
-    with the same networks and settings, as `out`/prediction.json says; what is there under a final name is whole.
-    Everything that names and headers can tell (a
-    missing file, other channels, an output that exists without `overwrite`, that is an input or that two inputs share)
-    is a ValueError before anything is predicted or written. An input whose voxels then prove unreadable does not stop
-    the others: once they are written, one ValueError lists those that failed.
+    run: a run directory, or a best.pt; or the folder of a cross-validation, whose finished folds predict together,
+    or several of these: the mean of their probabilities decides. postprocess: clean the label maps, and the masks
+    of regions, as the postprocessing.yaml of the run or cross-validation says. overrides: settings of the section
+    `infer` that differ from the run's, such as "infer.overlap=0.25". inputs: image files, or folders of them;
+    `find_cases` says what they hold. Names in `out` are those of the cases with `ending`, or the one that
+    `label_names` takes for None; label values are those of the training set. trust_changed_code: build a network of
+    your own from its source as it is now, where that is not what the run was trained with, which is refused
+    otherwise. resume: leave label maps alone that were written with the same networks and settings, as
+    `out`/prediction.json says; what is there under a final name is whole. Everything that names and headers can
+    tell (a missing file, other channels, an output that exists without `overwrite`, that is an input or that two
+    inputs share) is a ValueError before anything is predicted or written. An input whose voxels then prove
+    unreadable does not stop the others: once they are written, one ValueError lists those that failed.
     """
     files = [Path(path) for path in ([inputs] if isinstance(inputs, (str, Path)) else inputs)]
     members = with_infer(read_members(run), overrides)
@@ -86,11 +89,13 @@ def predict_cases(
     device: str = "auto",
     trust_changed_code: bool = False,
     cleanings: Cleanings | None = None,
+    model: Model | None = None,
     tick: Tick | None = None,
 ) -> list[Path]:
-    """As `predict`, of cases that are known. cleanings: what is done to the label maps."""
+    """As `predict`, of cases that are known. cleanings: what is done to the label maps. model: `members`, loaded."""
     folders = region_folders(members[0].content, out, where=str(members[0].where)) if regions else []
     targets = [out / name for name in label_names(cases, ending)]
+    sections = _sections(cases, bool(cleanings), regions, probabilities)
     settings = deciding_settings(members, cleanings or {})
     since = written_since(out, settings, overwrite=overwrite) if resume else None
     files = [
@@ -98,14 +103,18 @@ def predict_cases(
         for target, case in zip(targets, cases, strict=True)
     ]
     wanted = label_targets(files, cases, overwrite=overwrite, since=since)
-    model = load_members(members, device=device, trust_changed_code=trust_changed_code)
+    model = model or load_members(members, device=device, trust_changed_code=trust_changed_code)
     made = make_folder(out)
     write_settings(out, settings)
     for folder in folders:
         make_folder(folder)
     jobs = [(case, each) for case, each, is_wanted in zip(cases, files, wanted, strict=True) if is_wanted]
+    ordinary = [job for job in jobs if job[0].id not in sections]
     written, failures = 0, list[str]()
-    for error, target in _predicted(jobs, model, cleanings or {}, regions=regions, probabilities=probabilities):
+    for error, target in chain(
+        _predicted(ordinary, model, cleanings or {}, regions=regions, probabilities=probabilities),
+        _segmented([job for job in jobs if job[0].id in sections], model),
+    ):
         written += error is None
         failures += [error] if error is not None else []
         if tick and error is None:
@@ -159,7 +168,8 @@ def _predicted(
             if writing is not None:
                 writing[0].result()
                 yield None, writing[1]
-            maps = [postprocessed(label, cleanings, volume.spacing), *(masks if regions else [])]
+            cleaned = postprocessed(label, cleanings, volume.spacing)
+            maps = [cleaned, *(postprocessed_masks(masks, label, cleaned, model.members) if regions else [])]
             writes: list[Callable[[Path], None]] = [
                 partial(write_label, label=each, volume=volume, case=case) for each in maps
             ]
@@ -169,6 +179,33 @@ def _predicted(
         if writing is not None:
             writing[0].result()
             yield None, writing[1]
+
+
+def _sections(cases: Sequence[Case], cleaned: bool, regions: bool, probabilities: bool) -> set[str]:
+    """The cases that are read in parts. Raises ValueError for options that need an image as a whole."""
+    found = [case for case in cases if read_section_header(case.image[0]) is not None]
+    for option, is_set in (("--regions", regions), ("--probabilities", probabilities)):
+        if found and is_set:
+            raise ValueError(f"{found[0].image[0]}: is too large for {option}, which needs it as a whole; leave it out")
+    if found and cleaned:
+        raise ValueError(
+            f"{found[0].image[0]}: is too large for post-processing, which needs it as a whole; add --no-postprocessing"
+        )
+    several = next((case for case in found if len(case.image) > 1), None)
+    if several is not None:
+        raise ValueError(f"{several.image[0]}: is too large to be one of several files of a case; join its channels")
+    return {case.id for case in found}
+
+
+def _segmented(jobs: Sequence[tuple[Case, Sequence[Path]]], model: Model) -> Iterator[tuple[str | None, Path]]:
+    """As `_predicted`, of sections."""
+    for case, (target,) in jobs:
+        path, error = case.image[0], None
+        try:
+            _write([(target, partial(segment_section, path, model=model))])
+        except ValueError as reason:
+            error = str(reason) if str(path.parent) in str(reason) else f"{path}: {reason}"
+        yield error, target
 
 
 def _read(case: Case, spec: PrepareConfig) -> tuple[Volume, Prepared]:

@@ -37,10 +37,30 @@ def first_output(output: Any, dims: int) -> Tensor:
     return found
 
 
-def averaged(scores: ScoreFunction, flip_axes: Sequence[int], average: Average) -> ScoreFunction:
+def confidence(scores: Tensor, *, overlapping: bool, probabilities: bool) -> Tensor:
+    """(B,) float32: how sure a network is, the probability of what is decided, mean over voxels (and regions).
+
+    scores: (B, K, D, H, W). overlapping: they are of regions, each held above 0. probabilities: they are no logits but
+    probabilities, of regions less one half.
+    """
+    scores = scores.float()
+    if overlapping:
+        sure = scores.abs() + 0.5 if probabilities else scores.abs().sigmoid()
+    else:
+        sure = scores.amax(1) if probabilities else (scores.amax(1) - scores.logsumexp(1)).exp()
+    return sure.flatten(1).mean(1)
+
+
+def averaged(
+    scores: ScoreFunction,
+    flip_axes: Sequence[int],
+    average: Average,
+    unsure: Callable[[Tensor], Tensor] | None = None,
+) -> ScoreFunction:
     """`scores`, or their softmax, as a mean over all 2^n mirrorings along n of the axes D, H, W (0, 1, 2), in float32.
 
-    Without axes and for plain scores, `scores` itself.
+    unsure: says of what one pass gave (B, K, D, H, W) which images are mirrored, (B,) bool; None mirrors all. Without
+    axes and for plain scores, `scores` itself.
     """
     axes = [2 + axis for axis in flip_axes]
     flips = [chosen for count in range(1, len(axes) + 1) for chosen in combinations(axes, count)]
@@ -51,11 +71,17 @@ def averaged(scores: ScoreFunction, flip_axes: Sequence[int], average: Average) 
         found = scores(image).float()
         return found.softmax(1) if average == "softmax" else found
 
-    def mean(image: Tensor) -> Tensor:
-        total = one(image)
+    def mean(total: Tensor, image: Tensor) -> Tensor:
         for flip in flips:
             # `flip` makes a tensor of our own to add to; the network's output may be its input.
             total = one(image.flip(flip)).flip(flip).add_(total)
         return total.div_(1 + len(flips)) if flips else total
 
-    return mean
+    def found(image: Tensor) -> Tensor:
+        first = one(image)
+        if unsure is None or not flips:
+            return mean(first, image)
+        chosen = unsure(first).nonzero()[:, 0]
+        return first.index_copy(0, chosen, mean(first[chosen], image[chosen])) if len(chosen) else first
+
+    return found

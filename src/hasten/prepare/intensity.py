@@ -79,6 +79,11 @@ def write_scaled(slabs: Slabs, out: np.ndarray, scaling: Scaling, device: str = 
                 target[place] = slab
 
 
+def zscore_scale(mean: float, std: float) -> float:
+    """What differences from the mean are multiplied by; 0 for an image that is constant but for rounding."""
+    return 0.0 if std <= _CONSTANT * abs(mean) else 1 / max(std, 1e-8)
+
+
 def _write_zscore(slabs: Slabs, target: torch.Tensor, device: str) -> None:
     # A target that can hold the unscaled values doubles as the place where they wait for the mean.
     is_own = target.dtype == torch.float32 and torch.device(device).type == "cpu"
@@ -95,7 +100,7 @@ def _write_zscore(slabs: Slabs, target: torch.Tensor, device: str) -> None:
         part = values[place].sub_(mean).flatten()
         squares += float(torch.dot(part, part))
     std = (squares / values.numel()) ** 0.5
-    scale = 0.0 if std <= _CONSTANT * abs(mean) else 1 / max(std, 1e-8)
+    scale = zscore_scale(mean, std)
     for place in places:
         target[place] = values[place].mul_(scale)
 

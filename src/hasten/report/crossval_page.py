@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -109,19 +108,7 @@ def _cleaning(found: CrossValidation) -> Section:
     chosen = found.chosen
     if not chosen.cleanings:
         return Section(title="Post-processing", text="None: no cleaning of label maps raises the mean Dice of a class.")
-    kinds: tuple[tuple[str, Callable[..., bool]], ...] = (
-        ("largest component only", lambda cleaning: cleaning.keep_largest),
-        ("holes filled", lambda cleaning: cleaning.fill_holes),
-    )
-    does = {
-        cleaning.name: ", ".join(
-            [
-                *([f"components below {cleaning.min_volume_mm3:g} mm³ removed"] if cleaning.min_volume_mm3 else []),
-                *(name for name, is_set in kinds if is_set(cleaning)),
-            ]
-        )
-        for cleaning in chosen.cleanings.values()
-    }
+    does = {cleaning.name: str(cleaning) for cleaning in chosen.cleanings.values()}
     rows = [
         (name, does.get(name, "none"), f"{chosen.before[name]:.4f}", f"{chosen.after[name]:.4f}")
         for name in found.whole.names

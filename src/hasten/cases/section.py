@@ -1,0 +1,88 @@
+"""2-D images that are too large to be read as a whole: TIFFs, read and written in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
+
+from hasten.files import replacing
+
+if TYPE_CHECKING:
+    from hasten.cases.slide.types import Slide
+
+SECTION_PIXELS = 2**26
+"""A TIFF with more pixels is read in parts."""
+_ENDINGS = (".tif", ".tiff")
+_WIDTH, _HEIGHT, _SAMPLES = 256, 257, 277
+"""TIFF tags."""
+_TILE = 512
+_BUFFER = 1 << 24
+"""Bytes that are compressed at once."""
+
+
+def read_section_header(path: Path) -> tuple[tuple[int, int, int], int] | None:
+    """Shape (1, H, W) and number of channels of the first page of a TIFF; None for what is read as a whole."""
+    if path.suffix.lower() not in _ENDINGS:
+        return None
+    try:
+        with path.open("rb") as file:
+            head = file.read(8)
+            if head[2:3] == b"+" or head[3:4] == b"+":
+                head += file.read(8)  # BigTIFF
+            tags = ImageFileDirectory_v2(head)
+            file.seek(tags.next)
+            tags.load(file)
+        height, width, samples = int(tags[_HEIGHT]), int(tags[_WIDTH]), int(tags.get(_SAMPLES, 1))
+    except Exception:  # no TIFF, or a damaged one, of which the reader of pictures says why
+        return None
+    if height * width <= SECTION_PIXELS:
+        return None
+    return (1, height, width), 1 if samples < 3 else 3
+
+
+def open_section(path: Path) -> Slide:
+    """The slide whose level 0 is the section. Raises ValueError."""
+    from hasten.cases.slide.open import open_slide
+
+    return open_slide(path, "tifffile")
+
+
+def write_section(
+    target: Path, strips: Iterator[np.ndarray], shape: tuple[int, int], dtype: np.dtype[np.uint8]
+) -> None:
+    """Write (H, W) label values as a tiled, compressed BigTIFF; atomically.
+
+    strips: rows of it, from the top. Raises OSError, and what `strips` raises.
+    """
+    import tifffile
+
+    with (
+        replacing(target, target.with_name(f".partial-{target.name}")) as file,
+        tifffile.TiffWriter(file, bigtiff=True) as writer,
+    ):
+        writer.write(
+            _tiles(strips), shape=shape, dtype=dtype, tile=(_TILE, _TILE), compression="zlib", photometric="minisblack",
+            metadata=None, maxworkers=1, buffersize=_BUFFER,
+        )  # fmt: skip
+
+
+def _tiles(strips: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    """Row after row of tiles; those at the right and at the bottom are smaller."""
+    rows: np.ndarray | None = None
+    for strip in strips:
+        rows = strip if rows is None else np.concatenate([rows, strip])
+        whole = len(rows) // _TILE * _TILE
+        yield from _cut(rows[:whole])
+        rows = rows[whole:].copy()
+    if rows is not None:
+        yield from _cut(rows)
+
+
+def _cut(rows: np.ndarray) -> Iterator[np.ndarray]:
+    for top in range(0, len(rows), _TILE):
+        for left in range(0, rows.shape[1], _TILE):
+            yield np.ascontiguousarray(rows[top : top + _TILE, left : left + _TILE])

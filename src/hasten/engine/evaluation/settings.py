@@ -1,0 +1,128 @@
+"""A trained run on its validation cases, with its own settings of `infer` and with others: what these gain and cost."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hasten.config.load import load_run
+from hasten.engine.ensemble import Member
+from hasten.engine.evaluation.cleaning import Chosen, choose_cleanings
+from hasten.engine.evaluation.evaluate import Evaluation, evaluate_pairs
+from hasten.engine.evaluation.pairs import Pair, Pairs
+from hasten.engine.evaluation.run import validation_pairs
+from hasten.engine.infer_settings import with_infer
+from hasten.engine.job import read_cases
+from hasten.engine.model import Model, load_members
+from hasten.engine.postprocess import write_cleanings
+from hasten.engine.predict import predict_cases
+from hasten.engine.weights import model_file, read_model
+from hasten.observe.rundir import RUN_YAML
+
+Tick = Callable[[int, int, Path], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """The validation cases with one choice of settings."""
+
+    overrides: tuple[str, ...]
+    """Of the section `infer`; empty for the run's own."""
+    evaluation: Evaluation
+    passes: int
+    """Windows, mirrored ones too, that went through the network."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trials:
+    """A run as it is, and what was tried on it."""
+
+    own: Trial
+    other: Trial | None
+    chosen: Chosen | None
+    """Post-processing of the label maps of `own`."""
+
+    def better(self) -> tuple[int, int]:
+        """Cases whose mean Dice is higher with the other settings, and cases in all."""
+        assert self.other is not None
+        before, after = self.own.evaluation.case_means(), self.other.evaluation.case_means()
+        return sum(after[case] > dice for case, dice in before.items()), len(before)
+
+
+def evaluate_run(
+    run: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    postprocessing: bool = False,
+    surfaces: bool = True,
+    device: str | None = None,
+    tick: Tick | None = None,
+) -> Trials:
+    """Scores of a run's validation cases on the images' own voxels, by its best weights.
+
+    overrides: settings of `infer` that are tried beside the run's own, such as "infer.flip_axes=[0,1,2]".
+    postprocessing: choose what is done to label maps by these cases, as a cross-validation does, and write it into the
+    run's postprocessing.yaml, which `predict` applies. device: None takes that of the run. tick: as for `predict`.
+    Raises ValueError.
+    """
+    run = Path(run)
+    if not (run / RUN_YAML).is_file():
+        raise ValueError(f"{run}: holds no run ({RUN_YAML} is missing); name the folder of a training run, or LABELS")
+    members = [Member(model_file(run), read_model(run))]
+    changed = with_infer(members, overrides)
+    pairs = validation_pairs(run)
+    if not pairs.pairs:
+        raise ValueError(f"{run}: has no labelled validation cases; score other label maps with LABELS")
+    with tempfile.TemporaryDirectory(dir=run, prefix=".evaluate") as scratch:
+        folder = Path(scratch)
+        own = _trial(run, members, (), pairs, folder / "own", surfaces=surfaces, device=device, tick=tick)
+        chosen = choose_cleanings(_in(pairs, folder / "own"), own.evaluation) if postprocessing else None
+        other = None
+        if overrides:
+            other = _trial(
+                run, changed, tuple(overrides), pairs, folder / "other", surfaces=surfaces, device=device, tick=tick
+            )
+    if chosen is not None:
+        write_cleanings(run, chosen.cleanings)
+    return Trials(own=own, other=other, chosen=chosen)
+
+
+def _trial(
+    run: Path, members: Sequence[Member], overrides: tuple[str, ...], pairs: Pairs, out: Path, *, surfaces: bool,
+    device: str | None, tick: Tick | None,
+) -> Trial:  # fmt: skip
+    config = load_run(run / RUN_YAML)
+    case_set, _, validation = read_cases(config)
+    labelled = {pair.case for pair in pairs.pairs}
+    # The code of a network of the user's own is that of the run.
+    model = load_members(members, device=device or config.train.device, trust_changed_code=True)
+    count = _count_passes(model)
+    predict_cases(members, [case for case in validation if case.id in labelled], out, model=model, tick=tick)
+    evaluation = evaluate_pairs(_in(pairs, out), predictions=out, labels=case_set.source, surfaces=surfaces)
+    return Trial(overrides=overrides, evaluation=evaluation, passes=sum(count))
+
+
+def _count_passes(model: Model) -> list[int]:
+    """The batch size of each pass through the network is added to this."""
+    counts: list[int] = []
+
+    def count(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        counts.append(len(inputs[0]))
+
+    model.network.register_forward_pre_hook(count)
+    return counts
+
+
+def _in(pairs: Pairs, folder: Path) -> Pairs:
+    """The same cases, with the predictions of another folder."""
+    moved = tuple(
+        Pair(case=each.case, prediction=folder / each.prediction.name, label=each.label) for each in pairs.pairs
+    )
+    return Pairs(
+        pairs=moved, labels=pairs.labels, regions=pairs.regions, ignore=pairs.ignore, num_labelled=pairs.num_labelled
+    )

@@ -1,0 +1,104 @@
+"""A run on its validation cases: settings of `infer` beside its own, and post-processing for its predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hasten.cases.nifti import read_nifti
+from hasten.cli.main import app
+from hasten.engine.evaluation.settings import evaluate_run
+from hasten.engine.postprocess import Cleaning, postprocessed, read_cleanings, write_cleanings
+from hasten.engine.predict import predict
+from tests.engine.phantom_runs import IN_3D, source, trained
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    # So few steps leave specks, which removing pays.
+    return trained(folder, source(folder / "data"), *IN_3D, "train.steps=25", "infer.whole_up_to=0")
+
+
+def images(run: Path) -> Path:
+    return run.parent / "data" / "imagesTr"
+
+
+def test_mirroring_by_confidence_lies_between_none_and_all(run: Path) -> None:
+    axes = "infer.flip_axes=[0,1,2]"
+    found = {
+        below: evaluate_run(run, overrides=[axes, f"infer.flip_below={below}"], surfaces=False).other
+        for below in (0.01, 1.0)
+    }
+    own = evaluate_run(run, surfaces=False).own
+    none, every = found[0.01], found[1.0]
+    assert none is not None
+    assert every is not None
+    assert none.passes == own.passes
+    assert every.passes == 8 * own.passes
+    assert none.evaluation.scores == own.evaluation.scores
+    assert every.evaluation.scores != own.evaluation.scores
+
+
+def test_the_verb_says_what_settings_gain_and_cost(run: Path, tmp_path: Path) -> None:
+    words = ["evaluate", str(run), "infer.flip_axes=[2]", "--no-surfaces", "--quiet", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "with infer.flip_axes=[2]" in result.output
+    assert "2.00 times the windows through the network" in result.output
+    assert (tmp_path / "out" / "evaluation.csv").is_file()
+    assert not list(run.glob(".evaluate*"))
+    assert not (run / "postprocessing.yaml").exists()
+
+
+def test_post_processing_is_chosen_and_applied_by_predictions_of_the_run(run: Path, tmp_path: Path) -> None:
+    try:
+        result = CliRunner().invoke(app, ["evaluate", str(run), "--postprocessing", "--no-surfaces", "--quiet"])
+        assert result.exit_code == 0, result.output
+        assert f"{run / 'postprocessing.yaml'} (`hasten predict` applies it" in result.output
+        cleanings = read_cleanings(run, {"0": "background", "3": "a", "7": "b"})
+        assert cleanings
+        plain = predict(run, images(run), tmp_path / "plain", postprocess=False)
+        assert (
+            CliRunner().invoke(app, ["predict", str(run), str(images(run)), "--out", str(tmp_path / "c")]).exit_code
+            == 0
+        )
+        before = [read_nifti(path) for path in plain]
+        after = [read_nifti(tmp_path / "c" / path.name).array[0] for path in plain]
+        for one, other in zip(before, after, strict=True):
+            assert np.array_equal(other, postprocessed(one.array[0], cleanings, one.spacing))
+        assert any(not np.array_equal(one.array[0], other) for one, other in zip(before, after, strict=True))
+    finally:
+        (run / "postprocessing.yaml").unlink(missing_ok=True)
+
+
+def test_one_that_was_edited_is_kept(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = run / "postprocessing.yaml"
+    try:
+        write_cleanings(run, {3: Cleaning(min_volume_mm3=3.0)})
+        path.write_text(path.read_text().replace("3.0", "4.0"))
+        evaluate_run(run, postprocessing=True, surfaces=False)
+        assert "was edited, and is kept" in caplog.text
+        assert read_cleanings(run, {"3": "a"})[3].min_volume_mm3 == 4.0
+    finally:
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["elsewhere"], "holds no run"),
+        (["RUN", "labels", "infer.overlap=0.25"], "leave out LABELS to evaluate a run"),
+        (["RUN", "labels", "others"], "others: is one too many"),
+        (["RUN", "--tolerance-mm", "2"], "LABELS: is missing"),
+        (["RUN", "train.steps=3"], "settings of the section infer only"),
+        (["RUN", "infer.flip_below=2"], "infer.flip_below"),
+    ],
+)
+def test_mistakes(run: Path, words: list[str], told: str) -> None:
+    result = CliRunner().invoke(app, ["evaluate", *(str(run) if word == "RUN" else word for word in words)])
+    assert result.exit_code != 0
+    assert told in " ".join(result.output.split())

@@ -1,0 +1,161 @@
+"""2-D images that are read, segmented and written in parts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from hasten.cases import section as files
+from hasten.cases.section import read_section_header, write_section
+from hasten.engine import section
+from hasten.engine.blend import window_starts
+from hasten.engine.predict import predict
+from tests.engine.phantom_runs import anatomy, picture, trained, variant
+
+tifffile = pytest.importorskip("tifffile")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("flat")
+    data = folder / "data"
+    for name in ("images", "labels"):
+        (data / name).mkdir(parents=True)
+    for number in range(4):
+        picture(data, number)
+    (data / "labels.json").write_text('{"0": "background", "3": "a", "7": "b"}')
+    more = ("sample.patch=[1, 16, 16]", "network.strides=[[1, 2, 2]]", "train.steps=30", "sample.batch_size=4")
+    return trained(folder, data, *more)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(files, "SECTION_PIXELS", 1000)
+    monkeypatch.setattr(files, "_TILE", 32)
+    monkeypatch.setattr(section, "_BLOCK", 40)
+    return monkeypatch
+
+
+def image(height: int, width: int) -> np.ndarray:
+    """Boxes here and there in noise, with a margin of 0."""
+    tile = np.tile(anatomy(3, (24, 20))[0], (-(-height // 24), -(-width // 20)))[:height, :width]
+    found = tile.clip(1, 255).astype(np.uint8)
+    found[:7], found[-3:], found[:, :5], found[:, -11:] = 0, 0, 0, 0
+    return found
+
+
+@pytest.mark.parametrize("prepare", [{}, {"crop_foreground": True}, {"intensity": "window", "window": [10, 200]}])
+@pytest.mark.parametrize("shape", [(203, 171), (12, 300)])
+def test_the_label_map_is_that_of_the_image_as_a_whole(
+    run: Path, tmp_path: Path, small: pytest.MonkeyPatch, shape: tuple[int, int], prepare: dict[str, Any]
+) -> None:
+    model = variant(run, tmp_path / "run", **{"dtype": "float32", **prepare})
+    tifffile.imwrite(tmp_path / "a.tif", image(*shape), tile=(32, 48), compression="zlib")
+    Image.fromarray(image(*shape)).save(tmp_path / "b.png")
+    part, whole = predict(model, [tmp_path / "a.tif", tmp_path / "b.png"], tmp_path / "out")
+    assert part.name == "a.tif"
+    found, expected = tifffile.imread(part), np.asarray(Image.open(whole))
+    assert found.dtype == np.uint8
+    assert found.shape == shape
+    assert (found != expected).mean() < 1e-3  # a tie may fall either way
+    assert len(np.unique(found)) > 1
+    with tifffile.TiffFile(part) as written:
+        assert written.is_bigtiff
+        assert written.pages[0].is_tiled
+
+
+@settings(max_examples=50)
+@given(side=st.integers(1, 400), window=st.integers(4, 40), overlap=st.floats(0, 0.9), block=st.integers(1, 100))
+def test_blocks_cover_a_side_and_have_its_windows(side: int, window: int, overlap: float, block: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(section, "_BLOCK", block)
+        spans = section._spans(side, window, overlap)
+    assert [span.first for span in spans] == [0, *(span.last for span in spans[:-1])]
+    assert spans[-1].last == side
+    starts = window_starts(max(side, window), window, overlap)
+    for span in spans:
+        covered = span.stop - span.start
+        own = [span.start + start for start in window_starts(max(covered, window), window, overlap)]
+        assert own == [start for start in starts if start < span.last and start + window > span.first]
+
+
+def test_sections_in_a_folder_and_what_they_are_too_large_for(
+    run: Path, tmp_path: Path, small: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    tifffile.imwrite(tmp_path / "in" / "a.tif", image(60, 70), tile=(32, 32))
+    Image.fromarray(image(24, 20)).save(tmp_path / "in" / "p.png")
+    assert [path.name for path in predict(run, tmp_path / "in", tmp_path / "out")] == ["a.tif", "p.png"]
+    assert [path.name for path in predict(run, tmp_path / "in", tmp_path / "out", resume=True)] == ["a.tif", "p.png"]
+    with pytest.raises(ValueError, match="too large for --probabilities"):
+        predict(run, tmp_path / "in", tmp_path / "more", probabilities=True)
+    with pytest.raises(ValueError, match=r"so large that its label map is a \.tif"):
+        predict(run, tmp_path / "in", tmp_path / "more", ending=".png")
+    with pytest.raises(ValueError, match=r"a\.tif.*too large to be resampled"):
+        predict(variant(run, tmp_path / "r", spacing=[1.0, 2.0, 2.0]), tmp_path / "in/a.tif", tmp_path / "more")
+    assert not (tmp_path / "more").exists()
+
+
+def test_a_section_of_16_bits_is_named(run: Path, tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", image(60, 70).astype(np.uint16), tile=(32, 32))
+    with pytest.raises(ValueError, match=r"a\.tif.*uint16.*8-bit RGB or grey"):
+        predict(run, tmp_path / "a.tif", tmp_path / "out")
+
+
+def test_what_is_read_as_a_whole(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", image(60, 70), tile=(32, 32))
+    (tmp_path / "b.tif").write_bytes(b"no TIFF")
+    assert [read_section_header(tmp_path / name) for name in ("a.tif", "b.tif", "c.png")] == [None] * 3
+
+
+def test_a_disk_that_fills_up_leaves_no_half_of_one(tmp_path: Path) -> None:
+    def strips() -> Iterator[np.ndarray]:
+        yield np.zeros((600, 40), np.uint8)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_section(tmp_path / "a.tif", strips(), (700, 40), np.dtype(np.uint8))
+    assert not list(tmp_path.iterdir())
+
+
+_PEAK = """
+import json, sys
+from pathlib import Path
+from hasten.engine.ensemble import Member
+from hasten.engine.infer_settings import with_infer
+from hasten.engine.model import load_members
+from hasten.engine.section import segment_section
+from hasten.engine.weights import model_file, read_model
+run, image, out = map(Path, sys.argv[1:])
+members = with_infer([Member(model_file(run), read_model(run))], ["infer.patch=[1,256,256]"])
+model = load_members(members, device="cpu")
+status = lambda key: int(next(l for l in open("/proc/self/status") if l.startswith(key)).split()[1])
+before = status("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")
+segment_section(image, out, model)
+print(json.dumps((status("VmHWM") - before) / 1024))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak of memory")
+def test_the_peak_of_memory_is_a_part_of_the_section(run: Path, tmp_path: Path) -> None:
+    side = 24576
+    blank = np.zeros((512, 512), np.uint8)
+    filled = image(512, 512)
+    tiles = (filled if number == 500 else blank for number in range((side // 512) ** 2))
+    tifffile.imwrite(tmp_path / "a.tif", tiles, shape=(side, side), dtype=np.uint8, tile=(512, 512), compression="zlib")
+    words = [sys.executable, "-c", _PEAK, str(run), str(tmp_path / "a.tif"), str(tmp_path / "b.tif")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) < side * side / 2**20 / 2  # half of its 576 MiB as it is, an eighth as float32
+    assert tifffile.TiffFile(tmp_path / "b.tif").pages[0].shape == (side, side)
