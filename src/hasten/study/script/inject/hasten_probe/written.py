@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import on_data, stop
+from .exp_time import usable_cores
 from .session import Session
 
 
@@ -55,6 +56,12 @@ def gather(session: Session, ended: str) -> dict[str, Any]:
         "autocast": dict(session.autocast),
         "reads": list(session.reads.values()),
         "calls": list(session.calls.values()),
+        "lines": list(session.lines.values()),
+        "torch_calls": [{"site": s, "function": f, "count": n} for (s, f), n in list(session.torch_calls.items())],
+        "sent": list(session.sent.values()),
+        "subclass": session.subclass,
+        "load": dict(session.load),
+        "cores": usable_cores(),
         "modes": dict(session.modes),
         "mode_sites": dict(session.mode_sites),
         "saves": list(session.saves),
