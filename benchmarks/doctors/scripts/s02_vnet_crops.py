@@ -53,7 +53,7 @@ def dice(output, target):
 def main():
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.deterministic = True
-    # label: heavy-items both sure; unpinned-memory gpu sure
+    # label: many-workers both maybe; heavy-items both sure; unpinned-memory gpu sure
     loader = DataLoader(Crops(48), batch_size=4, shuffle=True, num_workers=2)
     held = DataLoader(Crops(6), batch_size=4)
     # label: conv-bias-before-norm both sure; no-autocast gpu sure; deterministic gpu likely

@@ -59,7 +59,7 @@ def main():
     loader = DataLoader(Patches(paths), batch_size=1, shuffle=True, num_workers=8)
     held = DataLoader(Patches(paths[:1], random=False), batch_size=1)
     # label: no-autocast gpu sure; cudnn-benchmark-off gpu sure
-    net = nn.Sequential(nn.GroupNorm(1, 1), UNet(3, 1, 1, (4, 8, 16), norm=lambda n: nn.GroupNorm(2, n))).to(device)
+    net = nn.Sequential(nn.GroupNorm(1, 1), UNet(3, 1, 1, (2, 4), norm=lambda n: nn.GroupNorm(2, n))).to(device)
     optimizer = torch.optim.Adam(net.parameters(), lr=2e-4)  # label: unfused-optimizer both maybe
     step = 0
     for _ in range(20):

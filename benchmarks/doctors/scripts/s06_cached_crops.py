@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 class Cached(Dataset):
     def __init__(self, count):
         random = np.random.default_rng(0)
-        self.items = [dict(zip(("image", "label"), volume(random, (96, 96, 96)), strict=True)) for _ in range(count)]
+        self.items = [dict(zip(("image", "label"), volume(random, (128, 128, 128)), strict=True)) for _ in range(count)]
 
     def __len__(self):
         return len(self.items)
@@ -25,8 +25,8 @@ class Cached(Dataset):
         crops = []
         for number in range(4):
             chosen = places if number % 2 else background
-            corner = np.clip(chosen[np.random.randint(len(chosen))] - 12, 0, 96 - 24)
-            box = tuple(slice(c, c + 24) for c in corner)
+            corner = np.clip(chosen[np.random.randint(len(chosen))] - 8, 0, 128 - 16)
+            box = tuple(slice(c, c + 16) for c in corner)
             crops.append((item["image"][None][(slice(None), *box)].copy(), item["label"][box].astype(np.int64)))
         return torch.from_numpy(np.stack([c[0] for c in crops])), torch.from_numpy(np.stack([c[1] for c in crops]))
 

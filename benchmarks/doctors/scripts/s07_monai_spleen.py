@@ -18,12 +18,14 @@ def main():
     set_determinism(0)
     root, random = folder("spleen"), np.random.default_rng(0)
     rows = []
-    for number in range(12):
-        for key, array in zip(("image", "label"), volume(random, (64, 64, 48)), strict=True):
-            nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), root / f"{number}_{key}.nii.gz")
-        rows.append({key: str(root / f"{number}_{key}.nii.gz") for key in ("image", "label")})
+    for number in range(16):
+        for key, array in zip(
+            ("image", "label"), volume(random, (112, 112, 80) if number < 8 else (64, 64, 48)), strict=True
+        ):
+            nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), root / f"{number}_{key}.nii")
+        rows.append({key: str(root / f"{number}_{key}.nii") for key in ("image", "label")})
     load = [LoadImaged(("image", "label")), EnsureChannelFirstd(("image", "label"))]
-    crop = RandCropByPosNegLabeld(("image", "label"), "label", (32, 32, 32), pos=1, neg=1, num_samples=4)
+    crop = RandCropByPosNegLabeld(("image", "label"), "label", (24, 24, 24), pos=1, neg=1, num_samples=4)
     dataset = CacheDataset(rows[:8], Compose([*load, crop]), progress=False)
     # label: no-persistent-workers both sure; uncached-items both sure; uncached-transforms both maybe
     # label: heavy-items both likely; unpinned-memory gpu sure; many-workers both maybe

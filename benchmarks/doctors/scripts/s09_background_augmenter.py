@@ -40,7 +40,7 @@ def main():
     queue = multiprocessing.get_context("fork").Queue(6)
     worker = multiprocessing.get_context("fork").Process(target=augmenter, args=(root, 12, queue), daemon=True)
     worker.start()
-    # label: conv-bias-before-norm both sure
+    # label: no-autocast gpu maybe; conv-bias-before-norm both sure
     net = UNet(3, 1, 2, (4, 8), bias=True, norm=nn.InstanceNorm3d).to(device)
     # label: unfused-optimizer both maybe
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.99, nesterov=True)
@@ -53,7 +53,7 @@ def main():
                 image, label = image.pin_memory(), label.pin_memory()
             image, label = image.to(device, non_blocking=True), label.to(device, non_blocking=True)
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, dtype=torch.bfloat16):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
                 loss = nn.functional.cross_entropy(net(image), label)
             loss.backward()
             nn.utils.clip_grad_norm_(net.parameters(), 12)

@@ -140,7 +140,7 @@ def test_a_busy_machine_does_not_end_the_search() -> None:
     found = run(bench, A, B)
     assert found.busy
     assert found.best == START.having({"b": True})
-    assert verdicts(found) == ["unclear", "won"]
+    assert verdicts(found)[:2] == ["unclear", "won"]
 
 
 def test_what_won_before_the_machine_got_busy_stays() -> None:

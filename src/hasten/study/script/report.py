@@ -177,7 +177,7 @@ def _page(told: Told, path: Path) -> Path:
     split = told.split
     bar = Bar(tuple((PARTS[name], 1e3 * seconds) for name, seconds in split.parts.items()), unit="ms")
     sections = [Section("Where a step's time goes", "\n\n".join(told.diagnosis.evidence), bar=bar)]
-    rows = tuple(_row(finding) for finding in told.findings)
+    rows = tuple(_row(group) for group in grouped(told.findings))
     columns = ("Where", "What", "Cure", "Cost a step", "Predicted", "Evidence")
     if rows:
         sections.append(Section("Findings", "Largest predicted gain first.", table=Table(columns, rows, (3, 4))))
@@ -201,8 +201,19 @@ def _page(told: Told, path: Path) -> Path:
     return write_study_page(path, title=title, verdict=told.diagnosis.sentence, cards=cards, sections=sections)
 
 
-def _row(finding: Finding) -> tuple[str, ...]:
+def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Notes of one kind and cure together, in the place of the first; each finding, with its own cost, by itself."""
+    groups: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        key: object = number if finding.level == "finding" else (finding.name, finding.cure)
+        groups.setdefault(key, []).append(finding)
+    return list(groups.values())
+
+
+def _row(group: Sequence[Finding]) -> tuple[str, ...]:
+    finding, lines = group[0], "\n".join(dict.fromkeys(one.where for one in group if one.where))
     note = "" if finding.level == "finding" else "Note: "
     gain = "" if finding.gain is None or note else f"{finding.gain:.2f}×"
     cost = "" if finding.cost_s is None or note else ms(finding.cost_s)
-    return (finding.where, note + finding.title, finding.cure, cost, gain, finding.evidence)
+    evidence = "\n".join(dict.fromkeys(one.evidence for one in group if one.evidence))
+    return (lines, note + finding.title, finding.cure, cost, gain, evidence)

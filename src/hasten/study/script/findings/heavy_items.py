@@ -21,6 +21,8 @@ def find(record: Record, found: list[Finding]) -> list[Finding]:
     loaders = record.training_loaders
     if not loaders or items.get("kind") == "whole":
         return []
+    if not loaders[0]["num_workers"] and len(loader.get("seconds") or ()) < 2:
+        return []
     if any(one.name in _HIDE and (one.gain or 1.0) > HIDDEN for one in found):
         return []
     lost = contended_s(record)

@@ -77,7 +77,14 @@ def _sent(record: Record, site: str, sent: list[dict[str, Any]]) -> list[Finding
         ))  # fmt: skip
     large = max(one["elements"] for one in sent) >= LARGE
     waits = any(one["waits"] for one in sent)
-    if not loaders and large and waits and not constant and not all(one["count"] == one["again"] for one in sent):
+    if (
+        not found
+        and not loaders
+        and large
+        and waits
+        and not constant
+        and not all(one["count"] == one["again"] for one in sent)
+    ):
         found.append(_note(
             "unpinned-memory", "tensors are sent to the GPU from pageable memory, and the host waits for it", site,
             "torch.from_numpy(array).pin_memory().to(device, non_blocking=True)", told, True,

@@ -197,7 +197,7 @@ def _note_move(session: Session, before: Any, after: Any, args: Any, kwargs: Any
     to_device = not args or not isinstance(args[0], torch.dtype)
     if not to_device or before.device.type not in ("cpu", after.device.type):
         return
-    batch = id(before) in session.batch
+    batch = _on_host(session, before)
     session.batch.discard(id(before))
     site = site_of(frame)
     if session.validating is not None or (before.device.type == after.device.type != "cpu"):
