@@ -92,7 +92,7 @@ def main():
             update(net, teacher, 0.99)  # label: python-loop both sure
             step += 1
             print(step, loss.item(), overlap.item())  # label: host-read gpu sure; step-log both likely
-            if step % 5 == 0:
+            if step % 3 == 0:
                 validate(net, volumes)  # label: validation-share both sure; host-metric both sure
 
 

@@ -33,8 +33,8 @@ class Nested(nn.Module):
         self.heads = nn.ModuleList(nn.Conv2d(8, 1, 3, padding=1) for _ in range(7))
 
     def forward(self, x):
-        x = self.body(nn.functional.avg_pool2d(x, 2))
-        return [nn.functional.interpolate(head(x), scale_factor=2) for head in self.heads]
+        x = self.body(nn.functional.avg_pool2d(x, 4))
+        return [nn.functional.interpolate(head(x), scale_factor=4) for head in self.heads]
 
 
 def main():

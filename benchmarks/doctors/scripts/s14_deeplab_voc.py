@@ -21,10 +21,10 @@ class Photographs(Dataset):
         image, mask = Image.open(path), Image.open(path.with_name(f"{path.stem}_mask.jpg"))
         if self.random:
             scale = np.random.uniform(0.7, 2)
-            size = (max(96, int(scale * image.width)), max(96, int(scale * image.height)))
+            size = (max(64, int(scale * image.width)), max(64, int(scale * image.height)))
             image, mask = image.resize(size, Image.BILINEAR), mask.resize(size, Image.NEAREST)
-            left, top = np.random.randint(size[0] - 95), np.random.randint(size[1] - 95)
-            image, mask = (each.crop((left, top, left + 96, top + 96)) for each in (image, mask))
+            left, top = np.random.randint(size[0] - 63), np.random.randint(size[1] - 63)
+            image, mask = (each.crop((left, top, left + 64, top + 64)) for each in (image, mask))
         image = torch.from_numpy(np.asarray(image, np.float32).transpose(2, 0, 1) / 255)
         return image, torch.from_numpy((np.asarray(mask) > 127).astype(np.int64))
 
@@ -51,7 +51,7 @@ def validate(net, loader):
 
 def main():
     root = folder("voc")
-    paths = write_images(root, 80, (200, 160), "jpg")
+    paths = write_images(root, 100, (200, 160), "jpg")
     # label: heavy-items both likely; few-workers gpu likely; unpinned-memory gpu sure
     # label: no-persistent-workers both maybe; many-workers both maybe; uncached-items both maybe
     loader = DataLoader(Photographs(paths[:40], True), batch_size=8, shuffle=True, num_workers=2)
@@ -75,7 +75,7 @@ def main():
             if step % 5 == 0:
                 # label: checkpoint-stall both likely
                 torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, root / "last.pt")
-                validate(net, held)  # label: validation-share both sure
+                validate(net, held)  # label: validation-share both sure; host-metric both likely
 
 
 if __name__ == "__main__":

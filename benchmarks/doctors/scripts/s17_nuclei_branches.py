@@ -29,9 +29,11 @@ class Nuclei(Dataset):
         both = np.load(self.root / f"{index}.npy").astype(np.float32)
         angle = np.random.uniform(-0.5, 0.5)
         turn = np.array([[np.cos(angle), -np.sin(angle), 0], [np.sin(angle), np.cos(angle), 0], [0, 0, 1]])
-        both = np.dstack([ndimage.affine_transform(both[..., c], turn[:2, :2], order=0) for c in range(4)])
+        both = np.dstack(
+            [ndimage.affine_transform(both[..., c], turn[:2, :2], order=3 if c < 3 else 0) for c in range(4)]
+        )
         blobs, maps = both[..., 3].astype(np.int32), np.zeros((2, SIDE, SIDE), np.float32)
-        image = ndimage.gaussian_filter(both[..., :3], (1, 1, 0)).astype(np.uint8)
+        image = ndimage.gaussian_filter(both[..., :3], (3, 3, 0)).astype(np.uint8)
         for blob in np.unique(blobs)[1:]:
             ys, xs = np.nonzero(blobs == blob)
             maps[0][blobs == blob], maps[1][blobs == blob] = (ys - ys.mean()) / 10, (xs - xs.mean()) / 10
@@ -48,7 +50,7 @@ def gradient(maps):
 class Branches(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body, self.kind, self.maps = UNet(2, 3, 8, (8, 16, 32)), nn.Conv2d(8, 2, 1), nn.Conv2d(8, 2, 1)
+        self.body, self.kind, self.maps = UNet(2, 3, 8, (4, 8)), nn.Conv2d(8, 2, 1), nn.Conv2d(8, 2, 1)
 
     def forward(self, x):
         x = self.body(x)

@@ -43,7 +43,8 @@ def ssim(one, other):
 class Reconstruction(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.net = UNet(2, 1, 1, (8, 16), norm=nn.InstanceNorm2d)  # label: small-batch both sure
+        # label: small-batch both sure; no-autocast gpu sure; deterministic gpu sure
+        self.net = UNet(2, 1, 1, (8, 16), norm=nn.InstanceNorm2d)
 
     def training_step(self, batch, index):
         loss = nn.functional.l1_loss(self.net(batch[0]), batch[1])

@@ -12,7 +12,7 @@ def random_crop(image, flows, random):
     angle, scale = random.uniform(-3, 3), random.uniform(0.8, 1.2)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) / scale
     offset = np.array(image.shape) / 2 - turn @ np.array((48, 48))
-    both = [ndimage.affine_transform(each, turn, offset, (96, 96), order=1) for each in (image, *flows)]
+    both = [ndimage.affine_transform(each, turn, offset, (96, 96), order=3) for each in (image, *flows)]
     return both[0], np.stack(both[1:])
 
 
@@ -21,7 +21,7 @@ def main():
     images = [volume(random, (192, 192)) for _ in range(40)]
     cells = [(image / image.std(), np.stack([label.astype(np.float32)] * 3)) for image, label in images]
     # label: small-batch both sure; no-autocast gpu sure; cudnn-benchmark-off gpu maybe
-    net = UNet(2, 1, 3, (8, 16)).to(device)
+    net = UNet(2, 1, 3, (4, 8)).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-5)  # label: unfused-optimizer both likely
     step = 0
     for epoch in range(3):

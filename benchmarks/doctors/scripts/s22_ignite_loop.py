@@ -18,6 +18,7 @@ def main():
         torch.stack([torch.from_numpy(label).long() for _, label in cases]),
     )
     loader = DataLoader(data, batch_size=8, shuffle=True, pin_memory=True)  # label: no-workers both maybe
+    # label: no-autocast gpu sure
     net = nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(),  # label: conv-bias-before-norm both sure
         # label: conv-bias-before-norm both sure

@@ -38,7 +38,7 @@ class Photographs(Dataset):
 class Segmentation(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.net = UNet(2, 3, 2, (4, 8))
+        self.net = UNet(2, 3, 2, (4, 8))  # label: no-autocast gpu sure
 
     def training_step(self, batch, index):
         return nn.functional.cross_entropy(self.net(batch[0]), batch[1])

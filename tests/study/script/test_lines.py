@@ -36,6 +36,11 @@ def call(kind, count=20, seconds=0.0):
         ({"lines": [line(0.09)]}, []),
         ({"lines": [line(0.11)]}, ["no-workers"]),
         ({"lines": [line(0.6)]}, ["no-workers", "heavy-items"]),
+        (
+            {"lines": [line(0.2, "zipfile")], "opened": [{"site": SITE, "files": 12, "opens": 40}]},
+            ["no-workers", "uncached-items"],
+        ),
+        ({"lines": [line(0.2, "numpy")], "opened": [{"site": SITE, "files": 40, "opens": 40}]}, ["no-workers"]),
         ({"lines": [line(0.6, "multiprocessing")]}, ["heavy-items"]),
         ({"lines": [line(0.6, "torch")]}, []),
         ({"lines": [line(0.2, "matplotlib")]}, ["sync-plot"]),

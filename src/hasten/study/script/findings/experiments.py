@@ -150,7 +150,7 @@ def _subclass(tried: Found, step: Step) -> Finding | None:
     made = None
     if arm.get("low", 0.0) > 1.0:
         made = _of_arm(arm, step, what="forward and backward take", also=f"; {arm['subclass']}", **named)
-    return made or Finding(where=place(arm.get("site", "")), evidence=str(arm["subclass"]), level="note", **named)
+    return made or Finding(where=place(arm.get("site", "")), evidence=str(arm["subclass"]), level="note", **named)  # type: ignore[arg-type]
 
 
 def _fused(tried: Found, step: Step) -> Finding | None:

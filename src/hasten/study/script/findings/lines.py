@@ -19,6 +19,8 @@ FEW = 4
 """Samples below which a line's time says nothing."""
 EVERY = 0.005
 """Seconds between samples."""
+AGAIN = 1.5
+"""Times that a file is opened, on average, from which it is read again and again."""
 LOOPED = 30
 """Calls of one function of torch by one line in a step from which that line is a loop over tensors."""
 HISTOGRAMS = 8
@@ -116,6 +118,18 @@ def _metric(record: Record, site: str, packages: Counter[str], where: str) -> li
     )]  # fmt: skip
 
 
+def _again(record: Record, site: str, cost: float) -> list[Finding]:
+    """Files that this line reads more than once."""
+    opened = next((each for each in record.listed("opened") if each["site"] == site), None)
+    if opened is None or opened["opens"] < AGAIN * opened["files"] or record.per_step(opened["opens"]) < 1:
+        return []
+    return [_made(
+        record, cost, name="uncached-items", where=place(site),
+        title="the same files are read and unpacked again and again", cure="read each once, and keep it in memory",
+        evidence=f"{opened['files']} files opened {opened['opens']} times in {record.steps} steps",
+    )]  # fmt: skip
+
+
 def _loading(record: Record, site: str, packages: Counter[str]) -> list[Finding]:
     cost = _cost(record, sum(packages[name] for name in HOST))
     if cost is None:
@@ -130,6 +144,7 @@ def _loading(record: Record, site: str, packages: Counter[str]) -> list[Finding]
             title="the training's own process prepares data at this line, and the network waits for it",
             cure="do it in the Dataset of a DataLoader(..., num_workers=2) or more",
         ))  # fmt: skip
+    found += _again(record, site, cost)
     if cost >= HEAVY * record.step_s:
         found.append(_made(
             record, cost, name="heavy-items", where=place(site), evidence=told,

@@ -13,6 +13,8 @@ from hasten.study.words import ms
 
 LEAST = 1.05
 """Predicted factor on the whole step from which something is a finding: what less would bring is left unsaid."""
+BEFORE_DRAW = 0.25
+"""Share of an item that must be made before its first random number: less is but the reading of a prepared file."""
 HANDOVER_S = 0.0005
 """Seconds of the main process to take a batch over from a worker."""
 
@@ -107,6 +109,8 @@ def items(tried: Found, step: Step) -> Finding | None:
     if gain < LEAST:
         return None
     if items["kind"] == "before-draw":
+        if each < BEFORE_DRAW * items["item_s"]:
+            return None
         return _before_draw(items, step, max(0.0, step.step_s - after), gain)
     whole = items["kind"] == "whole"
     held = items.get("bytes", 0) * count

@@ -43,8 +43,8 @@ def find(record: Record) -> list[Finding]:
     by_site: dict[str, list[dict[str, Any]]] = {}
     for sent in record.listed("sent"):
         by_site.setdefault(sent["site"], []).append(sent)
-    for site, sent in by_site.items():
-        found += _sent(record, site, sent)
+    for site, group in by_site.items():
+        found += _sent(record, site, group)
     return found
 
 

@@ -55,6 +55,25 @@ def _note(session: Session, frame: Any, seconds: float) -> None:
     known["seconds"] += seconds
 
 
+def watch_files(session: Session) -> None:
+    """Count how often the training's own thread opens each file between its steps, by the line of the loop."""
+
+    def heard(event: str, args: Any) -> None:
+        if event != "open" or not session.on or session.index == 0 or not session.live():
+            return
+        path = args[0]
+        if not isinstance(path, str) or "w" in str(args[1] or "") or path.startswith(("/proc", "/sys", "/dev")):
+            return
+        frame: Any = sys._getframe(1)
+        while frame is not None and not is_user(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None and session.line.stack[-1] != "wait" and session.validating is None:
+            files = session.opened.setdefault(loop_line(session, frame), {})
+            files[path] = files.get(path, 0) + 1
+
+    sys.addaudithook(heard)
+
+
 def loop_line(session: Session, frame: Any) -> str:
     """The line of the function that runs the loop, under which `frame` is; else that of the outermost user code below a
     library, such as a Lightning module's method."""

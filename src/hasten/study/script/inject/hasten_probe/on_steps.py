@@ -87,10 +87,10 @@ def _load(session: Session) -> None:
     from .exp_time import Others, children_s
 
     now = time.perf_counter()
-    if not session.load_at:
-        session.load_at = now, children_s(), Others()
+    if "load_at" not in session.uses:
+        session.uses["load_at"] = now, children_s(), Others()
         return
-    begun, children, others = session.load_at
+    begun, children, others = session.uses["load_at"]
     workers = max(0.0, children_s() - children) / max(now - begun, 1e-9)
     # What has not ended yet of the children counts as others there.
     session.load = {"workers": workers, "others": max(0.0, (others.cores() or 0.0) - workers)}
@@ -124,6 +124,7 @@ def _end_step(session: Session) -> None:
         stop.watch(session)
         on_lines.keep_loop(session)
         on_lines.watch(session)
+        on_lines.watch_files(session)
         _load(session)
     if session.index <= 2:
         # Whatever is odd about somebody's modules must not end their training.

@@ -87,8 +87,8 @@ class Session:
         self.sent_batch: set[tuple[int, int]] = set()
         self.sent_last: dict[str, Any] = {}
         self.gradients: dict[int, tuple[Any, ...]] = {}
+        self.opened: dict[str, dict[str, int]] = {}
         self.subclass = ""
-        self.load_at: tuple[Any, ...] = ()
         self.load: dict[str, Any] = {}
 
     def live(self) -> bool:

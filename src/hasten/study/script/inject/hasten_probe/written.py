@@ -40,7 +40,7 @@ def gather(session: Session, ended: str) -> dict[str, Any]:
         "cuda_devices": torch.cuda.device_count(),
         "assume_cuda": session.assume_cuda,
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
-        "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
+        "cudnn_deterministic": bool(torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()),
         "steps": list(session.steps),
         "step_losses": session.step_losses,
         "losses": [float(loss) for loss in list(session.losses)],
@@ -59,6 +59,10 @@ def gather(session: Session, ended: str) -> dict[str, Any]:
         "lines": list(session.lines.values()),
         "torch_calls": [{"site": s, "function": f, "count": n} for (s, f), n in list(session.torch_calls.items())],
         "sent": list(session.sent.values()),
+        "opened": [
+            {"site": site, "files": len(files), "opens": sum(files.values())}
+            for site, files in list(session.opened.items())
+        ],
         "subclass": session.subclass,
         "load": dict(session.load),
         "cores": usable_cores(),
