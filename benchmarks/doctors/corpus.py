@@ -30,7 +30,7 @@ MEETS = {
 }
 """Other names of findings that meet a label: one finding tells both, or which of the two depends on the hardware."""
 MEASURED = ("no-autocast", "no-channels-last", "unfused-optimizer", "small-batch")
-"""Kinds that an experiment finds on the machine at hand: where no label speaks of them, neither right nor wrong."""
+"""Kinds that an experiment finds on the machine at hand: beside the labels they are neither right nor wrong."""
 LOOSE = ("conv-bias-before-norm",)
 """Kinds whose place is where the network's class lies, maybe in another file."""
 
@@ -126,7 +126,7 @@ def score(script: Script, findings: Sequence[Finding], gpu: bool) -> Score:
         if any(label.hardware in here and label.certainty != "maybe" for label in known):
             right.append(told)
             met |= {label.kind for label in known if label.hardware in here}
-        elif not known and finding.name in MEASURED and finding.gain is not None:
+        elif finding.name in MEASURED and finding.gain is not None:
             continue
         elif not known or (finding.level == "finding" and not any(label.hardware in here for label in known)):
             wrong.append(told)

@@ -24,7 +24,7 @@ class Patches(Dataset):
             with np.load(path) as file:
                 self.volumes[path] = file["image"], file["label"]
         box = (slice(z, z + 16), slice(y, y + 48), slice(8, 56))
-        image, label = (each[box] for each in self.volumes[path])
+        image, label = self.volumes[path]
         if self.random:
             angle = np.random.uniform(-30, 30)
             image = ndimage.rotate(image, angle, axes=(1, 2), reshape=False, order=3, mode="reflect")
@@ -33,6 +33,7 @@ class Patches(Dataset):
             grid = [axis + shift for axis, shift in zip(np.indices(image.shape), field, strict=True)]
             image, label = ndimage.map_coordinates(image, grid, order=3), ndimage.map_coordinates(label, grid, order=0)
             image = ndimage.gaussian_filter(image, np.random.uniform(0.1, 1.0))
+        image, label = image[box], label[box]
         boundary = ndimage.grey_dilation(label, size=3) != ndimage.grey_erosion(label, size=3)
         return torch.from_numpy(image[None].astype(np.float32)), torch.from_numpy(boundary[None].astype(np.float32))
 

@@ -29,7 +29,7 @@ def main():
     torch.backends.cudnn.deterministic = True
     # label: no-workers both sure; heavy-items both likely; unpinned-memory gpu sure; uncached-items both maybe
     loader = DataLoader(Cached(10), batch_size=1, shuffle=True, num_workers=0)
-    held = DataLoader(Cached(6), batch_size=1, num_workers=0)
+    held = DataLoader(Cached(14), batch_size=1, num_workers=0)
     # label: no-autocast gpu sure; cudnn-benchmark-off gpu sure; deterministic gpu sure; small-batch both maybe
     # label: small-batch both maybe; no-autocast gpu sure; cudnn-benchmark-off gpu sure; deterministic gpu sure
     net = UNet(2, 1, 1, (16, 32)).to(device)

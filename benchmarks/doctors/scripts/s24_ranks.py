@@ -12,7 +12,7 @@ def main():
     torch.set_num_threads(1)
     rank = torch.distributed.get_rank()
     torch.manual_seed(rank)
-    # label: no-autocast gpu sure; cudnn-benchmark-off gpu sure
+    # label: unequal-ranks both sure; no-autocast gpu sure; cudnn-benchmark-off gpu sure
     net = nn.parallel.DistributedDataParallel(UNet(2, 1, 2, (8, 16, 32)))
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
     patches = 12 if rank else 3  # label: unequal-ranks both sure

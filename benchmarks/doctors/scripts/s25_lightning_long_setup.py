@@ -30,8 +30,8 @@ class Photographs(Dataset):
             np.asarray(Image.open(path.with_name(f"{path.stem}_mask.png"))),
         )
         angle = np.random.uniform(-30, 30)
-        image = ndimage.rotate(image, angle, reshape=False, order=3)
-        mask = ndimage.rotate(mask, angle, reshape=False, order=0)
+        image = ndimage.rotate(image, angle, reshape=False, order=3)[::4, ::4]
+        mask = ndimage.rotate(mask, angle, reshape=False, order=0)[::4, ::4]
         return torch.from_numpy(image.transpose(2, 0, 1) / 255), torch.from_numpy((mask > 127).astype(np.int64))
 
 
@@ -48,7 +48,7 @@ class Segmentation(lightning.LightningModule):
 
 
 def main():
-    paths = write_images(folder("photographs"), 24, (96, 96))
+    paths = write_images(folder("photographs"), 24, (192, 192))
     time.sleep(12)
     # label: no-workers both sure; heavy-items both sure; unpinned-memory gpu sure
     loader = DataLoader(Photographs(paths), batch_size=4, shuffle=True)

@@ -35,9 +35,10 @@ def _sample(session: Session, pid: int) -> None:
 
 
 def _note(session: Session, frame: Any, seconds: float) -> None:
-    label = session.line.over or session.line.stack[-1]
-    if label in _NETWORK:
-        return
+    inner = session.line.stack[-1]
+    if inner in _NETWORK:
+        return  # Batches of a validation included.
+    label = session.line.over or inner
     package, called = "", ""
     while frame is not None and not is_user(frame.f_code.co_filename):
         name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -46,11 +47,17 @@ def _note(session: Session, frame: Any, seconds: float) -> None:
         frame = frame.f_back
     if frame is None:
         return
-    inner = site_of(frame)
     key = (loop_line(session, frame), package, "validation" if label == "validation" else "step")
     known = session.lines.get(key)
     if known is None:
-        known = {"site": key[0], "package": package, "where": key[2], "seconds": 0.0, "inner": inner, "called": called}
+        known = {
+            "site": key[0],
+            "package": package,
+            "where": key[2],
+            "seconds": 0.0,
+            "inner": site_of(frame),
+            "called": called,
+        }
         session.lines[key] = known
     known["seconds"] += seconds
 

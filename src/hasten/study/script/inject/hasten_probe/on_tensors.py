@@ -219,5 +219,5 @@ def _note_move(session: Session, before: Any, after: Any, args: Any, kwargs: Any
         last = session.sent_last.get(key)
         known["compared"] += last is not None
         same = last is not None and last.shape == before.shape and last.dtype == before.dtype
-        known["equal"] += bool(same and torch.equal(last, before))
+        known["equal"] += bool(same and torch.equal(last, before))  # type: ignore[arg-type]
         session.sent_last[key] = before.detach().clone()
