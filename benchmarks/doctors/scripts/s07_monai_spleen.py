@@ -1,5 +1,5 @@
 """MONAI: cached volumes, positive and negative crops, batches of MetaTensors, whole volumes validated often."""
-# verdict: validation
+# verdict: validation|input
 
 import nibabel
 import numpy as np

@@ -22,8 +22,8 @@ def augmenter(root, count, queue):
             image, label = (np.load(root / f"{number}_{key}.npy", mmap_mode="r") for key in ("image", "label"))
             angle = random.uniform(-30, 30)
             image = ndimage.rotate(image, angle, axes=(0, 1), reshape=False, order=3)
-            image = ndimage.rotate(image, angle / 2, axes=(1, 2), reshape=False, order=3)[8:40, 8:40, 8:40]
-            label = ndimage.rotate(label, angle, axes=(0, 1), reshape=False, order=0)[8:40, 8:40, 8:40]
+            image = ndimage.rotate(image, angle / 2, axes=(1, 2), reshape=False, order=3)[24:40, 24:40, 24:40]
+            label = ndimage.rotate(label, angle, axes=(0, 1), reshape=False, order=0)[24:40, 24:40, 24:40]
             images.append(image[None])
             labels.append(label)
         while queue.full():

@@ -36,7 +36,7 @@ def main():
     # label: no-persistent-workers both maybe
     loader = DataLoader(Polyps(paths), batch_size=8, shuffle=True, num_workers=2, pin_memory=True)
     # label: no-autocast gpu sure; cudnn-benchmark-off gpu likely; no-channels-last gpu maybe
-    net = UNet(2, 3, 4, (16, 32, 64)).to(device)
+    net = UNet(2, 3, 4, (8, 16, 32)).to(device)
     optimizer = torch.optim.Adam(net.parameters(), 1e-4)  # label: unfused-optimizer both maybe
     for epoch in range(4):
         meter = []

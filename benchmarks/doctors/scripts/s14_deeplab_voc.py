@@ -72,7 +72,7 @@ def main():
             step += 1
             if step % 10 == 0:
                 print(step, total)
-            if step % 5 == 0:
+            if step % 2 == 0:
                 # label: checkpoint-stall both likely
                 torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, root / "last.pt")
                 validate(net, held)  # label: validation-share both sure; host-metric both likely

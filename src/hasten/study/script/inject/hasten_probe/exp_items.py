@@ -80,7 +80,7 @@ def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
 
 def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float) -> dict[str, Any]:
     """An item that draws: what is done before its first draw gives the same result each time."""
-    befores, shares, begun = [], [], time.perf_counter()
+    early, shares, begun = [], [], time.perf_counter()
     for index in indices:
         with _first_draw() as drawn:
             start = time.perf_counter()
@@ -88,13 +88,13 @@ def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float)
             took = time.perf_counter() - start
         if not drawn:
             return {"kind": "random", "item_s": item_s}
-        befores.append(drawn[0] - start)
+        early.append(drawn[0] - start)
         shares.append((drawn[0] - start) / max(took, 1e-9))
         if time.perf_counter() - begun > seconds:
             break
     # The watching slows both parts down alike, so that the share of the item is what counts.
-    before = min(statistics.median(befores), item_s * statistics.median(shares))
-    return {"kind": "before-draw", "item_s": item_s, "cached_s": before, "checked": len(befores)}
+    before = min(statistics.median(early), item_s * statistics.median(shares))
+    return {"kind": "before-draw", "item_s": item_s, "cached_s": before, "checked": len(early)}
 
 
 @contextlib.contextmanager
