@@ -6,7 +6,7 @@ import torch
 from common import UNet, device, folder, write_volumes
 from torch import nn
 
-SIDE = 32
+SIDE = 16
 
 
 def pairs(paths):
@@ -16,7 +16,7 @@ def pairs(paths):
         for path in np.random.choice(paths, 2):
             with np.load(path) as file:
                 # label: no-workers both sure; heavy-items both sure; uncached-items both sure
-                volumes.append(np.repeat(file["image"][None, None, ::3, ::3, ::3], 1, 0))
+                volumes.append(np.repeat(file["image"][None, None, ::6, ::6, ::6], 1, 0))
         yield volumes, [volumes[1], zeros]
 
 
@@ -36,7 +36,7 @@ class Warp(nn.Module):
 
 def main():
     torch.backends.cudnn.deterministic = True
-    paths = write_volumes(folder("registration"), 12, (3 * SIDE, 3 * SIDE, 3 * SIDE), compressed=True)
+    paths = write_volumes(folder("registration"), 12, (6 * SIDE, 6 * SIDE, 6 * SIDE), compressed=True)
     feed = pairs([str(path) for path in paths])
     net = Warp().to(device)  # label: no-autocast gpu sure; deterministic gpu sure; cudnn-benchmark-off gpu sure
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)  # label: unfused-optimizer both maybe

@@ -65,7 +65,7 @@ class Reconstruction(lightning.LightningModule):
 def main():
     # label: small-batch both sure; heavy-items both likely; many-workers both likely; unpinned-memory gpu sure
     # label: no-persistent-workers both maybe; uncached-items both maybe
-    train = DataLoader(Slices(4, 5), batch_size=1, shuffle=True, num_workers=2)
+    train = DataLoader(Slices(2, 5), batch_size=1, shuffle=True, num_workers=2)
     held = DataLoader(Slices(4, 10), batch_size=1)
     # label: no-autocast gpu sure; deterministic gpu sure; cudnn-benchmark-off gpu maybe
     trainer = lightning.Trainer(
