@@ -1,5 +1,6 @@
 """The doctor: faults put into trainings on the hippocampus one at a time, and whether its verdict names each.
 
+`corpus`: scripts like those that people publish, each with labels of what is wrong in it: verdicts, precision, recall.
 `scripts`: two ordinary programs (plain PyTorch, MONAI) that know nothing of Hasten, each with six faults and without
 any. `runs`: a run of Hasten's own with the faults that it can have. `overhead`: what a run's monitor and trackers, and
 the probe in somebody's script, cost a step. `watchers`: the monitor's thread, and a range while no profiler looks.
@@ -21,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         str(__doc__).splitlines()[0], argv,
         parts=part_arguments(PARTS),
         faults={"nargs": "+", "help": "some of the faults"},
+        names={"nargs": "+", "help": "some of the corpus's scripts, by a part of their name"},
         steps={"type": int, "default": 20, "help": "steps that a training is watched for"},
     )  # fmt: skip
     if given.data is None:
@@ -39,6 +41,20 @@ def runs(given: argparse.Namespace) -> Part:
     from benchmarks.doctors.judge import judged_runs
 
     return _counted(judged_runs(given.data, steps=given.steps, faults=given.faults), "a run")
+
+
+def corpus(given: argparse.Namespace) -> Part:
+    from benchmarks.doctors.corpus import judged_corpus, rates
+
+    found = judged_corpus(steps=24, seconds=20 if given.quick else 40, names=given.names)
+    claims = []
+    for hardware in ("cpu", "gpu"):
+        rate = rates([one for one in found if one["hardware"] == hardware])
+        for name, goal in (("verdicts", 0.95), ("precision", 0.90), ("recall", 0.85)):
+            claims.append(Claim.at_least(f"{name} of {len(found) // 2} scripts, for a {hardware}", rate[name], goal))
+        claims.append(Claim.at_most(f"named of controls, for a {hardware}", rate["named of controls"], 0))
+    series = {f"{one['script']}_s": [one["seconds"]] for one in found if one["hardware"] == "cpu"}
+    return claims, series, {"scripts": found}
 
 
 def _counted(found: list[dict[str, Any]], what: str) -> Part:
@@ -81,7 +97,7 @@ def watchers(given: argparse.Namespace) -> Part:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
-    "scripts": scripts, "runs": runs, "overhead": overhead, "watchers": watchers,
+    "corpus": corpus, "scripts": scripts, "runs": runs, "overhead": overhead, "watchers": watchers,
 }  # fmt: skip
 
 

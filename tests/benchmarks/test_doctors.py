@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.doctors import train
+from benchmarks.doctors.corpus import read, score, scripts
 from benchmarks.doctors.judge import RUN_CAUSES, SCRIPT_CAUSES, _outcome, _reading, _run_fault
 from hasten.config.load import load_run
 from hasten.study.finding import Finding
@@ -68,3 +69,52 @@ def test_a_training_without_a_fault_must_be_called_compute_bound(capsys):
 def test_the_reading_step_is_the_step(rows):
     image = train.read(rows[0], "none")["image"]
     assert _reading(lambda image, label, index: index)(image[None, :, :2, :2, :2], None, 7) == 7
+
+
+def test_every_label_of_the_corpus_is_one_that_can_be_met():
+    found = scripts()
+    assert len(found) >= 25
+    assert {"launch", "input", "compute", "sync", "validation"} >= {word for one in found for word in one.verdicts}
+    assert sum(one.control for one in found) >= 3
+    for one in found:
+        lines = one.path.read_text().splitlines()
+        assert all(not lines[label.line - 1].strip().startswith("#") for label in one.labels)
+
+
+@pytest.fixture
+def script(tmp_path: Path):
+    path = tmp_path / "s99_made.py"
+    path.write_text(
+        "# verdict: compute\n# label: small-batch both sure\n# label: unpinned-memory gpu sure\nloader = 1\n"
+        "loss = 2  # label: host-read gpu sure; step-log both maybe\n"
+    )
+    return read(path)
+
+
+def named(name: str, line: int, level: str = "finding", gain: float | None = None) -> Finding:
+    return Finding(name=name, title="", where=f"x/s99_made.py:{line}", cure="", level=level, gain=gain)
+
+
+def test_labels_belong_to_their_own_line_or_the_code_after_them(script):
+    assert [(label.kind, label.line) for label in script.labels] == [
+        ("small-batch", 4), ("unpinned-memory", 4), ("host-read", 5), ("step-log", 5),
+    ]  # fmt: skip
+
+
+def test_right_wrong_met_and_missed(script):
+    found = [named("small-batch", 4), named("host-read", 5, "note"), named("gc-collect", 5), named("step-log", 5)]
+    cpu, gpu = score(script, found, False), score(script, found, True)
+    assert (cpu.met, cpu.missed) == (("small-batch",), ())
+    assert (gpu.met, gpu.missed) == (("host-read", "small-batch"), ("unpinned-memory",))
+    assert cpu.wrong == gpu.wrong == ("gc-collect at s99_made.py:5",)
+    # What costs only on a GPU is no finding on a CPU, and one at another line is none at all.
+    assert score(script, [named("host-read", 5)], False).wrong
+    assert score(script, [named("small-batch", 5)], False).missed == ("small-batch",)
+    assert score(script, [named("no-autocast", 4, gain=1.2)], False).wrong == ()
+
+
+def test_a_label_that_is_none_is_told_with_its_line(tmp_path: Path):
+    path = tmp_path / "s98.py"
+    path.write_text("# verdict: input\nx = 1  # label: host-read gpu perhaps\n")
+    with pytest.raises(ValueError, match=r"s98.py:2: certainty perhaps"):
+        read(path)

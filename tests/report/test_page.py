@@ -183,6 +183,23 @@ def test_a_run_in_progress_shows_what_there_is(make_run: MakeRun, tmp_path: Path
     assert page.tags["svg"] == 2
 
 
+def test_a_run_that_began_has_no_chart_of_one_point(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run(final=0.8)
+    (folder / "summary.json").unlink()
+    kinds: set[str] = set()
+    kept = []
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        kind = json.loads(line)["kind"]
+        if kind not in ("train", "validation") or kind not in kinds:
+            kept.append(line)
+        kinds.add(kind)
+    (folder / "metrics.jsonl").write_text("\n".join(kept) + "\n")
+    page = page_of([folder], tmp_path / "page.html")
+    assert "svg" not in page.tags
+    assert "One validation so far" in page.text
+    assert "One training loss:" in page.text
+
+
 def test_a_run_whose_time_was_up_says_so_in_words(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run(final=0.8)
     summary = json.loads((folder / "summary.json").read_text())

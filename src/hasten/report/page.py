@@ -75,6 +75,8 @@ def _distinct(runs: list[Run]) -> list[Run]:
 
 
 def _comparison_figure(runs: list[Run], comparison: Comparison) -> Markup:
+    if all(len(run.validations) < 2 for run in runs):
+        return Markup()
     lines = [
         Line(
             seconds=[record.time_s for record in run.validations],

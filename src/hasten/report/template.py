@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from hasten.files import replacing
 
@@ -20,7 +22,13 @@ def render(name: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.filters["breaks"] = _breaks
     return templates.get_template(name).render(**values)
+
+
+def _breaks(text: str) -> Markup:
+    """`text`, with paths that may be broken behind a slash, and so not within a name."""
+    return Markup(re.sub(r"(?<=[^\s/])/(?=[^\s/])", "/<wbr>", str(escape(text))))
 
 
 def write_page(html: str, target: Path) -> Path:

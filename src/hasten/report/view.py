@@ -160,10 +160,17 @@ def _loss(run: Run, id_: str) -> Markup:
     if not points:
         return Markup()
     losses = [loss for _, loss in points]
+    if len(points) == 1:
+        return _so_far(f"training loss: {losses[0]:.3g}")
     line = Line(seconds=[time_s for time_s, _ in points], values=losses, color="--c2")
     log = min(losses) > 0 and max(losses) > 20 * min(losses)
     describe = f"Training loss over time, from {losses[0]:.3g} to {losses[-1]:.3g}"
     return Markup(curves([line], id_prefix=f"{id_}-loss", describe=describe, log=log))
+
+
+def _so_far(what: str) -> Markup:
+    """In place of a chart of a single point."""
+    return Markup('<p class="note">One {} so far; the curve begins with the second.</p>').format(what)
 
 
 def _dice(run: Run, id_: str) -> tuple[Markup, list[Key]]:
@@ -190,6 +197,8 @@ def _dice(run: Run, id_: str) -> tuple[Markup, list[Key]]:
     keys.insert(0, Key(name="Mean", color="--ink", detail=words.score(last.score)))
     if run.target is not None:
         keys.append(Key(name="Target", color="--muted", detail=words.threshold(run.target), dashed=True))
+    if len(run.validations) == 1:
+        return _so_far("validation"), keys
     figure = curves(
         [*lines, mean],
         id_prefix=f"{id_}-dice",

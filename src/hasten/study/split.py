@@ -33,8 +33,8 @@ GROUPS: dict[Bound, tuple[str, ...]] = {
 }
 """What is not compute: the parts that could in principle be hidden or left out."""
 
-_SHARE = 0.15
-"""Share of the wall time from which such a group is called what the training is bound by."""
+_WORTH = 0.10
+"""Share of the wall time from which the largest group beside the compute is told with a verdict of compute."""
 _DOUBLED = 1.5
 """A step of twice the samples that takes less than this many times as long is bound by its fixed costs."""
 
@@ -71,23 +71,22 @@ class Diagnosis:
 
 
 def diagnose(split: Split) -> Diagnosis:
-    """Name what the training is bound by: the largest group that isn't compute, if it is large; else which compute."""
+    """Name what the training is bound by: the largest part, the step's own compute included; else which compute."""
     shares = {bound: split.share(bound) for bound in GROUPS}
+    rest = 1 - sum(shares.values())
     worst = max(shares, key=lambda bound: shares[bound])
     evidence = _evidence(split)
-    if shares[worst] >= _SHARE:
-        largest = max(GROUPS[worst], key=lambda name: split.parts.get(name, 0.0))
-        return Diagnosis(
-            worst,
-            f"The training is {worst}-bound: {shares[worst]:.0%} of its time goes into {PARTS[largest]}"
-            f"{' and what belongs to it' if len(GROUPS[worst]) > 1 else ''}.",
-            evidence,
-        )
+    largest = max(GROUPS[worst], key=lambda name: split.parts.get(name, 0.0))
+    into = f"{PARTS[largest]}{' and what belongs to it' if len(GROUPS[worst]) > 1 else ''}"
+    if shares[worst] >= rest:
+        sentence = f"The training is {worst}-bound: {shares[worst]:.0%} of its time goes into {into}."
+        return Diagnosis(worst, sentence, evidence)
+    more = f"; {shares[worst]:.0%} goes into {into}" if shares[worst] >= _WORTH else ""
     if split.doubled is not None and split.doubled < _DOUBLED:
         return Diagnosis(
             "launch",
             f"The training is launch-bound: a step on twice the samples takes only {split.doubled:.2f} times as long, "
-            "so fixed costs rule; the batch is too small.",
+            f"so fixed costs rule; the batch is too small{more}.",
             evidence,
         )
     bandwidth, flops = split.bandwidth_share, split.flops_share
@@ -95,11 +94,11 @@ def diagnose(split: Split) -> Diagnosis:
         return Diagnosis(
             "memory",
             f"The training is memory-bound: its layers move data at {bandwidth:.0%} of the rate of a plain copy, "
-            f"and multiply at {flops:.0%} of what the processor can.",
+            f"and multiply at {flops:.0%} of what the processor can{more}.",
             evidence,
         )
-    rest = 1 - sum(shares.values())
-    return Diagnosis("compute", f"The training is compute-bound: {rest:.0%} of its time is the step itself.", evidence)
+    sentence = f"The training is compute-bound: {rest:.0%} of its time is the step itself{more}."
+    return Diagnosis("compute", sentence, evidence)
 
 
 def _evidence(split: Split) -> tuple[str, ...]:

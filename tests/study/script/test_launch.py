@@ -91,7 +91,7 @@ def test_what_runs_forever_is_ended_with_all_that_it_started(script, tmp_path):
         time.sleep(600)
         """
     )
-    run = watch(sys.executable, path, seconds=1.5)
+    run = watch(sys.executable, path, seconds=1.5, setup=1.5)
     assert (run.ended, run.exit_code) == ("never trained", 137)
     assert run.seconds < 30
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]

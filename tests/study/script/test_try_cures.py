@@ -56,6 +56,21 @@ def tried(fake, *findings, **more):
     return try_cures(["t.py"], findings, made(), **options), said
 
 
+@pytest.mark.parametrize("ended", ["timeout", "finished", "never trained"])
+def test_too_few_steps_are_no_failure(ended):
+    late = made(ended=ended, steps=0, exit_code=143, output="epoch 3, loss 0.7")
+    (one,), _ = tried(Fake(set_to_none=late), finding("zero-grad-memset"))
+    assert (one.outcome, one.gain) == ("unclear", None)
+    assert one.why == "with it the script made only 0 steps in 0 s, too few to compare; give it more --seconds"
+    assert "epoch 3" not in line(one)
+
+
+def test_a_failure_is_told_by_its_error():
+    output = "Traceback ...\nRuntimeError: shapes differ\nwandb: run ended"
+    (one,), _ = tried(Fake(set_to_none=made(ended="crashed", exit_code=1, output=output)), finding("zero-grad-memset"))
+    assert one.why.endswith("crashed with exit code 1: RuntimeError: shapes differ")
+
+
 def test_cures_by_finding():
     assert cure_of(finding("no-workers", "DataLoader(..., num_workers=4, persistent_workers=True)")) == "workers=4"
     assert cure_of(finding("few-workers", "num_workers = 8")) == "workers=8"
@@ -145,8 +160,8 @@ def test_a_cure_that_could_not_be_applied():
 @pytest.mark.parametrize("run", [made(steps=0), made(steps=2), made(ended="never trained")])
 def test_a_script_that_does_not_train_again(run):
     (one,), _ = tried(Fake(none=run), finding("no-autocast"))
-    assert one.outcome == "failed"
-    assert one.why.startswith("without it the script")
+    assert one.outcome == "unclear"
+    assert one.why.startswith("without it the script made only")
 
 
 def test_no_cure_is_begun_when_time_is_up():

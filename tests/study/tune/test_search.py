@@ -133,16 +133,14 @@ def test_speed_does_not_help_an_arm_that_is_wrong_or_doubtful(outcome: Any) -> N
     assert ("a" in found.decided) == (outcome != "unclear")
 
 
-def test_a_busy_machine_is_asked_twice_and_then_left_alone() -> None:
+def test_a_busy_machine_does_not_end_the_search() -> None:
     arm = START.having({"a": True})
     busy = Measured(outcome="unclear", gain=3.0, low=2.5, high=3.5, why="other programs used 1.0 cores", busy=True)
-    bench = Bench(lambda setting: 1.0, given={arm: busy})
+    bench = Bench(lambda setting: times(setting, b=0.5), given={arm: busy})
     found = run(bench, A, B)
     assert found.busy
-    assert found.best == START
-    assert len(bench.asked) == 2
-    assert verdicts(found) == ["unclear", "not tried"]
-    assert found.rows[1].why == "other programs kept the machine busy"
+    assert found.best == START.having({"b": True})
+    assert verdicts(found)[:2] == ["unclear", "won"]
 
 
 def test_what_won_before_the_machine_got_busy_stays() -> None:
@@ -151,7 +149,7 @@ def test_what_won_before_the_machine_got_busy_stays() -> None:
     bench = Bench(lambda setting: times(setting, a=0.5), given={both: busy})
     found = run(bench, A, B, stage("C", {"c": 1}))
     assert found.best == START.having({"a": True})
-    assert verdicts(found) == ["won", "unclear", "not tried", "not tried"]
+    assert verdicts(found)[:2] == ["won", "unclear"]
     assert found.gain is not None
 
 

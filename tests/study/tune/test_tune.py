@@ -17,9 +17,10 @@ from hasten.config.load import load_run
 from hasten.config.schema import RunConfig
 from hasten.engine.job import plan_run
 from hasten.engine.run import train
+from hasten.observe.compare import Compared, Comparison, judge
 from hasten.study.tune import run as module
 from hasten.study.tune import tune
-from hasten.study.tune.lab import Lab
+from hasten.study.tune.lab import Lab, _measured
 from hasten.study.tune.room import fitted
 from hasten.study.tune.search import Kind, Measured, Stage
 from hasten.study.tune.setting import Setting
@@ -282,6 +283,27 @@ def test_a_run_that_does_not_run_is_an_error(config: RunConfig, monkeypatch: pyt
     monkeypatch.setattr(Workshop, "build", short)
     with pytest.raises(ValueError, match="the run as it is can't be measured: out of memory"):
         lab.measure("step", start, [start.having({"precision": "bf16"})], 1.0)
+
+
+def compared(base: list[float], arm: list[float], others: float) -> Comparison:
+    gain, low, high, verdict = judge(base, arm, 0.03)
+    busy = "unclear" if others > 0.3 else verdict
+    one = Compared(arm="arm 0", gain=gain, low=low, high=high, verdict=busy, why="busy" if others > 0.3 else "")
+    return Comparison(base="base", seconds={"base": base, "arm 0": arm}, others=others, arms={"arm 0": one})
+
+
+@pytest.mark.parametrize(
+    ("arm", "rounds", "others", "outcome"),
+    [(0.5, 6, 1.0, "faster"), (0.8, 6, 1.0, "unclear"), (3.0, 2, 0.0, "slower"), (3.0, 6, 1.0, "slower"),
+     (0.5, 3, 1.0, "unclear"), (0.8, 6, 0.0, "faster")],
+)  # fmt: skip
+def test_beside_other_programs_only_large_differences_are_concluded(
+    arm: float, rounds: int, others: float, outcome: str
+) -> None:
+    ready = Arm(call=lambda: 0.0, trace=(torch.ones(()), torch.ones(())))
+    measured = _measured(compared([1.0] * 6, [arm] * rounds, others), "arm 0", "", ready)
+    assert measured.outcome == outcome
+    assert measured.busy == (outcome == "unclear")
 
 
 def test_busy_comparisons_say_so(config: RunConfig) -> None:

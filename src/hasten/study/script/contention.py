@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from hasten.study.script.records import Record
 
 CLEAR = 1.3
@@ -12,7 +14,34 @@ _NETWORK = ("autocast", "channels_last", "doubled_batch", "conv_bias")
 """Experiments that time the script's forward and backward with nothing beside them."""
 
 
+LEAST = 0.3
+"""Cores that the script's own workers must take, below which they take nothing from anybody."""
+
+
 def contended_s(record: Record) -> float:
+    """Seconds of a step that workers take from forward and backward, by whichever of two ways sees more of it."""
+    return max(_beyond_alone_s(record), _without_core_s(record))
+
+
+def _without_core_s(record: Record) -> float:
+    """Seconds of a step in which the training's own thread stood ready and had no core, as workers had it.
+
+    That is the step's wall time without its waits, less its processor time; beside other programs, the workers' share.
+    """
+    load, steps = record.listed_dict("load"), record.measured
+    workers, others = float(load.get("workers") or 0.0), float(load.get("others") or 0.0)
+    if "cuda" in record.devices or record.world > 1 or workers < LEAST or not steps:
+        return 0.0
+    lost = statistics.fmean(
+        step["seconds"] - step["parts"].get("wait", 0.0) - (step["cpu"] - step.get("wait_cpu", 0.0)) for step in steps
+    )
+    # Of others, those that run on these cores: what the training and its workers leave of them.
+    own = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
+    others = min(others, max(0.0, float(record.raw.get("cores") or 1) - own - workers))
+    return max(0.0, lost) * workers / (workers + others)
+
+
+def _beyond_alone_s(record: Record) -> float:
     """Seconds of a step by which forward and backward are slower than alone, where computing workers explain it."""
     loader = record.experiments.get("workers") or {}
     if "cuda" in record.devices or not loader.get("now") or loader.get("cpu_share", 0.0) < BUSY_SHARE:

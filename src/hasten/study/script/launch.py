@@ -21,6 +21,8 @@ Ended = Literal["finished", "bounded", "crashed", "timeout", "never trained"]
 INJECT = Path(__file__).parent / "inject"
 GRACE = 10.0
 """Seconds that a script has after its bound: to write what it wants to write, and to end."""
+SETUP = 600.0
+"""Seconds that a script may prepare until its first step ends; they don't count against those of the watching."""
 _KEPT = 20_000
 
 
@@ -51,8 +53,11 @@ def run_script(
     assume_cuda: bool = False,
     quiet: bool = False,
     env: Mapping[str, str] | None = None,
+    setup: float = SETUP,
 ) -> ScriptRun:
     """Run `command` until it has made `steps` training steps or `seconds` went by, and end it and all it started.
+
+    The seconds count from the end of its first step on; until then it has `setup` of them, to write data or to compile.
 
     Its stdin, stdout and stderr are ours (quiet: stdout and stderr go into `output`). cures: names for the probe to
     apply at the start. experiments: after the last step, measure in its main process for up to half of `seconds` more.
@@ -73,7 +78,7 @@ def run_script(
             # Its own group, so that all it starts can be ended; Ctrl-C is then ours to pass on.
             start_new_session=True,
         )
-        killed = _watch(child, out, seconds, budget)
+        killed = _watch(child, out, seconds, budget, setup)
         took = time.perf_counter() - begun
         records = read_records(out)
         ended, code = _outcome(child.returncode, killed, records)
@@ -98,22 +103,26 @@ def _environment(more: Mapping[str, str], wanted: str, cures: Sequence[str]) -> 
     return env
 
 
-def _watch(child: subprocess.Popen[bytes], out: Path, seconds: float, budget: float) -> bool:
+def _watch(child: subprocess.Popen[bytes], out: Path, seconds: float, budget: float, setup: float) -> bool:
     """Wait for the end of the script, or bring it about. Whether it had to be killed."""
     start = time.monotonic()
+    trains: float | None = None
     limit: float | None = None
     try:
         while child.poll() is None:
             now = time.monotonic()
             time.sleep(0.02 if now - start < 2 else 0.1)
             state = _state(out)
+            if trains is None and state:
+                trains = now
             if state == "experiments":
-                limit = max(limit or 0.0, start + seconds + 1.5 * budget + GRACE)
+                limit = max(limit or 0.0, (trains or now) + seconds + 1.5 * budget + GRACE)
             elif state == "bounded":
                 limit = min(limit or now + GRACE, now + GRACE)
-            elif now - start > seconds and limit is None:
-                # A step that has begun may end; where none ever did, waiting for one is of no use.
-                limit = now + (GRACE / 2 if state == "training" else 0.5)
+            elif limit is None and trains is not None and now - trains > seconds:
+                limit = now + GRACE / 2  # A step that has begun may end.
+            elif limit is None and trains is None and now - start > setup:
+                limit = now + 0.5
             if limit is not None and now > limit:
                 end_all(child)
                 return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,20 @@ from hasten.study.words import ms
 if TYPE_CHECKING:
     from hasten.study.script.try_cures import Tried
 
+_EXPERIMENTS = {
+    "workers": "other numbers of workers",
+    "items": "whether items are the same each time",
+    "plain_tensors": "plain tensors instead of a subclass",
+    "doubled_batch": "a batch of twice the samples",
+    "autocast": "autocast in bfloat16",
+    "fused": "a fused optimizer",
+    "channels_last": "the channels_last layout",
+    "conv_bias": "the convolutions without their idle biases",
+    "cudnn_benchmark": "cuDNN's search for the fastest algorithms",
+    "zero_grad": "gradients set to None",
+    "anomaly": "the step without anomaly detection",
+}
+"""In words, what the probe's experiments try."""
 JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
 
 
@@ -46,9 +61,27 @@ def summary(told: Told) -> list[str]:
     lines = [ending(told.run), "", told.diagnosis.sentence, *(f"  {line}" for line in told.diagnosis.evidence), ""]
     found = [finding for finding in told.findings if finding.level == "finding"]
     lines += finding_lines(told.findings)
-    if not found:
+    missing = untried(told.run)
+    if not found and missing:
+        lines.append("no fault found so far, but not everything was tried")
+    elif not found:
         lines.append("no fault found: the script does what can be seen from outside as it should")
-    return lines + busy(told)
+    return lines + missing + busy(told)
+
+
+def untried(run: ScriptRun) -> list[str]:
+    """What there was no time to try, why, and the seconds that it needs; empty if all was tried that can be."""
+    tried = run.records[0].experiments if run.records else {}
+    left = {name: tried[name] for name in _EXPERIMENTS if "needs_s" in (tried.get(name) or {})}
+    if not left:
+        return []
+    lines = [
+        f"not tried   {_EXPERIMENTS[name]}: {one['skipped']}; needs {one['needs_s']:.0f} s"
+        for name, one in left.items()
+    ]
+    # Half of --seconds goes to the experiments.
+    wanted = 2 * (float(tried.get("took_s") or 0.0) + sum(one["needs_s"] for one in left.values()))
+    return [*lines, f"give it --seconds {10 * math.ceil(wanted / 10):d} to try all of it"]
 
 
 def busy(told: Told) -> list[str]:
@@ -102,9 +135,7 @@ def _why_never(run: ScriptRun) -> str:
             "no Python process of it imported torch where the probe could see it; it must run with PYTHONPATH as given "
             "(not python -I, nor in a container or on another machine)"
         )
-    return (
-        "torch was imported, but no torch.optim.Optimizer made a step; give it more --seconds if it was still preparing"
-    )
+    return "torch was imported, but no torch.optim.Optimizer made a step"
 
 
 def as_json(told: Told) -> dict[str, Any]:
@@ -146,12 +177,14 @@ def _page(told: Told, path: Path) -> Path:
     split = told.split
     bar = Bar(tuple((PARTS[name], 1e3 * seconds) for name, seconds in split.parts.items()), unit="ms")
     sections = [Section("Where a step's time goes", "\n\n".join(told.diagnosis.evidence), bar=bar)]
-    rows = tuple(_row(finding) for finding in told.findings)
+    rows = tuple(_row(group) for group in grouped(told.findings))
     columns = ("Where", "What", "Cure", "Cost a step", "Predicted", "Evidence")
     if rows:
         sections.append(Section("Findings", "Largest predicted gain first.", table=Table(columns, rows, (3, 4))))
     else:
         sections.append(Section("Findings", "No fault found."))
+    if untried(told.run):
+        sections.append(Section("Not tried", "\n\n".join(untried(told.run))))
     if told.tried is not None:
         from hasten.study.script.try_page import section
 
@@ -168,8 +201,19 @@ def _page(told: Told, path: Path) -> Path:
     return write_study_page(path, title=title, verdict=told.diagnosis.sentence, cards=cards, sections=sections)
 
 
-def _row(finding: Finding) -> tuple[str, ...]:
+def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Notes of one kind and cure together, in the place of the first; each finding, with its own cost, by itself."""
+    groups: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        key: object = number if finding.level == "finding" else (finding.name, finding.cure)
+        groups.setdefault(key, []).append(finding)
+    return list(groups.values())
+
+
+def _row(group: Sequence[Finding]) -> tuple[str, ...]:
+    finding, lines = group[0], "\n".join(dict.fromkeys(one.where for one in group if one.where))
     note = "" if finding.level == "finding" else "Note: "
     gain = "" if finding.gain is None or note else f"{finding.gain:.2f}×"
     cost = "" if finding.cost_s is None or note else ms(finding.cost_s)
-    return (finding.where, note + finding.title, finding.cure, cost, gain, finding.evidence)
+    evidence = "\n".join(dict.fromkeys(one.evidence for one in group if one.evidence))
+    return (lines, note + finding.title, finding.cure, cost, gain, evidence)

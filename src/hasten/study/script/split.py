@@ -69,7 +69,8 @@ def _waiting_for_ranks(record: Record, parts: dict[str, float]) -> dict[str, flo
 def _shared_with_workers(record: Record, parts: dict[str, float]) -> dict[str, float]:
     """On a CPU the time by which workers slow the network down is that of the items which they make."""
     lost, both = contended_s(record), parts.get("forward", 0.0) + parts.get("backward", 0.0)
-    if lost <= 0 or lost >= both:
+    lost = min(lost, 0.98 * both)
+    if lost <= 0:
         return parts
     kept = 1 - lost / both
     slowed = {name: kept * parts.get(name, 0.0) for name in ("forward", "backward")}

@@ -42,6 +42,8 @@ CURE_OF = {
     "gradcheck": "no-gradcheck",
 }
 """The cure from outside by the finding's name, where it needs no number."""
+_CUT_SHORT = ("finished", "bounded", "timeout", "never trained")
+"""Ends that are no error of the script: it made too few steps to be timed."""
 _NUMBERS = {"no-workers": "workers", "few-workers": "workers", "no-prefetch": "prefetch"}
 _ARGUMENT = {"workers": "num_workers", "prefetch": "prefetch_factor"}
 
@@ -71,7 +73,7 @@ class Tried:
     """Names of the findings that asked for them."""
     outcome: Outcome
     gain: float | None
-    """Median step without over median step with it; None if one of the runs failed."""
+    """Median step without over median step with it; None if one of the runs failed, or made too few steps."""
     low: float | None
     """Slowest run with it against the fastest without: the gain at its worst."""
     high: float | None
@@ -163,7 +165,7 @@ def _in_turns(
     cured_s: list[float] = []
     base_losses = [_losses(base_run)]
     cured_losses: list[tuple[float, ...]] = []
-    why = ""
+    why = late = ""
     meter.others()
     for number in range(runs):
         # The order turns, so that neither arm always comes onto a warm machine.
@@ -174,19 +176,24 @@ def _in_turns(
             median = _median_step(made)
             if cured:
                 why = why or _not_applied(made, cures)
-            if median is None:
+            if median is None and made.ended in _CUT_SHORT:
+                late = late or f"{'with' if cured else 'without'} it the script made {_few(made)}"
+            elif median is None:
                 why = why or f"{'with' if cured else 'without'} it the script {_ended(made)}"
-            if why:
+            if why or late:
                 break
             assert median is not None
             (cured_s if cured else base_s).append(median)
             (cured_losses if cured else base_losses).append(_losses(made))
-        if why:
+        if why or late:
             break
     others = meter.others()
     told: dict[str, Any] = {"gain": None, "low": None, "high": None, "difference": None, "agreement": ""}
     if why:
         told.update(outcome="failed")
+    elif late:
+        why = late
+        told.update(outcome="unclear")
     else:
         gain, low, high, outcome, why = judged(base_s, cured_s, others)
         if outcome in ("same", "unclear") and any(cure.startswith("cache-") for cure in cures):
@@ -266,8 +273,17 @@ def _losses(run: ScriptRun) -> tuple[float, ...]:
 
 
 def _ended(run: ScriptRun) -> str:
-    last = run.output.strip().splitlines()[-1:] if run.output else []
+    lines = run.output.strip().splitlines() if run.output else []
+    # The error's own line; what a program prints behind it, such as a launcher's summary, says less.
+    errors = [each for each in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", each)]
+    last = (errors or lines)[-1:]
     return f"{run.ended} with exit code {run.exit_code}" + (f": {last[0][:200]}" if last else "")
+
+
+def _few(run: ScriptRun) -> str:
+    record = _trained(run)
+    steps = record.steps if record is not None else 0
+    return f"only {steps} steps in {run.seconds:.0f} s, too few to compare; give it more --seconds"
 
 
 def _not_applied(run: ScriptRun, cures: Sequence[str]) -> str:
@@ -283,6 +299,6 @@ def _not_applied(run: ScriptRun, cures: Sequence[str]) -> str:
 def line(tried: Tried) -> str:
     """One line about it."""
     if tried.gain is None:
-        return f"{', '.join(tried.cures)}: failed: {tried.why}"
+        return f"{', '.join(tried.cures)}: {tried.outcome}: {tried.why}"
     told = f"{tried.outcome}, {tried.gain:.2f} times as fast ({tried.low:.2f} to {tried.high:.2f})"
     return f"{', '.join(tried.cures)}: {told}; losses: {tried.agreement}" + (f"; {tried.why}" if tried.why else "")

@@ -24,6 +24,10 @@ _ROUNDS = 7
 """Rounds that a verdict needs at the least, the unrecorded one among them."""
 _FEWEST = 5
 """Rounds below which no verdict is given."""
+_AMID_LOAD = 1.5
+"""Gain, or loss, at the near end of the interval from which it is believed although other programs run."""
+_HOPELESS = 2.0
+"""Times of the fastest arm's best from which an arm isn't timed again."""
 _SPREAD = 0.25
 """Spread of one setting's own times from which a machine counts as busy, whatever its load says."""
 _COMPILE_S = 30.0
@@ -186,14 +190,18 @@ class Lab:
     def _compare(self, kind: Kind, base: Setting, arms: list[Setting], seconds: float) -> Comparison:
         calls: dict[str, Callable[[], float]] = {"base": self._ready[kind, base].call}
         calls |= {f"arm {number}": self._ready[kind, setting].call for number, setting in enumerate(arms)}
-        return compare(calls, base="base", seconds=seconds, meter=self.meter)
+        return compare(calls, base="base", seconds=seconds, hopeless=_HOPELESS, meter=self.meter)
 
 
 def _measured(compared: Comparison, name: str, agreement: str, arm: Arm) -> Measured:
     judged: Compared = compared.arms[name]
     outcome, why, rounds = judged.verdict, judged.why or arm.note, len(compared.seconds[name])
     busy = compared.busy
-    if not busy and rounds < _FEWEST:
+    if rounds > 1 and judged.high < 1 / _AMID_LOAD:
+        outcome, busy, why = "slower", False, arm.note
+    elif busy and rounds >= _FEWEST and judged.low > _AMID_LOAD:
+        outcome, busy, why = "faster", False, "far enough ahead to be told beside other programs"
+    elif not busy and rounds < _FEWEST:
         why = f"there was time for {rounds} rounds only"
     elif not busy and _spread(compared.seconds["base"]) > _SPREAD:
         share = _spread(compared.seconds["base"])

@@ -15,6 +15,8 @@ from hasten.study.tune.search import Measured, Row
 from hasten.study.tune.setting import told
 
 TUNED_YAML, TUNE_JSON, TUNE_HTML = "tuned.yaml", "tune.json", "tune.html"
+_SEEMS = 1.03
+"""Gain from which an unclear comparison is told as promising."""
 _ORDER = ("won", "same", "lost", "unclear", "disagreed", "failed", "not tried")
 _UNITS = {"step": "step", "run": "step with its batch", "validate": "validation", "update": "update"}
 
@@ -50,13 +52,29 @@ class Tuned:
         if gain is not None and gain.gain is not None and gain.low is not None and gain.high is not None:
             return f"The run is {gain.gain:.2f} times as fast as it was ({gain.low:.2f} to {gain.high:.2f})."
         if self.busy and not self.changes:
-            return "No conclusion: this machine was too busy to measure on, and the run stays as it was given."
+            busy = "No conclusion: this machine was busy with other programs, and the run stays as it was given."
+            return f"{busy}{self._promising()}"
         better = [row for row in self.rows if row.taken]
         if better:
             return f"The steps stay as they are; {', '.join(told(row.changes) for row in better)} was better."
         if not any(row.measured for row in self.rows):
             return "Nothing could be measured; tuned.yaml is the run as it was given."
-        return "Nothing was clearly faster than the run as it is."
+        return f"Nothing was clearly faster than the run as it is.{self._promising()}"
+
+    def _promising(self) -> str:
+        """What gained most of what stayed unclear: a partial answer; empty where nothing seemed to gain."""
+        seen = [
+            (row.measured.gain, row)
+            for row in self.rows
+            if row.verdict == "unclear" and row.measured is not None and (row.measured.gain or 0.0) > _SEEMS
+        ]
+        if not seen:
+            return ""
+        gain, row = max(seen, key=lambda pair: pair[0] or 0.0)
+        measured = row.measured
+        assert measured is not None
+        ends = f" ({measured.low:.2f} to {measured.high:.2f})" if measured.low and measured.high else ""
+        return f" Most promising, and not proven: {told(row.changes)}, {gain:.2f} times as fast{ends}."
 
     def lines(self) -> list[str]:
         """For a terminal: the verdict, what changed, what else won, and the notes."""
@@ -138,8 +156,12 @@ def _write_page(tuned: Tuned) -> None:
     ]
     if tuned.suggestions:
         sections.append(Section("What else won", text="\n\n".join(tuned.suggestions)))
-    stages = dict.fromkeys(row.stage for row in tuned.rows)
+    stages = dict.fromkeys(row.stage for row in tuned.rows if row.measured is not None)
     sections += [_section(stage, [row for row in tuned.rows if row.stage == stage]) for stage in stages]
+    late = [row for row in tuned.rows if row.stage not in stages]
+    if late:
+        rows = tuple((row.stage, told(row.changes), row.why) for row in late)
+        sections.append(Section("Not tried", table=Table(("stage", "setting", "why"), rows)))
     machine = "\n".join(f"{key}: {value}" for key, value in tuned.about.items())
     sections.append(Section("What it holds for", pre=machine))
     write_study_page(

@@ -137,10 +137,10 @@ def _notes(found: Searched, kept: Kept) -> tuple[str, ...]:
     untried = sum(row.verdict == "not tried" for row in found.rows)
     if found.busy:
         notes.append(
-            f"This machine was busy with other programs: {untried} of {len(found.rows)} comparisons were not made; "
+            "Other programs took this machine meanwhile, so that only large gains and losses were concluded; "
             "end them and tune again."
         )
-    elif found.short:
+    if found.short:
         notes.append(
             f"The time did not suffice: {untried} of {len(found.rows)} comparisons were not made. Give more --seconds; "
             "what was measured now is not measured again."

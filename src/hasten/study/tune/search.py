@@ -213,7 +213,7 @@ class _Search:
             late = f"with what is before it, it needs about {max(1.0, needed):.0f} s; {late}"
         if fit:
             self.rules.tell(f"{stage.name}: {'; '.join(told(arm.apart(base)) for arm in fit)}")
-            found = self._quiet(stage, base, fit, given)
+            found = self._measured(stage, base, fit, given)
         for setting in arms:
             if setting in found:
                 self._note(stage, base, setting, found[setting])
@@ -228,17 +228,13 @@ class _Search:
 
     def _idle(self, stage: Stage, base: Setting) -> str:
         """Why the stage need not, or can't, be measured."""
-        if self.busy:
-            return "other programs kept the machine busy"
         ceiling = self.rules.ceiling(stage, base) if self._spare() > 0 else None
         return ceiling[1] if ceiling is not None and ceiling[0] < self.rules.even else ""
 
-    def _quiet(self, stage: Stage, base: Setting, arms: list[Setting], given: float) -> Mapping[Setting, Measured]:
-        """Measure; a second time if the machine was busy, after which nothing more is measured if it still is."""
+    def _measured(self, stage: Stage, base: Setting, arms: list[Setting], given: float) -> Mapping[Setting, Measured]:
+        """Measure. A busy machine ends nothing: the rest is measured all the same, as a partial answer is one too."""
         found = self.measure(stage.kind, base, arms, given)
-        if any(measured.busy for measured in found.values()) and self.left() > given:
-            found = self.measure(stage.kind, base, arms, given)
-        self.busy = any(measured.busy for measured in found.values())
+        self.busy = self.busy or any(measured.busy for measured in found.values())
         return found
 
     def _skip(self, stage: Stage, base: Setting, arms: Sequence[Setting], why: str) -> None:
@@ -326,13 +322,17 @@ class _Search:
         stage = Stage(name="everything taken, against the start", kind="run", changes=())
         target, start = self.now, self.space.start
         spare = max(0.0, self.left())
-        if self.rules.cost("run", start, [target]) > max(spare, 0.0) or self.busy:
-            self.short = self.short or not self.busy
-            why = "other programs kept the machine busy" if self.busy else f"{spare:.0f} s were left"
-            self._skip(stage, start, [target], f"{why}: only the first gain is kept, which was over the start itself")
+        if self.rules.cost("run", start, [target]) > spare:
+            self.short = True
+            self._skip(
+                stage,
+                start,
+                [target],
+                f"{spare:.0f} s were left: only the first gain is kept, which was over the start itself",
+            )
             return self._back(first), gain
         self.rules.tell(stage.name)
-        found = self._quiet(stage, start, [target], max(spare, 1.0))
+        found = self._measured(stage, start, [target], max(spare, 1.0))
         measured = found.get(target, Measured(outcome="unclear", why="there was no time for it"))
         self._note(stage, start, target, measured)
         if measured.outcome == "faster" and not measured.busy:

@@ -24,7 +24,8 @@ for epoch in range(6):
     total = torch.zeros(())
     for step, (image, label) in enumerate(loader):
         optimizer.zero_grad()
-        loss = nn.functional.mse_loss(net(image), label)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.mse_loss(net(image), label)
         loss.backward()
         optimizer.step()
         total += loss.detach()

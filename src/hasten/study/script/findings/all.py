@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hasten.study.finding import Finding, ranked
-from hasten.study.script.findings import algorithms, host_reads, housekeeping, leftovers, loading, parallel, pauses
+from hasten.study.script.findings import (
+    algorithms,
+    host_reads,
+    housekeeping,
+    leftovers,
+    lines,
+    loading,
+    parallel,
+    pauses,
+    tensors,
+)
 from hasten.study.script.records import Record
 
 LEAST_STEPS = 4
@@ -20,7 +30,7 @@ def findings_of(records: Sequence[Record]) -> list[Finding]:
         return []
     first = records[0]
     found: list[Finding] = []
-    for one in (loading, host_reads, housekeeping, leftovers, algorithms, pauses):
+    for one in (loading, host_reads, housekeeping, leftovers, algorithms, pauses, lines, tensors):
         found += one.find(first)
     found += parallel.find_wrapper(first)
     found += parallel.find_balance(records)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hasten.observe.load import BUSY
 from hasten.study.finding import Finding
+from hasten.study.script.findings.loader_experiments import LEAST, Found, Step, items, workers
 from hasten.study.script.findings.words import place
 from hasten.study.words import ms
 
-LEAST = 1.05
-"""Predicted factor on the whole step from which something is a finding: what less would bring is left unsaid."""
 CLEAR = 1.10
 """Factor on forward and backward, whose interval must lie above `LEAST`, for another precision or layout."""
 TOY_S = 0.015
@@ -25,35 +23,8 @@ AGREE = {"autocast": 0.05, "exact": 1e-3}
 """Largest difference of the outputs, relative to the largest output."""
 HIDDEN = 0.05
 """Share of a step spent waiting below which workers count as fast enough."""
-HANDOVER_S = 0.0005
-"""Seconds of the main process to take a batch over from a worker."""
 BATCH_ROOM = 0.3
 """Share of the memory that must be free before a larger batch is advised."""
-
-Found = Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """The script's step as far as it is known: with workers the loader runs beside the rest, without before it."""
-
-    step_s: float
-    batch_s: float | None
-    """Seconds a batch from the loader as it is, beside the training."""
-    compute_s: float
-    workers: int
-
-    def after(self, *, saved_s: float = 0.0, batch_s: float | None = None, workers: int | None = None) -> float:
-        """Predicted seconds of a step whose compute takes `saved_s` less, or whose loader is another."""
-        count = self.workers if workers is None else workers
-        batch = self.batch_s if batch_s is None else batch_s
-        compute = max(self.compute_s - saved_s, 0.02 * self.step_s)
-        if batch is None:
-            return max(self.step_s - saved_s, 0.05 * self.step_s)
-        return max(max(compute, batch) if count else compute + batch, 0.05 * self.step_s)
-
-    def gain(self, **changed: Any) -> float:
-        return min(20.0, self.step_s / self.after(**changed))
 
 
 def findings(record: Any) -> list[Finding]:
@@ -66,7 +37,7 @@ def findings(record: Any) -> list[Finding]:
     step = step_of(tried)
     if step is None:
         return []
-    made = [rule(tried, step) for rule in (_workers, _items, _autocast, _layout, _batch, _fused, _biases)]
+    made = [rule(tried, step) for rule in (workers, items, _autocast, _layout, _batch, _fused, _biases, _subclass)]
     others = tried.get("others") or 0.0
     return [_amid_load(finding, others) for finding in made if finding is not None]
 
@@ -133,98 +104,6 @@ def _amid_load(finding: Finding, others: float) -> Finding:
     return Finding(**{**values, "level": "note", "evidence": told})
 
 
-def _workers(tried: Found, step: Step) -> Finding | None:
-    loader = tried.get("workers") or {}
-    times = {int(count): seconds for count, seconds in (loader.get("seconds") or {}).items()}
-    if step.workers not in times:
-        return None
-    predicted = {
-        count: step.after(
-            batch_s=_beside(tried, step, times, count), workers=count, saved_s=0.0 if step.workers else -HANDOVER_S
-        )
-        for count in times
-    }
-    predicted[step.workers] = step.step_s
-    best = min(count for count in times if predicted[count] <= 1.05 * min(predicted.values()))
-    gain = min(20.0, step.step_s / predicted[best])
-    if best <= step.workers or gain < LEAST:
-        return None
-    if step.workers and times[step.workers] < 1.2 * times[best]:
-        return None
-    table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(times.items()))
-    none = step.workers == 0
-    return Finding(
-        name="no-workers" if none else "few-workers",
-        title="the loader reads in the training's own process, which waits for each batch"
-        if none
-        else f"{step.workers} workers are too few for this dataset: the training waits for its batches",
-        where=place(loader.get("site", "")),
-        cure=f"DataLoader(..., num_workers={best}, persistent_workers=True)",
-        evidence=f"seconds a batch by workers: {table}; a step takes {ms(step.step_s)}, {loader.get('cores')} cores",
-        cost_s=max(0.0, step.step_s - predicted[best]),
-        gain=gain,
-    )
-
-
-def _beside(tried: Found, step: Step, times: dict[int, float], count: int) -> float:
-    """Seconds a batch with the training beside it: on a CPU both share the cores."""
-    batch = times[count] + (HANDOVER_S if count else 0.0)
-    if step.workers and step.batch_s is not None:
-        batch *= step.batch_s / times[step.workers]
-    if count == 0 or tried.get("device", "cpu") != "cpu" or 0 not in times:
-        return batch
-    loader = tried["workers"]
-    cores = max(1, int(loader.get("cores") or 1))
-    threads = min(cores, int(loader.get("threads") or 1))
-    work = times[0] * float(loader.get("cpu_share", 1.0)) + step.compute_s * threads
-    return max(batch, work / cores)
-
-
-def _items(tried: Found, step: Step) -> Finding | None:
-    items = tried.get("items") or {}
-    if items.get("kind") not in ("whole", "prefix"):
-        return None
-    size, count, each = int(items.get("batch_size") or 1), int(items.get("items") or 0), items["cached_s"]
-    alone = ((tried.get("workers") or {}).get("seconds") or {}).get(str(step.workers), 0.0)
-    lanes = max(1, step.workers)
-    share = each * size / lanes / max(alone, items["item_s"] * size / lanes, 1e-9)
-    if step.batch_s is None:
-        return None
-    after = step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
-    gain = min(20.0, step.step_s / after)
-    if gain < LEAST:
-        return None
-    whole = items["kind"] == "whole"
-    held = items.get("bytes", 0) * count
-    fits = held < 0.5 * (items.get("free_bytes") or 0)
-    room = f"all {count} results take {held / 2**20:.0f} MiB and would be made once, in {ms(each * count)}"
-    evidence = f"{ms(each)} an item that gives the same result each time, {size} items a batch; {room}"
-    names = items.get("transforms")
-    if names:
-        evidence += f"; the transforms before the first random one: {', '.join(names)}"
-    return Finding(
-        name="uncached-items" if whole else "uncached-transforms",
-        title="each item is made anew in every epoch, with the same result"
-        if whole
-        else f"{len(names or ())} of {items.get('all_transforms')} transforms do the same work in every epoch",
-        where=place(items.get("site", "")),
-        cure=_cache_cure(whole and not names, fits),
-        evidence=evidence,
-        cost_s=max(0.0, step.step_s - after),
-        gain=gain,
-    )
-
-
-def _cache_cure(plain: bool, fits: bool) -> str:
-    if plain:
-        if fits:
-            return "make the items once: items = [dataset[i] for i in range(len(dataset))]; DataLoader(items, ...)"
-        return "make the items once, into files: numpy.save each, and numpy.load(..., mmap_mode='r') in __getitem__"
-    if fits:
-        return "monai.data.CacheDataset(data, transform, cache_rate=1.0) in place of Dataset(data, transform)"
-    return "monai.data.PersistentDataset(data, transform, cache_dir='cache') in place of Dataset(data, transform)"
-
-
 def _autocast(tried: Found, step: Step) -> Finding | None:
     arm = _weighty(tried, "autocast")
     if arm is None or arm.get("difference", 1.0) > AGREE["autocast"]:
@@ -256,6 +135,22 @@ def _layout(tried: Found, step: Step) -> Finding | None:
         what="forward and backward take",
         also=f"; outputs agree to {arm['difference']:.1g}",
     )
+
+
+def _subclass(tried: Found, step: Step) -> Finding | None:
+    """A note where no gain shows, as small operations feel it most."""
+    arm = tried.get("plain_tensors") or {}
+    if not arm.get("subclass"):
+        return None
+    named = {
+        "name": "metadata-tensor",
+        "title": "the network and the loss run on tensors of a subclass, whose Python code sees every operation",
+        "cure": "image.as_tensor() before the network (MONAI), or set_track_meta(False)",
+    }
+    made = None
+    if arm.get("low", 0.0) > 1.0:
+        made = _of_arm(arm, step, what="forward and backward take", also=f"; {arm['subclass']}", **named)
+    return made or Finding(where=place(arm.get("site", "")), evidence=str(arm["subclass"]), level="note", **named)  # type: ignore[arg-type]
 
 
 def _fused(tried: Found, step: Step) -> Finding | None:

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 from hasten.study.finding import Finding, gain_of
-from hasten.study.script.contention import alone_s, contended_s
+from hasten.study.script.contention import contended_s
 from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
 from hasten.study.words import ms
 
+_HIDE = ("no-workers", "few-workers")
+HIDDEN = 1.5
+"""Predicted gain from which other workers are the cure."""
 SHARE = 0.15
 """Of a step that waiting for batches, and for the cores that make them, must take."""
-_BETTER = ("no-workers", "few-workers", "uncached-items", "uncached-transforms")
 
 
 def find(record: Record, found: list[Finding]) -> list[Finding]:
-    """`found`: what is known already; where another number of workers, or a cache, helps, that is the finding."""
-    loader = record.experiments.get("workers") or {}
-    if len(loader.get("seconds") or ()) < 2 or any(one.name in _BETTER for one in found):
+    """`found`: what is known already; where more workers hide the items, or all of one can be kept, that is it."""
+    loader, items = record.experiments.get("workers") or {}, record.experiments.get("items") or {}
+    loaders = record.training_loaders
+    if not loaders or items.get("kind") == "whole":
+        return []
+    if not loaders[0]["num_workers"] and len(loader.get("seconds") or ()) < 2:
+        return []
+    if any(one.name in _HIDE and (one.gain or 1.0) > HIDDEN for one in found):
         return []
     lost = contended_s(record)
     cost = record.part("wait") + lost
     if record.step_s <= 0 or cost < SHARE * record.step_s:
         return []
-    seconds = {int(count): value for count, value in loader["seconds"].items()}
-    told = (
-        f"a batch takes {ms(max(seconds.values()))} to make; the training waits {ms(record.part('wait'))} a step for it"
-    )
+    seconds = [float(value) for value in (loader.get("seconds") or {}).values()]
+    told = f"the training waits {ms(record.part('wait'))} a step for its batch"
+    if seconds:
+        told = f"a batch takes {ms(max(seconds))} to make; {told}"
     if lost:
         told += (
-            f", and beside {loader['now']} workers on {loader.get('cores')} cores forward and backward take "
-            f"{ms(alone_s(record) + lost)} instead of {ms(alone_s(record))}"
+            f", and {ms(lost)} for a core that one of {loaders[0]['num_workers']} workers has, "
+            f"of {record.raw.get('cores')} cores"
         )
     return [
         Finding(
             name="heavy-items",
-            title="the items cost so much work that no number of workers hides it",
-            where=place(loader.get("site", "")),
+            title="the items cost so much work that no number of workers hides all of it",
+            where=place(loaders[0]["site"]),
             cure="cache what is the same each time, and make the random transforms cheaper or a batch at a time: "
             "hasten.compile_transforms(chain)",
             evidence=told,

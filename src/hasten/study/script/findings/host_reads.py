@@ -9,6 +9,8 @@ from hasten.study.words import ms
 
 OFTEN = 0.5
 """Of the steps: reading every few steps, for a log, is as it should be."""
+MAPS = 64
+"""Elements from which what is read is a map or a picture, and not a few numbers."""
 COSTLY = 0.05
 """Share of a step from which reading is a fault on a CPU too, where it waits for nothing but still copies."""
 
@@ -18,11 +20,20 @@ def find(record: Record) -> list[Finding]:
     by_site: dict[str, list[dict[str, object]]] = {}
     for read in record.listed("reads"):
         on_cpu = read["device"] == "cpu"
-        if "cuda" in record.devices and on_cpu:
+        if ("cuda" in record.devices and on_cpu) or read.get("validating"):
             continue
         if read["steps"] >= OFTEN * max(1, record.steps - 1):
             by_site.setdefault(read["site"], []).append(read)
     return [_finding(record, site, reads) for site, reads in by_site.items()]
+
+
+def _cure(reads: list[dict[str, object]]) -> str:
+    """What fits what is read: a map or a picture, a question, or a number."""
+    if any(int(str(read.get("elements", 0))) >= MAPS for read in reads):
+        return "work on it on the device, and copy it only in the steps in which it is shown"
+    if any(read.get("boolean") or read["kind"] == "bool()" for read in reads):
+        return "ask every 50 steps, or let the device decide (torch.where, GradScaler, torch._assert_async)"
+    return "keep it a tensor (total += loss.detach()) and read it every 50 steps or at the end of the epoch"
 
 
 def _finding(record: Record, site: str, reads: list[dict[str, object]]) -> Finding:
@@ -38,7 +49,7 @@ def _finding(record: Record, site: str, reads: list[dict[str, object]]) -> Findi
         if on_gpu or not costly
         else f"{kinds} in every step turns tensors into Python's own numbers",
         where=place(site),
-        cure="keep it a tensor (total += loss.detach()) and read it every 50 steps or at the end of the epoch",
+        cure=_cure(reads),
         evidence=f"{count:.1f} a step; {waits}",
         cost_s=seconds if on_gpu or costly else None,
         gain=gain_of(seconds, record.step_s) if costly and not on_gpu else None,

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from hasten.study.finding import Finding, gain_of
+from hasten.study.script.contention import contended_s
 from hasten.study.script.findings.words import place
 from hasten.study.script.records import Record
 from hasten.study.words import ms
@@ -19,10 +20,11 @@ RESTARTS = 0.05
 
 
 def find(record: Record) -> list[Finding]:
-    """no-workers, no-prefetch, no-persistent-workers and unpinned-memory, for the loaders that training draws from."""
+    """no-workers, many-workers, no-prefetch, no-persistent-workers and unpinned-memory, where training draws from."""
     found: list[Finding] = []
     for loader in record.training_loaders:
         found += _workers(record, loader)
+        found += _many(record, loader)
         found += _prefetch(record, loader)
         found += _persistent(record, loader)
         found += _pinned(record, loader)
@@ -52,6 +54,26 @@ def _workers(record: Record, loader: dict[str, Any]) -> list[Finding]:
             evidence=evidence,
             cost_s=wait,
             gain=gain_of(hidden, step_s),
+        )
+    ]
+
+
+def _many(record: Record, loader: dict[str, Any]) -> list[Finding]:
+    """More workers than cores, on a CPU that trains; where whole steps were measured, that says it better."""
+    cores = int(record.raw.get("cores") or 0)
+    measured = len((record.experiments.get("workers") or {}).get("loop") or ()) > 1
+    if measured or not cores or loader["num_workers"] <= cores or "cuda" in record.devices:
+        return []
+    lost = contended_s(record)
+    told = f"; a step has no core for {ms(lost)} of its {ms(record.step_s)}" if lost else ""
+    return [
+        Finding(
+            name="many-workers",
+            title=f"{loader['num_workers']} workers on {cores} cores take them from the network and from each other",
+            where=place(loader["site"]),
+            cure=f"DataLoader(..., num_workers={cores}) or fewer, 0 included: time an epoch with each",
+            evidence=f"{cores} cores{told}",
+            level="note",
         )
     ]
 

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -100,6 +100,9 @@ def seconds_a_batch(loader: Any, batches: list[Any], workers: int, seconds: floa
                 break
     except StopIteration:
         pass
+    except RuntimeError as error:
+        if "timed out" not in str(error):
+            raise
     finally:
         _ended(iterator)
     return best
@@ -127,8 +130,58 @@ def _processor_share(dataset: Any, batches: list[Any]) -> float:
     return min(1.0, (time.thread_time() - work) / max(time.perf_counter() - wall, 1e-9))
 
 
-def workers(session: Any, seconds: float) -> dict[str, Any]:
-    """Seconds a batch by number of workers: none, the present number, and 1, 2, 4 .. up to the usable cores."""
+def step_beside(
+    loader: Any, batches: list[Any], workers: int, cycle: Callable[[], object], limit: float
+) -> float | None:
+    """Seconds of a step of the whole loop: a batch from so many workers, then forward and backward beside them.
+
+    The batches that the workers made ahead are worked off first. None if that takes longer than `limit` seconds.
+    """
+    many = itertools.islice(itertools.cycle(batches), 200 * max(1, workers))
+    begun = time.perf_counter()
+    iterator = iter(rebuilt(loader, list(many), workers, max(1.0, limit)))
+    ahead = workers * (loader.prefetch_factor or 2)
+    start, steps = begun, 0
+    try:
+        while True:
+            next(iterator)
+            cycle()
+            steps, now = steps + 1, time.perf_counter()
+            if steps == ahead:
+                start = now
+            if steps >= ahead + max(3, workers) and now - begun > limit / 2:
+                return (now - start) / (steps - ahead)
+            if now - begun > limit:
+                return (now - start) / (steps - ahead) if steps >= ahead + max(2, workers // 2) else None
+    except StopIteration:
+        return None
+    except RuntimeError as error:
+        if "timed out" not in str(error):
+            raise
+        return None
+    finally:
+        _ended(iterator)
+
+
+def whole_loop(
+    loader: Any, batches: list[Any], counts: list[int], cycle: Callable[[], object], seconds: float
+) -> dict[str, list[float]]:
+    """Seconds of whole steps by number of workers, in two rounds over `counts`, the second backwards."""
+    limit = seconds / (2 * len(counts))
+    found: dict[str, list[float]] = {}
+    for order in (counts, counts[::-1]):
+        for count in order:
+            took = step_beside(loader, batches, count, cycle, limit)
+            if took is not None:
+                found.setdefault(str(count), []).append(took)
+    return found
+
+
+def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = None) -> dict[str, Any]:
+    """Seconds a batch by number of workers: none, the present number, and 1, 2, 4 .. up to the usable cores.
+
+    cycle: forward and backward, on a CPU that they share with the workers: "loop" then has seconds of whole steps.
+    """
     chosen = training_loader(session)
     if chosen is None:
         return {"skipped": "no DataLoader"}
@@ -136,14 +189,16 @@ def workers(session: Any, seconds: float) -> dict[str, Any]:
     reason = unfit(loader)
     if reason:
         return {"skipped": reason, "site": site, "now": loader.num_workers}
-    begun = time.perf_counter()
+    begun, whole = time.perf_counter(), seconds
+    seconds = seconds if cycle is None else seconds / 2  # The rest is for whole steps.
     batches = index_batches(loader, 64)
     first = batches[0][0] if loader.batch_sampler is not None else batches[0]
     if on_device(loader.dataset[first]):
         return {"skipped": "the items are on the device already", "site": site, "now": loader.num_workers}
     slow = (time.perf_counter() - begun) * (loader.batch_size or 1)
     if slow > seconds / 4:
-        return {"skipped": f"a batch takes {slow:.1f} s: no time to try", "site": site, "now": loader.num_workers}
+        why = f"a batch takes {slow:.1f} s"
+        return {"skipped": why, "needs_s": 16 * slow, "site": site, "now": loader.num_workers}
     cores = usable_cores()
     share = _processor_share(loader.dataset, batches)
     counts = sorted({2**k for k in range(10) if 2**k <= cores} | {cores})
@@ -162,6 +217,10 @@ def workers(session: Any, seconds: float) -> dict[str, Any]:
         if took is not None:
             times[count] = took
     found["seconds"] = {str(count): times[count] for count in sorted(times)}
+    if cycle is not None and times:
+        other = (0, min(times, key=lambda count: times[count]), cores)
+        tried = list(dict.fromkeys([loader.num_workers, *other]))
+        found["loop"] = whole_loop(loader, batches, tried, cycle, whole - (time.perf_counter() - begun))
     if times:
         # The fewest that come within a tenth of the fastest: more only take memory.
         found["best"] = min(count for count in times if times[count] <= 1.1 * min(times.values()))

@@ -218,9 +218,27 @@ def idle_biases(net: Net, twin: nn.Module) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def plain_tensors(net: Net, session: Any, seconds: float) -> dict[str, Any]:
+    """Forward and backward on the tensors within, where the batch is of a subclass that looks at every operation."""
+    if not getattr(session, "subclass", ""):
+        return {"skipped": "the batches are plain tensors"}
+
+    def plain(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.as_subclass(torch.Tensor)
+
+    twin = net.copied()
+    other = net.cycle(twin, mapped(net.args, plain), mapped(net.kwargs, plain))
+    return {**versus(net.cycle(twin), other, seconds, net.sync), "subclass": session.subclass}
+
+
 def conv_bias(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     twin, other = net.copied(), net.copied()
     names = idle_biases(net, twin)
+    others = [other for other in nets(session) if other.module is not net.module]
+    while not names and others:  # A GAN's discriminator, say.
+        net = others.pop(0)
+        twin, other = net.copied(), net.copied()
+        names = idle_biases(net, twin)
     if not names:
         return {"skipped": "no convolution with a bias right before a norm"}
     live = dict(net.module.named_modules())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import random
 import statistics
@@ -13,8 +14,11 @@ from typing import Any
 
 import torch
 
-FEWEST, USUAL, MOST = 6, 15, 60
-"""Rounds. Below 5 no interval holds the median at about 95 %; beyond the usual number, only while it is wide."""
+FEWEST, USUAL, MOST = 5, 15, 60
+"""Rounds. Below 5 no interval holds the median at about 94 %; beyond the usual number, only while it is wide."""
+LEAST_GAIN = 1.05
+"""Where none of the first rounds shows as much, there is nothing to be had, and the rest is left out."""
+_HOPELESS = 3
 _WIDE = 1.15
 """Upper over lower end. Going on by the width, not by the gain, keeps a chance gain from ending the search."""
 _GRAIN = 0.02
@@ -22,35 +26,44 @@ _GRAIN = 0.02
 
 
 def versus(
-    base: Callable[[], object], arm: Callable[[], object], seconds: float, sync: Callable[[], object] | None = None
+    base: Callable[[], object],
+    arm: Callable[[], object],
+    seconds: float,
+    sync: Callable[[], object] | None = None,
+    least: float = LEAST_GAIN,
 ) -> dict[str, Any]:
     """Times of `base` and `arm` in turns: medians in seconds a call, the gain of `arm` and its interval.
 
-    What is too slow for `seconds` gives {"skipped": why}. No verdict here: who reads it sets the threshold.
+    Slow calls get fewer rounds, and it ends early where no round gains `least`; {"low": 0.0} then, as too few rounds
+    prove nothing. What is too slow even for that gives {"skipped": why, "needs_s": seconds that it needs}. No verdict
+    here: who reads it sets the threshold.
     """
+    if seconds <= 0:
+        return {"skipped": "no time left"}
     begun = time.perf_counter()
     calls = (base, arm)
-    once = 0.0
-    for call in (base, arm, base, arm):  # Unrecorded: the first ones allocate, and choose kernels.
-        once = _timed(call, 1, sync)
-        if time.perf_counter() - begun > seconds / 3:
-            return {"skipped": f"a call takes {once:.2g} s: no time for {FEWEST} rounds of two"}
-    once = max(once, _timed(base, 1, sync))
-    left = seconds - (time.perf_counter() - begun)
+    # Unrecorded: the first ones allocate, and choose kernels.
+    first = [_timed(call, 1, sync) for call in calls]
+    once = max(_timed(call, 1, sync) if 6 * sum(first) < seconds else took for call, took in zip(calls, first))  # noqa: B905
+    spent = time.perf_counter() - begun
+    needs = 2 * once * FEWEST + spent
+    if 2 * once * _HOPELESS > seconds - spent:
+        return {"skipped": f"a call takes {once:.2g} s, and {FEWEST} rounds of two are wanted", "needs_s": needs}
+    left = seconds - spent
     inner = max(1, min(50, int(_GRAIN / max(once, 1e-9)), int(left / (2 * FEWEST * max(once, 1e-9)))))
-    rounds = int(left / (2 * inner * max(once, 1e-9)))
-    if rounds < FEWEST:
-        return {"skipped": f"a call takes {once:.2g} s: no time for {FEWEST} rounds of two"}
     times: tuple[list[float], list[float]] = ([], [])
-    for number in range(min(rounds, MOST)):
-        if number >= FEWEST and time.perf_counter() - begun > seconds:
+    for number in range(MOST):
+        passed = time.perf_counter() - begun
+        if number == _HOPELESS and max(times[0][i] / times[1][i] for i in range(number)) < least:
+            break
+        if number >= FEWEST and passed > seconds:
             break
         if number >= USUAL and number % 5 == 0:
             _, low, high = interval(times[0], times[1])
             if high < _WIDE * low:
                 break
-        if time.perf_counter() - begun > 2 * seconds:
-            return {"skipped": f"the times grew meanwhile: {number} rounds took twice the time there was"}
+        if passed > 2 * seconds:
+            return {"skipped": f"{number} rounds took twice the time there was", "needs_s": needs}
         for which in (0, 1) if number % 2 == 0 else (1, 0):
             times[which].append(_timed(calls[which], inner, sync))
     gain, low, high = interval(times[0], times[1])
@@ -58,7 +71,7 @@ def versus(
         "base_s": statistics.median(times[0]),
         "arm_s": statistics.median(times[1]),
         "gain": gain,
-        "low": low,
+        "low": low if len(times[0]) >= FEWEST else 0.0,
         "high": high,
         "rounds": len(times[0]),
     }
@@ -101,6 +114,17 @@ def memory() -> tuple[int, int]:
         return tuple(1024 * int(lines[key].split()[0]) for key in ("MemAvailable", "MemTotal"))  # type: ignore[return-value]
     except (OSError, KeyError, ValueError):
         return 0, 0
+
+
+def children_s() -> float:
+    """Processor seconds of the processes that this one started, ended ones and those that run: its workers."""
+    found = sum(os.times()[2:4])
+    for child in multiprocessing.active_children():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{child.pid}/stat", encoding="ascii") as file:  # noqa: PTH123
+                words = file.read().rpartition(")")[2].split()
+            found += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 class Others:

@@ -7,7 +7,7 @@ import gc
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from .exp_time import Others, random_state_kept, usable_cores
 SHARES = {
     "workers": 0.30,
     "items": 0.10,
+    "plain_tensors": 0.08,
     "doubled_batch": 0.12,
     "autocast": 0.14,
     "fused": 0.10,
@@ -28,6 +29,19 @@ SHARES = {
     "anomaly": 0.05,
 }
 """Of the time for all; what one leaves goes to those after it."""
+TOUCHES = {
+    "workers": ("wait", "sample", "forward", "backward"),
+    "items": ("wait", "sample"),
+    "fused": ("optimizer",),
+    "zero_grad": ("optimizer",),
+}
+"""Parts of a step that an experiment's cure could shorten; those not named, forward and backward."""
+LIKELY = {"workers": 0.8, "items": 0.8, "anomaly": 0.5, "doubled_batch": 0.4, "plain_tensors": 0.4, "autocast": 0.3}
+"""Share of these parts that the cure saves where it works; those not named, a tenth."""
+ALWAYS = ("items", "plain_tensors", "conv_bias")
+"""What these look at is worth telling even where no time is left to measure its gain."""
+NOTHING = 0.02
+"""Share of a step that can be gained at most, below which an experiment isn't worth its time."""
 
 
 def run(session: Any) -> dict[str, Any]:
@@ -46,17 +60,44 @@ def run(session: Any) -> dict[str, Any]:
         stack.enter_context(torch.autograd.set_detect_anomaly(False))
         stack.enter_context(torch.enable_grad())
         calls, reason, found["device"] = _calls(session, anomaly)
+        expected = _expected(session, calls)
+        calls = dict(sorted(calls.items(), key=lambda pair: -expected[pair[0]]))
+        for name in [name for name in calls if expected[name] < NOTHING * LIKELY.get(name, 0.1)]:
+            found[name] = {"skipped": "the parts that it could shorten take next to nothing"}
+            del calls[name]
         total = sum(SHARES[name] for name in calls)
         for name, call in calls.items():
             left = session.budget_s - (time.perf_counter() - begun)
             share = left * SHARES[name] / max(total, 1e-9)
             total -= SHARES[name]
-            found[name] = _tried(call, share) if left > 0 else {"skipped": "no time left"}
+            if left > 0.2 or name in ALWAYS:
+                found[name] = _tried(call, max(0.0, share))
+            else:
+                found[name] = {"skipped": "no time left", "needs_s": needs_s(session)}
         for name in SHARES:
             found.setdefault(name, {"skipped": reason})
     found["others"] = others.cores()
     found["took_s"] = time.perf_counter() - begun
     return found
+
+
+def needs_s(session: Any) -> float:
+    """Seconds that an experiment needs: some rounds of a step in two ways."""
+    return max(2.0, 12 * statistics.fmean(session.step_seconds or [0.1]))
+
+
+def _expected(session: Any, names: Iterable[str]) -> dict[str, float]:
+    """Share of a step that each experiment's cure would save if it worked: what promises most comes first."""
+    steps = [step["parts"] for step in getattr(session, "steps", [])][1:]
+    if not steps:
+        return {name: LIKELY.get(name, 0.1) for name in names}
+    whole = max(sum(sum(parts.values()) for parts in steps), 1e-9)
+
+    def share(name: str) -> float:
+        touched = TOUCHES.get(name, ("forward", "backward", "sample", "overhead"))
+        return sum(parts.get(part, 0.0) for parts in steps for part in touched) / whole
+
+    return {name: LIKELY.get(name, 0.1) * share(name) for name in names}
 
 
 def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str, Any]:
@@ -77,7 +118,7 @@ def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str,
 def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dict[str, Any]]], str, str]:
     """What there is to try, why the rest isn't, and the kind of device that computes."""
     calls: dict[str, Callable[[float], dict[str, Any]]] = {
-        "workers": lambda seconds: exp_loader.workers(session, seconds),
+        "workers": lambda seconds: exp_loader.workers(session, seconds, _cycle(session)),
         "items": lambda seconds: exp_items.items(session, seconds),
     }
     if session.optimizers:
@@ -91,13 +132,24 @@ def _calls(session: Any, anomaly: bool) -> tuple[dict[str, Callable[[float], dic
     net = nets[0]
     if exp_net.compiled(net.module):
         return calls, "the network is compiled: each arm would compile again", net.device.type
-    for name in ("doubled_batch", "autocast", "channels_last", "conv_bias"):
+    for name in ("doubled_batch", "autocast", "channels_last", "conv_bias", "plain_tensors"):
         calls[name] = _on_net(getattr(exp_net, name), net, session)
     if net.device.type == "cuda":
         calls["cudnn_benchmark"] = _on_net(exp_net.cudnn_benchmark, net, session)
     if anomaly:
         calls["anomaly"] = _on_net(exp_step.anomaly, net, session)
     return {name: calls[name] for name in SHARES if name in calls}, reason, net.device.type
+
+
+def _cycle(session: Any) -> Callable[[], object] | None:
+    """Forward and backward on a CPU, which workers take the cores from; None where there is nothing to run."""
+    nets = exp_net.nets(session)
+    if not nets or nets[0].device.type != "cpu" or exp_net.compiled(nets[0].module):
+        return None
+    try:
+        return nets[0].cycle(nets[0].copied())
+    except Exception:
+        return None  # What can't be copied has no experiments of its own either.
 
 
 def _on_net(experiment: Callable[..., dict[str, Any]], net: Any, session: Any) -> Callable[[float], dict[str, Any]]:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .on_tensors import keep_batch
 from .session import Session
 from .sites import nearest
 from .wrap import wrap
@@ -144,6 +145,8 @@ def _wait(session: Session, loader: int | None, take: Callable[[], Any]) -> Any:
             facts["wait_s"] += took
             facts["batches"] += 1
         session.last_loader = loader
+    session.sent_batch.clear()
+    keep_batch(session, batch, facts["site"] if facts is not None else "")
     return batch
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .on_lines import note_histogram
 from .session import Session
 from .sites import is_user, nearest, site_of
 from .wrap import wrap
@@ -16,6 +17,7 @@ from .wrap import wrap
 def install(session: Session) -> None:
     import torch
 
+    numpy = sys.modules.get("numpy")
     profiler = torch.autograd.profiler
     for anomaly in (torch.autograd.detect_anomaly, torch.autograd.set_detect_anomaly):
         wrap(anomaly, "__init__", lambda original: _sited(session, original, "anomaly"))
@@ -32,6 +34,8 @@ def install(session: Session) -> None:
         wrap(torch.autograd, name, lambda original: _counted(session, original, "gradcheck", "overhead"))
     wrap(torch.cuda, "empty_cache", lambda original: _counted(session, original, "empty_cache", "overhead"))
     wrap(gc, "collect", lambda original: _counted(session, original, "gc_collect", "overhead"))
+    for owner, name in ((numpy, "histogram"), (torch, "histc"), (torch, "histogram")):
+        wrap(owner, name, lambda original: _histogram(session, original))
     wrap(torch, "save", lambda original: _saving(session, original))
     wrap(torch.nn.DataParallel, "__init__", lambda original: _sited(session, original, "data_parallel"))
     wrap(torch.amp.GradScaler, "__init__", lambda original: _sited(session, original, "grad_scaler"))
@@ -46,6 +50,18 @@ def _sited(session: Session, original: Callable[..., Any], kind: str) -> Callabl
         return original(*args, **kwargs)
 
     return call
+
+
+def _histogram(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    def histogram(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if session.live() and session.line.stack[-1] != "wait":
+                note_histogram(session, time.perf_counter() - start)
+
+    return histogram
 
 
 def _entered(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .session import Session
-from .sites import nearest
+from .sites import made_at, nearest
 from .wrap import wrap
 
 Handles = list[Any]
@@ -33,7 +33,7 @@ def _making(session: Session, original: Callable[..., Any]) -> Callable[..., Any
         original(self, *args, **kwargs)
         if session.live() and session.index == 0:
             with contextlib.suppress(TypeError):
-                session.module_sites[id(self)] = (weakref.ref(self), nearest())
+                session.module_sites[id(self)] = (weakref.ref(self), made_at(self))
 
     return __init__
 
@@ -243,6 +243,12 @@ def _describe(session: Session, module: Any, args: tuple[Any, ...], kwargs: dict
 
     detached = tuple(_detached(each) for each in args), {name: _detached(each) for name, each in kwargs.items()}
     session.last_batches[id(module)] = detached
+    for each in (*args, *kwargs.values()):
+        if isinstance(each, torch.Tensor):
+            if each.requires_grad and each.is_leaf:
+                session.called("input_gradient", nearest())
+            if type(each) not in (torch.Tensor, torch.nn.Parameter):
+                session.subclass = f"{type(each).__module__}.{type(each).__qualname__}"
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
     if not tensors:
         return

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import stop
+from . import on_lines, stop
 from .on_modules import find_roots, keep_called, timed_zeroing
 from .session import Session
 from .sites import nearest
@@ -37,6 +37,7 @@ def _zeroing(session: Session, original: Callable[..., Any]) -> Callable[..., An
     def zero_grad(self: Any, set_to_none: bool = True) -> Any:
         if not session.live():
             return original(self, set_to_none)
+        _note_waste(session, self)
         return timed_zeroing(session, lambda: original(self, set_to_none), set_to_none)
 
     return zero_grad
@@ -60,10 +61,39 @@ def _after(session: Session, optimizer: Any) -> None:
         return
     session.sync()
     session.line.pop()
+    session.gradients[id(optimizer)] = _gradients(optimizer)
     if session.ender is None:
         session.ender = id(optimizer)
     if session.ender == id(optimizer):
         _end_step(session)
+
+
+def _gradients(optimizer: Any) -> tuple[Any, ...]:
+    """What tells whether the first weights' gradients have changed since."""
+    some = [p for group in optimizer.param_groups for p in group["params"]][:4]
+    return tuple(None if p.grad is None else (id(p.grad), p.grad._version) for p in some)
+
+
+def _note_waste(session: Session, optimizer: Any) -> None:
+    """Gradients that came after the optimizer's last step, and are thrown away before the next."""
+    at_step, now = session.gradients.get(id(optimizer)), _gradients(optimizer)
+    if at_step is not None and now != at_step and any(now):
+        session.called("unused_gradients", nearest(1))
+    session.gradients.pop(id(optimizer), None)
+
+
+def _load(session: Session) -> None:
+    """Cores that this process's own children, such as workers, and other programs took since the first step."""
+    from .exp_time import Others, children_s
+
+    now = time.perf_counter()
+    if "load_at" not in session.uses:
+        session.uses["load_at"] = now, children_s(), Others()
+        return
+    begun, children, others = session.uses["load_at"]
+    workers = max(0.0, children_s() - children) / max(now - begun, 1e-9)
+    # What has not ended yet of the children counts as others there.
+    session.load = {"workers": workers, "others": max(0.0, (others.cores() or 0.0) - workers)}
 
 
 def _end_step(session: Session) -> None:
@@ -80,6 +110,8 @@ def _end_step(session: Session) -> None:
     )
     session.cpu = {}
     session.index += 1
+    session.sent_in_step.clear()
+    on_lines.stop_counting(session)
     facts = session.loader_facts.get(session.last_loader or -1)
     if facts is not None:
         facts["training"] += 1
@@ -87,15 +119,26 @@ def _end_step(session: Session) -> None:
         if facts["training"] == 1 and loader is not None and len(session.loaders) < 4:
             session.loaders.append((loader, facts["site"]))
     if session.index == 1:
+        # Whatever came before the first step, such as writing data, doesn't count.
+        session.deadline = time.time() + session.seconds
         stop.watch(session)
+        on_lines.keep_loop(session)
+        on_lines.watch(session)
+        on_lines.watch_files(session)
+        _load(session)
     if session.index <= 2:
         # Whatever is odd about somebody's modules must not end their training.
         with contextlib.suppress(Exception):
             (find_roots if session.index == 1 else keep_called)(session)
+    if session.index >= 3:
+        with contextlib.suppress(Exception):
+            _load(session)
     if session.index >= session.steps_wanted:
         stop.finish(session, "steps")
     elif time.time() > session.deadline:
         stop.finish(session, "seconds")
+    if session.index == on_lines.COUNTED - 1:
+        on_lines.count_calls(session)
     session.choose_syncing()
     session.line.at = session.step_at = time.perf_counter()
     session.cpu_at = time.thread_time()

@@ -23,6 +23,7 @@ class Session:
         self.out: str = wanted["out"]
         self.wait_for_device: Callable[[], Any] = lambda: None
         self.steps_wanted: int = wanted["steps"]
+        self.seconds: float = wanted["seconds"]
         self.deadline: float = wanted["start"] + wanted["seconds"]
         self.budget_s: float = wanted["budget"]
         self.assume_cuda: bool = wanted["cuda"]
@@ -60,7 +61,7 @@ class Session:
         self.step_seconds: list[float] = []
         self.module_sites: dict[int, tuple[Any, Site]] = {}
         self.conv_sites: dict[int, Site] = {}
-        self.reads: dict[tuple[str, str], dict[str, Any]] = {}
+        self.reads: dict[tuple[str, str, bool], dict[str, Any]] = {}
         self.calls: dict[tuple[str, str], dict[str, Any]] = {}
         self.modes: dict[str, dict[str, Any]] = {}
         self.mode_sites: dict[str, Site] = {}
@@ -76,6 +77,19 @@ class Session:
         self.has_convolutions = False
         self.syncing = False
         self.uses: dict[str, Any] = {}
+        self.lines: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.loop_code: Any = None
+        self.torch_calls: dict[tuple[str, str], int] = {}
+        self.batch: set[int] = set()
+        self.batch_kept: list[Any] = []
+        self.sent: dict[str, dict[str, Any]] = {}
+        self.sent_in_step: dict[str, int] = {}
+        self.sent_batch: set[tuple[int, int]] = set()
+        self.sent_last: dict[str, Any] = {}
+        self.gradients: dict[int, tuple[Any, ...]] = {}
+        self.opened: dict[str, dict[str, int]] = {}
+        self.subclass = ""
+        self.load: dict[str, Any] = {}
 
     def live(self) -> bool:
         """Whether what happens now is to be recorded: in the thread that trains, and before the end."""

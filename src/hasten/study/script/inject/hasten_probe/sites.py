@@ -47,6 +47,17 @@ def site_of(frame: Any) -> str:
     return f"{filename if filename.startswith('<') else os.path.abspath(filename)}:{frame.f_lineno}"  # noqa: PTH100
 
 
+def made_at(new: Any) -> str:
+    """Site of the innermost user code that makes `new`: constructors of its own classes aren't that."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        own = frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is new
+        if not own and is_user(frame.f_code.co_filename):
+            return site_of(frame)
+        frame = frame.f_back
+    return ""
+
+
 def nearest(depth: int = 1) -> str:
     """Site of the innermost frame of user code, `depth` frames above the caller's; "" if there is none."""
     frame: Any = sys._getframe(depth + 1)

@@ -128,6 +128,8 @@ def _experiments(session: Session) -> dict[str, Any] | None:
     Path(session.out, f"experiments-{os.getpid()}").touch()
     try:
         with hooks_off(session):
+            # What the watching leaves of its time is the experiments' too.
+            session.budget_s += max(0.0, session.deadline - time.time())
             return experiments.run(session)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}

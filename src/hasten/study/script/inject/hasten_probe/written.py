@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import on_data, stop
+from .exp_time import usable_cores
 from .session import Session
 
 
@@ -39,7 +40,7 @@ def gather(session: Session, ended: str) -> dict[str, Any]:
         "cuda_devices": torch.cuda.device_count(),
         "assume_cuda": session.assume_cuda,
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
-        "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
+        "cudnn_deterministic": bool(torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()),
         "steps": list(session.steps),
         "step_losses": session.step_losses,
         "losses": [float(loss) for loss in list(session.losses)],
@@ -55,6 +56,16 @@ def gather(session: Session, ended: str) -> dict[str, Any]:
         "autocast": dict(session.autocast),
         "reads": list(session.reads.values()),
         "calls": list(session.calls.values()),
+        "lines": list(session.lines.values()),
+        "torch_calls": [{"site": s, "function": f, "count": n} for (s, f), n in list(session.torch_calls.items())],
+        "sent": list(session.sent.values()),
+        "opened": [
+            {"site": site, "files": len(files), "opens": sum(files.values())}
+            for site, files in list(session.opened.items())
+        ],
+        "subclass": session.subclass,
+        "load": dict(session.load),
+        "cores": usable_cores(),
         "modes": dict(session.modes),
         "mode_sites": dict(session.mode_sites),
         "saves": list(session.saves),

@@ -1,0 +1,188 @@
+"""Scripts like those that people publish, with labels of what is wrong in each: precision and recall of the doctor.
+
+A script says behind its lines what is wrong there: `# label: KIND HARDWARE CERTAINTY; ...`, on a line of its own for
+the code after it. KIND is a finding's name. HARDWARE is `both`, `cpu`, `gpu` (costs time only there) or `cores2` (both,
+with two cores or more). CERTAINTY is `sure` (to be named), `likely` (right to name) or `maybe` (neither).
+`# verdict: A|B` gives the verdicts that are right, `# control` a script of which nothing unlabelled may be named, and
+`# torchrun` one that runs as two ranks. A kind counts once a script, however many of its lines are labelled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hasten.study.finding import Finding
+
+SCRIPTS = Path(__file__).with_name("scripts")
+MEETS = {
+    "cudnn-benchmark-off": ("deterministic",),
+    "repeat-work": ("recreate",),
+    "uncached-items": ("uncached-transforms",),
+    "host-metric": ("host-read",),
+    "host-read": ("host-metric",),
+}
+"""Other names of findings that meet a label: one finding tells both, or which of the two depends on the hardware."""
+MEASURED = ("no-autocast", "no-channels-last", "unfused-optimizer", "small-batch")
+"""Kinds that an experiment finds on the machine at hand: beside the labels they are neither right nor wrong."""
+LOOSE = ("conv-bias-before-norm",)
+"""Kinds whose place is where the network's class lies, maybe in another file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Label:
+    kind: str
+    line: int
+    hardware: str
+    certainty: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    path: Path
+    verdicts: tuple[str, ...]
+    labels: tuple[Label, ...]
+    control: bool
+    ranks: bool
+
+    @property
+    def command(self) -> list[str]:
+        if self.ranks:
+            return [
+                str(Path(sys.executable).with_name("torchrun")),
+                "--standalone",
+                "--nproc-per-node=2",
+                str(self.path),
+            ]
+        return [sys.executable, str(self.path)]
+
+
+def scripts(folder: Path = SCRIPTS) -> list[Script]:
+    """All of the folder, by name. Raises ValueError for a script without a verdict and for a label of other words."""
+    return [read(path) for path in sorted(folder.glob("s[0-9]*.py"))]
+
+
+def read(path: Path) -> Script:
+    text = path.read_text(encoding="utf-8")
+    verdict = re.search(r"^# verdict: (\S+)$", text, re.MULTILINE)
+    if verdict is None:
+        raise ValueError(f"{path}: has no line `# verdict: ...`")
+    return Script(
+        path=path,
+        verdicts=tuple(verdict.group(1).split("|")),
+        labels=tuple(_labels(path, text.splitlines())),
+        control="\n# control\n" in text,
+        ranks="\n# torchrun\n" in text,
+    )
+
+
+def _labels(path: Path, lines: Sequence[str]) -> Iterator[Label]:
+    for number, line in enumerate(lines, start=1):
+        code, mark, told = line.partition("# label: ")
+        for one in told.partition("  #")[0].split(";") if mark else ():
+            words = one.split()
+            if len(words) != 3 or words[1] not in ("both", "cpu", "gpu", "cores2"):
+                raise ValueError(f"{path}:{number}: label {one.strip()!r} is not KIND HARDWARE CERTAINTY")
+            if words[2] not in ("sure", "likely", "maybe"):
+                raise ValueError(f"{path}:{number}: certainty {words[2]} is not sure, likely or maybe")
+            kind, hardware, certainty = words
+            if hardware == "cores2":
+                hardware, certainty = "both", certainty if len(os.sched_getaffinity(0)) > 1 else "maybe"
+            yield Label(
+                kind=kind, line=number if code.strip() else _next(lines, number), hardware=hardware, certainty=certainty
+            )
+
+
+def _next(lines: Sequence[str], number: int) -> int:
+    """The number of the first line of code behind line `number`."""
+    while lines[number].strip().startswith("#"):
+        number += 1
+    return number + 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """Of one script on one kind of hardware. What is named and labelled `maybe` counts nowhere."""
+
+    right: tuple[str, ...]
+    wrong: tuple[str, ...]
+    met: tuple[str, ...]
+    missed: tuple[str, ...]
+
+
+def score(script: Script, findings: Sequence[Finding], gpu: bool) -> Score:
+    """Findings and notes alike are named; on a CPU a note of what costs only on a GPU is neither right nor wrong."""
+    here = ("both", "gpu") if gpu else ("both", "cpu")
+    right, wrong, met = [], [], set()
+    for finding in findings:
+        known = [label for label in script.labels if _names(script, finding, label)]
+        told = f"{finding.name} at {Path(finding.where).name or 'no line'}"
+        if any(label.hardware in here and label.certainty != "maybe" for label in known):
+            right.append(told)
+            met |= {label.kind for label in known if label.hardware in here}
+        elif finding.name in MEASURED and finding.gain is not None:
+            continue
+        elif not known or (finding.level == "finding" and not any(label.hardware in here for label in known)):
+            wrong.append(told)
+    sure = {label.kind for label in script.labels if label.certainty == "sure" and label.hardware in here}
+    return Score(
+        right=tuple(right), wrong=tuple(wrong), met=tuple(sorted(sure & met)), missed=tuple(sorted(sure - met))
+    )
+
+
+def _names(script: Script, finding: Finding, label: Label) -> bool:
+    if finding.name != label.kind and finding.name not in MEETS.get(label.kind, ()):
+        return False
+    name, _, line = Path(finding.where).name.partition(":")
+    return finding.name in LOOSE or (name == script.path.name and line == str(label.line))
+
+
+def judged_corpus(*, steps: int, seconds: float, names: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Each script watched once as it is, and judged both for this CPU and as `--for cuda` would."""
+    from hasten.study.script import run_script
+    from hasten.study.script.doctor import judge
+
+    found = []
+    for script in scripts():
+        if names and not any(name in script.path.stem for name in names):
+            continue
+        run = run_script(script.command, steps=steps, seconds=seconds, quiet=True)
+        for gpu in (False, True):
+            records = [dataclasses.replace(record, assume_cuda=gpu) for record in run.records]
+            told = judge(dataclasses.replace(run, records=records), gpu)
+            bound = told.diagnosis.bound if told.diagnosis else run.ended
+            one = score(script, told.findings, gpu)
+            found.append({
+                "script": script.path.stem, "hardware": "gpu" if gpu else "cpu", "control": script.control,
+                "bound": bound, "verdict": bound in script.verdicts, "seconds": run.seconds,
+                "sentence": told.diagnosis.sentence if told.diagnosis else run.output[-500:],
+                "evidence": told.diagnosis.evidence if told.diagnosis else (),
+                "experiments": run.records[0].experiments if run.records and not gpu else {}, **dataclasses.asdict(one),
+            })  # fmt: skip
+            print(_line(found[-1]), file=sys.stderr, flush=True)
+    return found
+
+
+def _line(one: dict[str, Any]) -> str:
+    verdict = one["bound"] if one["verdict"] else f"{one['bound']} (WRONG)"
+    told = f"{one['script']} {one['hardware']}: {verdict}; {len(one['right'])} right, {len(one['met'])} met"
+    for word in ("missed", "wrong"):
+        told += f"; {word}: {', '.join(one[word])}" if one[word] else ""
+    return told
+
+
+def rates(found: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Shares of 1: of the verdicts right, of what is named right (precision), of what is sure named (recall)."""
+    right, wrong, met, missed = (sum(len(one[word]) for one in found) for word in ("right", "wrong", "met", "missed"))
+    return {
+        "verdicts": sum(one["verdict"] for one in found) / max(1, len(found)),
+        "precision": right / max(1, right + wrong),
+        "recall": met / max(1, met + missed),
+        "named of controls": float(sum(len(one["wrong"]) for one in found if one["control"])),
+    }

@@ -1,0 +1,172 @@
+"""Lines of the user's code at which the host works while the network waits, by samples of the training's own thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hasten.study.finding import Finding, gain_of
+from hasten.study.script.findings.host_reads import MAPS
+from hasten.study.script.findings.words import place
+from hasten.study.script.records import Record
+from hasten.study.words import ms
+
+SHARE = 0.05
+"""Of the time, from which a line's work on the host is a finding."""
+HEAVY = 0.25
+"""Of the time, from which it is also too much work, wherever it is done."""
+FEW = 4
+"""Samples below which a line's time says nothing."""
+EVERY = 0.005
+"""Seconds between samples."""
+AGAIN = 1.5
+"""Times that a file is opened, on average, from which it is read again and again."""
+LOOPED = 30
+"""Calls of one function of torch by one line in a step from which that line is a loop over tensors."""
+HISTOGRAMS = 8
+"""In a step, or in a round of logging, from which they are those of all weights."""
+HOST = (
+    "numpy", "scipy", "skimage", "PIL", "cv2", "sklearn", "zipfile", "gzip", "zlib", "nibabel", "SimpleITK", "h5py",
+    "pandas", "imageio", "numba", "multiprocessing", "queue", "threading",
+)  # fmt: skip
+PLOTS = ("matplotlib", "seaborn", "plotly")
+
+
+def find(record: Record) -> list[Finding]:
+    """histograms, sync-plot, host-metric, no-workers and heavy-items of the loop itself, and python-loop."""
+    found = _histograms(record)
+    named = {finding.where for finding in found}
+    for where in ("step", "validation"):
+        for site, packages in _by_site(record, where).items():
+            if place(site) in named:
+                continue
+            made = _plot(record, site, packages) + _metric(record, site, packages, where)
+            if not made and where == "step":
+                made = _loading(record, site, packages)
+            found += made
+            named |= {finding.where for finding in made}
+    return found + [each for each in _loops(record) if each.where not in named]
+
+
+def _by_site(record: Record, where: str) -> dict[str, Counter[str]]:
+    """Seconds by package of a line, "" for its own."""
+    found: dict[str, Counter[str]] = {}
+    for line in record.listed("lines"):
+        if line["where"] == where:
+            found.setdefault(line["site"], Counter())[line["package"]] += line["seconds"]
+    return found
+
+
+def _cost(record: Record, seconds: float) -> float | None:
+    """Seconds a step, if there are enough samples and it is worth a finding."""
+    cost = record.per_step(seconds)
+    return cost if seconds >= FEW * EVERY and cost >= SHARE * record.step_s else None
+
+
+def _made(record: Record, cost: float | None, **named: str) -> Finding:
+    gain = None if cost is None else gain_of(cost, record.step_s)
+    return Finding(cost_s=cost, gain=gain, level="finding" if cost is not None else "note", **named)
+
+
+def _seconds(record: Record, site: str) -> float:
+    return sum(line["seconds"] for line in record.listed("lines") if line["site"] == site)
+
+
+def _histograms(record: Record) -> list[Finding]:
+    found = []
+    for call in record.listed("calls"):
+        if call["kind"] != "histogram" or call["count"] < HISTOGRAMS:
+            continue
+        cost = _cost(record, max(call["seconds"], _seconds(record, call["site"])))
+        found.append(_made(
+            record, cost, name="histograms", where=place(call["site"]),
+            title="histograms of many tensors are made on the host, where the training waits for them",
+            cure="make them every epoch, of a few layers, with torch.histc on the device",
+            evidence=f"{call['count']} histograms in {record.steps} steps",
+        ))  # fmt: skip
+    return found
+
+
+def _plot(record: Record, site: str, packages: Counter[str]) -> list[Finding]:
+    cost = _cost(record, sum(packages[name] for name in PLOTS))
+    if cost is None:
+        return []
+    return [_made(
+        record, cost, name="sync-plot", where=place(site), title="the training waits while figures are drawn",
+        cure="draw less often, or copy the arrays and draw them in another process", evidence=f"{ms(cost)} a step",
+    )]  # fmt: skip
+
+
+def _metric(record: Record, site: str, packages: Counter[str], where: str) -> list[Finding]:
+    """Maps that are read from the device at this line, and what the host then does with them."""
+    validating = where == "validation"
+    reads = [
+        read for read in record.listed("reads")
+        if read.get("loop") == site and read.get("elements", 0) >= MAPS and read.get("validating", False) == validating
+    ]  # fmt: skip
+    host = sum(packages[name] for name in HOST)
+    if not reads and not (validating and host):
+        return []
+    cost = _cost(record, sum(packages.values()) if reads else host)
+    if cost is None:
+        return []
+    return [_made(
+        record, cost, name="host-metric", where=place(site),
+        title="score maps are copied to the host and worked on there, while the network waits",
+        cure="compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown",
+        evidence=f"{ms(cost)} a step{' of validation rounds' if validating else ''}",
+    )]  # fmt: skip
+
+
+def _again(record: Record, site: str, cost: float) -> list[Finding]:
+    """Files that this line reads more than once."""
+    opened = next((each for each in record.listed("opened") if each["site"] == site), None)
+    if opened is None or opened["opens"] < AGAIN * opened["files"] or record.per_step(opened["opens"]) < 1:
+        return []
+    return [_made(
+        record, cost, name="uncached-items", where=place(site),
+        title="the same files are read and unpacked again and again", cure="read each once, and keep it in memory",
+        evidence=f"{opened['files']} files opened {opened['opens']} times in {record.steps} steps",
+    )]  # fmt: skip
+
+
+def _loading(record: Record, site: str, packages: Counter[str]) -> list[Finding]:
+    cost = _cost(record, sum(packages[name] for name in HOST))
+    if cost is None:
+        return []
+    names = ", ".join(name for name, _ in packages.most_common(3) if name in HOST)
+    told = f"{ms(cost)} of a step of {ms(record.step_s)} in {names}"
+    found = []
+    waits = packages["multiprocessing"] + packages["threading"] + packages["queue"]
+    if record.per_step(waits) < cost / 2:
+        found.append(_made(
+            record, cost, name="no-workers", where=place(site), evidence=told,
+            title="the training's own process prepares data at this line, and the network waits for it",
+            cure="do it in the Dataset of a DataLoader(..., num_workers=2) or more",
+        ))  # fmt: skip
+    found += _again(record, site, cost)
+    if cost >= HEAVY * record.step_s:
+        found.append(_made(
+            record, cost, name="heavy-items", where=place(site), evidence=told,
+            title="making the data takes much of the time, and where there are few cores workers don't hide it",
+            cure="keep what is the same each time, uncompressed, and transform a batch at a time with torch",
+        ))  # fmt: skip
+    return found
+
+
+def _loops(record: Record) -> list[Finding]:
+    calls: dict[str, dict[str, Any]] = {}
+    for call in record.listed("torch_calls"):
+        if call["count"] >= calls.get(call["site"], {"count": LOOPED})["count"]:
+            calls[call["site"]] = call
+    # The probe's own work between the operations keeps their time from being told apart from it: it is told, not timed.
+    return [
+        Finding(
+            name="python-loop", where=place(site), level="note",
+            title="a loop of Python over tensors launches a small operation for each of them",
+            cure="take them all at once: torch._foreach_lerp_ and the like, torch.nn.utils, or a stacked tensor",
+            evidence=f"{call['count']} calls of {call['function']} in a step",
+        )
+        for site, call in calls.items()
+        if call["function"] not in ("detach", "item", "cpu", "numpy", "numel", "size", "dim", "requires_grad_")
+    ]  # fmt: skip

@@ -1,0 +1,188 @@
+"""What the experiments on the loader say: another number of workers, and work on the items that is done again."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hasten.study.finding import Finding
+from hasten.study.script.findings.words import place
+from hasten.study.words import ms
+
+LEAST = 1.05
+"""Predicted factor on the whole step from which something is a finding: what less would bring is left unsaid."""
+BEFORE_DRAW = 0.25
+"""Share of an item that must be made before its first random number: less is but the reading of a prepared file."""
+HANDOVER_S = 0.0005
+"""Seconds of the main process to take a batch over from a worker."""
+
+Found = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """The script's step as far as it is known: with workers the loader runs beside the rest, without before it."""
+
+    step_s: float
+    batch_s: float | None
+    """Seconds a batch from the loader as it is, beside the training."""
+    compute_s: float
+    workers: int
+
+    def after(self, *, saved_s: float = 0.0, batch_s: float | None = None, workers: int | None = None) -> float:
+        """Predicted seconds of a step whose compute takes `saved_s` less, or whose loader is another."""
+        count = self.workers if workers is None else workers
+        batch = self.batch_s if batch_s is None else batch_s
+        compute = max(self.compute_s - saved_s, 0.02 * self.step_s)
+        if batch is None:
+            return max(self.step_s - saved_s, 0.05 * self.step_s)
+        return max(max(compute, batch) if count else compute + batch, 0.05 * self.step_s)
+
+    def gain(self, **changed: Any) -> float:
+        return min(20.0, self.step_s / self.after(**changed))
+
+
+def workers(tried: Found, step: Step) -> Finding | None:
+    loader = tried.get("workers") or {}
+    times = {int(count): seconds for count, seconds in (loader.get("seconds") or {}).items()}
+    if step.workers not in times:
+        return None
+    loops = {int(count): seconds for count, seconds in (loader.get("loop") or {}).items()}
+    if len(loops) > 1 and len(loops.get(step.workers, ())) > 1:
+        return _of_loops(loader, loops, step)
+    predicted = {
+        count: step.after(
+            batch_s=_beside(tried, step, times, count), workers=count, saved_s=0.0 if step.workers else -HANDOVER_S
+        )
+        for count in times
+    }
+    predicted[step.workers] = step.step_s
+    best = min(count for count in times if predicted[count] <= 1.05 * min(predicted.values()))
+    gain = min(20.0, step.step_s / predicted[best])
+    if best <= step.workers or gain < LEAST:
+        return None
+    if step.workers and times[step.workers] < 1.2 * times[best]:
+        return None
+    table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(times.items()))
+    none = step.workers == 0
+    return Finding(
+        name="no-workers" if none else "few-workers",
+        title="the loader reads in the training's own process, which waits for each batch"
+        if none
+        else f"{step.workers} workers are too few for this dataset: the training waits for its batches",
+        where=place(loader.get("site", "")),
+        cure=f"DataLoader(..., num_workers={best}, persistent_workers=True)",
+        evidence=f"seconds a batch by workers: {table}; a step takes {ms(step.step_s)}, {loader.get('cores')} cores",
+        cost_s=max(0.0, step.step_s - predicted[best]),
+        gain=gain,
+    )
+
+
+def _beside(tried: Found, step: Step, times: dict[int, float], count: int) -> float:
+    """Seconds a batch with the training beside it: on a CPU both share the cores."""
+    batch = times[count] + (HANDOVER_S if count else 0.0)
+    if step.workers and step.batch_s is not None:
+        batch *= step.batch_s / times[step.workers]
+    if count == 0 or tried.get("device", "cpu") != "cpu" or 0 not in times:
+        return batch
+    loader = tried["workers"]
+    cores = max(1, int(loader.get("cores") or 1))
+    threads = min(cores, int(loader.get("threads") or 1))
+    work = times[0] * float(loader.get("cpu_share", 1.0)) + step.compute_s * threads
+    return max(batch, work / cores)
+
+
+def items(tried: Found, step: Step) -> Finding | None:
+    items = tried.get("items") or {}
+    if items.get("kind") not in ("whole", "prefix", "before-draw"):
+        return None
+    size, count, each = int(items.get("batch_size") or 1), int(items.get("items") or 0), items["cached_s"]
+    alone = ((tried.get("workers") or {}).get("seconds") or {}).get(str(step.workers), 0.0)
+    lanes = max(1, step.workers)
+    share = each * size / lanes / max(alone, items["item_s"] * size / lanes, 1e-9)
+    if step.batch_s is None:
+        return None
+    after = step.after(batch_s=step.batch_s * (1 - min(1.0, share)))
+    gain = min(20.0, step.step_s / after)
+    if gain < LEAST:
+        return None
+    if items["kind"] == "before-draw":
+        if each < BEFORE_DRAW * items["item_s"]:
+            return None
+        return _before_draw(items, step, max(0.0, step.step_s - after), gain)
+    whole = items["kind"] == "whole"
+    held = items.get("bytes", 0) * count
+    fits = held < 0.5 * (items.get("free_bytes") or 0)
+    room = f"all {count} results take {held / 2**20:.0f} MiB and would be made once, in {ms(each * count)}"
+    evidence = f"{ms(each)} an item that gives the same result each time, {size} items a batch; {room}"
+    names = items.get("transforms")
+    if names:
+        evidence += f"; the transforms before the first random one: {', '.join(names)}"
+    return Finding(
+        name="uncached-items" if whole else "uncached-transforms",
+        title="each item is made anew in every epoch, with the same result"
+        if whole
+        else f"{len(names or ())} of {items.get('all_transforms')} transforms do the same work in every epoch",
+        where=place(items.get("site", "")),
+        cure=_cache_cure(whole and not names, fits),
+        evidence=evidence,
+        cost_s=max(0.0, step.step_s - after),
+        gain=gain,
+    )
+
+
+def _cache_cure(plain: bool, fits: bool) -> str:
+    if plain:
+        if fits:
+            return "make the items once: items = [dataset[i] for i in range(len(dataset))]; DataLoader(items, ...)"
+        return "make the items once, into files: numpy.save each, and numpy.load(..., mmap_mode='r') in __getitem__"
+    if fits:
+        return "monai.data.CacheDataset(data, transform, cache_rate=1.0) in place of Dataset(data, transform)"
+    return "monai.data.PersistentDataset(data, transform, cache_dir='cache') in place of Dataset(data, transform)"
+
+
+def _of_loops(loader: Found, loops: dict[int, list[float]], step: Step) -> Finding | None:
+    """By whole steps, measured in turns: workers that take the network's cores cost what their batches save."""
+    now, cores = step.workers, int(loader.get("cores") or 1)
+    usual = {count: statistics.median(times) for count, times in loops.items()}
+    best = min(count for count in usual if usual[count] <= 1.05 * min(usual.values()))
+    rounds = min(len(loops[now]), len(loops[best]))
+    least = min(loops[now][number] / loops[best][number] for number in range(rounds))
+    proven = best != now and rounds > 1 and least > LEAST
+    if not proven and (now <= cores or now == best):
+        return None
+    gain = min(20.0, usual[now] / usual[best])
+    table = ", ".join(f"{count}: {ms(seconds)}" for count, seconds in sorted(usual.items()))
+    fewer = best < now or not proven
+    name, title = (
+        ("many-workers", f"{now} workers on {cores} cores take them from the network and from each other")
+        if fewer
+        else ("no-workers", "the loader reads in the training's own process, which waits for each batch")
+        if now == 0
+        else ("few-workers", f"{now} workers are too few for this dataset: the training waits for its batches")
+    )
+    wanted = best if proven else min(now, cores)
+    return Finding(
+        name=name,
+        title=title,
+        where=place(loader.get("site", "")),
+        cure=f"DataLoader(..., num_workers={wanted}{', persistent_workers=True' if wanted else ''})",
+        evidence=f"seconds of a whole step by workers, {rounds} rounds in turns: {table}; {cores} cores",
+        cost_s=step.step_s * (1 - 1 / gain) if proven else None,
+        gain=gain if proven else None,
+        level="finding" if proven else "note",
+    )
+
+
+def _before_draw(items: Found, step: Step, cost_s: float, gain: float) -> Finding:
+    return Finding(
+        name="uncached-items",
+        title="what an item does before it first draws a random number is done again in every epoch",
+        where=place(items.get("site", "")),
+        cure="keep the result of that part, in memory or by numpy.save, and begin __getitem__ with what is random",
+        evidence=f"{ms(items['cached_s'])} of an item's {ms(items['item_s'])}, {items.get('batch_size')} items a batch",
+        cost_s=cost_s,
+        gain=gain,
+    )

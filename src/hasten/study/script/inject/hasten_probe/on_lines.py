@@ -1,0 +1,132 @@
+"""Where the host works: samples of the training thread's stack, and in one step the calls of torch from each line."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any
+
+from .session import Session
+from .sites import is_user, site_of
+
+EVERY = 0.005
+"""Seconds between two samples."""
+COUNTED = 2
+"""The step, one of the warm-up, whose calls are counted."""
+_NETWORK = ("wait", "backward", "optimizer", "checkpoint", "gradient_sync")
+"""Spans that are told of by themselves."""
+
+
+def watch(session: Session) -> None:
+    """From the end of the first step on, until the session's end."""
+    threading.Thread(target=_sample, args=(session, session.pid), name="hasten-doctor", daemon=True).start()
+
+
+def _sample(session: Session, pid: int) -> None:
+    at = time.perf_counter()
+    while session.on and session.pid == pid:
+        time.sleep(EVERY)
+        now = time.perf_counter()
+        frame = sys._current_frames().get(session.thread)
+        if frame is not None and session.depth == 0:
+            _note(session, frame, now - at)
+        at = now
+
+
+def _note(session: Session, frame: Any, seconds: float) -> None:
+    inner = session.line.stack[-1]
+    if inner in _NETWORK:
+        return  # Batches of a validation included.
+    label = session.line.over or inner
+    package, called = "", ""
+    while frame is not None and not is_user(frame.f_code.co_filename):
+        name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        package = name if not package or name not in ("threading", "selectors", "collections") else package
+        called = frame.f_code.co_name
+        frame = frame.f_back
+    if frame is None:
+        return
+    key = (loop_line(session, frame), package, "validation" if label == "validation" else "step")
+    known = session.lines.get(key)
+    if known is None:
+        known = {
+            "site": key[0],
+            "package": package,
+            "where": key[2],
+            "seconds": 0.0,
+            "inner": site_of(frame),
+            "called": called,
+        }
+        session.lines[key] = known
+    known["seconds"] += seconds
+
+
+def watch_files(session: Session) -> None:
+    """Count how often the training's own thread opens each file between its steps, by the line of the loop."""
+
+    def heard(event: str, args: Any) -> None:
+        if event != "open" or not session.on or session.index == 0 or not session.live():
+            return
+        path = args[0]
+        if not isinstance(path, str) or "w" in str(args[1] or "") or path.startswith(("/proc", "/sys", "/dev")):
+            return
+        frame: Any = sys._getframe(1)
+        while frame is not None and not is_user(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None and session.line.stack[-1] != "wait" and session.validating is None:
+            files = session.opened.setdefault(loop_line(session, frame), {})
+            files[path] = files.get(path, 0) + 1
+
+    sys.addaudithook(heard)
+
+
+def loop_line(session: Session, frame: Any) -> str:
+    """The line of the function that runs the loop, under which `frame` is; else that of the outermost user code below a
+    library, such as a Lightning module's method."""
+    outermost = frame
+    while frame is not None and is_user(frame.f_code.co_filename):
+        outermost = frame
+        if frame.f_code is session.loop_code:
+            break
+        frame = frame.f_back
+    return site_of(outermost)
+
+
+def keep_loop(session: Session) -> None:
+    """At the end of a step: whose code made it."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not is_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    session.loop_code = frame.f_code if frame is not None else None
+
+
+def count_calls(session: Session) -> None:
+    """Until the end of this step, count torch's functions by the line that calls them; a profiler is left alone."""
+    import torch
+
+    if sys.getprofile() is not None or session.compiled_functions:
+        return
+
+    def called(frame: Any, event: str, function: Any) -> None:
+        if event != "c_call" or session.depth or not is_user(frame.f_code.co_filename):
+            return
+        if isinstance(getattr(function, "__self__", None), torch.Tensor) and session.line.stack[-1] != "wait":
+            key = site_of(frame), function.__name__
+            session.torch_calls[key] = session.torch_calls.get(key, 0) + 1
+
+    sys.setprofile(called)
+
+
+def stop_counting(session: Session) -> None:
+    if session.index == COUNTED and getattr(sys.getprofile(), "__module__", "") == __name__:
+        sys.setprofile(None)
+
+
+def note_histogram(session: Session, seconds: float) -> None:
+    """A histogram that training or validation made: the line of the loop, and its time."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and not is_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is not None:
+        session.called("histogram", loop_line(session, frame), seconds)
