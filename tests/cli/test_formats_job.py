@@ -20,8 +20,8 @@ from tests.cases.itk_images import image_of, sitk, write_series
 SETTINGS = [
     "train.steps=4", "train.validate_every=2", "train.device=cpu", "train.precision=fp32", "train.compile=false",
     "train.channels_last=false", "sample.compile=false", "sample.batch_size=2", "sample.patch=[8,16,16]",
-    "network.channels=[4,8]", "network.strides=[[2,2,2]]", "network.num_res_units=1", "infer.patch=[8,16,16]",
-    "prepare.num_threads=1",
+    "network.name=unet", "network.channels=[4,8]", "network.strides=[[2,2,2]]", "network.num_res_units=1",
+    "infer.patch=[8,16,16]", "prepare.num_threads=1",
 ]  # fmt: skip
 SHAPE = (10, 24, 20)
 

@@ -52,6 +52,7 @@ def test_from_nothing_to_label_maps(folder: Path, monkeypatch: pytest.MonkeyPatc
         sample__batch_size=2,
         network__channels=[4, 8, 8],
         network__strides=[[2, 2, 2], [2, 2, 2]],
+        network__kernel_size=[[3, 3, 3], [3, 3, 3], [3, 3, 3]],
         infer__patch=[16, 16, 16],
         train__steps=6,
         train__validate_every=2,

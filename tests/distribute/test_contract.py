@@ -17,8 +17,15 @@ from tests.distribute.ranks import run_ranks
 Started = Callable[[Row, int], dict[str, Any]]
 _FAST = 2
 """Ranks of the fast tests; a strategy that has only one process is tested with that."""
+_OWN_TESTS = ("zero1", "fsdp", "local_sgd", "pipeline")
+"""Their own files compare them with one process, too: here they are slow tests."""
 JOBS = [
-    pytest.param(row, world, id=f"{row.name}-{world}", marks=[pytest.mark.slow] if world > _FAST else [])
+    pytest.param(
+        row,
+        world,
+        id=f"{row.name}-{world}",
+        marks=[pytest.mark.slow] if world > _FAST or row.name in _OWN_TESTS else [],
+    )
     for row in STRATEGIES
     for world in row.worlds
 ]

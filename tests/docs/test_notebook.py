@@ -20,6 +20,7 @@ def test_it_is_kept_without_outputs() -> None:
     assert len(code) > 3
 
 
+@pytest.mark.slow
 def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "kept"))
     monkeypatch.setenv("MPLBACKEND", "agg")

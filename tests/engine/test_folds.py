@@ -140,7 +140,7 @@ def test_finished_folds_are_left_as_they_are(
 def test_folds_of_a_budget_have_the_network_of_the_first(
     data: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speeds = iter((1e-4, 1e3, 1e3, 1e3))  # the machine is slower when the second fold begins
+    speeds = iter((1e-4, 1e-4, 1e3, 1e3, 1e3))  # the machine is slower when the second fold begins
     monkeypatch.setattr(budget, "_step_seconds", lambda *_: next(speeds))
     monkeypatch.setattr(budget, "WIDTHS", (2.0,))
     asked = config(data, cache, "train.budget=1h")

@@ -17,7 +17,8 @@ FILE = Path(__file__).with_name("golden_losses.json")
 SETTINGS = (
     "train.steps=12", "train.validate_every=12", "train.checkpoint_every=12", "train.precision=fp32",
     "train.channels_last=false", "train.compile=false", "train.device=cpu", "sample.compile=false",
-    "sample.batch_size=2", "network.channels=[4,8]", "observe.trackers=[]", "observe.monitor_every=0",
+    "sample.batch_size=2", "network.name=unet", "network.channels=[4,8]", "observe.trackers=[]",
+    "observe.monitor_every=0",
 )  # fmt: skip
 RUNS: dict[str, tuple[tuple[int, int, int], tuple[str, ...]]] = {
     "3-D, default": ((24, 32, 32), ("sample.patch=[16,16,16]", "network.strides=[[2,2,2]]")),

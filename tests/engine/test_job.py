@@ -91,6 +91,13 @@ def write_plan(path: Path, config: RunConfig, **values: Any) -> Path:
     return path
 
 
+def test_a_plan_files_network_is_left_out_where_another_is_named(source: Path, tmp_path: Path) -> None:
+    path = write_plan(tmp_path / "plan.json", config_of(source), train__steps=7)
+    planned = plan_run(config_of(source, "network.name=segresnet"), path)
+    assert planned.config.train.steps == 7
+    assert planned.config.network == plan_run(config_of(source, "network.name=segresnet")).config.network
+
+
 def test_a_plan_file_repeats_the_plan(source: Path, tmp_path: Path) -> None:
     first = plan_run(config_of(source))
     again = plan_run(config_of(source), write_plan(tmp_path / "plan.json", config_of(source)))

@@ -252,13 +252,18 @@ def _raise(mistakes: list[str]) -> None:
 
 
 def with_plan(config: RunConfig, path: Path) -> RunConfig:
-    """`config` with the decisions of a plan file in every field that it leaves open."""
+    """`config` with the decisions of a plan file in every field that it leaves open.
+
+    What the file says of the network is left out where `config` names another one.
+    """
     try:
         decisions = json.loads(path.read_text())["decisions"]
         values = {name: decision["value"] for name, decision in decisions.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path}: not a plan as `hasten plan` writes it ({error})") from error
     tree, defaults = to_dict(config), to_dict(RunConfig())
+    if config.network.name not in (None, values.get("network.name")):
+        values = {name: value for name, value in values.items() if not name.startswith("network.")}
     for name, value in values.items():
         section, _, key = name.partition(".")
         if section not in tree or key not in tree[section]:

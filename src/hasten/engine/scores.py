@@ -77,11 +77,11 @@ def averaged(
             total = one(image.flip(flip)).flip(flip).add_(total)
         return total.div_(1 + len(flips)) if flips else total
 
-    def found(image: Tensor) -> Tensor:
+    def mirrored(image: Tensor) -> Tensor:
         first = one(image)
         if unsure is None or not flips:
             return mean(first, image)
         chosen = unsure(first).nonzero()[:, 0]
         return first.index_copy(0, chosen, mean(first[chosen], image[chosen])) if len(chosen) else first
 
-    return found
+    return mirrored

@@ -14,7 +14,7 @@ from monai.transforms import Compose
 from benchmarks.ladder.chain import RegionMasks, deterministic, network_of, random_crop, rows_of
 from benchmarks.ladder.task import Task
 from hasten.config.load import from_dict
-from hasten.config.schema import PrepareConfig
+from hasten.config.schema import PrepareConfig, Triple
 from hasten.config.settled import PlannedNetwork
 from tests.benchmarks.ladder.conftest import FLAT
 
@@ -88,9 +88,13 @@ def test_flat_images(make_task: Callable[..., Task]) -> None:
     assert network_of(task, xyz=True)(torch.zeros(1, 1, 8, 16)).shape == (1, 3, 8, 16)
 
 
+def unet(strides: tuple[Triple, ...], *, num_res_units: int) -> PlannedNetwork:
+    return PlannedNetwork(name="unet", channels=(4, 8, 8), strides=strides, num_res_units=num_res_units)
+
+
 NETWORKS = [
-    (3, (16, 8, 24), PlannedNetwork(channels=(4, 8, 8), strides=((1, 2, 2), (2, 1, 2)), num_res_units=2)),
-    (2, (1, 8, 24), PlannedNetwork(channels=(4, 8, 8), strides=((1, 2, 1), (1, 2, 2)), num_res_units=0)),
+    (3, (16, 8, 24), unet(((1, 2, 2), (2, 1, 2)), num_res_units=2)),
+    (2, (1, 8, 24), unet(((1, 2, 1), (1, 2, 2)), num_res_units=0)),
 ]
 
 

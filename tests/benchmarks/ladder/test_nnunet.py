@@ -29,7 +29,7 @@ def task(cases: list[TaskCase], **changes: Any) -> Task:
         "validation": tuple(cases[-1:]),
         "labels": LABELS,
         "prepare": PrepareConfig(spacing=(0.0, 0.0, 0.0), intensity="zscore", window=(0.0, 1.0), crop_foreground=False),
-        "network": PlannedNetwork(channels=(4, 8), strides=((2, 2, 2),)),
+        "network": PlannedNetwork(name="unet", channels=(4, 8), strides=((2, 2, 2),)),
         "target": 1.0,
         "patch": (16, 16, 16),
         "roi": (16, 16, 16),
