@@ -99,8 +99,7 @@ def _trial(
     config = load_run(run / RUN_YAML)
     case_set, _, validation = read_cases(config)
     labelled = {pair.case for pair in pairs.pairs}
-    # The code of a network of the user's own is that of the run.
-    model = load_members(members, device=device or config.train.device, trust_changed_code=True)
+    model = load_members(members, device=device or config.train.device)
     count = _count_passes(model)
     predict_cases(members, [case for case in validation if case.id in labelled], out, model=model, tick=tick)
     evaluation = evaluate_pairs(_in(pairs, out), predictions=out, labels=case_set.source, surfaces=surfaces)
