@@ -86,5 +86,5 @@ def changed(address: int, size: int) -> bool:
             os.close(handle)
     except OSError:
         return True
-    own = ((entries & _PRESENT_OR_SWAPPED) != 0) & ((entries & _OF_FILE) == 0)
-    return len(entries) < last - first or bool(own.any())
+    private = ((entries & _PRESENT_OR_SWAPPED) != 0) & ((entries & _OF_FILE) == 0)
+    return len(entries) < last - first or bool(private.any())

@@ -65,10 +65,10 @@ def fresh(value: Any) -> Any:
     """
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
-            found = torch.Tensor.clone(value).as_subclass(type(value))
+            copied = torch.Tensor.clone(value).as_subclass(type(value))
         if hasattr(value, "__dict__"):
-            found.__dict__.update(fresh(vars(value)))
-        return found
+            copied.__dict__.update(fresh(vars(value)))
+        return copied
     if isinstance(value, dict):
         return {key: fresh(each) for key, each in value.items()}
     if type(value) in (list, tuple):

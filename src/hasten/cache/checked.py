@@ -31,11 +31,11 @@ def write_checked(path: Path, body: dict) -> None:
 
 def read_checked(path: Path) -> dict:
     """The body that was written. Raises FileNotFoundError, or DamagedEntry for what `write_checked` did not write."""
-    whole = _WHOLE.fullmatch(path.read_bytes())
-    if whole is None:
+    match = _WHOLE.fullmatch(path.read_bytes())
+    if match is None:
         raise DamagedEntry("is not what was written", path)
     # Of the bytes, not of the values: to encode a large body again takes as long as to parse it.
-    body = whole["body"]
-    if zlib.crc32(body) != int(whole["crc"]):
+    body = match["body"]
+    if zlib.crc32(body) != int(match["crc"]):
         raise DamagedEntry("does not match its own checksum", path)
     return dict(json.loads(body))

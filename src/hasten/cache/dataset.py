@@ -82,8 +82,8 @@ class ChainDataset(Dataset[Any]):
             return run(item)
         except Exception as error:
             cause = error.__cause__ or error
-            told = f"{type(cause).__name__}: {cause}"
-            raise RuntimeError(f"{named(self.data, index)} of {type(self).__name__} failed: {told}") from error
+            reason = f"{type(cause).__name__}: {cause}"
+            raise RuntimeError(f"{named(self.data, index)} of {type(self).__name__} failed: {reason}") from error
 
 
 class CacheDataset(ChainDataset):
@@ -138,8 +138,8 @@ class CacheDataset(ChainDataset):
         first = {key: index for index, key in reversed(list(enumerate(keys)))}
         distinct = sorted(first.values())
         self.cache_num = max(0, min(self.set_num, int(len(distinct) * self.set_rate), len(distinct)))
-        kept = {keys[index]: place for place, index in enumerate(distinct[: self.cache_num])}
-        self.place = {index: kept[key] for index, key in enumerate(keys) if key in kept}
+        places = {keys[index]: place for place, index in enumerate(distinct[: self.cache_num])}
+        self.place = {index: places[key] for index, key in enumerate(keys) if key in places}
         self.cached = self.load(distinct[: self.cache_num], self.num_workers, show=self.progress)
 
     def load(self, indices: Sequence[int], num_workers: int | None, *, show: bool = False) -> list[Any]:
@@ -171,11 +171,11 @@ class CacheDataset(ChainDataset):
         place = self.place.get(index)
         return self.prepare(index) if place is None else self.handed(self.cached[place])
 
-    def handed(self, kept: Any) -> Any:
+    def handed(self, cached: Any) -> Any:
         """An item of the cache as it is given out."""
-        if isinstance(kept, Kept):
-            return kept.item()
-        return fresh(kept) if self.copy_cache else kept
+        if isinstance(cached, Kept):
+            return cached.item()
+        return fresh(cached) if self.copy_cache else cached
 
 
 def shown(steps: list[Any], *, enabled: bool) -> Any:

@@ -35,19 +35,19 @@ class Entry:
 
 def list_entries(folder: Path) -> list[Entry]:
     """The entries of a cache folder, the one used last first. A folder that does not exist has none."""
-    found = [_arena(path) for path in _folders(folder / SHARDS)]
-    found += [_set(path) for path in _children(folder / LISTS) if not path.name.startswith(".")]
+    entries = [_arena(path) for path in _folders(folder / SHARDS)]
+    entries += [_set(path) for path in _children(folder / LISTS) if not path.name.startswith(".")]
     servers = [server for protocol in _folders(folder / "remote") for server in _folders(protocol)]
-    found += [_copies(server, folder / "remote") for server in servers]
+    entries += [_copies(server, folder / "remote") for server in servers]
     for name in ("fingerprint", "measured"):
         files = [path for path in _children(folder / name) if path.is_file()]
         if files:
             used = max(path.stat().st_mtime for path in files)
             size = sum(path.stat().st_size for path in files)
-            found.append(
+            entries.append(
                 Entry(path=folder / name, kind="small", num_bytes=size, source="", num_cases=len(files), used=used)
             )
-    return sorted(found, key=lambda entry: entry.used, reverse=True)
+    return sorted(entries, key=lambda entry: entry.used, reverse=True)
 
 
 def verify(folder: Path) -> Iterator[tuple[Entry, str]]:
@@ -63,8 +63,8 @@ def verify(folder: Path) -> Iterator[tuple[Entry, str]]:
         except (DamagedEntry, FileNotFoundError) as damage:
             yield entry, str(damage)
         else:
-            gone = [name for name in entry.shards if not (folder / SHARDS / name / INDEX).exists()]
-            yield entry, f"{entry.path}: names cases of {first_few(gone)}, which are gone" if gone else ""
+            missing = [name for name in entry.shards if not (folder / SHARDS / name / INDEX).exists()]
+            yield entry, f"{entry.path}: names cases of {first_few(missing)}, which are gone" if missing else ""
 
 
 def prune(

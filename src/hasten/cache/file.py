@@ -121,9 +121,9 @@ def read_shard(folder: Path) -> Shard:
     for name, expected in (
         (IMAGE, voxels * num_channels * dtype.itemsize), (LABEL, voxels), (POINTS, 4 * int(num_points.sum())),
     ):  # fmt: skip
-        found = _size(folder / name)
-        if found != expected:
-            raise DamagedEntry(f"{found} bytes, expected {expected}", folder / name)
+        size = _size(folder / name)
+        if size != expected:
+            raise DamagedEntry(f"{size} bytes, expected {expected}", folder / name)
     geometries = [geometry_from_dict(each) for each in index["geometries"]]
     return Shard(
         folder=folder, settings=index["settings"], keys=key_array(index["keys"]), ids=tuple(index["cases"]),
@@ -152,18 +152,18 @@ def open_arena(
     """
     arena = _map(cases, home)
     everything = range(len(arena.ids))
-    kept = [] if home == "file" else list(everything if held is None else held)
-    _verify(arena, cases, sorted({*kept, *verified}))
-    if not _keep(arena, kept):
+    locked = [] if home == "file" else list(everything if held is None else held)
+    _verify(arena, cases, sorted({*locked, *verified}))
+    if not _keep(arena, locked):
         log.info(
             "%s: can't be locked in memory (ulimit -l); the system may drop pages of it and read them again",
             first_few(shard.folder for shard in cases.shards),
         )
-    left = sorted(set(everything) - {*kept, *verified})
-    if not left:
+    lazy = sorted(set(everything) - {*locked, *verified})
+    if not lazy:
         return arena
     store = arena.store
-    return replace(arena, pages=Pages(store.values, store.channels, left, shapes=arena.shapes, offsets=arena.offsets))
+    return replace(arena, pages=Pages(store.values, store.channels, lazy, shapes=arena.shapes, offsets=arena.offsets))
 
 
 def _keep(arena: Arena, cases: Sequence[int]) -> bool:

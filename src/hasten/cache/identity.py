@@ -46,11 +46,11 @@ def _row(value: Any, content: bool) -> Any:
     if isinstance(value, list | tuple):
         return [_row(each, content) for each in value]
     if isinstance(value, str | PurePath):
-        return _named(str(value), content)
+        return _identifier(str(value), content)
     return describe(value)
 
 
-def _named(text: str, content: bool) -> Any:
+def _identifier(text: str, content: bool) -> Any:
     """A text that may name a file or folder."""
     # Not by pathlib, which takes ten times as long: this runs at every access of an item.
     try:
@@ -61,7 +61,7 @@ def _named(text: str, content: bool) -> Any:
         last = sha256(Path(text)) if content else status.st_mtime_ns
         return ["file", os.path.abspath(text), status.st_size, last]  # noqa: PTH100
     files = sorted(str(each) for each in Path(text).rglob("*") if each.is_file())
-    return ["folder", str(Path(text).absolute()), [_named(each, content) for each in files]]
+    return ["folder", str(Path(text).absolute()), [_identifier(each, content) for each in files]]
 
 
 def describe(value: Any, depth: int = 0) -> Any:

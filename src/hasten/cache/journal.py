@@ -33,7 +33,7 @@ def recover(folder: Path, ids: Sequence[str], voxel_bytes: int) -> list[CaseEntr
     """
     sizes = dict.fromkeys((IMAGE, LABEL, POINTS), 0)
     entries: list[CaseEntry] = []
-    kept = 0
+    valid_bytes = 0
     for name in (*sizes, JOURNAL):
         (folder / name).touch()
     for line in (folder / JOURNAL).read_bytes().splitlines(keepends=True):
@@ -51,10 +51,10 @@ def recover(folder: Path, ids: Sequence[str], voxel_bytes: int) -> list[CaseEntr
         if not sound:
             break
         entries.append(entry)
-        kept += len(line)
+        valid_bytes += len(line)
         for name, size in ((IMAGE, image), (LABEL, label), (POINTS, points)):
             sizes[name] += size
-    for name, size in (*sizes.items(), (JOURNAL, kept)):
+    for name, size in (*sizes.items(), (JOURNAL, valid_bytes)):
         with (folder / name).open("r+b") as file:
             file.truncate(size)
     return entries

@@ -57,11 +57,11 @@ def map_files(spans: Sequence[Span], size: int) -> memoryview:
 
 
 def _mapped(address: int | None, size: int, protection: int, flags: int, handle: int, offset: int) -> int:
-    found = _libc().mmap(address, size, protection, flags, handle, offset)
-    if found == _FAILED:
+    result = _libc().mmap(address, size, protection, flags, handle, offset)
+    if result == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return int(found)
+    return int(result)
 
 
 def unmap(address: int, size: int) -> None:

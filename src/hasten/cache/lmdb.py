@@ -152,12 +152,12 @@ class Reader:
             known = self.mappings.get(key)
             if known is None:
                 with self.environment.begin(buffers=True) as view:
-                    found = view.get(key)
-                    if found is None:
+                    value = view.get(key)
+                    if value is None:
                         return None
-                    known = self._place(found)
+                    known = self._place(value)
                     if known is None:
-                        return bytearray(found)
+                        return bytearray(value)
                 self.mappings[key] = known
             mapping, skip = known
             return mapping.take(self.handle)[skip:]

@@ -13,10 +13,10 @@ def available_memory() -> int:
     return min([psutil.virtual_memory().available, *_left_by_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
 
 
-def _left_by_limits(own: Path, root: Path) -> Iterator[int]:
-    """What each Linux control group that the process is in leaves it. `own` lists the groups, `root` is their mount."""
+def _left_by_limits(cgroup: Path, root: Path) -> Iterator[int]:
+    """Bytes that each Linux control group of the process leaves it. `cgroup` lists the groups; `root`: their mount."""
     try:
-        lines = own.read_text().splitlines()
+        lines = cgroup.read_text().splitlines()
     except OSError:
         return
     for line in lines:

@@ -70,12 +70,12 @@ class _Container:
         self.base, self.entries, self.arrays = base, entries, arrays
 
     def __call__(self, view: memoryview) -> Any:
-        found = self.base.copy()
+        copied = self.base.copy()
         for key, array in self.arrays:
-            found[key] = array.copy()
+            copied[key] = array.copy()
         for key, make in self.entries:
-            found[key] = make(view)
-        return found
+            copied[key] = make(view)
+        return copied
 
 
 def _plan(tree: Any, view: memoryview, places: list[tuple[int, int]]) -> tuple[Any, Make | None]:
@@ -137,8 +137,8 @@ def _array(kind: str, view: memoryview, place: tuple[int, int], dtype: str, shap
     letter = getattr(torch, dtype)
     if size > _SMALL:
         return None, lambda data: _mapped(data, start, size, letter, shape)
-    own = bytearray(view[start : start + size])
-    tensor = _mapped(own, 0, size, letter, shape) if size else torch.empty(shape, dtype=letter)
+    buffer = bytearray(view[start : start + size])
+    tensor = _mapped(buffer, 0, size, letter, shape) if size else torch.empty(shape, dtype=letter)
     return tensor, lambda _: tensor.clone()
 
 
@@ -159,8 +159,8 @@ def _meta(data: tuple[Any, Make | None], state: tuple[Any, Make | None]) -> tupl
     assert attributes is not None
 
     def make(view: memoryview) -> Any:
-        found = tensor(view).as_subclass(MetaTensor)
-        found.__dict__.update(attributes(view))
-        return found
+        result = tensor(view).as_subclass(MetaTensor)
+        result.__dict__.update(attributes(view))
+        return result
 
     return None, make

@@ -33,8 +33,8 @@ class Pages:
         voxels, plane = shape[0] * shape[1] * shape[2], shape[1] * shape[2]
         first, last = low[1] * shape[2], high[1] * shape[2]
         # Rows that are most of their slice: the slices between them are asked for at one stroke.
-        whole = 2 * (last - first) >= plane
-        runs = [(low[0] * plane + first, (high[0] - 1) * plane + last)] if whole else [
+        whole_plane = 2 * (last - first) >= plane
+        runs = [(low[0] * plane + first, (high[0] - 1) * plane + last)] if whole_plane else [
             (depth * plane + first, depth * plane + last) for depth in range(low[0], high[0])
         ]  # fmt: skip
         for key, flat in self.values.items():

@@ -93,15 +93,15 @@ def _place() -> str:
 
 def sweep(parent: Path) -> None:
     """Remove what killed processes left behind under names of their own."""
-    here = _place()
+    place = _place()
     for leftover in parent.glob(".*"):
-        found = _OWN_NAME.fullmatch(leftover.name)
-        if not found:
+        match = _OWN_NAME.fullmatch(leftover.name)
+        if not match:
             continue
-        gone = not psutil.pid_exists(int(found["pid"])) if found["place"] == here else _is_abandoned(leftover)
-        if gone and leftover.is_dir():
+        abandoned = not psutil.pid_exists(int(match["pid"])) if match["place"] == place else _is_abandoned(leftover)
+        if abandoned and leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
-        elif gone:
+        elif abandoned:
             leftover.unlink(missing_ok=True)
 
 
