@@ -147,10 +147,10 @@ def _attempt(remote: Remote, copy: Record | None, stores: Stores, patience: Pati
     resumable = bool(stat.validator) and stat.size is not None
     with _turn(remote.path, _version(stat), resumable, stores) as partial:
         # Whoever had the turn before may have fetched it.
-        there = complete_copy(remote.path)
-        if there is not None and there.is_of(stat):
-            _check_hash(remote, there.sha256)
-            return Fetched(path=remote.path, how="kept", size=there.size)
+        existing = complete_copy(remote.path)
+        if existing is not None and existing.is_of(stat):
+            _check_hash(remote, existing.sha256)
+            return Fetched(path=remote.path, how="kept", size=existing.size)
         _check_room(remote, (stat.size or 0) - partial.stat().st_size)
         with partial.open("r+b") as file:
             sha256 = _transfer(remote, stat, stores, file, patience, resumable)
@@ -165,8 +165,8 @@ def _attempt(remote: Remote, copy: Record | None, stores: Stores, patience: Pati
             partial.unlink()
             raise
         record = Record(url=shown(remote.url), size=size, sha256=sha256, validator=stat.validator, mtime_ns=0)
-        _publish(partial, remote.path, record, there)
-        if there is not None:
+        _publish(partial, remote.path, record, existing)
+        if existing is not None:
             log.info("%s: had changed, and was fetched anew", record.url)
     return Fetched(path=remote.path, how="new", size=size)
 
@@ -204,7 +204,7 @@ def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patien
     if at:
         log.info("%s: goes on at byte %d", shown(remote.url), at)
     pieces = stores.read(remote.url, at, stat, patience.chunk) if at != stat.size else iter(())
-    since, came = time.monotonic(), 0
+    since, received = time.monotonic(), 0
     for start, data in pieces:
         if start != at:
             assert start == 0
@@ -217,11 +217,11 @@ def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patien
             _empty(file)
             raise Trouble("passing", f"more than its {stat.size} bytes came")
         _check_size(remote, at, stat, patience)
-        came += len(data)
+        received += len(data)
         if at != stat.size and (seconds := time.monotonic() - since) >= patience.stall_s:
-            if came < patience.least_bytes:
-                raise Trouble("passing", f"only {came} bytes came in {seconds:.3g} s")
-            since, came = time.monotonic(), 0
+            if received < patience.least_bytes:
+                raise Trouble("passing", f"only {received} bytes came in {seconds:.3g} s")
+            since, received = time.monotonic(), 0
     file.flush()
     if stat.size is not None and at != stat.size:
         raise Trouble("passing", f"it ended after {at} of {stat.size} bytes")
@@ -241,11 +241,11 @@ def _check_hash(remote: Remote, sha256: str) -> None:
         )
 
 
-def _publish(partial: Path, target: Path, record: Record, there: Record | None) -> None:
+def _publish(partial: Path, target: Path, record: Record, existing: Record | None) -> None:
     """Make the partial file the copy. A copy with the same bytes stays: what was prepared from it is found again."""
     # The record first: the partial file's name is what others wait for, and once it is gone they must find all of it.
     # Beside another file than its own, whose size or time differs, a record makes no copy.
-    if there is not None and (there.size, there.sha256) == (record.size, record.sha256):
+    if existing is not None and (existing.size, existing.sha256) == (record.size, record.sha256):
         write_record(target, replace(record, mtime_ns=target.stat().st_mtime_ns))
         partial.unlink()
     else:
@@ -305,7 +305,7 @@ def _turn(target: Path, version: str, resumable: bool, stores: Stores) -> Iterat
 
 
 def _locked(partial: Path, stores: Stores) -> int:
-    told = False
+    logged = False
     while True:
         handle = os.open(partial, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -314,9 +314,9 @@ def _locked(partial: Path, stores: Stores) -> int:
             if same_file(handle, partial):
                 return handle
         except BlockingIOError:
-            if not told:
+            if not logged:
                 log.info("%s: another process fetches it; waiting", partial)
-            told = True
+            logged = True
             if stores.stop.wait(0.1):
                 os.close(handle)
                 raise Stopped from None

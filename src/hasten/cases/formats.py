@@ -28,7 +28,7 @@ def ending(path: Path) -> str:
 def _ending(name: str) -> str:
     low = name.lower()
     last = low[low.rfind(".") :]
-    return last if last in ENDINGS else next((known for known in ENDINGS if low.endswith(known)), "")
+    return last if last in ENDINGS else next((each for each in ENDINGS if low.endswith(each)), "")
 
 
 def stem(path: Path) -> str:
@@ -66,16 +66,16 @@ def list_files(folder: Path) -> list[Path]:
 
 def named_files(folder: Path) -> list[tuple[str, Path]]:
     """What `list_files` gives, each with its `stem`. Of files only the folder is read."""
-    found = []
+    result = []
     with os.scandir(folder) as entries:
         for entry in sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name):
-            known = _ending(entry.name)
+            suffix = _ending(entry.name)
             if entry.is_file():
-                if known and not known.startswith(".hdr"):
-                    found.append((entry.name[: -len(known)], folder / entry.name))
+                if suffix and not suffix.startswith(".hdr"):
+                    result.append((entry.name[: -len(suffix)], folder / entry.name))
             elif is_series(folder / entry.name):
-                found.append((entry.name, folder / entry.name))
-    return found
+                result.append((entry.name, folder / entry.name))
+    return result
 
 
 def read_file(path: Path, *, label: bool = False) -> Volume:

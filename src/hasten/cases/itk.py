@@ -67,8 +67,8 @@ def explained(path: Path, read: Callable[[Path], Any]) -> Any:
         return read(path)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = lines[-1] if lines else "no reason given"
-        raise ValueError(f"{path}: can't be read ({said}); check it, or export it again.") from error
+        reason = lines[-1] if lines else "no reason given"
+        raise ValueError(f"{path}: can't be read ({reason}); check it, or export it again.") from error
 
 
 def open_itk(path: Path) -> Any:
@@ -110,10 +110,10 @@ def _check_slices(path: Path, count: int) -> None:
     """Raise ValueError where a list names fewer slices than there are, whose voxels SimpleITK would leave random."""
     lines = path.read_text("latin-1").splitlines()
     start = next(at for at, line in enumerate(lines) if line.strip().lower().startswith("elementdatafile"))
-    named = sum(bool(line.strip()) for line in lines[start + 1 :])
-    if named < count:
+    listed = sum(bool(line.strip()) for line in lines[start + 1 :])
+    if listed < count:
         raise ValueError(
-            f"{path}: its ElementDataFile = LIST names {named} files, but it has {count} slices; name a file for each."
+            f"{path}: its ElementDataFile = LIST names {listed} files, but it has {count} slices; name a file for each."
         )
 
 

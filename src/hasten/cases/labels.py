@@ -94,7 +94,7 @@ def find_labels(paths: Iterable[Path], where: str, ignore: int | None = None) ->
 
     ignore: a value that is no class.
     """
-    found: dict[int, Path] = {}
+    files: dict[int, Path] = {}
 
     def values_of(some: Sequence[Path]) -> list[tuple[Path, list[int]]]:
         arrays = ((path, as_integers(read_file(path, label=True).array, path)) for path in some)
@@ -103,18 +103,18 @@ def find_labels(paths: Iterable[Path], where: str, ignore: int | None = None) ->
     num_threads = min(8, os.cpu_count() or 1)
     with ThreadPoolExecutor(num_threads) as pool:
         for path, values in chain.from_iterable(pool.map(values_of, batched(list(paths), num_threads))):
-            found.update({value: path for value in values if value not in found})
-            if len(found) > _MAX_FOUND:
+            files.update({value: path for value in values if value not in files})
+            if len(files) > _MAX_FOUND:
                 raise ValueError(
-                    f"{path}: with it, more than {_MAX_FOUND} label values are found ({_listed(sorted(found))}), which "
+                    f"{path}: with it, more than {_MAX_FOUND} label values are found ({_listed(sorted(files))}), which "
                     f"does not look like classes; store label maps without loss (PNG, NIfTI) or declare a labels.json."
                 )
-    classes = sorted(found.keys() - {0, ignore})
+    classes = sorted(files.keys() - {0, ignore})
     if not classes:
         raise ValueError(f"{where}: no label file holds anything but 0; check that labels and images are not mixed up.")
     lowest = classes[0]
     if lowest < 0:
-        raise ValueError(f"{found[lowest]}: holds the negative label value {lowest}; number the classes from 0.")
+        raise ValueError(f"{files[lowest]}: holds the negative label value {lowest}; number the classes from 0.")
     return {0: "background", **{value: f"class_{index}" for index, value in enumerate(classes, 1)}}
 
 
@@ -142,9 +142,9 @@ def distinct_values(integers: np.ndarray) -> np.ndarray:
     low, high = int(integers.min()), int(integers.max())
     if high - low >= _MAX_TABLE:
         return np.unique(integers)
-    seen = np.zeros(high - low + 1, bool)
-    seen[integers if low == 0 else integers.astype(np.int64) - low] = True
-    return np.flatnonzero(seen) + low
+    present = np.zeros(high - low + 1, bool)
+    present[integers if low == 0 else integers.astype(np.int64) - low] = True
+    return np.flatnonzero(present) + low
 
 
 def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path, ignore: int | None = None) -> np.ndarray:

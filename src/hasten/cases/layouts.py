@@ -22,9 +22,9 @@ _LIST = "dataset.json"
 
 def nearest_folder(folder: Path, name: str, whose: str) -> Path:
     """The folder `name` in `folder`. Raises ValueError if it isn't there, naming the one it may be meant by."""
-    found = folder / name
-    if found.is_dir():
-        return found
+    path = folder / name
+    if path.is_dir():
+        return path
     near = _like(name, _folders(folder))
     remedy = f"rename {near}/" if near else "add it"
     raise ValueError(f"{folder}: has no {name}/, which {whose} layout wants{_instead(near)}; {remedy}.")
@@ -32,11 +32,11 @@ def nearest_folder(folder: Path, name: str, whose: str) -> Path:
 
 def refuse_layout(folder: Path) -> NoReturn:
     """Raise the ValueError for a folder of no known layout: what is nearest, and what differs."""
-    found = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir() if not p.name.startswith("."))
+    names = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir() if not p.name.startswith("."))
     nearest = _several_sets(folder) or _deeper(folder) or _misnamed_list(folder) or _half_pairs(folder) or _bare(folder)
     raise ValueError(
         f"{folder}: has no known layout: a dataset.json, images/ with labels/, or imagesTr/ with "
-        f"labelsTr/; found {first_few(found, 8) or 'nothing'}. "
+        f"labelsTr/; found {first_few(names, 8) or 'nothing'}. "
         f"{nearest or 'Rename the folders, or pass a JSON or CSV list of the files.'}"
     )
 
@@ -91,13 +91,11 @@ def _half_pairs(folder: Path) -> str:
     names = _folders(folder)
     best, most = "", 0
     for pair in PAIR_FOLDERS:
-        near = [_like(wanted, names) for wanted in pair]
-        score = sum(2 if found == wanted else 1 if found else 0 for wanted, found in zip(pair, near, strict=True))
+        near = [_like(name, names) for name in pair]
+        score = sum(2 if match == name else 1 if match else 0 for name, match in zip(pair, near, strict=True))
         if score > most:
             wrong = [
-                f"{wanted}/ is missing{_instead(found)}"
-                for wanted, found in zip(pair, near, strict=True)
-                if found != wanted
+                f"{name}/ is missing{_instead(match)}" for name, match in zip(pair, near, strict=True) if match != name
             ]
             remedy = "rename" if all(near) else "add the folder"
             best, most = f"Nearest is {pair[0]}/ with {pair[1]}/, but {' and '.join(wrong)}: {remedy}.", score
@@ -120,16 +118,16 @@ def _folders(folder: Path) -> list[str]:
     return [path.name for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
 
 
-def _like(wanted: str, names: list[str]) -> str:
-    """The name that `wanted` may be meant by: itself, another spelling, or a word for the same; "" if there is none."""
-    if wanted in names:
-        return wanted
+def _like(expected: str, names: list[str]) -> str:
+    """The name that may stand for `expected`: itself, another spelling, or a word for the same; "" if there is none."""
+    if expected in names:
+        return expected
     folded = {name.casefold(): name for name in names if not name.endswith("Ts")}  # those are no training cases
-    words = [wanted, *_WORDS.get(wanted.removesuffix("Tr"), ())]
+    words = [expected, *_WORDS.get(expected.removesuffix("Tr"), ())]
     for word in words:
         if word.casefold() in folded:
             return folded[word.casefold()]
-    close = difflib.get_close_matches(wanted.casefold(), list(folded), n=1, cutoff=0.8)
+    close = difflib.get_close_matches(expected.casefold(), list(folded), n=1, cutoff=0.8)
     return folded[close[0]] if close else ""
 
 

@@ -97,8 +97,8 @@ def case_from_entry(entry: object, place: Place, where: str) -> Entry:
     if not isinstance(label, str) or not label:
         raise ValueError(f'{where}: "label" must name the label map of {shown(names[0])}, not {label!r}.')
     hashes = _hashes(entry.get("sha256"), len(names), where)
-    found = [place.find(name, where, sha256) for name, sha256 in zip([*names, label], hashes, strict=True)]
-    *paths, label_path = [each.path if isinstance(each, Remote) else each for each in found]
+    files = [place.find(name, where, sha256) for name, sha256 in zip([*names, label], hashes, strict=True)]
+    *paths, label_path = [each.path if isinstance(each, Remote) else each for each in files]
     case_id = stem(paths[0]) if entry.get("id") in (None, "") else entry["id"]
     if not isinstance(case_id, str | int) or not _file_name(str(case_id)):
         raise ValueError(
@@ -106,7 +106,7 @@ def case_from_entry(entry: object, place: Place, where: str) -> Entry:
             f"rename it: text without slashes, of {_LONGEST_ID} bytes at most."
         )
     case = Case(id=str(case_id), image=tuple(paths), label=label_path)
-    return Entry(case=case, remote=tuple(each for each in found if isinstance(each, Remote)))
+    return Entry(case=case, remote=tuple(each for each in files if isinstance(each, Remote)))
 
 
 def _file_name(text: str) -> bool:
@@ -114,9 +114,9 @@ def _file_name(text: str) -> bool:
     return not set("/\\\0") & set(text) and text.strip() not in ("", ".", "..") and size <= _LONGEST_ID
 
 
-def _hashes(given: object, num_images: int, where: str) -> list[str | None]:
+def _hashes(value: object, num_images: int, where: str) -> list[str | None]:
     """The SHA-256 of every image file, then of the label; None where none is given."""
-    fields = given or {}
+    fields = value or {}
     if isinstance(fields, dict) and set(fields) <= {"image", "label"}:
         image = fields.get("image") or [None] * num_images
         hashes = [each or None for each in [*(image if isinstance(image, list) else [image]), fields.get("label")]]
@@ -125,16 +125,16 @@ def _hashes(given: object, num_images: int, where: str) -> list[str | None]:
             return hashes
     raise ValueError(
         f'{where}: "sha256" must be {{"image": ..., "label": ...}} with 64 hexadecimal digits for every file, '
-        f"not {given!r}."
+        f"not {value!r}."
     )
 
 
 def join_entries(entries: Iterable[Entry]) -> dict[str, Any]:
     """The fields of a Listing that its entries make up."""
-    known = tuple(entries)
+    all_entries = tuple(entries)
     return {
-        "cases": tuple(entry.case for entry in known),
-        "remote": tuple(remote for entry in known for remote in entry.remote),
+        "cases": tuple(entry.case for entry in all_entries),
+        "remote": tuple(remote for entry in all_entries for remote in entry.remote),
     }
 
 

@@ -31,10 +31,10 @@ def read_json_list(path: Path, place: Place) -> Listing:
             f'{path}: must be a list of {{"image": ..., "label": ...}}, an object with such a list in "cases", '
             'or a Decathlon dataset.json with "training".'
         )
-    found = (case_from_entry(e, place, f"{path}: cases[{i}]") for i, e in enumerate(entries))
+    listed = (case_from_entry(e, place, f"{path}: cases[{i}]") for i, e in enumerate(entries))
     labels = parse_labels(declared["labels"], str(path)) if "labels" in declared else declared_labels(place.folder)
     name = str(declared.get("name") or path.stem)
-    return Listing(name=name, source=path, labels=labels, **join_entries(found))
+    return Listing(name=name, source=path, labels=labels, **join_entries(listed))
 
 
 def read_csv_list(path: Path, place: Place) -> Listing:

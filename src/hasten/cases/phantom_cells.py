@@ -104,9 +104,9 @@ def _places(rng: np.random.Generator, shape: tuple[int, int], radius: float, fil
     rows, columns = (np.arange(-1, n / by + 2) for n, by in zip(shape, (step * 0.87, step), strict=True))
     grid = np.stack(np.meshgrid(rows * step * 0.87, columns * step, indexing="ij"), -1)
     grid[1::2, :, 1] += step / 2
-    kept = smooth_field(rng, grid.shape[:2], 3.0) + rng.normal(0, 0.6, grid.shape[:2])
+    density = smooth_field(rng, grid.shape[:2], 3.0) + rng.normal(0, 0.6, grid.shape[:2])
     grid = grid + rng.normal(0, 0.17 * step, grid.shape)
-    return grid[kept <= np.quantile(kept, filled)]
+    return grid[density <= np.quantile(density, filled)]
 
 
 def _picture(

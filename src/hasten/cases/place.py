@@ -117,9 +117,9 @@ def local_name(url: str) -> Path:
     if not names:
         raise ValueError(f"{shown(url)}: names no file; write the whole URL.")
     *folders, name = (_safe(part, url) for part in names)
-    kept = _unsigned(parse_qsl(query, keep_blank_values=True))
-    if kept:
-        folders.append(f"query-{_digest(urlencode(kept))}")
+    parameters = _unsigned(parse_qsl(query, keep_blank_values=True))
+    if parameters:
+        folders.append(f"query-{_digest(urlencode(parameters))}")
     return Path(scheme.lower(), *folders, name)
 
 

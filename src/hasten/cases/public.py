@@ -120,9 +120,9 @@ PUBLIC: Mapping[str, PublicSet] = {
 
 def public_set(name: str) -> PublicSet:
     """A set by name, or by the name of its folder. Raises ValueError, naming the nearest."""
-    for found in PUBLIC.values():
-        if name.lower() in (found.name, found.folder.lower()):
-            return found
+    for public in PUBLIC.values():
+        if name.lower() in (public.name, public.folder.lower()):
+            return public
     near = difflib.get_close_matches(name.lower(), PUBLIC, n=1)
     raise ValueError(
         f"no public data set is called {name!r}{f'; did you mean {near[0]}?' if near else ''} Known: "
@@ -189,11 +189,11 @@ def _check(archive: Path, public: PublicSet) -> None:
     if not public.md5:
         return
     with archive.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if found != public.md5:
+        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if md5 != public.md5:
         archive.unlink()
         raise ValueError(
-            f"{shown(public.url)}: has the MD5 sum {found}, not {public.md5}, and was removed; fetch it again, and if "
+            f"{shown(public.url)}: has the MD5 sum {md5}, not {public.md5}, and was removed; fetch it again, and if "
             "that gives the same, its publisher or somebody on the way has changed it."
         )
 

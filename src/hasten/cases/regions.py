@@ -67,7 +67,7 @@ def resolve_regions(
 
 def paint(masks: np.ndarray, regions: Sequence[Region]) -> np.ndarray:
     """(R, ...) bool, what each region holds, as one label map (...) uint8 of class index: region over region."""
-    found = np.zeros(masks.shape[1:], np.uint8)
+    label = np.zeros(masks.shape[1:], np.uint8)
     for mask, region in zip(masks, regions, strict=True):
-        found[mask] = region.painted
-    return found
+        label[mask] = region.painted
+    return label

@@ -47,8 +47,8 @@ class Copying:
         try:
             return self.one(url)
         except Missing:
-            gone = self.folder / local_name(url)
-            for path in (record_path(gone), gone):
+            stale = self.folder / local_name(url)
+            for path in (record_path(stale), stale):
                 path.unlink(missing_ok=True)
             return None
 
@@ -162,9 +162,9 @@ def _remove_gone(folder: Path, names: list[str] | None) -> None:
     if names is None:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    kept = {*names, *(record_path(folder / name).name for name in names)}
+    keep = {*names, *(record_path(folder / name).name for name in names)}
     for path in folder.iterdir():
-        if path.name not in kept and not path.name.endswith(".partial"):
+        if path.name not in keep and not path.name.endswith(".partial"):
             path.unlink(missing_ok=True)
 
 
@@ -173,17 +173,17 @@ def fetch_all(files: Iterable[Remote], into: Copying) -> None:
 
     The first error ends the others. Once a server is found gone, what is complete is taken without asking it again.
     """
-    wanted = _distinct(files)
-    if not wanted:
+    remotes = _distinct(files)
+    if not remotes:
         return
     started = time.monotonic()
-    log.info("%d remote files: checking and fetching into %s", len(wanted), into.folder)
+    log.info("%d remote files: checking and fetching into %s", len(remotes), into.folder)
 
     def one(remote: Remote) -> Fetched:
         return fetch(remote.url, into.folder, sha256=remote.sha256, patience=into.patience, stores=into.stores)
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="hasten-fetch") as pool:
-        futures = [pool.submit(one, remote) for remote in wanted]
+        futures = [pool.submit(one, remote) for remote in remotes]
         todo = set(futures)
         try:
             while todo:
@@ -191,17 +191,17 @@ def fetch_all(files: Iterable[Remote], into: Copying) -> None:
                 for future in ended:
                     future.result()
                 if todo:
-                    log.info("%d of %d remote files are here", len(wanted) - len(todo), len(wanted))
+                    log.info("%d of %d remote files are here", len(remotes) - len(todo), len(remotes))
         except BaseException:
             into.stores.stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    _say(len(wanted), [future.result() for future in futures], time.monotonic() - started)
+    _say(len(remotes), [future.result() for future in futures], time.monotonic() - started)
 
 
-def _say(total: int, made: list[Fetched], seconds: float) -> None:
-    new = [each for each in made if each.how == "new"]
-    stale = sum(each.how == "stale" for each in made)
+def _say(total: int, results: list[Fetched], seconds: float) -> None:
+    new = [each for each in results if each.how == "new"]
+    stale = sum(each.how == "stale" for each in results)
     mib = sum(each.size for each in new) / 2**20
     log.info("%d of %d remote files were fetched (%.1f MiB in %.1f s)", len(new), total, mib, seconds)
     if stale:
@@ -221,10 +221,10 @@ def _distinct(files: Iterable[Remote]) -> list[Remote]:
 
 def companions(files: Iterable[Remote]) -> list[Remote]:
     """Files that fetched ones can't be read without: the other half of a .hdr/.img pair, the voxels of a .mhd."""
-    found = []
+    result = []
     for remote in files:
         beside = second_file(remote.path)
         if beside is not None:
             url = join(parent(remote.url), beside, shown(remote.url))
-            found.append(Remote(url=url, path=remote.path.parent / beside))
-    return found
+            result.append(Remote(url=url, path=remote.path.parent / beside))
+    return result

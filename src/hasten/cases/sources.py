@@ -183,13 +183,13 @@ def _files(case: Case, kind: str) -> tuple[Path, ...]:
 
 
 def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared: int | None) -> int:
-    found = 3 if first_shape[0] > 1 else 2
-    if declared is not None and declared != found:
+    dims = 3 if first_shape[0] > 1 else 2
+    if declared is not None and declared != dims:
         raise ValueError(
-            f"{listing.cases[0].image[0]}: is a {found}-D image of shape {first_shape} (D, H, W), but "
-            f"data.spatial_dims is {declared}; set data.spatial_dims to {found}, or name another source."
+            f"{listing.cases[0].image[0]}: is a {dims}-D image of shape {first_shape} (D, H, W), but "
+            f"data.spatial_dims is {declared}; set data.spatial_dims to {dims}, or name another source."
         )
-    if found == 3:
+    if dims == 3:
         flat = [p for case in listing.cases for p in case.image if is_picture(p)]
         if flat:
             raise ValueError(
@@ -204,7 +204,7 @@ def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared:
                 f"{deep}: is a 3-D image, but the first case, {listing.cases[0].image[0].name}, is 2-D; "
                 "keep 2-D and 3-D cases in separate sources."
             )
-    return found
+    return dims
 
 
 def _checked_channels(listing: Listing, num_channels: int) -> tuple[str, ...]:

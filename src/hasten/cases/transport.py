@@ -90,20 +90,20 @@ class Stores:
     def stat(self, url: str) -> Stat:
         """Raises Trouble; ValueError as `find`."""
         fs, path = self.find(url)
-        info = self._asked(lambda: fs.info(path))
+        info = self._run(lambda: fs.info(path))
         if info.get("type") == "directory":
             raise Trouble("missing", "it is a folder, not a file")
         size = info.get("size")
-        given = next((f"{key}: {info[key]}" for key in _VALIDATORS if info.get(key)), "")
-        if not given and not _is_http(fs):
-            given = f"ukey: {self._asked(lambda: fs.ukey(path))}"
-        return Stat(size=None if size is None else int(size), validator=given)
+        validator = next((f"{key}: {info[key]}" for key in _VALIDATORS if info.get(key)), "")
+        if not validator and not _is_http(fs):
+            validator = f"ukey: {self._run(lambda: fs.ukey(path))}"
+        return Stat(size=None if size is None else int(size), validator=validator)
 
     def list(self, url: str) -> list[str] | None:
         """Names of the files in a folder, sorted; None if there is no such folder. Raises Trouble; ValueError."""
         fs, path = self.find(url)
         try:
-            rows = self._asked(lambda: fs.ls(path, detail=True))
+            rows = self._run(lambda: fs.ls(path, detail=True))
         except Trouble as trouble:
             if trouble.kind == "missing":
                 return None
@@ -130,10 +130,10 @@ class Stores:
             # If-Range: where the file has changed, the whole new one is sent instead of the rest of it.
             headers |= {"Range": f"bytes={start}-", "If-Range": stat.validator.partition(": ")[2]}
         # Any size but 0 or None: those would have the file system ask the server once more.
-        stream = self._asked(lambda: fs.open(path, "rb", block_size=0, size=stat.size or 1, headers=headers))
+        stream = self._run(lambda: fs.open(path, "rb", block_size=0, size=stat.size or 1, headers=headers))
         try:
             at = start if start and _goes_on(stream.r, start) else 0
-            while data := self._asked(lambda: stream.read(chunk)):
+            while data := self._run(lambda: stream.read(chunk)):
                 yield at, data
                 at += len(data)
         finally:
@@ -142,23 +142,23 @@ class Stores:
     def _ranges(self, fs: Any, path: str, start: int, size: int, chunk: int) -> Iterator[tuple[int, bytes]]:
         for at in range(start, size, chunk):
             end = min(at + chunk, size)
-            data = self._asked(lambda at=at, end=end: fs.cat_file(path, start=at, end=end))  # type: ignore[misc]
+            data = self._run(lambda at=at, end=end: fs.cat_file(path, start=at, end=end))  # type: ignore[misc]
             if len(data) != end - at:
                 raise Trouble("passing", f"bytes {at} to {end} were asked for, and {len(data)} came")
             yield at, data
 
     def _file(self, fs: Any, path: str, start: int, chunk: int) -> Iterator[tuple[int, bytes]]:
-        file = self._asked(lambda: fs.open(path, "rb"))
+        file = self._run(lambda: fs.open(path, "rb"))
         try:
-            self._asked(lambda: file.seek(start))
+            self._run(lambda: file.seek(start))
             at = start
-            while data := self._asked(lambda: file.read(chunk)):
+            while data := self._run(lambda: file.read(chunk)):
                 yield at, data
                 at += len(data)
         finally:
             file.close()
 
-    def _asked(self, action: Callable[[], T]) -> T:
+    def _run(self, action: Callable[[], T]) -> T:
         """The result of a blocking call, which is left behind on its own thread once it takes too long.
 
         Raises Trouble, Stopped.
@@ -175,10 +175,10 @@ class Stores:
         thread = threading.Thread(target=work, name="hasten-remote", daemon=True)
         thread.start()
         deadline = time.monotonic() + self.stall_s
-        while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+        while thread.is_alive() and (remaining := deadline - time.monotonic()) > 0:
             if self.stop.is_set():
                 raise Stopped
-            thread.join(min(left, _LOOK_EVERY_S))
+            thread.join(min(remaining, _LOOK_EVERY_S))
         if results:
             return results[0]
         if errors:
@@ -195,7 +195,7 @@ def _options(scheme: str, stores: Stores) -> dict[str, Any]:
     """Timeouts for what is below fsspec, so that a stalled request ends there too. The user's own settings win."""
     from fsspec.config import conf
 
-    own = conf.get(scheme, {})
+    user = conf.get(scheme, {})
     if scheme in _HTTP:
         import aiohttp
 
@@ -203,13 +203,13 @@ def _options(scheme: str, stores: Stores) -> dict[str, Any]:
         # Unpacking is off for a .nii.gz that a server declares as gzip-encoded: its own bytes are wanted. trust_env is
         # for proxies and ~/.netrc.
         settings = {"timeout": timeout, "auto_decompress": False, "trust_env": True}
-        return {"client_kwargs": {**settings, **own.get("client_kwargs", {})}}
+        return {"client_kwargs": {**settings, **user.get("client_kwargs", {})}}
     if scheme in ("s3", "s3a"):
         waits = {"connect_timeout": stores.stall_s, "read_timeout": stores.stall_s}
         settings = {**waits, "retries": {"total_max_attempts": 1}}
         # One of our own, with the credentials of now. fsspec keeps and shares the others, which is better for HTTP: the
         # garbage collector may end an HTTP session while a lock is held that the threads of fsspec need.
-        return {"skip_instance_cache": True, "config_kwargs": {**settings, **own.get("config_kwargs", {})}}
+        return {"skip_instance_cache": True, "config_kwargs": {**settings, **user.get("config_kwargs", {})}}
     return {}
 
 
@@ -236,8 +236,8 @@ def _trouble(error: BaseException, seconds: float) -> Trouble:
             return Trouble("passing", text)
         return Trouble("wrong", text)
     kind = type(error).__name__
-    said = shown(str(error)).strip()
-    text = f"{kind}: {said}" if said else kind
+    message = shown(str(error)).strip()
+    text = f"{kind}: {message}" if message else kind
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
         return Trouble("missing", "there is no such file")
     if isinstance(error, PermissionError) or "Credentials" in kind:

@@ -35,8 +35,8 @@ def unpack(archive: Path, target: Path, *, top: str) -> None:
             _unzip(archive, fresh)
         else:
             _untar(archive, fresh)
-        found = fresh / top
-        if not found.is_dir():
+        folder = fresh / top
+        if not folder.is_dir():
             names = first_few(sorted(path.name for path in fresh.iterdir())) or "nothing"
             raise ValueError(
                 f"{archive}: holds no folder {top}, but {names}, so it is not the archive that was expected; "
@@ -44,7 +44,7 @@ def unpack(archive: Path, target: Path, *, top: str) -> None:
             )
         if target.is_dir():
             target.rmdir()
-        found.rename(target)
+        folder.rename(target)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ValueError(f"{target}: the disk is full; free some space or name another folder.") from None
