@@ -42,8 +42,8 @@ def foreground_box(array: np.ndarray, thresholds: Sequence[float | None]) -> Box
 
 def union(boxes: Sequence[Box | None]) -> Box | None:
     """The smallest box that holds all of them; None where there is none."""
-    found = [box for box in boxes if box is not None]
-    if not found:
+    present = [box for box in boxes if box is not None]
+    if not present:
         return None
-    spans = [slice(min(box[a].start for box in found), max(box[a].stop for box in found)) for a in range(3)]
+    spans = [slice(min(box[a].start for box in present), max(box[a].stop for box in present)) for a in range(3)]
     return spans[0], spans[1], spans[2]

@@ -37,8 +37,8 @@ def check_outliers(volume: np.ndarray, channel: int) -> None:
     some = flat if flat.size <= _SAMPLE else flat[np.random.default_rng(0).integers(0, flat.size, _SAMPLE)]
     some = some.astype(np.float64)  # in which sums and squares of float32 don't overflow
     centre = float(np.median(some))
-    near = np.sort(np.abs(some - centre))[:-_LEFT_OUT]
-    usual = float(np.sqrt(np.mean(near**2))) if near.size else 0.0
+    inliers = np.sort(np.abs(some - centre))[:-_LEFT_OUT]
+    usual = float(np.sqrt(np.mean(inliers**2))) if inliers.size else 0.0
     low, high = float(flat.min()), float(flat.max())
     if max(high - centre, centre - low) <= _FAR * usual or usual == 0:
         if max(high, -low) >= _LARGEST:

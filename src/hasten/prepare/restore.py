@@ -21,10 +21,10 @@ def restore_label(label: np.ndarray, geometry: Geometry, label_values: Sequence[
     values = np.array(label_values, np.result_type(*map(np.min_scalar_type, label_values)))
     # Class indices are mostly the values themselves, and then need no pass over all voxels.
     same = np.array_equal(values, np.arange(len(values)))
-    found = label.astype(values.dtype, copy=False) if same else values[label]
+    restored = label.astype(values.dtype, copy=False) if same else values[label]
     oriented_shape = tuple(geometry.source_shape[axis] for axis in geometry.permute)
-    if found.shape != oriented_shape:
-        whole = np.full(oriented_shape, values[0])
-        whole[tuple(slice(a, a + n) for a, n in zip(geometry.crop_start, geometry.crop_shape, strict=True))] = found
-        found = whole
-    return np.ascontiguousarray(unorient(found, geometry.permute, geometry.flip))
+    if restored.shape != oriented_shape:
+        volume = np.full(oriented_shape, values[0])
+        volume[tuple(slice(a, a + n) for a, n in zip(geometry.crop_start, geometry.crop_shape, strict=True))] = restored
+        restored = volume
+    return np.ascontiguousarray(unorient(restored, geometry.permute, geometry.flip))
