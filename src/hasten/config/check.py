@@ -338,8 +338,8 @@ def _numbers(value: Any) -> Sequence[float]:
 
 
 def _wrong(at: str, rule: str, value: object) -> str:
-    given = str(list(map(_plain, value))) if isinstance(value, tuple) else value
-    return f"{at}: {rule} (given {given})"
+    text = str(list(map(_plain, value))) if isinstance(value, tuple) else value
+    return f"{at}: {rule} (given {text})"
 
 
 def _plain(value: object) -> object:

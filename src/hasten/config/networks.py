@@ -149,13 +149,13 @@ def _halving(
             f"network.channels: {channels[0]} at the finest level, and {network.name} takes multiples of {multiple}; "
             f"use {' or '.join(map(str, near))}"
         )
-    wanted = built_in.channels(channels[0], len(channels))
+    default = built_in.channels(channels[0], len(channels))
     step = [2, 2, 2] if spatial_dims == 3 else [1, 2, 2]
-    if channels != wanted or any(list(stride) != step for stride in strides):
-        rule = f"has {len(wanted)} levels" if built_in.factors else "doubles its channels at each level"
+    if channels != default or any(list(stride) != step for stride in strides):
+        rule = f"has {len(default)} levels" if built_in.factors else "doubles its channels at each level"
         yield (
             f"network.channels: {_shown(channels)} with network.strides {_shown(strides)}; {network.name} {rule} and "
-            f"halves every side: use {_shown(wanted)} with strides {[step] * (len(wanted) - 1)}, or network.name=unet"
+            f"halves every side: use {_shown(default)} with strides {[step] * (len(default) - 1)}, or network.name=unet"
         )
 
 

@@ -64,12 +64,12 @@ def _walk(root: yaml.Node) -> tuple[dict[Key, int], list[tuple[int, str]]]:
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 line = key.start_mark.line + 1
-                here = (*at, str(key.value))
-                if here in lines and key.tag != "tag:yaml.org,2002:merge":
-                    dotted = ".".join(map(str, here))
-                    mistakes.append((line, f"{dotted}: given twice (first in line {lines[here]}); keep one"))
-                lines[here] = line
-                todo.append((here, value))
+                path = (*at, str(key.value))
+                if path in lines and key.tag != "tag:yaml.org,2002:merge":
+                    dotted = ".".join(map(str, path))
+                    mistakes.append((line, f"{dotted}: given twice (first in line {lines[path]}); keep one"))
+                lines[path] = line
+                todo.append((path, value))
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 lines[(*at, index)] = item.start_mark.line + 1

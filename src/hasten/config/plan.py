@@ -72,8 +72,8 @@ class Plan:
 
     def settle(self, name: str, decide: Callable[[Plan], Decision | None]) -> None:
         section, key = name.split(".")
-        given = getattr(getattr(self.config, section), key)
-        decision = decide(self) if given is None else Decision(given, GIVEN)
+        value = getattr(getattr(self.config, section), key)
+        decision = decide(self) if value is None else Decision(value, GIVEN)
         if decision is None:
             return
         part = replace(getattr(self.config, section), **{key: decision.value})
@@ -98,8 +98,8 @@ class Plan:
     def scaled_as(self) -> tuple[str, ...]:
         """How each channel's name asks to be scaled; the modality takes the place of the only channel's name."""
         names = self.fingerprint.channels
-        found = tuple(map(_scaled_as, names))
-        return ("ct",) if len(names) == 1 and found == ("",) and self.is_ct else found
+        kinds = tuple(map(_scaled_as, names))
+        return ("ct",) if len(names) == 1 and kinds == ("",) and self.is_ct else kinds
 
     @property
     def built_in(self) -> BuiltIn:
@@ -122,9 +122,9 @@ class Plan:
         """What each side (D, H, W) of a patch is a multiple of, so that every level can halve it."""
         if self.config.network.divisor is not None:
             return self.config.network.divisor
-        given = self.config.network.strides
-        if given is not None:
-            depth, height, width = (math.prod(stride[axis] for stride in given) for axis in range(3))
+        strides = self.config.network.strides
+        if strides is not None:
+            depth, height, width = (math.prod(stride[axis] for stride in strides) for axis in range(3))
             return depth, height, width
         unit = 2**self.num_strides
         return 1 if self.fingerprint.spatial_dims == 2 else unit, unit, unit
@@ -134,29 +134,29 @@ class Plan:
         """Median shape (D, H, W) of the prepared cases."""
         spacing = self.config.prepare.spacing
         sizes: list[list[float]] = [[], [], []]
-        for own, at in zip(self.fingerprint.shapes, self.fingerprint.spacings, strict=True):
+        for case_shape, at in zip(self.fingerprint.shapes, self.fingerprint.spacings, strict=True):
             for axis in range(3):
                 scale = at[axis] / spacing[axis] if spacing and spacing[axis] else 1.0
-                sizes[axis].append(own[axis] * scale)
+                sizes[axis].append(case_shape[axis] * scale)
         return median(sizes[0]), median(sizes[1]), median(sizes[2])
 
     @property
     def voxel(self) -> Spacing:
         """Spacing (D, H, W) of the prepared cases: the target, or the median of their own."""
         spacing = self.config.prepare.spacing or (0.0, 0.0, 0.0)
-        own = [median(at[axis] for at in self.fingerprint.spacings) for axis in range(3)]
-        depth, height, width = (wanted or found for wanted, found in zip(spacing, own, strict=True))
+        medians = [median(at[axis] for at in self.fingerprint.spacings) for axis in range(3)]
+        depth, height, width = (target or measured for target, measured in zip(spacing, medians, strict=True))
         return depth, height, width
 
 
 def _spacing(plan: Plan) -> Decision:
     spacings = plan.fingerprint.spacings
-    own = [median(at[axis] for at in spacings) for axis in range(3)]
+    medians = [median(at[axis] for at in spacings) for axis in range(3)]
     if plan.fingerprint.spatial_dims == 2:
         return Decision((0.0, 0.0, 0.0), "2-D images are kept at their own size")
-    if all(abs(at[axis] - own[axis]) <= 0.01 * own[axis] for at in spacings for axis in range(3)):
-        return Decision((0.0, 0.0, 0.0), f"all {len(spacings)} cases share {_mm(own)} mm: nothing is resampled")
-    return Decision(tuple(float(f"{value:.5g}") for value in own), f"median of {len(spacings)} cases")
+    if all(abs(at[axis] - medians[axis]) <= 0.01 * medians[axis] for at in spacings for axis in range(3)):
+        return Decision((0.0, 0.0, 0.0), f"all {len(spacings)} cases share {_mm(medians)} mm: nothing is resampled")
+    return Decision(tuple(float(f"{value:.5g}") for value in medians), f"median of {len(spacings)} cases")
 
 
 def _intensity(plan: Plan) -> Decision:
@@ -164,10 +164,10 @@ def _intensity(plan: Plan) -> Decision:
     if len(set(scaled_as)) == 1:
         kind, reason = _SCALINGS[scaled_as[0]]
         usual = {"ct": "CT", "": plan.fingerprint.modality or "not CT"}
-        named = usual.get(scaled_as[0], plan.fingerprint.channels[0])
-        return Decision(kind, f"{named}: {reason}")
-    told = [f"{name}: {_SCALINGS[each][1]}" for name, each in zip(plan.fingerprint.channels, scaled_as, strict=True)]
-    return Decision(tuple(_SCALINGS[each][0] for each in scaled_as), "; ".join(told))
+        channel = usual.get(scaled_as[0], plan.fingerprint.channels[0])
+        return Decision(kind, f"{channel}: {reason}")
+    reasons = [f"{name}: {_SCALINGS[each][1]}" for name, each in zip(plan.fingerprint.channels, scaled_as, strict=True)]
+    return Decision(tuple(_SCALINGS[each][0] for each in scaled_as), "; ".join(reasons))
 
 
 _SCALINGS: dict[str, tuple[Intensity, str]] = {
@@ -195,9 +195,9 @@ def _window(plan: Plan) -> Decision:
     together = plan.decisions["prepare.intensity"].reason == GIVEN or len(set(plan.scaled_as)) == 1
     if together and len(windowed) == len(channels):
         return _window_of(plan, windowed)
-    found = {channel: _window_of(plan, [channel]) for channel in windowed}
-    reasons = [f"{channels[channel]}: {decision.reason}" for channel, decision in found.items()]
-    values = tuple(found[channel].value if channel in found else None for channel in range(len(channels)))
+    decisions = {channel: _window_of(plan, [channel]) for channel in windowed}
+    reasons = [f"{channels[channel]}: {decision.reason}" for channel, decision in decisions.items()]
+    values = tuple(decisions[channel].value if channel in decisions else None for channel in range(len(channels)))
     return Decision(values, "; ".join(reasons))
 
 

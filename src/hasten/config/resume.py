@@ -117,14 +117,14 @@ def rule_of(name: str, rules: Rules) -> Rule:
 
 def flat(settings: Any) -> dict[str, Any]:
     """Every setting of a config by its dotted name."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
-            found |= {f"{field.name}.{name}": each for name, each in flat(value).items()}
+            result |= {f"{field.name}.{name}": each for name, each in flat(value).items()}
         else:
-            found[field.name] = value
-    return found
+            result[field.name] = value
+    return result
 
 
 def with_settled(before: _Config, config: _Config, rules: Rules, at: str = "") -> _Config:

@@ -103,9 +103,9 @@ def name_of(value: Any) -> str:
     """The FILE.py:NAME or package.module:NAME of a class or function. Raises ValueError for one without such a name."""
     name, home = getattr(value, "__qualname__", ""), getattr(value, "__module__", None)
     if not isinstance(name, str) or not name.isidentifier():
-        said = name or type(value).__name__
+        label = name or type(value).__name__
         raise ValueError(
-            f"{said}: is no class or function at the top of a file, so that it can't be found again; use one"
+            f"{label}: is no class or function at the top of a file, so that it can't be found again; use one"
         )
     if home is not None and home != "__main__" and getattr(sys.modules.get(home), name, None) is value:
         spec = getattr(sys.modules[home], "__spec__", None)
@@ -160,9 +160,9 @@ def raised_text(error: BaseException, path: str) -> str:
     if isinstance(error, SyntaxError) and error.filename == path:
         return f"{path}:{error.lineno}: {(error.text or '').strip()}: {error.msg}; correct the file"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == path] if path else frames
+    matching = [frame for frame in frames if frame.filename == path] if path else frames
     message = (str(error).strip().splitlines() or ["no message"])[0]
-    place = f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else path
+    place = f"{matching[-1].filename}:{matching[-1].lineno}: {matching[-1].line}" if matching else path
     return f"{place}: raises {type(error).__name__}: {message}; correct the file"
 
 
