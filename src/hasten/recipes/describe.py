@@ -37,8 +37,8 @@ def _lines(recipe: Recipe, name: str) -> Iterator[str]:
     if recipe.data:
         public = public_set(recipe.data)
         yield _row("data", described_set(public))
-        there = data_home() / public.folder
-        yield _row("", f"{there} ({'there' if there.is_dir() else f'not there; `hasten recipe data {name}`'})")
+        folder = data_home() / public.folder
+        yield _row("", f"{folder} ({'there' if folder.is_dir() else f'not there; `hasten recipe data {name}`'})")
         yield _row("cite", public.citation)
     else:
         yield _row("data", "none that is public; phantoms, or yours with data.source=FOLDER")
@@ -63,8 +63,8 @@ def _lines(recipe: Recipe, name: str) -> Iterator[str]:
 
 
 def _goal(recipe: Recipe) -> str:
-    named = {"dice": "Dice", "iou": "IoU", "froc": "FROC", "auc": "AUC"}
-    return "" if recipe.target is None else f"{named[recipe.metric]} {recipe.target:g}"
+    names = {"dice": "Dice", "iou": "IoU", "froc": "FROC", "auc": "AUC"}
+    return "" if recipe.target is None else f"{names[recipe.metric]} {recipe.target:g}"
 
 
 def _phantoms(twin: TwinSettings) -> str:
@@ -76,13 +76,13 @@ def _phantoms(twin: TwinSettings) -> str:
 def _settings(title: str, tree: dict[str, Any]) -> Iterator[str]:
     for section, value in tree.items():
         fields = value if isinstance(value, dict) else {"": value}
-        text = " ".join(f"{section}{'.' if name else ''}{name}={_value(given)}" for name, given in fields.items())
+        text = " ".join(f"{section}{'.' if name else ''}{name}={_value(setting)}" for name, setting in fields.items())
         yield _row(title, text)
         title = ""
 
 
-def _value(given: Any) -> str:
-    return given if isinstance(given, str) else json.dumps(given, separators=(",", ":"))
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def _row(title: str, text: str) -> str:

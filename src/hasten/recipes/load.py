@@ -38,12 +38,12 @@ def load_recipe(name: str | Path) -> Recipe:
             raise ValueError(f"no recipe is called {str(name)!r}{_nearest(str(name))}")
     document = read_document(path)
     origins: dict[Key, str] = {
-        _typed(key): f"{path}:{line}" for key, line in sorted(document.lines.items(), key=lambda item: item[1])
+        _typed_key(key): f"{path}:{line}" for key, line in sorted(document.lines.items(), key=lambda item: item[1])
     }
-    whole = [f"{path}:{line}: {message}" for line, message in document.mistakes]
-    recipe, found = checked_as(Recipe, document.tree)
-    found += _mistakes(recipe, found)
-    refuse(whole, found, origins, path)
+    form_mistakes = [f"{path}:{line}: {message}" for line, message in document.mistakes]
+    recipe, mistakes = checked_as(Recipe, document.tree)
+    mistakes += _mistakes(recipe, mistakes)
+    refuse(form_mistakes, mistakes, origins, path)
     return recipe
 
 
@@ -85,17 +85,17 @@ def _nearest(name: str) -> str:
     return f"; did you mean {near[0]}? " if near else f"; known are {', '.join(recipe_names())}. "
 
 
-def _typed(key: Key) -> Key:
+def _typed_key(key: Key) -> Key:
     """Keys of labels are numbers in the tree and text in the file's places."""
     if key[0] == "labels" and len(key) > 1 and str(key[1]).lstrip("-").isdigit():
         return (key[0], int(key[1]), *key[2:])
     return key
 
 
-def _mistakes(recipe: Recipe, found: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
+def _mistakes(recipe: Recipe, type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
     """What types cannot say, but for fields that have a mistake already."""
-    known = {at[:1] for at, _ in found}
-    mistakes = [(at, message) for at, message in _of_fields(recipe) if at[:1] not in known]
+    invalid = {at[:1] for at, _ in type_mistakes}
+    mistakes = [(at, message) for at, message in _of_fields(recipe) if at[:1] not in invalid]
     return mistakes + (list(_of_runs(recipe)) if recipe.kind == "segmentation" else [])
 
 
@@ -112,8 +112,8 @@ def _of_fields(recipe: Recipe) -> Iterator[tuple[Key, str]]:
             yield ("data",), f"data: {error}"
     allowed = _METRICS[recipe.kind]
     if recipe.metric not in allowed:
-        known = " or ".join(allowed)
-        yield ("metric",), f"metric: must be {known} in a recipe for {recipe.kind} (given {recipe.metric!r})"
+        choices = " or ".join(allowed)
+        yield ("metric",), f"metric: must be {choices} in a recipe for {recipe.kind} (given {recipe.metric!r})"
     targets: dict[Key, float | None] = {("target",): recipe.target}
     for name, twin in _twins(recipe):
         targets[name, "target"] = twin.target
@@ -123,9 +123,9 @@ def _of_fields(recipe: Recipe) -> Iterator[tuple[Key, str]]:
             yield at, f"{'.'.join(map(str, at))}: must be above 0 and at most 1 (given {target})"
     if recipe.kind == "segmentation" and len(recipe.labels) < 2:
         yield ("labels",), "labels: must name the background and a class at least, as in {0: background, 1: spleen}"
-    held: dict[Key, int] = {("validation_last",): recipe.validation_last}
-    held |= {(name, "validation_last"): recipe.last_of(twin) for name, twin in _twins(recipe)}
-    for at, last in held.items():
+    counts: dict[Key, int] = {("validation_last",): recipe.validation_last}
+    counts |= {(name, "validation_last"): recipe.last_of(twin) for name, twin in _twins(recipe)}
+    for at, last in counts.items():
         if last < 0:
             yield at, f"{'.'.join(map(str, at))}: must be 0 or more (given {last})"
 
@@ -152,16 +152,16 @@ def _of_runs(recipe: Recipe) -> Iterator[tuple[Key, str]]:
         if part is None:
             continue
         tree = part.run if at[0] == "run" else overlaid(recipe.run, part.run)
-        config, found = checked_as(RunConfig, tree, at)
+        config, mistakes = checked_as(RunConfig, tree, at)
         ranges = [
-            ((*at, *key), f"{'.'.join(map(str, at))}.{message}") for key, message in range_mistakes(config, found)
+            ((*at, *key), f"{'.'.join(map(str, at))}.{message}") for key, message in range_mistakes(config, mistakes)
         ]
         first = at[0] == "run"
         # A twin's settings lie over the recipe's, whose mistakes are told once, where they stand.
-        yield from (item for item in [*found, *ranges] if first or _own(item[0][2:], part.run))
+        yield from (item for item in [*mistakes, *ranges] if first or _is_set(item[0][2:], part.run))
 
 
-def _own(at: Key, tree: Any) -> bool:
+def _is_set(at: Key, tree: Any) -> bool:
     for name in at:
         if not isinstance(tree, dict) or name not in tree:
             return not isinstance(tree, dict)

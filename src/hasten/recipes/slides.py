@@ -22,9 +22,9 @@ def detection_of(
     """
     assert recipe.kind == "detection"
     tree = recipe.run if twin is None else overlaid(recipe.run, twin.run)
-    named = (tree.get("data") or {}).get("source")
-    if named:
-        tree = overlaid(tree, {"data": {"source": str((base or Path()) / Path(named).expanduser())}})
+    source = (tree.get("data") or {}).get("source")
+    if source:
+        tree = overlaid(tree, {"data": {"source": str((base or Path()) / Path(source).expanduser())}})
     config = load(tree, overrides)
     if config.data.source or not recipe.data:
         return config
