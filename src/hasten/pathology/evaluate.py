@@ -109,15 +109,15 @@ def evaluate_slides(
     rows: list[Detection] = []
     for case in cases:
         with open_case(case, config.data) as slide:
-            found = scan(slide, case.id, scorer, config, out / HEAT_MAPS)
+            scanned = scan(slide, case.id, scorer, config, out / HEAT_MAPS)
             lesions, excluded, downsample = lesions_on(slide, case, config.detect)
-        inside = np.minimum((found.points / downsample).astype(np.int64), np.array(lesions.shape) - 1)
-        metric(found.scores, inside, lesions, excluded)
-        rows += found.rows(case.id)
+        inside = np.minimum((scanned.points / downsample).astype(np.int64), np.array(lesions.shape) - 1)
+        metric(scanned.scores, inside, lesions, excluded)
+        rows += scanned.rows(case.id)
         results.append(
             SlideResult(
-                id=case.id, lesions=int(lesions.max(initial=0)) - len(excluded), detections=len(found.scores),
-                highest=float(found.heat.max()), cells=len(found.grid.cells),
+                id=case.id, lesions=int(lesions.max(initial=0)) - len(excluded), detections=len(scanned.scores),
+                highest=float(scanned.heat.max()), cells=len(scanned.grid.cells),
             )
         )  # fmt: skip
     write_detections(out / DETECTIONS_CSV, rows)

@@ -183,25 +183,25 @@ class Fit:
         for _ in range(2):  # kernels are chosen in the first
             begin = time.perf_counter()
             scorer(some)
-            spent = time.perf_counter() - begin
+            seconds = time.perf_counter() - begin
         scorer.network.train()
-        return spent * len(tiles) / len(some)
+        return seconds * len(tiles) / len(some)
 
     def resume(self) -> None:
         """Go on from checkpoints/last.pt, if there is one. Raises ValueError where it does not fit the settings."""
-        found = self.kept.newest()
-        if found is None:
+        checkpoint = self.kept.newest()
+        if checkpoint is None:
             return
         update = self.parts.step.update
         self.first = restore_state(
-            found.content, network=update.weights, optimizer=update.optimizer, average=update.average,
-            scaler=update.scaler, where=str(found.path),
+            checkpoint.content, network=update.weights, optimizer=update.optimizer, average=update.average,
+            scaler=update.scaler, where=str(checkpoint.path),
         )  # fmt: skip
-        self.elapsed = float(found.content["extra"]["elapsed"])
-        self.parts.paced.start_at(self.first, found.content["extra"].get("position", self.first))
-        update.skipped.fill_(int(found.content["extra"]["skipped"]))
+        self.elapsed = float(checkpoint.content["extra"]["elapsed"])
+        self.parts.paced.start_at(self.first, checkpoint.content["extra"].get("position", self.first))
+        update.skipped.fill_(int(checkpoint.content["extra"]["skipped"]))
         self.log = self._log_from(self.first)
-        self.log.losses = list(found.content["extra"]["losses"].to(self.parts.step.device).unbind(0))
+        self.log.losses = list(checkpoint.content["extra"]["losses"].to(self.parts.step.device).unbind(0))
         self.best = best_on_disk(self.out / CHECKPOINTS / BEST_PT, "auc")  # type: ignore[arg-type]
         path = self.out / METRICS_JSONL
         write_jsonl(path, [record for record in read_jsonl(path) if record.get("step", 0) <= self.first])
@@ -212,7 +212,7 @@ class Fit:
 
     def run(self) -> Fitted:
         """Train to the end, to the target, to the time limit, or until asked to stop."""
-        done = self.first
+        step = self.first
         if self.progress is not None:
             self.progress.start(self.parts.steps)
         try:
@@ -223,16 +223,16 @@ class Fit:
                     with self.clock.span("train"):
                         loss = self.parts.step(batch["image"], batch["label"][:, None, None, None], index)
                         self.log.losses.append(loss)
-                    done = index + 1
-                    if self._after(done):
+                    step = index + 1
+                    if self._after(step):
                         break
         finally:
             if self.progress is not None:
                 self.progress.stop()
         trained = self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
         return Fitted(
-            status=self.status, step=done, best=self.best, last=self.last,
-            samples_per_s=self._samples(self.first, done) / trained if trained else 0.0,
+            status=self.status, step=step, best=self.best, last=self.last,
+            samples_per_s=self._samples(self.first, step) / trained if trained else 0.0,
             wait_share=self.feed.wait_seconds / trained if trained else 0.0,
         )  # fmt: skip
 
@@ -266,27 +266,27 @@ class Fit:
                 f"the loss is nan at step {step}: lower train.learning_rate (now {rate}) or set train.precision=fp32"
             )
         if self.progress is not None:
-            shown = {name: line[name] for name in ("loss", "samples_per_s", "wait_share")}
+            metrics = {name: line[name] for name in ("loss", "samples_per_s", "wait_share")}
             self.progress.expect(paced.end(step), self.limit.left_s)
-            self.progress.update(step, **shown)
+            self.progress.update(step, **metrics)
 
     def _validate(self, step: int) -> None:
         begin, train = time.perf_counter(), self.parts.config.train
         network = self.parts.validated
         training = network.training
         with self.clock.span("validate"):
-            found = evaluate_tiles(replace(self.parts.scorer(), network=network.eval()), self.parts.validation)
+            result = evaluate_tiles(replace(self.parts.scorer(), network=network.eval()), self.parts.validation)
         network.train(training)
-        spent, now = time.perf_counter() - begin, self.time_s()
-        self._record({"kind": "validation", "step": step, "time_s": now, "seconds": spent, **asdict(found)})
-        self.log.pause(spent)
-        self.limit.validated(spent)
-        self.last = found
-        if not self.best.value >= found.auc:
-            self.best = Best(value=found.auc, step=step)
+        seconds, now = time.perf_counter() - begin, self.time_s()
+        self._record({"kind": "validation", "step": step, "time_s": now, "seconds": seconds, **asdict(result)})
+        self.log.pause(seconds)
+        self.limit.validated(seconds)
+        self.last = result
+        if not self.best.value >= result.auc:
+            self.best = Best(value=result.auc, step=step)
             with self.clock.span("checkpoint"):
                 self.saver.save(self._model(network), partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
-        if train.target is not None and found.auc >= train.target:
+        if train.target is not None and result.auc >= train.target:
             self.status = "target_reached"
 
     def _model(self, network: nn.Module) -> dict[str, Any]:

@@ -53,11 +53,11 @@ class Scorer:
 def heat_map(slide: Slide, grid: Grid, scorer: Scorer) -> np.ndarray:
     """(rows, columns) float32: the chance of each cell with tissue, 0 elsewhere. Tiles are read ahead by threads."""
     heat = np.zeros(grid.shape, np.float32)
-    done = 0
+    start = 0
     for tiles in _read_ahead(slide, grid, scorer):
-        rows, columns = grid.cells[done : done + len(tiles)].T
+        rows, columns = grid.cells[start : start + len(tiles)].T
         heat[rows, columns] = scorer(torch.from_numpy(tiles)).numpy()
-        done += len(tiles)
+        start += len(tiles)
     return heat
 
 
@@ -110,8 +110,8 @@ def _picture(slide: Slide, grid: Grid, heat: np.ndarray) -> Image.Image:
     scale = max(1, round(_PICTURE / max(grid.shape)))
     height, width = (scale * side for side in grid.shape)
     level = slide.level_near(grid.cell / scale)
-    whole = slide.levels[level]
-    covered = [round(side * grid.cell / whole.downsample) for side in grid.shape]
+    pyramid_level = slide.levels[level]
+    covered = [round(side * grid.cell / pyramid_level.downsample) for side in grid.shape]
     grey = Image.fromarray(slide.read_region(level, 0, 0, *covered)).convert("L").resize((width, height))
     base = np.repeat(np.asarray(grey, np.float32)[..., None], 3, axis=2)
     share = np.kron(heat, np.ones((scale, scale), np.float32))[..., None] * 0.75

@@ -34,14 +34,14 @@ def tile_loss(output: Tensor, label: Tensor) -> Tensor:
 def settle(network: nn.Module, config: DetectionConfig, device: torch.device) -> tuple[Variant, dict[str, Engaged]]:
     """Precision and memory format, as set or the fastest measured. Layers that bf16 breaks keep out of it, in place."""
     train, size = config.train, config.tiles.size
-    told = ""
+    note = ""
     if device.type == "cpu" and train.precision in (None, "bf16"):
         tiny = tiny_layers(network, torch.zeros(2, 3, size, size))
         if tiny:
             keep_fp32(network, tiny)
-            told = f"; {len(tiny)} convolutions of the smallest features stay in float32"
-    found: list[Precision] = ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
-    precisions = found if train.precision is None else [train.precision]
+            note = f"; {len(tiny)} convolutions of the smallest features stay in float32"
+    supported: list[Precision] = ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
+    precisions = supported if train.precision is None else [train.precision]
     formats = [False, True] if train.channels_last is None else [train.channels_last]
     allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
     variant, why = allowed[0], _GIVEN
@@ -53,7 +53,7 @@ def settle(network: nn.Module, config: DetectionConfig, device: torch.device) ->
         measured = fastest_variant(network, probe, allowed, cache_dir(CacheConfig()) / "measured")
         variant, why = measured.variant, explain(measured)
     engaged = {
-        "precision": Engaged(variant.precision != "fp32", f"{variant.precision}: {why}{told}"),
+        "precision": Engaged(variant.precision != "fp32", f"{variant.precision}: {why}{note}"),
         "channels-last": Engaged(variant.channels_last, why),
     }
     return variant, engaged

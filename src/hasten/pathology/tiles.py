@@ -99,13 +99,13 @@ def _pick(case: SlideCase, config: DetectionConfig) -> Picked:
     with open_case(case, config.data) as slide:
         grid = tissue_grid(slide, tiles, tiles.stride or tiles.size)
         long = tiles.size * grid.downsample
-        middle, whole = _lesion_shares(slide, case, grid, (long / 2, long))
-    positive = np.flatnonzero((middle >= tiles.lesion_share) & (middle > 0))
-    negative = np.flatnonzero(whole == 0)
+        middle_share, tile_share = _lesion_shares(slide, case, grid, (long / 2, long))
+    positive = np.flatnonzero((middle_share >= tiles.lesion_share) & (middle_share > 0))
+    negative = np.flatnonzero(tile_share == 0)
     rng = np.random.default_rng([config.train.seed, *case.id.encode()])
-    taken = [np.sort(rng.permutation(each)[: tiles.per_slide]) for each in (negative, positive)]
-    labels = np.repeat(np.array([0, 1], np.uint8), [len(each) for each in taken])
-    return Picked(case=case, grid=grid, numbers=np.concatenate(taken), labels=labels)
+    selected = [np.sort(rng.permutation(each)[: tiles.per_slide]) for each in (negative, positive)]
+    labels = np.repeat(np.array([0, 1], np.uint8), [len(each) for each in selected])
+    return Picked(case=case, grid=grid, numbers=np.concatenate(selected), labels=labels)
 
 
 def _lesion_shares(slide: Slide, case: SlideCase, grid: Grid, sides: tuple[float, ...]) -> list[np.ndarray]:
