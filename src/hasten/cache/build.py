@@ -1,4 +1,4 @@
-"""Filling the arena: cases are read and prepared on threads and appended to a shard, which one rename publishes."""
+"""Fills the arena: threads read and prepare cases and append them to a shard, which one rename publishes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def get_arena(
     tick: Tick | None = None,
     files: Files | None = None,
 ) -> Arena:
-    """The arena of these cases in the homes that `cache` asks for; those that the cache lacks are prepared first.
+    """The arena of these cases in the homes that `cache` names; cases missing from the cache are prepared first.
 
     first: ids of the cases to keep in the fastest home, as far as they fit; those that are trained on. only: as in
     `at_home`. files: what is known of the cases' files. Cases of a damaged shard are prepared again with a warning.
@@ -103,7 +103,7 @@ def get_arena(
 
 
 def is_prepared(case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, files: Files | None = None) -> bool:
-    """Whether the cache holds every one of these cases. Raises ValueError for a file that is not there."""
+    """Whether the cache holds every one of these cases. Raises ValueError for a missing file."""
     return not find_cases(_query(case_set, prepare, cache, files))[1]
 
 
@@ -129,7 +129,7 @@ def _complete(
         before = len(missing)
         cases, missing = find_cases(query)
         if len(missing) >= before:
-            discard(query.shard_folder(missing))  # a renamed one, say, that holds other cases
+            discard(query.shard_folder(missing))  # for example a renamed one that holds other cases
             raise FileNotFoundError(query.shard_folder(missing))
     write_list(query, cases)
     return cases
@@ -145,11 +145,11 @@ def build_shard(
 ) -> None:
     """Prepare the first of these cases (positions), as many as a shard takes, and publish it.
 
-    Waits for the process that is at the same. A build that was killed is gone on with. Errors are those of `get_arena`.
+    Waits for a process that builds the same shard. Resumes a build that was killed. Errors are those of `get_arena`.
     """
     folder = query.shard_folder(missing)
     if not (folder / INDEX).exists():
-        discard(folder)  # what is left of a shard that was removed by hand
+        discard(folder)  # leftovers of a shard that was removed by hand
     with building(folder, (folder / INDEX).exists) as partial:
         if partial is None:
             return
@@ -219,7 +219,7 @@ def _fill(
 
 def _is_constant(channel: np.ndarray) -> bool:
     flat = channel.reshape(-1)
-    return all(bool((part == flat[0]).all()) for part in (flat[::997], flat))  # nearly always the first part tells
+    return all(bool((part == flat[0]).all()) for part in (flat[::997], flat))  # the first part nearly always decides
 
 
 def _sync(stream: IO[bytes]) -> None:
@@ -251,7 +251,7 @@ def _prepare_cases(
 
 
 def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> _Work:
-    """Everything about a case that can be done beside other cases. Raises ValueError naming the case or its file."""
+    """Prepare one case; runs in parallel with other cases. Raises ValueError naming the case or its file."""
     if case.label is None:
         raise ValueError(f"{case_set.source}: case {case.id} has no label to train on; name its label map or remove it")
     try:
@@ -268,7 +268,7 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
     assert image.dtype == prepare.dtype
     assert label.dtype == np.uint8
     label_crc = checksum(label)
-    # The draw follows from the voxels: neither from a case's place in the set nor from where its files lie.
+    # The seed depends on the voxels only, not on the case's position in the set or the path of its files.
     points, num_voxels = foreground_points(label, len(case_set.labels), max_points, seed=label_crc)
     depth, height, width = label.shape
     entry = CaseEntry(

@@ -35,7 +35,7 @@ class Chain:
 
 
 def split_chain(transform: Transform | Sequence[Transform] | None) -> Chain:
-    """Split before the first transform that draws, or that is neither MONAI's nor says that it does not.
+    """Split before the first transform that draws random numbers, or may: neither MONAI's nor marked deterministic.
 
     transform: a MONAI `Compose`, a sequence of transforms, one of them, or None. A callable of your own, which MONAI
     cannot know, counts as random unless it has `deterministic = True` (as `hasten.prepare.transform.Prepare` does).

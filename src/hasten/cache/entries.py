@@ -1,4 +1,4 @@
-"""What lies in a cache folder: listing, checking and removing its entries."""
+"""The entries of a cache folder: listing, checking and removing them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Entry:
     `remote` (copies of a server's files) or `small` (fingerprints and measurements)."""
     num_bytes: int
     source: str
-    """Where the cases came from; empty where the entry does not say."""
+    """Where the cases came from; empty where the entry does not record it."""
     num_cases: int
     used: float
     """Seconds since the epoch: when a run last opened it, or it was written."""
@@ -94,13 +94,13 @@ def prune(
             going.add(entry.path)
         else:
             needed |= new
-    # Not beside a list that can't be read either: the next run looks its cases up again.
+    # An unreadable list is removed too: the next run looks its cases up again.
     if not building and all(entry.shards for entry in entries if entry.kind == "set"):
         going |= {entry.path for name, entry in shards.items() if name not in needed}
     removed = [entry for entry in entries if entry.path in going]
     for entry in sorted(
         removed, key=lambda entry: entry.kind != "set"
-    ):  # so that a kill leaves no list of what is gone
+    ):  # so that a kill leaves no list of removed shards
         if entry.kind == "set":
             entry.path.unlink(missing_ok=True)
         else:

@@ -1,4 +1,4 @@
-"""Where the cases of an arena lie: on the device, in host memory, in the file, in this order as budgets allow."""
+"""Placement of an arena's cases: on the device, in host memory or in the file, in this order as budgets allow."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def place(sizes: Sequence[int], order: Sequence[int], *, device: int, ram: int) 
 def at_home(
     cases: Selection, config: CacheConfig, device: torch.device, first: Sequence[str] = (), *, only: bool = False
 ) -> Arena:
-    """Open prepared cases where `config` wants it. first: ids of the cases that fast homes are for (those trained on).
+    """Open prepared cases in the home that `config` names. first: ids of the training cases, which fast homes are for.
 
     only: fast homes hold nothing else, as a process does that trains on a part of the cases; where they all lie on the
-    device, the arena holds no other case. Raises ValueError where the device is too small for what it was told to hold,
+    device, the arena holds no other case. Raises ValueError where the device is too small for the requested cases,
     and the errors of `open_arena`.
     """
     if only:
@@ -115,7 +115,7 @@ def _copy_to_device(cases: Selection, device: torch.device, field: str, some: Se
     arena = open_arena(cases, home="file", verified=positions)
     flat = arena.store.values["label"].numel() == sum(map(math.prod, arena.shapes))
     try:
-        # At one stroke, unless the shards hold other cases or gaps too.
+        # In one copy, unless the shards also hold other cases or gaps.
         return arena.to(device, home="device") if flat and some is None else own_cases(arena, positions, device)
     except torch.OutOfMemoryError as error:
         raise _too_large(sum(arena.case_bytes[case] for case in positions), device, field) from error

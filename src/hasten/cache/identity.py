@@ -35,7 +35,7 @@ def chain_identity(chain: Chain) -> str:
 def item_identity(item: Any, *, content: bool = False) -> str:
     """Digest of a data set's row. Text and paths that name files count with size and modification time.
 
-    content: with the SHA-256 of their bytes instead of the time, for file systems whose times do not tell.
+    content: with the SHA-256 of their bytes instead of the time, for file systems with unreliable times.
     """
     return digest(_row(item, content))
 
@@ -99,11 +99,11 @@ def describe(value: Any, depth: int = 0) -> Any:
 
 
 def _built_from(value: Any) -> Any:
-    """What an object without attributes is built from, such as a random state; nothing for one that does not tell."""
+    """What an object without attributes is built from, such as a random state; None if it does not support pickling."""
     try:
         parts = value.__reduce_ex__(2)
     except TypeError:
-        return None  # a lock, say
+        return None  # for example a lock
     return (
         None if isinstance(parts, str) else [list(each) if isinstance(each, Iterator) else each for each in parts[1:]]
     )

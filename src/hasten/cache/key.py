@@ -56,7 +56,7 @@ def files_of(cases: tuple[Case, ...], config: CacheConfig, known: Files | None =
     """What the files of these cases are: `known` where that is of just these cases, else they are looked at.
 
     Paths, sizes and modification times count, with `cache.hash_content` the files' bytes too. No file is opened
-    otherwise. Raises ValueError for a file that is not there.
+    otherwise. Raises ValueError for a missing file.
     """
     if known is not None and known.cases == cases:
         return known

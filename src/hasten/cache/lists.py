@@ -38,7 +38,7 @@ class CaseQuery(NamedTuple):
         return self.folder / LISTS / f"{self.entry_name(self.keys)}.json"
 
     def shard_folder(self, missing: Sequence[int]) -> Path:
-        """Of a shard to be made, which begins with the first of these cases."""
+        """Of the shard to build, which begins with the first of these cases."""
         return self.folder / SHARDS / self.entry_name([self.keys[case] for case in missing])
 
     def entry_name(self, keys: Sequence[str]) -> str:
@@ -46,9 +46,9 @@ class CaseQuery(NamedTuple):
 
 
 def read_list(query: CaseQuery) -> Selection | None:
-    """The listed cases, whose voxels are still unread; None where there is no list that can be used.
+    """The listed cases, whose voxels are still unread; None where there is no usable list.
 
-    Raises DamagedEntry for a shard that is gone or not as it was written.
+    Raises DamagedEntry for a shard that is missing or damaged.
     """
     path = query.list_path
     try:
@@ -68,7 +68,7 @@ def read_list(query: CaseQuery) -> Selection | None:
     runs = np.array(body["runs"], dtype=np.int64).reshape(-1, 2)
     rows = np.concatenate([np.arange(first, first + count) for first, count in runs])
     keys = np.concatenate([shard.keys for shard in shards])
-    # A list of the right name that names other cases is of a shard that was made again with fewer.
+    # A list of the right name with other cases refers to a shard that was rebuilt with fewer cases.
     same = all(shard.settings == query.settings for shard in shards) and rows.max() < len(keys)
     if not same or not np.array_equal(keys[rows], key_array("".join(query.keys))):
         return None
@@ -76,7 +76,7 @@ def read_list(query: CaseQuery) -> Selection | None:
 
 
 def write_list(query: CaseQuery, cases: Selection) -> None:
-    """Write where the cases lie. A folder that can't be written costs the next run the time to look for them."""
+    """Write the list of the cases. If the folder is read-only, the next run searches the shards again."""
     path, breaks = query.list_path, np.flatnonzero(np.diff(cases.rows) != 1) + 1
     runs = [[int(run[0]), len(run)] for run in np.split(cases.rows, breaks)]
     body = {
@@ -95,7 +95,7 @@ def write_list(query: CaseQuery, cases: Selection) -> None:
 
 
 def find_cases(query: CaseQuery) -> tuple[Selection, list[int]]:
-    """Those of the cases that some shard holds, in the set's order, and the positions of the others.
+    """The cases that shards hold, in the set's order, and the positions of the missing ones.
 
     Only shards whose name has the same settings are looked into. A damaged one is removed, with a warning.
     """

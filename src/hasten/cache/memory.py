@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""The memory that this process may still use."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def _left_in(group: Path, limit_file: str, used_file: str, reclaimable: str) -> 
     except (OSError, ValueError):
         return
     if limit != "max":
-        # Cached file pages count as used but are given up on demand.
+        # Cached file pages count as used, but the kernel frees them on demand.
         yield max(0, int(limit) - used + int(statistics.get(reclaimable, 0)))

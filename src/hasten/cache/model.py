@@ -1,6 +1,6 @@
-"""A record that was read once, from which any number of items is made: what is small is copied, what is large mapped.
+"""Models of records: parsed once, they create any number of items; small values are copied, large ones mapped.
 
-Metadata are many small objects; reading them from the record anew for every item would take longer than all the rest.
+Metadata are many small objects; parsing them for every item would take longer than all the rest.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hasten.cache.checked import DamagedEntry
 from hasten.cache.record import read_header
 
 _SMALL = 4096
-"""Bytes up to which an array is kept with the model and copied."""
+"""Arrays up to this many bytes are stored in the model and copied."""
 Make = Callable[[memoryview], Any]
 
 
 class Model:
-    """What a record says. `data` is needed while the model is made only."""
+    """A parsed record. `data` is needed only while the model is built."""
 
     def __init__(self, data: Any, *, verify: bool) -> None:
         """`verify` compares every block with its checksum. Raises DamagedEntry for what `encode` did not write."""
@@ -38,7 +38,7 @@ class Model:
 
 
 class Models:
-    """The models of the items that were read last; a process has its own."""
+    """The models of the items that were read last; each process has its own."""
 
     def __init__(self, capacity: int = 4096) -> None:
         self.capacity = capacity
@@ -64,7 +64,7 @@ def decode(data: Any, *, verify: bool) -> Any:
 
 
 class _Container:
-    """A dict or list whose unchanging entries are copied at one stroke."""
+    """A dict or list whose constant entries are copied in one call."""
 
     def __init__(self, base: Any, entries: list[tuple[Any, Make]], arrays: list[tuple[Any, np.ndarray]]) -> None:
         self.base, self.entries, self.arrays = base, entries, arrays
@@ -151,7 +151,7 @@ def _mapped(data: Any, start: int, size: int, dtype: torch.dtype, shape: list[in
 
 
 def _meta(data: tuple[Any, Make | None], state: tuple[Any, Make | None]) -> tuple[Any, Make]:
-    # Not by its constructor, which converts and checks for ten times the time that reading takes.
+    # Not by its constructor, whose conversions and checks take ten times as long as reading.
     from monai.data import MetaTensor
 
     tensor, attributes = data[1], state[1]

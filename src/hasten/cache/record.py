@@ -27,7 +27,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def encode(item: Any) -> list[bytes | memoryview]:
-    """Pieces whose concatenation is the record. Raises ValueError naming the key of what can't be kept."""
+    """Pieces whose concatenation is the record. Raises ValueError naming the key of a value that can't be stored."""
     blocks: list[memoryview] = []
     tree = _tree(item, "item", blocks)
     places, offset = [], 0

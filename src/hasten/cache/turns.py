@@ -1,4 +1,4 @@
-"""One builder of an entry at a time: the others wait for it, and a later one goes on where a killed one stopped."""
+"""A lock per cache entry: one process builds it, the others wait, and a later one resumes a killed build."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | None]:
-    """The folder to fill, which becomes `folder` where the block ends well; None if another process made the entry.
+    """The folder to fill, which becomes `folder` if the block succeeds; None if another process built the entry.
 
     Waits while another process builds. What a killed or interrupted process wrote is still in the folder; what an
     error left is removed. `is_complete` returns whether the entry exists.
@@ -48,7 +48,7 @@ def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | N
 
 
 def _lock(partial: Path, is_complete: Callable[[], bool]) -> int | None:
-    """An open handle that holds the lock on the folder, or None once the entry is there. Raises OSError."""
+    """An open handle that holds the lock on the folder, or None once the entry exists. Raises OSError."""
     logged = False
     while not is_complete():
         partial.mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ def _lock(partial: Path, is_complete: Callable[[], bool]) -> int | None:
                     log.info("%s: another process prepares these cases; waiting for it", partial)
                 logged = True
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            # Who held the lock has published or removed that folder, and the name may mean another by now.
+            # The previous owner of the lock may have published or removed that folder; the path may be another one.
             if same_file(handle, partial):
                 return handle
         except BaseException:
