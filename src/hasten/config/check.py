@@ -1,4 +1,4 @@
-"""Ranges that types cannot say: which values of a RunConfig make no sense."""
+"""Range checks of a RunConfig that its types cannot express."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def window_mistakes(prepare: PrepareConfig) -> Iterator[str]:
 
 
 def length_mistakes(prepare: PrepareConfig, num_channels: int, names: Sequence[str] = ()) -> Iterator[str]:
-    """Lists that do not hold one value for each channel. names: of the channels."""
+    """Reports lists without one value per channel. names: of the channels."""
     kinds = prepare.intensity if isinstance(prepare.intensity, tuple) else None
     for field, values in (("intensity", kinds), ("window", listed_windows(prepare))):
         if values is not None and len(values) != num_channels:

@@ -1,4 +1,4 @@
-"""YAML and `a.b=value` overrides in, a validated RunConfig out; and back to YAML."""
+"""Loads a RunConfig from YAML and `a.b=value` overrides, validates it, and dumps it to YAML."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def with_absolute_paths(config: RunConfig, folder: Callable[[Key], Path] = lambd
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gathered:
-    """Settings as they were given, not yet checked."""
+    """Settings of a file and its overrides, not validated yet."""
 
     tree: dict[Any, Any]
     origins: dict[Key, str]
@@ -100,7 +100,7 @@ def gather(root: type, path: Path | None, overrides: Sequence[str], tree: Mappin
 
 
 def range_mistakes(config: RunConfig, type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
-    """What `check_run` says of a config with its path, but for what follows from the mistakes already found."""
+    """The range errors of `check_run` with their paths, except those that follow from `type_mistakes`."""
     return [_split_message(message) for message in check_run(config) if not _follows_from(message, type_mistakes)]
 
 
@@ -165,7 +165,7 @@ def _sections(cls: type, at: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
 
 
 def _section_of(kind: Any) -> type | None:
-    """The dataclass that a field holds, which may be left out."""
+    """The dataclass in a field's type, which may be optional; None if there is none."""
     classes = [
         each for each in (kind, *typing.get_args(kind)) if isinstance(each, type) and dataclasses.is_dataclass(each)
     ]
@@ -173,7 +173,7 @@ def _section_of(kind: Any) -> type | None:
 
 
 def _drop_empty_sections(root: type, tree: dict[Any, Any]) -> None:
-    """A section whose every line is commented out reads as null; it means the defaults."""
+    """Replace null by {} in sections whose lines are all commented out: they mean the defaults."""
     for at, _ in _sections(root):
         if at:
             parent = _get(tree, at[:-1])
@@ -188,7 +188,7 @@ def _get(tree: Any, at: Key) -> Any:
 
 
 def _apply_override(text: str, tree: dict[Any, Any], origins: dict[Key, str], from_override: set[Key]) -> str | None:
-    """Write one override into `tree`; the problem, if it cannot be."""
+    """Write one override into `tree`; returns the problem, if there is one."""
     dotted, equals, value_text = text.partition("=")
     names = dotted.strip().split(".")
     if not equals or not all(names):
@@ -247,7 +247,7 @@ def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T
 
 
 def _remove(tree: dict[Any, Any], at: Key) -> None:
-    """Take away the field at `at`, or the one that the list item at `at` belongs to."""
+    """Remove the field at `at`, or the one that contains the list item at `at`."""
     for name in at[:-1]:
         if not isinstance(tree.get(name), dict):
             tree.pop(name, None)
@@ -258,14 +258,14 @@ def _remove(tree: dict[Any, Any], at: Key) -> None:
 
 
 def _follows_from(message: str, mistakes: list[tuple[Key, str]]) -> bool:
-    """Whether a range check looked at the default of a field whose value was a mistake."""
+    """Whether a range error concerns the default of a field whose value was invalid."""
     rule = message.partition(": ")[2].removesuffix(")").rpartition(" (given ")[0]
     fields = {[name for name in at if isinstance(name, str)][-1] for at, _ in mistakes}
     return any(re.search(rf"\b{re.escape(field)}\b", rule) for field in fields)
 
 
 def _booleans(cls: type, tree: dict[Any, Any], under: Key) -> Iterator[tuple[Key, str]]:
-    """true and false given for a number: pydantic would take them for 1 and 0."""
+    """Rejects true and false for a number, which pydantic would convert to 1 and 0."""
     for at, types in _sections(cls):
         section = _get(tree, at)
         for name, kind in types.items():
@@ -276,7 +276,7 @@ def _booleans(cls: type, tree: dict[Any, Any], under: Key) -> Iterator[tuple[Key
 
 
 def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
-    """A pydantic error in the words of the file: path, rule, what was given, what may have been meant."""
+    """A pydantic error in terms of the file: path, rule, the value, and the nearest valid name."""
     dotted = _dotted(at)
     value = reprlib.repr(error["input"])
     match error["type"]:
@@ -307,7 +307,7 @@ def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
 
 
 def _length(kind: Any) -> int:
-    """Values of the tuple of fixed length that a field is, or holds; 0 if there is none."""
+    """The length of the fixed-length tuple in a field's type; 0 if there is none."""
     parts = typing.get_args(kind)
     if typing.get_origin(kind) is tuple and Ellipsis not in parts:
         return len(parts)
@@ -315,7 +315,7 @@ def _length(kind: Any) -> int:
 
 
 def _nearest(at: Key, names: Iterable[Key]) -> str:
-    """Names that were probably meant: the like-named of the same section, else the same name in another one."""
+    """Suggests names: similar ones of the same section, else the same name in another section."""
     siblings = sorted(str(key[-1]) for key in names if key[:-1] == at[:-1])
     near = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]
     if not near:

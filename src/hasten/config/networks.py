@@ -87,7 +87,7 @@ def setting_mistakes(network: NetworkConfig) -> Iterator[str]:
 
 
 def network_mistake(network: PlannedNetwork, spatial_dims: int) -> str | None:
-    """The first thing that keeps a built-in network from being built."""
+    """The first reason why a built-in network can't be built."""
     channels, strides = network.channels, network.strides
     if len(strides) != len(channels) - 1:
         return (

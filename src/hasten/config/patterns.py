@@ -1,4 +1,4 @@
-"""Names that fit patterns of `fnmatch`, as settings give them."""
+"""Matches names with the `fnmatch` patterns of settings."""
 
 from __future__ import annotations
 

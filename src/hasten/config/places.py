@@ -15,13 +15,13 @@ Key = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A YAML file's mapping, and where each key of it stands."""
+    """A YAML file's mapping, and the line of each key."""
 
     tree: dict[Any, Any]
     lines: dict[Key, int]
     """Line (1-based) of each key and list item, by its path from the root."""
     mistakes: tuple[tuple[int, str], ...]
-    """What YAML lets pass but nobody means: (line, message)."""
+    """Valid YAML that is certainly a mistake: (line, message)."""
 
 
 def read_document(path: Path) -> Document:

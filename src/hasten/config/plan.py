@@ -46,7 +46,7 @@ def make_plan(
 def with_network(
     planned: PlannedRun, decisions: dict[str, Decision], name: str, fingerprint: Fingerprint, *, cuda: bool
 ) -> tuple[PlannedRun, dict[str, Decision]]:
-    """The plan with another built-in network; what was decided about the network is decided anew."""
+    """The plan with another built-in network; every decision about the network is repeated."""
     about = [(field, decide) for field, decide in _DECISIONS if field.startswith("network.")]
     decided = [field for field, _ in about if field in decisions and decisions[field].reason != GIVEN]
     still_open = {field.removeprefix("network."): None for field in decided}
@@ -81,7 +81,7 @@ class Plan:
         self.decisions[name] = decision
 
     def merge_channels(self) -> None:
-        """Where every channel is scaled alike, say so once. Raises ValueError for windows of other channels."""
+        """Merge equal scalings of all channels into one value. Raises ValueError for windows of other channels."""
         mistakes = list(window_mistakes(self.config.prepare))
         if mistakes:
             raise ValueError("\n".join(mistakes))
@@ -96,20 +96,20 @@ class Plan:
 
     @property
     def scaled_as(self) -> tuple[str, ...]:
-        """How each channel's name asks to be scaled; the modality takes the place of the only channel's name."""
+        """The scaling that each channel's name implies; for a single channel the modality replaces its name."""
         names = self.fingerprint.channels
         kinds = tuple(map(_scaled_as, names))
         return ("ct",) if len(names) == 1 and kinds == ("",) and self.is_ct else kinds
 
     @property
     def built_in(self) -> BuiltIn:
-        """What the network has; of the user's own code, nothing."""
+        """The properties of the built-in network; none for the user's own code."""
         network = self.config.network
         return BuiltIn(settings=()) if is_own(network) else NETWORKS[str(network.name)]
 
     @property
     def num_strides(self) -> int:
-        """Strides between levels: as many as given strides or channels say, else at most what the budget allows."""
+        """Strides between levels: from the strides or channels that are set, else at most what the budget allows."""
         network = self.config.network
         if network.strides is not None:
             return len(network.strides)
@@ -119,7 +119,7 @@ class Plan:
 
     @property
     def units(self) -> Triple:
-        """What each side (D, H, W) of a patch is a multiple of, so that every level can halve it."""
+        """The divisor of each side (D, H, W) of a patch, so that every level can halve it."""
         if self.config.network.divisor is not None:
             return self.config.network.divisor
         strides = self.config.network.strides
@@ -176,17 +176,17 @@ _SCALINGS: dict[str, tuple[Intensity, str]] = {
     "ct": ("window", "Hounsfield units are absolute, so one window serves every case"),
     "": ("zscore", "intensities are relative to the case"),
 }
-"""What a channel's name asks for, and why."""
+"""The scaling that a channel's name implies, and the reason."""
 
 
 def _scaled_as(name: str) -> str:
-    """The key of `_SCALINGS` that a channel's name is: nnU-Net's way to say how intensities are scaled."""
+    """The key of `_SCALINGS` for a channel's name: nnU-Net derives the intensity scaling from it."""
     name = name.strip().casefold()
     return "ct" if name.startswith("ct") else name if name in _SCALINGS else ""
 
 
 def _window(plan: Plan) -> Decision:
-    """One where all channels are windowed alike, or because the user says so; else one for each that is windowed."""
+    """One window if all channels share it or the user sets it; else one for each windowed channel."""
     channels = plan.fingerprint.channels
     kinds = kinds_of(plan.config.prepare, len(channels))
     windowed = [channel for channel, kind in enumerate(kinds) if kind == "window"]
@@ -234,7 +234,7 @@ def _patch(plan: Plan) -> Decision:
         if not free:
             reason = f"the network's strides ask for a patch of over {budget} voxels"
             break
-        # The longest side in mm gives way first, so that a patch tends to a cube of anatomy.
+        # The longest side in mm shrinks first, so that a patch approaches a cube of anatomy.
         axis = max(free, key=lambda axis: sides[axis] * plan.voxel[axis])
         sides[axis] -= units[axis]
         reason = f"cut down, longest side in mm first, to at most {budget} voxels"
@@ -284,7 +284,7 @@ def _validate_every(plan: Plan) -> Decision:
 
 
 def validation_steps(steps: int, budget: str | None) -> int:
-    """Steps between validations; with a budget there are fewer, as each takes from the time to train."""
+    """Steps between validations; with a time budget there are fewer, as each reduces the time to train."""
     return max(1, min(steps, max(25, steps // (30 if budget is None else 10))))
 
 

@@ -1,4 +1,4 @@
-"""What may change when a run is resumed: every setting of a run, and what a change of it means."""
+"""Rules for resuming a run: which settings may change, and the effect of a change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Rule:
     note: str = ""
     """What a user must know of a change, or can do instead of it."""
     auto: bool = False
-    """Whether null leaves it to the run, which keeps what it decided."""
+    """Whether null leaves the decision to the run, which keeps it."""
 
 
 Rules = Mapping[str, Rule]
@@ -167,5 +167,5 @@ def describe(name: str, was: Any, now: Any, rules: Rules) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A value as one writes it in an override, without what a URL must not tell."""
+    """A value as an override spells it, with the secrets of URLs removed."""
     return shown(value if isinstance(value, str) else json.dumps(value))

@@ -23,7 +23,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserCode:
-    """What a setting names."""
+    """The object that a setting names, with its source."""
 
     value: Any
     source: bytes
@@ -124,7 +124,7 @@ def load_user_code(text: str, *, setting: str) -> UserCode:
     """The object that `text` names, and the source that defines it.
 
     text: FILE.py:NAME or package.module:NAME. The code of it is executed. Raises ValueError that begins with `setting`
-    for a file or module that is not there or that raises, with its line, and for a name that it does not have.
+    for a file or module that is missing or raises (with the line), and for a name that it does not define.
     """
     place, _, name = text.rpartition(":")
     if is_file(place):
@@ -141,13 +141,13 @@ def load_user_code(text: str, *, setting: str) -> UserCode:
 
 
 def source_of(text: str) -> bytes | None:
-    """The source that `text` would be loaded from, None where it is gone. Of a module, its packages are imported."""
+    """The source that `text` would be loaded from, None if it is missing. Imports the packages of a module."""
     place, _, _ = text.rpartition(":")
     try:
         if is_file(place):
             return Path(place).read_bytes()
         spec = importlib.util.find_spec(place)
-    except (Exception, SystemExit):  # a package that raises has no module either
+    except (Exception, SystemExit):  # a package that raises contains no usable module
         return None
     if spec is None:
         return None
@@ -156,7 +156,7 @@ def source_of(text: str) -> bytes | None:
 
 
 def raised_text(error: BaseException, path: str) -> str:
-    """What the user's code raised, with the last of its lines that was executed; without `path`, the last of any."""
+    """The error of the user's code with its last executed line; without `path`, the last line of any file."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return f"{path}:{error.lineno}: {(error.text or '').strip()}: {error.msg}; correct the file"
     frames = traceback.extract_tb(error.__traceback__)
@@ -167,14 +167,14 @@ def raised_text(error: BaseException, path: str) -> str:
 
 
 def _from_file(path: Path, setting: str) -> tuple[ModuleType, bytes]:
-    """Compiled from the bytes that are returned, so that no cached bytecode of an older file can be taken for it."""
+    """Compile from the returned bytes, so that cached bytecode of an older file is never used."""
     try:
         source = path.read_bytes()
     except OSError as error:
         raise ValueError(
             f"{setting}: {path}: can't be read ({error.strerror}); write FILE.py:NAME with the file's full path"
         ) from None
-    # Registered, as dataclasses and pickle look a class's module up; under a name that nobody else has.
+    # Registered under a unique name, as dataclasses and pickle look up the module of a class.
     module = ModuleType(f"_hasten_user_{hashlib.sha256(bytes(path) + source).hexdigest()[:16]}")
     module.__file__ = str(path)
     before = sys.modules.get(module.__name__)
