@@ -1,4 +1,4 @@
-"""What is said of recipes on a terminal."""
+"""Terminal descriptions of recipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a recipe's name, or a YAML file of one's own, to a checked Recipe."""
+"""Loads and validates a Recipe by name or from a YAML file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _METRICS = {"segmentation": ("dice", "iou"), "detection": ("froc", "auc")}
 _RUNS: tuple[Key, ...] = (("run",), ("twin", "run"), ("reduced", "run"))
 YAMLS = (".yaml", ".yml")
 MAPPINGS = ("regions", "region_values")
-"""Fields that are a mapping and no section: their entries make one value together."""
+"""Fields whose mapping is one value, not a section."""
 
 
 def recipe_names() -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def source_folder(name: str | Path) -> Path:
 
 
 def overlaid(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    """Settings with others over them: sections are joined, anything else is replaced."""
+    """Settings merged with `top`: sections are merged, other values replaced."""
     joined = dict(base)
     for name, value in top.items():
         below = joined.get(name)
@@ -86,14 +86,14 @@ def _nearest(name: str) -> str:
 
 
 def _typed_key(key: Key) -> Key:
-    """Keys of labels are numbers in the tree and text in the file's places."""
+    """Convert keys of labels to integers, as in the tree; the line numbers of the file have them as text."""
     if key[0] == "labels" and len(key) > 1 and str(key[1]).lstrip("-").isdigit():
         return (key[0], int(key[1]), *key[2:])
     return key
 
 
 def _mistakes(recipe: Recipe, type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
-    """What types cannot say, but for fields that have a mistake already."""
+    """Errors that types cannot express, except for fields that have an error already."""
     invalid = {at[:1] for at, _ in type_mistakes}
     mistakes = [(at, message) for at, message in _of_fields(recipe) if at[:1] not in invalid]
     return mistakes + (list(_of_runs(recipe)) if recipe.kind == "segmentation" else [])
@@ -146,7 +146,7 @@ def _of_sizes(
 
 
 def _of_runs(recipe: Recipe) -> Iterator[tuple[Key, str]]:
-    """Mistakes in the settings of runs, in the words that a run's own YAML would have them."""
+    """Errors in the settings of runs, worded as for a run's YAML."""
     for at in _RUNS:
         part = recipe if at[0] == "run" else getattr(recipe, str(at[0]))
         if part is None:
@@ -157,7 +157,7 @@ def _of_runs(recipe: Recipe) -> Iterator[tuple[Key, str]]:
             ((*at, *key), f"{'.'.join(map(str, at))}.{message}") for key, message in range_mistakes(config, mistakes)
         ]
         first = at[0] == "run"
-        # A twin's settings lie over the recipe's, whose mistakes are told once, where they stand.
+        # Phantom settings are merged over the recipe's, whose errors are reported only once.
         yield from (item for item in [*mistakes, *ranges] if first or _is_set(item[0][2:], part.run))
 
 

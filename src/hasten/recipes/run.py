@@ -1,4 +1,4 @@
-"""The run of a recipe, on its data, its phantoms or a user's own; and whether those are what the recipe is for."""
+"""Builds the RunConfig of a recipe for its data, its phantoms or the user's data, and checks their labels."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hasten.recipes.recipe import Recipe, TwinSettings
 def run_of(
     recipe: Recipe, overrides: Sequence[str] = (), *, twin: TwinSettings | None = None, base: Path | None = None
 ) -> RunConfig:
-    """The run that a recipe describes, with `section.field=value` over it; with `twin` as on those phantoms.
+    """The run that a recipe describes, with `section.field=value` over it; with `twin` for those phantoms.
 
     Its data are where `data.source` says, else in the folder of public sets. base: folder that a data.source in the
     recipe is relative to. The data are looked through: classes, and the cases for validation.
-    Raises ValueError: a recipe for detection, a mistake in an override, data that are absent (told with what to fetch,
+    Raises ValueError: a recipe for detection, a mistake in an override, data that are absent (with what to fetch,
     how large it is and under which licence), that can't be read, or that hold labels outside the recipe's classes.
     """
     if recipe.kind != "segmentation":
@@ -37,7 +37,7 @@ def run_of(
     target = recipe.target if twin is None or twin.target is None else twin.target
     tree = overlaid(tree, {"train": {"metric": recipe.metric, **({"target": target} if target else {}), **train}})
     if _is_overridden("augment.preset", overrides) or _is_overridden("augment.chain", overrides):
-        # The recipe's own augmentation, which the given one takes the place of.
+        # Drop the recipe's augmentation, which the override replaces.
         sample = {name: value for name, value in (tree.get("sample") or {}).items() if name not in OF_DEFAULT}
         tree = {**tree, "sample": sample, "augment": {}}
     config = load_run(None, [*_as_overrides(tree), *overrides])
@@ -53,7 +53,7 @@ def run_of(
 
 
 def check_labels(recipe: Recipe, case_set: CaseSet) -> None:
-    """Raise ValueError for data that declare, or where nothing is declared hold, labels that the recipe has not."""
+    """Raise ValueError for data that declare, or if undeclared contain, labels that the recipe lacks."""
     outside = sorted(set(case_set.labels) - set(recipe.labels))
     if not outside:
         return
@@ -66,7 +66,7 @@ def check_labels(recipe: Recipe, case_set: CaseSet) -> None:
 
 
 def _holder(case_set: CaseSet, outside: Iterable[int]) -> str:
-    """The first label map with one of the values; values that no map holds are those of a declaration beside them."""
+    """The first label map with one of the values; if there is none, the labels.json that declares them."""
     from hasten.cases.formats import read_file
 
     for path in (case.label for case in case_set.cases if case.label is not None):
@@ -76,7 +76,7 @@ def _holder(case_set: CaseSet, outside: Iterable[int]) -> str:
 
 
 def _as_overrides(tree: dict[str, Any], at: tuple[str, ...] = ()) -> list[str]:
-    """Settings as a user would type them, so that a mistake in an override is told as in any other run."""
+    """Settings as command-line overrides, so that errors read as in any other run."""
     texts = []
     for name, value in tree.items():
         if isinstance(value, dict) and name not in MAPPINGS:
@@ -89,7 +89,7 @@ def _as_overrides(tree: dict[str, Any], at: tuple[str, ...] = ()) -> list[str]:
 def _source(
     recipe: Recipe, tree: dict[str, Any], config: RunConfig, overrides: Sequence[str], base: Path | None
 ) -> str:
-    """Where the data are: named, or the public set's folder. Raises ValueError if they are not there."""
+    """The data source: the one that is set, or the public set's folder. Raises ValueError if it is missing."""
     source = config.data.source
     if is_url(source):
         return source
@@ -121,7 +121,7 @@ def _is_overridden(dotted: str, overrides: Sequence[str]) -> bool:
 
 
 def _with_last(config: RunConfig, name: str, count: int, case_set: CaseSet | None) -> RunConfig:
-    """The last cases by sorted ids held out."""
+    """Hold out the last cases by sorted ids for validation."""
     if case_set is None:
         raise ValueError(
             f"{shown(config.data.source)}: the recipe {name} validates on the last {count} cases, so the data "

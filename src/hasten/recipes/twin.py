@@ -1,4 +1,4 @@
-"""A recipe's phantoms as a data set, with a run's YAML beside it."""
+"""Writes a recipe's phantoms as a data set, with a run's YAML next to it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from hasten.recipes.recipe import Recipe, TwinSettings
 
 TRAIN_YAML = "train.yaml"
-"""What `hasten train` takes to train on the phantoms: the recipe's settings and what the phantoms change."""
+"""The YAML that `hasten train` takes to train on the phantoms: the recipe's settings merged with the phantoms'."""
 
 
 def twin_of(recipe: Recipe, *, reduced: bool = False, cases: int | None = None) -> TwinSettings:
-    """The settings of a recipe's phantoms, with another number of them. Raises ValueError where it has none."""
+    """The settings of a recipe's phantoms; `cases` replaces their number. Raises ValueError if it has none."""
     settings = recipe.twin_of(reduced=reduced)
     if settings is None:
         other = recipe.twin_of(reduced=not reduced)
