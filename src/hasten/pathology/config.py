@@ -1,4 +1,4 @@
-"""The settings of a detection run, checked; from a recipe or a YAML file with overrides, and back."""
+"""The validated settings of a detection run: loaded from a recipe or YAML with overrides, and dumped to YAML."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def is_detection_run(run: str | Path) -> bool:
 
 
 def _ranges(config: DetectionConfig) -> Iterator[tuple[Key, str]]:
-    """What types cannot say."""
+    """Range errors that types cannot express."""
     data, tiles, augment, train, detect = config.data, config.tiles, config.augment, config.train, config.detect
     shares: dict[Key, float] = {("data", "fraction"): data.fraction, ("tiles", "min_tissue"): tiles.min_tissue}
     shares |= {("tiles", "lesion_share"): tiles.lesion_share, ("detect", "threshold"): detect.threshold}

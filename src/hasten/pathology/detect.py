@@ -1,4 +1,4 @@
-"""Detections of a heat map, and the lesions that they are compared with, by Camelyon16's rules."""
+"""Detections in a heat map and the reference lesions, by Camelyon16's rules."""
 
 from __future__ import annotations
 

@@ -43,14 +43,14 @@ from hasten.pathology.tiles import TileSet, num_threads
 
 BEST_PT = "best.pt"
 _READING = 2.0
-"""Time to read a tile from a slide and score it, in that to score one that lies in memory, about."""
+"""Approximate time to read and score a tile of a slide, relative to scoring one in memory."""
 _LOGS = 200
-"""Train lines in metrics.jsonl of a full run, about."""
+"""Approximate number of train lines in metrics.jsonl of a full run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What a training is made of."""
+    """The components of a training run."""
 
     config: DetectionConfig
     step: TrainStep
@@ -69,7 +69,7 @@ class Parts:
 
     @property
     def validated(self) -> nn.Module:
-        """The weights' average, or the weights where none is kept."""
+        """The averaged weights if there are any, else the weights."""
         update = self.step.update
         return update.average if update.average is not None else update.weights
 
@@ -134,7 +134,7 @@ def _step(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
-    """How a training ended."""
+    """The outcome of a training run."""
 
     status: str
     """`finished`, `target_reached`, `time_up` or `interrupted`."""
@@ -146,7 +146,7 @@ class Fitted:
 
 
 class Fit:
-    """One training in a run directory, from where its last checkpoint left it."""
+    """One training run in a run directory, resumed from its last checkpoint."""
 
     def __init__(
         self,
@@ -176,11 +176,11 @@ class Fit:
         self.log = self._log_from(0)
 
     def _expected_seconds(self) -> float:
-        """Of a validation, by the time of some of its tiles."""
+        """Estimated duration of a validation, from the time of some of its tiles."""
         scorer, tiles = self.parts.scorer(), self.parts.validation.image
         scorer.network.eval()
         some = tiles[: scorer.batch_size]
-        for _ in range(2):  # kernels are chosen in the first
+        for _ in range(2):  # the first pass selects kernels
             begin = time.perf_counter()
             scorer(some)
             seconds = time.perf_counter() - begin
@@ -188,7 +188,7 @@ class Fit:
         return seconds * len(tiles) / len(some)
 
     def resume(self) -> None:
-        """Go on from checkpoints/last.pt, if there is one. Raises ValueError where it does not fit the settings."""
+        """Resume from checkpoints/last.pt, if there is one. Raises ValueError if it does not match the settings."""
         checkpoint = self.kept.newest()
         if checkpoint is None:
             return
@@ -211,7 +211,7 @@ class Fit:
         return self.elapsed + self.clock.elapsed
 
     def run(self) -> Fitted:
-        """Train to the end, to the target, to the time limit, or until asked to stop."""
+        """Train until the last step, the target, the time limit or a stop request."""
         step = self.first
         if self.progress is not None:
             self.progress.start(self.parts.steps)
@@ -237,7 +237,7 @@ class Fit:
         )  # fmt: skip
 
     def _after(self, step: int) -> bool:
-        """What follows a step; whether it was the last."""
+        """Log, validate and save after a step; returns whether it was the last."""
         parts, trained_s = self.parts, self.clock.seconds["train"] + self.feed.wait_seconds
         self.limit.after_step(step, trained_s)
         last = self.limit.over or parts.paced.done(step)

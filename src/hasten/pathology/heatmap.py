@@ -68,7 +68,7 @@ def _read_ahead(slide: Slide, grid: Grid, scorer: Scorer) -> Iterator[np.ndarray
         numbers = np.arange(first, min(first + size, len(grid.cells)))
         return read_rows(slide, grid, numbers, np.empty((len(numbers), 3, grid.tile, grid.tile), np.uint8))
 
-    # A thread reads a part of a batch, so that the first batch does not wait for one thread alone.
+    # Each thread reads a part of a batch, so that the first batch does not wait for a single thread.
     size = max(1, scorer.batch_size // scorer.threads)
     waiting: deque[Future[np.ndarray]] = deque()
     with ThreadPoolExecutor(scorer.threads) as pool:
@@ -81,11 +81,11 @@ def _read_ahead(slide: Slide, grid: Grid, scorer: Scorer) -> Iterator[np.ndarray
 
 
 HEAT_MAP_ENDINGS = (".npy", ".json", ".png")
-"""Of the files that `write_heat_map` makes."""
+"""Suffixes of the files that `write_heat_map` writes."""
 
 
 def write_heat_map(folder: Path, name: str, heat: np.ndarray, slide: Slide, grid: Grid) -> None:
-    """NAME.npy with the values, NAME.json with where they lie on the slide, and NAME.png to look at."""
+    """Write NAME.npy with the values, NAME.json with their position on the slide, and NAME.png as a preview."""
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / f"{name}.npy", heat)
     about = {

@@ -1,4 +1,4 @@
-"""The tile classifier: a ResNet-18 with one logit, its loss, and what it runs in on this machine."""
+"""The tile classifier: a ResNet-18 with one logit, its loss, and its precision and memory format on this machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tile_loss(output: Tensor, label: Tensor) -> Tensor:
 
 
 def settle(network: nn.Module, config: DetectionConfig, device: torch.device) -> tuple[Variant, dict[str, Engaged]]:
-    """Precision and memory format, as set or the fastest measured. Layers that bf16 breaks keep out of it, in place."""
+    """Precision and memory format, as set or the fastest measured. Layers that bf16 breaks are set to float32 in place."""
     train, size = config.train, config.tiles.size
     note = ""
     if device.type == "cpu" and train.precision in (None, "bf16"):

@@ -1,4 +1,4 @@
-"""The page of a detection run: FROC, how training went, and the heat maps."""
+"""The HTML report of a detection run: FROC, validation history and heat maps."""
 
 from __future__ import annotations
 

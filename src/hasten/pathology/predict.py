@@ -53,7 +53,7 @@ def predict_slides(
 
 
 def load_scorer(run: str | Path, device: str = "auto") -> tuple[DetectionConfig, Scorer]:
-    """The settings and the classifier of a run. Raises ValueError for a directory that holds none."""
+    """The settings and the classifier of a run. Raises ValueError for a directory without a detection run."""
     if not is_detection_run(run):
         raise ValueError(f"{run}: holds no run on slides (its run.yaml does not say kind: detection)")
     content = read_checkpoint(Path(run) / CHECKPOINTS / BEST_PT)

@@ -1,4 +1,4 @@
-"""Training and validation tiles: which, with which label, and all of them read once into memory or a mapped file."""
+"""Selects and labels training and validation tiles, and reads them once into memory or a mapped file."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def num_threads(tiles: TilesConfig) -> int:
 def pick_tiles(cases: Sequence[SlideCase], config: DetectionConfig) -> list[Picked]:
     """The tiles of each slide with a label that is sure, up to `tiles.per_slide` of each class.
 
-    What is taken of a slide depends on the seed and the slide's name alone. Raises what opening a slide does.
+    The tiles of a slide depend only on the seed and the slide's name. Raises the errors of opening a slide.
     """
     with ThreadPoolExecutor(num_threads(config.tiles)) as pool:
         return list(pool.map(lambda case: _pick(case, config), cases))
@@ -119,7 +119,7 @@ def _lesion_shares(slide: Slide, case: SlideCase, grid: Grid, sides: tuple[float
 
 
 def require_both(picked: Sequence[Picked], what: str) -> None:
-    """Raise ValueError where tiles are all of one class, of which nothing can be learned or told."""
+    """Raise ValueError if all tiles are of one class, which allows neither training nor evaluation."""
     labels = np.concatenate([each.labels for each in picked])
     positive = int(labels.sum())
     if positive == 0:
