@@ -1,4 +1,4 @@
-"""From a case as it was read to a case as it is stored."""
+"""Prepares a case for storage: orients, crops, resamples and scales it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turning a volume to anatomical axis codes, and back."""
+"""Reorients a volume to anatomical axis codes, and back."""
 
 from __future__ import annotations
 

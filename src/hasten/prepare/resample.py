@@ -18,7 +18,7 @@ Triple = tuple[int, int, int]
 Spacing = tuple[float, float, float]
 
 _SLAB_VOXELS = 1 << 19
-"""Voxels that go through all the steps together: 2 MiB of float32, which stays in a core's own cache."""
+"""Voxels that go through all the steps together: 2 MiB of float32, which fits into a core's cache."""
 _SLAB_PLANES = 8
 """A slab that interpolates along D reads one plane more than it advances; fewer planes would waste too much."""
 

@@ -1,4 +1,4 @@
-"""From the foreground box of a prepared case back to the voxels of its source file."""
+"""Maps a prediction from the foreground box of a prepared case back to the grid of its source file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hasten.prepare.types import Geometry
 
 
 def restore_label(label: np.ndarray, geometry: Geometry, label_values: Sequence[int]) -> np.ndarray:
-    """A predicted label map in its source file's own voxel grid.
+    """A predicted label map in the voxel grid of its source file.
 
     `label` is (D, H, W) class index, of geometry.crop_shape; `label_values` holds the label value of each class index,
     background first. Returns geometry.source_shape, C-contiguous, in the smallest integer dtype that holds the values.

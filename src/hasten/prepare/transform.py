@@ -1,4 +1,4 @@
-"""Hasten's preparation as a transform, for the cached data sets and for a `Compose` of one's own."""
+"""Hasten's preparation as a transform, for the cached data sets and for any `Compose`."""
 
 from __future__ import annotations
 
