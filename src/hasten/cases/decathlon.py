@@ -14,7 +14,7 @@ from hasten.cases.place import Place
 def read_decathlon(path: Path, place: Place) -> Listing:
     """The cases of a dataset.json, whose names start at `place`; a `test` list is ignored. Raises ValueError.
 
-    One of nnU-Net v2, which has no list of its cases, is read as `hasten.cases.nnunet` says.
+    A dataset.json of nnU-Net v2, which lists no cases, is read by `hasten.cases.nnunet`.
     """
     content = load_json(path)
     if not isinstance(content, dict):

@@ -1,4 +1,4 @@
-"""Folders that hold one DICOM series: which files are its slices, in which order, and where they lie."""
+"""Folders with one DICOM series: its slices, their order and their positions."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def data_file(path: Path) -> str | None:
 
 
 def import_itk(path: str | Path) -> None:
-    """Raise ValueError naming the file if SimpleITK is not there."""
+    """Raise ValueError naming the file if SimpleITK is not installed."""
     try:
         import SimpleITK  # noqa: F401
     except ImportError as error:
@@ -62,7 +62,7 @@ def import_itk(path: str | Path) -> None:
 
 
 def explained(path: Path, read: Callable[[Path], Any]) -> Any:
-    """`read(path)`, with what SimpleITK raises as a ValueError that names the file."""
+    """`read(path)`, with SimpleITK's errors as a ValueError that names the file."""
     try:
         return read(path)
     except RuntimeError as error:
@@ -107,7 +107,7 @@ def _fields(path: Path) -> dict[str, str]:
 
 
 def _check_slices(path: Path, count: int) -> None:
-    """Raise ValueError where a list names fewer slices than there are, whose voxels SimpleITK would leave random."""
+    """Raise ValueError if a list names too few slices: SimpleITK would leave the other voxels uninitialised."""
     lines = path.read_text("latin-1").splitlines()
     start = next(at for at, line in enumerate(lines) if line.strip().lower().startswith("elementdatafile"))
     listed = sum(bool(line.strip()) for line in lines[start + 1 :])

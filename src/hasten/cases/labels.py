@@ -1,4 +1,4 @@
-"""Label values: how they are declared, found in files, and mapped to class indices."""
+"""Label values: parses declarations, finds them in files, and maps them to class indices."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hasten.cases.listing import batched
 
 _UNDECLARED = 255
 IGNORED = 255
-"""What a voxel that is not annotated has in a map of class indices, whatever the label value of it is in the files."""
+"""The class index of voxels that are not annotated, whatever their label value in the files."""
 MAX_CLASSES = 255
-"""Class indices are stored as uint8, and one value marks what is not declared, or ignored."""
+"""Class indices are stored as uint8, and one value marks undeclared or ignored labels."""
 _MAX_FOUND = 32
 _MAX_TABLE = 1 << 20
 _MAX_DIGITS = 18
-"""Of a label value, so that int64 holds it."""
+"""Digits of a label value at most, so that it fits into int64."""
 
 
 def parse_labels(raw: object, where: str) -> dict[int, str]:
@@ -90,7 +90,7 @@ def split_ignore(raw: object, where: str) -> tuple[object, int | None]:
 
 
 def find_labels(paths: Iterable[Path], where: str, ignore: int | None = None) -> dict[int, str]:
-    """Labels of a set that declares none: the values seen in its label files, named class_1, class_2, ... by value.
+    """Labels of a set that declares none: the values in its label files, named class_1, class_2, ... by value.
 
     ignore: a value that is no class.
     """
@@ -119,7 +119,7 @@ def find_labels(paths: Iterable[Path], where: str, ignore: int | None = None) ->
 
 
 def as_integers(array: np.ndarray, path: Path) -> np.ndarray:
-    """A label array as integers. Raises ValueError for values that are none."""
+    """A label array as integers. Raises ValueError for other values."""
     if array.dtype.kind in "iu":
         return array
     low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Which known layout a folder comes nearest to, and what it lacks of it, for the error that says so."""
+"""Finds the known layout nearest to a folder, for error messages that name the differences."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _WORDS = {
     "images": ("image", "img", "imgs", "input", "inputs", "imagesTr"),
     "labels": ("label", "mask", "masks", "annotations", "gt", "seg", "segs", "segmentations", "targets", "labelsTr"),
 }
-"""Other names that such folders go by."""
+"""Other common names of these folders."""
 _NNUNET_NAME = re.compile(r"Dataset\d{3}_.+")
 _LIST = "dataset.json"
 
 
 def nearest_folder(folder: Path, name: str, whose: str) -> Path:
-    """The folder `name` in `folder`. Raises ValueError if it isn't there, naming the one it may be meant by."""
+    """The folder `name` in `folder`. Raises ValueError if it is missing, naming the most similar one."""
     path = folder / name
     if path.is_dir():
         return path
@@ -31,7 +31,7 @@ def nearest_folder(folder: Path, name: str, whose: str) -> Path:
 
 
 def refuse_layout(folder: Path) -> NoReturn:
-    """Raise the ValueError for a folder of no known layout: what is nearest, and what differs."""
+    """Raise the ValueError for a folder of unknown layout, with the nearest layout and the differences."""
     names = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir() if not p.name.startswith("."))
     nearest = _several_sets(folder) or _deeper(folder) or _misnamed_list(folder) or _half_pairs(folder) or _bare(folder)
     raise ValueError(
@@ -42,7 +42,7 @@ def refuse_layout(folder: Path) -> NoReturn:
 
 
 def refuse_list(path: Path) -> NoReturn:
-    """Raise the ValueError for a dataset.json that says of no layout where the cases are."""
+    """Raise the ValueError for a dataset.json that lists no cases in any known layout."""
     folder = path.parent
     if (folder / "imagesTr").is_dir():
         near = _like("labelsTr", _folders(folder))
@@ -122,7 +122,7 @@ def _like(expected: str, names: list[str]) -> str:
     """The name that may stand for `expected`: itself, another spelling, or a word for the same; "" if there is none."""
     if expected in names:
         return expected
-    folded = {name.casefold(): name for name in names if not name.endswith("Ts")}  # those are no training cases
+    folded = {name.casefold(): name for name in names if not name.endswith("Ts")}  # no training cases
     words = [expected, *_WORDS.get(expected.removesuffix("Tr"), ())]
     for word in words:
         if word.casefold() in folded:

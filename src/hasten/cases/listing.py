@@ -1,4 +1,4 @@
-"""What the readers of case lists share: a list before it is checked, its entries, and JSON with exact error places."""
+"""Shared by the readers of case lists: unchecked listings, their entries, and JSON errors with line and column."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listing:
-    """Cases as a source declares them. None is what the source leaves to be found in its files."""
+    """Cases as a source declares them. None: not declared, to be read from the files."""
 
     name: str
     source: Path
@@ -79,7 +79,7 @@ def load_json(path: Path) -> Any:
         raise ValueError(f"{path}: cannot be read ({error}); check the path and that it is UTF-8 text.") from error
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply to be a list of cases; correct it.") from None
-    except ValueError:  # the only other one that Python's parser raises
+    except ValueError:  # the only other error of Python's parser
         raise ValueError(f"{path}: holds a number of thousands of digits; correct it.") from None
 
 
@@ -115,7 +115,7 @@ def _file_name(text: str) -> bool:
 
 
 def _hashes(value: object, num_images: int, where: str) -> list[str | None]:
-    """The SHA-256 of every image file, then of the label; None where none is given."""
+    """The SHA-256 of every image file, then of the label; None if not declared."""
     fields = value or {}
     if isinstance(fields, dict) and set(fields) <= {"image", "label"}:
         image = fields.get("image") or [None] * num_images
@@ -130,7 +130,7 @@ def _hashes(value: object, num_images: int, where: str) -> list[str | None]:
 
 
 def join_entries(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The fields of a Listing that its entries make up."""
+    """The fields of a Listing that its entries provide."""
     all_entries = tuple(entries)
     return {
         "cases": tuple(entry.case for entry in all_entries),
@@ -139,7 +139,7 @@ def join_entries(entries: Iterable[Entry]) -> dict[str, Any]:
 
 
 def batched(items: Sequence[T], num_threads: int) -> list[Sequence[T]]:
-    """Items in batches for threads, some for each: to hand over each small picture takes longer than to read it."""
+    """Items in batches for threads: dispatching small pictures one by one takes longer than reading them."""
     size = max(1, min(_BATCH, len(items) // (4 * num_threads)))
     return [items[start : start + size] for start in range(0, len(items), size)]
 

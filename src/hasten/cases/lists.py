@@ -1,4 +1,4 @@
-"""JSON and CSV lists of cases. Relative names start at the folder of the list, here or where it came from."""
+"""JSON and CSV lists of cases. Relative names start at the folder of the list, local or remote."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_json_list(path: Path, place: Place) -> Listing:
 def read_csv_list(path: Path, place: Place) -> Listing:
     """A CSV table with the columns image, label and optionally id; `;` parts the files of several channels.
 
-    The columns image_sha256 and label_sha256 may say what remote files must hold.
+    The columns image_sha256 and label_sha256 may declare the content of remote files.
     Raises ValueError.
     """
     try:

@@ -16,12 +16,12 @@ from hasten.cases.place import Place
 from hasten.cases.types import Case
 
 _MOST_DIGITS = 10
-"""Of a channel's number, and one more."""
+"""Digits of a channel number, plus one."""
 _NAME = re.compile(r"(.+)_(\d{4})")
 
 
 def is_nnunet(content: Any) -> bool:
-    """Whether a dataset.json lists no cases as the Decathlon's does, but speaks of them as nnU-Net v2's does."""
+    """Whether a dataset.json is nnU-Net v2's rather than the Decathlon's, which lists the cases."""
     return (
         isinstance(content, dict)
         and "training" not in content
@@ -110,7 +110,7 @@ def labels_and_regions(
 
 
 def _region_values(order: object, regions: dict[str, tuple[int, ...]], path: Path) -> dict[str, int]:
-    """What each region is painted with, later ones over earlier ones; what follows from the regions if not stated."""
+    """The label value of each region, later ones over earlier ones; {} if the file has no "regions_class_order"."""
     if order is None:
         return {}
     example = [values[0] for values in regions.values()]
@@ -145,7 +145,7 @@ def _listed_cases(path: Path, dataset: object, place: Place) -> dict[str, Any]:
                 f"{where}: names {len(images)} image files, but the first case, {first}, {expected}; "
                 "name one per channel."
             )
-        if not place.url:  # nnU-Net does so too; a remote list must not learn what is in this environment
+        if not place.url:  # as in nnU-Net; a remote list must not read this environment
             images = [os.path.expandvars(name) if isinstance(name, str) else name for name in images]
             label = os.path.expandvars(label) if isinstance(label, str) else label
         entries.append(case_from_entry({"id": case_id, "image": images, "label": label}, place, where))
@@ -185,7 +185,7 @@ def _folder_cases(path: Path, place: Place, kind: str, channels: tuple[str, ...]
 def _channel_files(images: Path, kind: str, path: Path) -> dict[str, dict[int, Path]]:
     """The files of each case by channel number, cases by name.
 
-    Where no file has a number, as nnU-Net would want it, each is a case. Raises ValueError where only some have.
+    If no file has the number that nnU-Net requires, each file is a case. Raises ValueError if only some have one.
     """
     files = [file for file in sorted(images.iterdir()) if file.is_file() and not file.name.startswith(".")]
     names = {file: file.name.removesuffix(kind) for file in files if file.name.endswith(kind)}

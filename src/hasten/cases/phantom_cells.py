@@ -1,6 +1,6 @@
 """Procedural 2-D microscopy of cells that touch, with their interiors labelled.
 
-Neighbours that touch are told apart by a thin line of background, so that a network that blurs it loses IoU. With a
+Touching neighbours are separated by a thin line of background, so that a network that blurs it loses IoU. With a
 `filled` of 1 cells leave no room between them, as in electron microscopy of tissue. A phantom is a pure function of
 (seed, index, shape, radius, filled).
 """

@@ -1,4 +1,4 @@
-"""Writing made-up cases as data sets, several at a time."""
+"""Writes phantom cases as data sets, several in parallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A part of a file, read without the rest of it where the format allows."""
+"""Reads a part of a file, without the rest where the format allows it."""
 
 from __future__ import annotations
 

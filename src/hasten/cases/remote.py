@@ -1,4 +1,4 @@
-"""A remote source into a local copy that the ordinary readers read."""
+"""Copies a remote source to local files for the ordinary readers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LISTING = ".listing.fetched"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copying:
-    """Where local copies go, and how patiently they are fetched."""
+    """The folder of the local copies, and the timeouts and retries of downloads."""
 
     folder: Path
     stores: Stores
@@ -43,7 +43,7 @@ class Copying:
         return fetch(url, self.folder, patience=patience, stores=self.stores).path
 
     def one_if_there(self, url: str) -> Path | None:
-        """The local copy of a list that need not be there; a copy of one that is gone is removed."""
+        """The local copy of an optional list; removes the copy if the server no longer has the list."""
         try:
             return self.one(url)
         except Missing:
@@ -100,7 +100,7 @@ def _mirror_folder(url: str, into: Copying) -> tuple[Path, Place]:
 
 
 def _mirror_pairs(place: Place, into: Copying) -> None:
-    """Fetch the images and labels of a folder without a list of cases, and remove copies of what is gone."""
+    """Fetch images and labels of a folder without a list of cases; remove copies of files that the server removed."""
     where = shown(place.url)
     if place.url.lower().startswith(("http://", "https://")):
         raise ValueError(
@@ -154,7 +154,7 @@ def _list(url: str, into: Copying) -> list[str] | None:
 
 
 def _is_of_use(name: str) -> bool:
-    """An image, or the voxels that one keeps in a file of their own."""
+    """Whether it is an image, or the separate voxel file of one."""
     return not name.startswith(".") and (ending(Path(name)) in ENDINGS or "raw" in name.lower().partition(".")[2])
 
 
@@ -171,7 +171,7 @@ def _remove_gone(folder: Path, names: list[str] | None) -> None:
 def fetch_all(files: Iterable[Remote], into: Copying) -> None:
     """Local copies of all files, on several threads, with a line of progress now and then. Raises ValueError.
 
-    The first error ends the others. Once a server is found gone, what is complete is taken without asking it again.
+    The first error ends the others. Once a server is unreachable, complete copies are used without asking it again.
     """
     remotes = _distinct(files)
     if not remotes:
@@ -220,7 +220,7 @@ def _distinct(files: Iterable[Remote]) -> list[Remote]:
 
 
 def companions(files: Iterable[Remote]) -> list[Remote]:
-    """Files that fetched ones can't be read without: the other half of a .hdr/.img pair, the voxels of a .mhd."""
+    """Files that fetched images need: the other half of a .hdr/.img pair, the voxel file of a .mhd."""
     result = []
     for remote in files:
         beside = second_file(remote.path)

@@ -1,4 +1,4 @@
-"""2-D images that are too large to be read as a whole: TIFFs, read and written in parts."""
+"""Reads and writes 2-D TIFFs in parts that are too large to be read as a whole."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_section_header(path: Path) -> tuple[tuple[int, int, int], int] | None:
             file.seek(tags.next)
             tags.load(file)
         height, width, samples = int(tags[_HEIGHT]), int(tags[_WIDTH]), int(tags.get(_SAMPLES, 1))
-    except Exception:  # no TIFF, or a damaged one, of which the reader of pictures says why
+    except Exception:  # no TIFF, or a damaged one, for which the picture reader raises the error
         return None
     if height * width <= SECTION_PIXELS:
         return None

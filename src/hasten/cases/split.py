@@ -1,4 +1,4 @@
-"""Which cases are trained on and which are validated on."""
+"""Splits cases into training and validation cases."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ Shape = tuple[int, int, int]
 
 
 def is_stack(path: Path) -> bool:
-    """Whether a file is a TIFF of several pages, or of so many that it ends amid them; False if it is no TIFF."""
+    """Whether a file is a TIFF of several pages, or one cut short between its pages; False if it is no TIFF."""
     if not path.name.lower().endswith(TIFF_ENDINGS):
         return False
     try:
         if count_pages(path) > 1:
             return True
     except ValueError:
-        return True  # its reader explains
+        return True  # its reader raises the error
     except OSError:
         return False
     try:
@@ -84,7 +84,7 @@ def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(N
         places = {layout.page(group, z): (group, i) for i, z in enumerate(depths) for group in range(layout.groups)}
         array: np.ndarray = np.empty(0)
         first = ""
-        for page in sorted(places):  # in the order of the file, as going back walks its chain of pages from the start
+        for page in sorted(places):  # in file order, as seeking back walks the chain of pages from the start
             picture.seek(page)
             pixels = page_pixels(picture, path, indices=indices)
             if not first:
@@ -131,7 +131,7 @@ def spacing_file(path: Path) -> Path | None:
 
 
 def _stated_affine(path: Path) -> np.ndarray | None:
-    """Of `{"spacing": [D, H, W]}` in mm; None where the file speaks of something else. Raises ValueError."""
+    """Of `{"spacing": [D, H, W]}` in mm; None if the file has no such key. Raises ValueError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:

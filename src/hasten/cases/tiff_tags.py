@@ -1,4 +1,4 @@
-"""What ImageJ and OME write into a TIFF's description: which page is which slice and channel, and the voxel size."""
+"""Parses the TIFF descriptions of ImageJ and OME: slice and channel of each page, and the voxel size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Layout:
 
 
 def promised_pages(description: str) -> int:
-    """How many pages a description speaks of, where it may be more than a file lists; 1 if it doesn't say."""
+    """The number of pages in a description, which may exceed those that the file lists; 1 if it has none."""
     if not description.startswith("ImageJ="):
         return 1
     return _count(_imagej_fields(description), "images")

@@ -1,4 +1,4 @@
-"""An archive into a folder: nothing outside it, all of it or nothing."""
+"""Unpacks archives safely and atomically: no file outside the target, and all files or none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _untar(archive: Path, into: Path) -> None:
     try:
         with tarfile.open(archive) as file:
             members = [member for member in file.getmembers() if not _housekeeping(member.name)]
-            while file.fileobj.read(1 << 20):  # to the checksum at the compressed end
+            while file.fileobj.read(1 << 20):  # up to the checksum at the compressed end
                 pass
             _check_room(archive, into, sum(member.size for member in members))
             for member in members:

@@ -1,4 +1,4 @@
-"""Lesions of a slide: from a mask beside it, or from the polygons that ASAP writes (Camelyon's XML)."""
+"""Lesions of a slide: from a mask next to it, or from the polygons that ASAP writes (Camelyon's XML)."""
 
 from __future__ import annotations
 

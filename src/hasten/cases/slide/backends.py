@@ -1,4 +1,4 @@
-"""The libraries that read slides, each behind `types.Reader`. They are imported only when one is opened."""
+"""Slide readers, each with the interface `types.Reader`. Their libraries are imported when a slide is opened."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class CucimReader:
     """NVIDIA's cuCIM, on the CPU: TIFF, SVS and Philips TIFF."""
 
     def __init__(self, path: Path) -> None:
-        self._image = import_module("cucim").CuImage(str(path))  # cuCIM tells type checkers nothing of it
+        self._image = import_module("cucim").CuImage(str(path))  # cuCIM has no type information for it
         if self._image.dtype.bits != 8:
             raise ValueError(f"has values of {self._image.dtype.bits} bits, not 8")
-        # What is not plain RGB takes a slow path that can end the process (cuCIM 26.10).
+        # Other formats than plain RGB take a slow path that can crash the process (cuCIM 26.10).
         if self._image.shape[-1] != 3:
             raise ValueError("is not plain RGB")
         pyramid = self._image.resolutions
@@ -35,7 +35,7 @@ class CucimReader:
         )
         sized = self._image.spacing_units()[1] == "micrometer"
         self.mpp: float | None = float(self._image.spacing()[1]) if sized else None
-        # An unsupported compression is told on reading only.
+        # An unsupported compression raises only when a tile is read.
         self.read(len(self.levels) - 1, 0, 0, 1, 1)
 
     def read(self, level: int, y: int, x: int, height: int, width: int) -> np.ndarray:
@@ -64,7 +64,7 @@ class OpenSlideReader:
     def read(self, level: int, y: int, x: int, height: int, width: int) -> np.ndarray:
         down = self.levels[level].downsample
         region = np.asarray(self._slide.read_region((round(x * down), round(y * down)), level, (width, height)))
-        # Where a scanner took no picture a pixel is transparent.
+        # Pixels that were not scanned are transparent.
         return np.where(region[..., 3:] == 0, np.uint8(BACKGROUND), region[..., :3])
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class TifffileReader:
         count = page.databytecounts[index]
         if count == 0:
             return None
-        # pread has no position that threads could take from each other.
+        # pread has no file position that threads could race on.
         data = os.pread(self._file, count, page.dataoffsets[index])
         if len(data) < count:
             raise ValueError("the file ends within a tile")
@@ -149,7 +149,7 @@ def _level_pages(tiff: Any) -> list[Any]:
 
 
 def _pixel_size(page: Any) -> float | None:
-    """Micrometres, from what Aperio's description says or the resolution of a TIFF."""
+    """Micrometres, from Aperio's description or the resolution of a TIFF."""
     match = re.search(r"\bMPP\s*=\s*([\d.]+)", page.description or "")
     if match:
         return float(match[1])

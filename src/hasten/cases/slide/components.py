@@ -1,4 +1,4 @@
-"""Connected pieces of a mask, their lengths, grown and filled masks; by NumPy alone.
+"""Connected components of a mask, their lengths, grown and filled masks; with NumPy alone.
 
 As scikit-image's `label` and `regionprops` and SciPy's `binary_fill_holes` and `distance_transform_edt` give them.
 """

@@ -1,4 +1,4 @@
-"""Which slides there are, with their masks: a list in CSV or JSON, or a folder with slides/ and masks/."""
+"""Lists slides with their masks: from a CSV or JSON list, or a folder with slides/ and masks/."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class SlideCase:
     id: str
     slide: Path
     mask: Path | None
-    """None: it has no lesion."""
+    """None if it has no lesion."""
     split: Literal["", "train", "validation"] = ""
-    """Empty where the list does not say."""
+    """Empty if the list has no split."""
 
 
 def find_slides(source: str | Path) -> tuple[SlideCase, ...]:
@@ -34,7 +34,7 @@ def find_slides(source: str | Path) -> tuple[SlideCase, ...]:
 
     A list has the columns (keys) slide, mask and split; paths are relative to it; an empty mask means no lesion. In a
     folder, a slide's mask has its name, with or without _mask behind it; slides called normal... need none.
-    Raises ValueError for what is none of these, a slide or a mask that is not there, and two slides of one name.
+    Raises ValueError for any other source, a missing slide or mask, and two slides of one name.
     """
     source = Path(source)
     if source.is_dir():
@@ -54,9 +54,9 @@ def find_slides(source: str | Path) -> tuple[SlideCase, ...]:
 
 
 def split_slides(cases: tuple[SlideCase, ...], fraction: float) -> tuple[tuple[SlideCase, ...], tuple[SlideCase, ...]]:
-    """Those to train and to validate on. Without a split in the list, every so manieth slide is for validation.
+    """Those to train and to validate on. Without a split in the list, every n-th slide is for validation.
 
-    Slides with lesions and those without are dealt apart, so that both have some of each where there are enough.
+    Slides with and without lesions are split separately, so that both parts have some of each if possible.
     Raises ValueError where one of them would be empty, or the list splits only some.
     """
     assigned = [case for case in cases if case.split]

@@ -1,4 +1,4 @@
-"""`open_slide`: one function before cuCIM, tifffile and OpenSlide."""
+"""`open_slide`: one interface to cuCIM, tifffile and OpenSlide."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OFFSETS, _COUNTS = (324, 273), (325, 279)
 def open_slide(path: str | Path, backend: str | None = None, *, order: tuple[str, ...] = BACKENDS) -> Slide:
     """Open a whole slide with `backend`, or with the first of `order` that is installed and can read it.
 
-    Raises ValueError for a file that is not there, is cut short, or that none can read (with what each said), for an
+    Raises ValueError for a file that is missing, truncated, or that no backend can read (with each error), for an
     unknown backend, and for one that is not installed (with the command that installs it).
     """
     path = Path(path)
@@ -68,19 +68,19 @@ def open_slide(path: str | Path, backend: str | None = None, *, order: tuple[str
 
 
 def installed() -> tuple[str, ...]:
-    """The backends that are there, the fastest first; cuCIM only where Horovod, beside which it dies, is not loaded."""
+    """The installed backends, the fastest first; without cuCIM if Horovod is loaded, with which it crashes."""
     names = [name for name, (module, _) in _READERS.items() if importlib.util.find_spec(module) is not None]
     return tuple(name for name in names if name != "cucim" or _CLASH not in sys.modules)
 
 
 def _check_whole(path: Path) -> None:
-    """Raise ValueError for a TIFF that is shorter than its tiles: libraries make something up in their place."""
+    """Raise ValueError for a TIFF that is shorter than its tiles: libraries would invent the missing pixels."""
     if path.suffix.lower() not in _TIFFS:
         return
     size = path.stat().st_size
     try:
         end = _last_byte(path)
-    except Exception as error:  # whatever a damaged table of contents leads to
+    except Exception as error:  # any error of a damaged directory
         raise ValueError(f"{path}: is no TIFF, or cut short ({error}); copy the slide again") from error
     if end > size:
         raise ValueError(f"{path}: is cut short ({size} bytes of at least {end}); copy the slide again")

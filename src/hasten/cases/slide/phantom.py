@@ -47,7 +47,7 @@ def make_phantom_slide(
     """Level 0 of one slide, (H, W, 3) uint8, and its lesions, (H, W) uint8 0 or 1.
 
     mpp: micrometres that a pixel is long. Every 4th slide has no lesion; normal tissue holds crowds of small lymph
-    cells, so that darkness alone tells no lesion. Raises ValueError for a size below 256 pixels.
+    cells, so that darkness alone does not identify a lesion. Raises ValueError for a size below 256 pixels.
     """
     if min(size) < _TILE or not 0.1 <= mpp <= 4:
         raise ValueError(f"phantom slide of {size} pixels, {mpp:g} um each: needs 256 or more, of 0.1 to 4 um")
@@ -192,7 +192,7 @@ def _clouds(rng: np.random.Generator, size: tuple[int, int], cell: float) -> np.
 
 
 def _place(rng: np.random.Generator, out: np.ndarray, cells: _Cells, where: np.ndarray, mpp: float) -> None:
-    """Put soft discs on a shaken grid where `where` is true."""
+    """Draw soft discs on a jittered grid where `where` is true."""
     spacing = cells.spacing_um / mpp
     rows, columns = (int(side / spacing) + 1 for side in out.shape)
     grid = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), axis=-1).reshape(-1, 2)

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 BACKGROUND = 255
-"""What lies outside a slide: white, as the glass."""
+"""The value outside a slide: white, as the glass."""
 _NEAR = 0.1
 """A level serves for a size of pixels that differs from its own by up to this share."""
 
@@ -29,7 +29,7 @@ class Level:
 
 
 class Reader(Protocol):
-    """What a library has to do. `read` may be called by several threads at once."""
+    """The interface of a slide library. Several threads may call `read` concurrently."""
 
     levels: tuple[Level, ...]
     mpp: float | None
@@ -52,7 +52,7 @@ class Slide:
     def read_region(self, level: int, y: int, x: int, height: int, width: int) -> np.ndarray:
         """(height, width, 3) uint8 RGB from row y and column x of the level on, in its own pixels.
 
-        What lies outside the slide is white. Raises ValueError for a level that is not there, naming those that are,
+        The area outside the slide is white. Raises ValueError for an unknown level, naming the existing ones,
         and for a file that can't be decoded.
         """
         pyramid_level = self.levels[self.level(level)]
