@@ -94,7 +94,7 @@ def prune(
             going.add(entry.path)
         else:
             needed |= new
-    # An unreadable list is removed too: the next run looks its cases up again.
+    # Unused shards also stay while a list is unreadable: the next run looks its cases up again.
     if not building and all(entry.shards for entry in entries if entry.kind == "set"):
         going |= {entry.path for name, entry in shards.items() if name not in needed}
     removed = [entry for entry in entries if entry.path in going]
