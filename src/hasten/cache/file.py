@@ -154,7 +154,7 @@ def open_arena(
     everything = range(len(arena.ids))
     locked = [] if home == "file" else list(everything if held is None else held)
     _verify(arena, cases, sorted({*locked, *verified}))
-    if not _keep(arena, locked):
+    if not _lock_cases(arena, locked):
         log.info(
             "%s: can't be locked in memory (ulimit -l); the system may drop pages of it and read them again",
             first_few(shard.folder for shard in cases.shards),
@@ -166,7 +166,7 @@ def open_arena(
     return replace(arena, pages=Pages(store.values, store.channels, lazy, shapes=arena.shapes, offsets=arena.offsets))
 
 
-def _keep(arena: Arena, cases: Sequence[int]) -> bool:
+def _lock_cases(arena: Arena, cases: Sequence[int]) -> bool:
     """Lock cases in memory, adjacent ones in one call. Returns False if the system refuses any of it."""
     spans = sorted((arena.offsets[case], arena.offsets[case] + math.prod(arena.shapes[case])) for case in cases)
     runs: list[tuple[int, int]] = []
@@ -223,12 +223,12 @@ def _map(cases: Selection, home: str) -> Arena:
             raise DamagedEntry("does not match its checksum", shard.folder / POINTS)
     shapes = np.concatenate([shard.shape for shard in shards])[rows]
     offsets = np.concatenate(
-        [start + _before(shard.shape.prod(1)) for start, shard in zip(starts, shards, strict=True)]
+        [start + _offsets(shard.shape.prod(1)) for start, shard in zip(starts, shards, strict=True)]
     )[rows]
     counts = np.concatenate([shard.num_points for shard in shards])[rows]
     firsts = np.concatenate(
         [
-            start + _before(shard.num_points.ravel()).reshape(shard.num_points.shape)
+            start + _offsets(shard.num_points.ravel()).reshape(shard.num_points.shape)
             for start, shard in zip(point_starts, shards, strict=True)
         ]
     )[rows]
@@ -258,7 +258,7 @@ def _map(cases: Selection, home: str) -> Arena:
     )
 
 
-def _before(sizes: np.ndarray) -> np.ndarray:
+def _offsets(sizes: np.ndarray) -> np.ndarray:
     """The sum of what comes before each."""
     return np.cumsum(sizes, dtype=np.int64) - sizes
 
