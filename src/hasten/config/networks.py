@@ -79,7 +79,7 @@ def setting_mistakes(network: NetworkConfig) -> Iterator[str]:
         if name in NETWORKS[network.name].settings:
             continue
         having = ", ".join(other for other, built_in in NETWORKS.items() if name in built_in.settings)
-        value = _shown(getattr(network, name))
+        value = _lists(getattr(network, name))
         yield (
             f"network.{name}: network.name={network.name} has no such setting (given {value}); leave it out, or use "
             f"one of {having}"
@@ -96,7 +96,7 @@ def network_mistake(network: PlannedNetwork, spatial_dims: int) -> str | None:
         )
     if spatial_dims == 2 and any(stride[0] != 1 for stride in strides):
         flat = [[1, *stride[1:]] for stride in strides]
-        return f"network.strides: {_shown(strides)} halve the depth of 2-D images; use {flat}"
+        return f"network.strides: {_lists(strides)} halve the depth of 2-D images; use {flat}"
     mistakes = (
         *setting_mistakes(network),
         *_per_level(network, len(channels)),
@@ -111,7 +111,7 @@ def _per_level(network: NetworkConfig, levels: int) -> Iterator[str]:
         value = getattr(network, name)
         if value is not None and len(value) != levels:
             yield (
-                f"network.{name}: {len(value)} for {levels} levels of network.channels (given {_shown(value)}); "
+                f"network.{name}: {len(value)} for {levels} levels of network.channels (given {_lists(value)}); "
                 f"give {levels}, the finest level's first"
             )
 
@@ -154,10 +154,10 @@ def _halving(
     if channels != default or any(list(stride) != step for stride in strides):
         rule = f"has {len(default)} levels" if built_in.factors else "doubles its channels at each level"
         yield (
-            f"network.channels: {_shown(channels)} with network.strides {_shown(strides)}; {network.name} {rule} and "
-            f"halves every side: use {_shown(default)} with strides {[step] * (len(default) - 1)}, or network.name=unet"
+            f"network.channels: {_lists(channels)} with network.strides {_lists(strides)}; {network.name} {rule} and "
+            f"halves every side: use {_lists(default)} with strides {[step] * (len(default) - 1)}, or network.name=unet"
         )
 
 
-def _shown(value: object) -> object:
-    return [_shown(each) for each in value] if isinstance(value, tuple) else value
+def _lists(value: object) -> object:
+    return [_lists(each) for each in value] if isinstance(value, tuple) else value

@@ -42,7 +42,7 @@ def read_document(path: Path) -> Document:
         root, tree = parse_yaml(text)
     except yaml.YAMLError as error:
         raise ValueError(
-            f"{path}{_mark(error)}: not valid YAML: {yaml_problem(error)}; "
+            f"{path}{_position(error)}: not valid YAML: {yaml_problem(error)}; "
             "correct it near there, with spaces as indents and text that has special characters in quotes"
         ) from None
     if root is None:
@@ -77,7 +77,7 @@ def _walk(root: yaml.Node) -> tuple[dict[Key, int], list[tuple[int, str]]]:
     return lines, mistakes
 
 
-def _mark(error: yaml.YAMLError) -> str:
+def _position(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     return f":{mark.line + 1}" if mark is not None else ""
 
