@@ -21,7 +21,7 @@ def table() -> str:
     """One line for each recipe: name, target, title."""
     recipes = [load_recipe(name) for name in recipe_names()]
     width = max(len(recipe.name) for recipe in recipes)
-    return "\n".join(f"{recipe.name:{width}}  {_goal(recipe):9}  {recipe.title}" for recipe in recipes)
+    return "\n".join(f"{recipe.name:{width}}  {_target_text(recipe):9}  {recipe.title}" for recipe in recipes)
 
 
 def described(recipe: Recipe, name: str) -> str:
@@ -45,7 +45,7 @@ def _lines(recipe: Recipe, name: str) -> Iterator[str]:
     if recipe.labels:
         yield _row("labels", ", ".join(f"{value} {label}" for value, label in recipe.labels.items()))
     if recipe.target is not None:
-        yield _row("target", _goal(recipe))
+        yield _row("target", _target_text(recipe))
     if recipe.validation_last:
         yield _row("split", f"the last {recipe.validation_last} cases by name validate, the others train")
     yield from _settings("settings", recipe.run)
@@ -62,7 +62,7 @@ def _lines(recipe: Recipe, name: str) -> Iterator[str]:
         yield _row(title, command)
 
 
-def _goal(recipe: Recipe) -> str:
+def _target_text(recipe: Recipe) -> str:
     names = {"dice": "Dice", "iou": "IoU", "froc": "FROC", "auc": "AUC"}
     return "" if recipe.target is None else f"{names[recipe.metric]} {recipe.target:g}"
 

@@ -95,11 +95,11 @@ def _typed_key(key: Key) -> Key:
 def _mistakes(recipe: Recipe, type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
     """Errors that types cannot express, except for fields that have an error already."""
     invalid = {at[:1] for at, _ in type_mistakes}
-    mistakes = [(at, message) for at, message in _of_fields(recipe) if at[:1] not in invalid]
-    return mistakes + (list(_of_runs(recipe)) if recipe.kind == "segmentation" else [])
+    mistakes = [(at, message) for at, message in _field_mistakes(recipe) if at[:1] not in invalid]
+    return mistakes + (list(_run_mistakes(recipe)) if recipe.kind == "segmentation" else [])
 
 
-def _of_fields(recipe: Recipe) -> Iterator[tuple[Key, str]]:
+def _field_mistakes(recipe: Recipe) -> Iterator[tuple[Key, str]]:
     for field in ("name", "title"):
         if not getattr(recipe, field).strip():
             yield (field,), f"{field}: is missing; every recipe has one"
@@ -115,26 +115,26 @@ def _of_fields(recipe: Recipe) -> Iterator[tuple[Key, str]]:
         choices = " or ".join(allowed)
         yield ("metric",), f"metric: must be {choices} in a recipe for {recipe.kind} (given {recipe.metric!r})"
     targets: dict[Key, float | None] = {("target",): recipe.target}
-    for name, twin in _twins(recipe):
+    for name, twin in _phantom_settings(recipe):
         targets[name, "target"] = twin.target
-        yield from _of_sizes(name, twin.cases, twin.shape, twin.spacing)
+        yield from _size_mistakes(name, twin.cases, twin.shape, twin.spacing)
     for at, target in targets.items():
         if target is not None and not 0 < target <= 1:
             yield at, f"{'.'.join(map(str, at))}: must be above 0 and at most 1 (given {target})"
     if recipe.kind == "segmentation" and len(recipe.labels) < 2:
         yield ("labels",), "labels: must name the background and a class at least, as in {0: background, 1: spleen}"
     counts: dict[Key, int] = {("validation_last",): recipe.validation_last}
-    counts |= {(name, "validation_last"): recipe.last_of(twin) for name, twin in _twins(recipe)}
+    counts |= {(name, "validation_last"): recipe.last_of(twin) for name, twin in _phantom_settings(recipe)}
     for at, last in counts.items():
         if last < 0:
             yield at, f"{'.'.join(map(str, at))}: must be 0 or more (given {last})"
 
 
-def _twins(recipe: Recipe) -> list[tuple[str, TwinSettings]]:
+def _phantom_settings(recipe: Recipe) -> list[tuple[str, TwinSettings]]:
     return [(name, twin) for name in ("twin", "reduced") if (twin := getattr(recipe, name)) is not None]
 
 
-def _of_sizes(
+def _size_mistakes(
     name: str, cases: int, shape: tuple[int, ...] | None, spacing: tuple[float, ...]
 ) -> Iterator[tuple[Key, str]]:
     if cases < 1:
@@ -145,7 +145,7 @@ def _of_sizes(
         yield (name, "spacing"), f"{name}.spacing: must be three numbers of mm above 0 (given {list(spacing)})"
 
 
-def _of_runs(recipe: Recipe) -> Iterator[tuple[Key, str]]:
+def _run_mistakes(recipe: Recipe) -> Iterator[tuple[Key, str]]:
     """Errors in the settings of runs, worded as for a run's YAML."""
     for at in _RUNS:
         part = recipe if at[0] == "run" else getattr(recipe, str(at[0]))
