@@ -32,7 +32,7 @@ def tile_loss(output: Tensor, label: Tensor) -> Tensor:
 
 
 def settle(network: nn.Module, config: DetectionConfig, device: torch.device) -> tuple[Variant, dict[str, Engaged]]:
-    """Precision and memory format, as set or the fastest measured. Layers that bf16 breaks are set to float32 in place."""
+    """Precision and memory format, as set or the fastest measured. Sets layers that bf16 breaks to fp32, in place."""
     train, size = config.train, config.tiles.size
     note = ""
     if device.type == "cpu" and train.precision in (None, "bf16"):

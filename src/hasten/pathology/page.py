@@ -30,7 +30,7 @@ def write_page(out: Path, summary: dict[str, Any], froc: dict[str, Any], results
         ("AUC of tiles", "none" if best is None else f"{best:.4f}", f"best, at step {summary['best']['step']}"),
         ("Total", words.short_duration(summary["seconds"]["total"]), f"{summary['steps']} steps"),
     )
-    sections = [*_froc(froc), _course(out), _slides(results), *_pictures(out, results), _engaged(summary)]
+    sections = [*_froc(froc), _validation_history(out), _slides(results), *_pictures(out, results), _engaged(summary)]
     return write_study_page(
         out / REPORT_HTML,
         title=f"Detection: {summary['name']}",
@@ -57,7 +57,7 @@ def _froc(froc: dict[str, Any]) -> list[Section]:
     return [Section("Free-response ROC", text=text, svg=figure, table=table)]
 
 
-def _course(out: Path) -> Section:
+def _validation_history(out: Path) -> Section:
     validations = [record for record in read_jsonl(out / METRICS_JSONL) if record.get("kind") == "validation"]
     rows = tuple(
         (str(each["step"]), words.short_duration(each["time_s"]), *(_number(each[name]) for name in _COLUMNS))

@@ -91,10 +91,10 @@ def pick_tiles(cases: Sequence[SlideCase], config: DetectionConfig) -> list[Pick
     The tiles of a slide depend only on the seed and the slide's name. Raises the errors of opening a slide.
     """
     with ThreadPoolExecutor(num_threads(config.tiles)) as pool:
-        return list(pool.map(lambda case: _pick(case, config), cases))
+        return list(pool.map(lambda case: _select_tiles(case, config), cases))
 
 
-def _pick(case: SlideCase, config: DetectionConfig) -> Picked:
+def _select_tiles(case: SlideCase, config: DetectionConfig) -> Picked:
     tiles = config.tiles
     with open_case(case, config.data) as slide:
         grid = tissue_grid(slide, tiles, tiles.stride or tiles.size)
