@@ -111,7 +111,7 @@ def _read(slices: list[_Slice], part: slice) -> Any:
 
 def _slices(folder: Path) -> list[_Slice]:
     """The files of the folder's one series, sorted by position along its normal. Raises ValueError."""
-    slices = [_look(file) for file in sorted(folder.iterdir()) if _is_slice(file)]
+    slices = [_read_slice_header(file) for file in sorted(folder.iterdir()) if _is_slice(file)]
     if not slices:
         raise ValueError(f"{folder}: holds no DICOM series; name the folder of its slices.")
     series: dict[str, list[_Slice]] = {}
@@ -123,7 +123,7 @@ def _slices(folder: Path) -> list[_Slice]:
     return slices if len(slices) == 1 else _sorted(slices, folder)
 
 
-def _look(file: Path) -> _Slice:
+def _read_slice_header(file: Path) -> _Slice:
     reader = explained(file, open_itk)
     width, height, depth = (*reader.GetSize(), 1)[:3]
     return _Slice(

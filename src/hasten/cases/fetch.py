@@ -91,7 +91,7 @@ def fetch(
             return Fetched(path=target, how="kept", size=copy.size)
         if copy is not None and remote.sha256 is None and server_of(url) in stores.gone:
             return Fetched(path=target, how="stale", size=copy.size)
-        return _retried(remote, copy, stores, patience)
+        return _fetch_with_retries(remote, copy, stores, patience)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ValueError(
@@ -104,7 +104,7 @@ def fetch(
         ) from error
 
 
-def _retried(remote: Remote, copy: Record | None, stores: Stores, patience: Patience) -> Fetched:
+def _fetch_with_retries(remote: Remote, copy: Record | None, stores: Stores, patience: Patience) -> Fetched:
     url, attempts = shown(remote.url), len(patience.waits_s) + 1
     for attempt in range(attempts):
         try:
@@ -145,7 +145,7 @@ def _attempt(remote: Remote, copy: Record | None, stores: Stores, patience: Pati
     _check_size(remote, stat.size or 0, stat, patience)
     remote.path.parent.mkdir(parents=True, exist_ok=True)
     resumable = bool(stat.validator) and stat.size is not None
-    with _turn(remote.path, _version(stat), resumable, stores) as partial:
+    with _locked_partial(remote.path, _version(stat), resumable, stores) as partial:
         # The previous owner of the lock may have fetched it.
         existing = complete_copy(remote.path)
         if existing is not None and existing.is_of(stat):
@@ -279,11 +279,11 @@ def _version(stat: Stat) -> str:
 
 
 @contextmanager
-def _turn(target: Path, version: str, resumable: bool, stores: Stores) -> Iterator[Path]:
+def _locked_partial(target: Path, version: str, resumable: bool, stores: Stores) -> Iterator[Path]:
     """The locked partial file. It stays if the next attempt can resume it, unless the disk failed."""
     partial = target.with_name(f".{target.name}.{version}.partial")
     try:
-        handle = _locked(partial, stores)
+        handle = _open_locked(partial, stores)
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS):
             raise
@@ -304,7 +304,7 @@ def _turn(target: Path, version: str, resumable: bool, stores: Stores) -> Iterat
         os.close(handle)
 
 
-def _locked(partial: Path, stores: Stores) -> int:
+def _open_locked(partial: Path, stores: Stores) -> int:
     logged = False
     while True:
         handle = os.open(partial, os.O_RDWR | os.O_CREAT, 0o666)

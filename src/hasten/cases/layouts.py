@@ -25,15 +25,17 @@ def nearest_folder(folder: Path, name: str, whose: str) -> Path:
     path = folder / name
     if path.is_dir():
         return path
-    near = _like(name, _folders(folder))
+    near = _most_similar(name, _folders(folder))
     remedy = f"rename {near}/" if near else "add it"
-    raise ValueError(f"{folder}: has no {name}/, which {whose} layout wants{_instead(near)}; {remedy}.")
+    raise ValueError(f"{folder}: has no {name}/, which {whose} layout wants{_hint(near)}; {remedy}.")
 
 
 def refuse_layout(folder: Path) -> NoReturn:
     """Raise the ValueError for a folder of unknown layout, with the nearest layout and the differences."""
     names = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir() if not p.name.startswith("."))
-    nearest = _several_sets(folder) or _deeper(folder) or _misnamed_list(folder) or _half_pairs(folder) or _bare(folder)
+    nearest = (
+        _several_sets(folder) or _nested(folder) or _misnamed_list(folder) or _half_pairs(folder) or _images(folder)
+    )
     raise ValueError(
         f"{folder}: has no known layout: a dataset.json, images/ with labels/, or imagesTr/ with "
         f"labelsTr/; found {first_few(names, 8) or 'nothing'}. "
@@ -45,8 +47,8 @@ def refuse_list(path: Path) -> NoReturn:
     """Raise the ValueError for a dataset.json that lists no cases in any known layout."""
     folder = path.parent
     if (folder / "imagesTr").is_dir():
-        near = _like("labelsTr", _folders(folder))
-        more = "" if near == "labelsTr" else f", and there is no labelsTr/{_instead(near)}"
+        near = _most_similar("labelsTr", _folders(folder))
+        more = "" if near == "labelsTr" else f", and there is no labelsTr/{_hint(near)}"
         raise ValueError(
             f'{path}: has no "training" list of {{"image": ..., "label": ...}}. Nearest is nnU-Net\'s layout, as there '
             f'is an imagesTr/, but "file_ending" is missing{more}; add it, as in "file_ending": ".nii.gz".'
@@ -64,7 +66,7 @@ def _several_sets(folder: Path) -> str:
     return f"It holds nnU-Net data sets: name one of them, {first_few((str(folder / name) for name in sets), 8)}."
 
 
-def _deeper(folder: Path) -> str:
+def _nested(folder: Path) -> str:
     """A known layout one folder down."""
     known = [name for name in _folders(folder) if has_layout(folder / name)]
     return (
@@ -82,7 +84,7 @@ def has_layout(folder: Path) -> bool:
 
 def _misnamed_list(folder: Path) -> str:
     files = [path.name for path in sorted(folder.iterdir()) if path.is_file() and path.suffix.lower() == ".json"]
-    near = _like(_LIST, [name for name in files if name != "labels.json"])
+    near = _most_similar(_LIST, [name for name in files if name != "labels.json"])
     return f"Nearest is a folder with a {_LIST}, here {near}: rename it." if near else ""
 
 
@@ -91,11 +93,11 @@ def _half_pairs(folder: Path) -> str:
     names = _folders(folder)
     best, most = "", 0
     for pair in PAIR_FOLDERS:
-        near = [_like(name, names) for name in pair]
+        near = [_most_similar(name, names) for name in pair]
         score = sum(2 if match == name else 1 if match else 0 for name, match in zip(pair, near, strict=True))
         if score > most:
             wrong = [
-                f"{name}/ is missing{_instead(match)}" for name, match in zip(pair, near, strict=True) if match != name
+                f"{name}/ is missing{_hint(match)}" for name, match in zip(pair, near, strict=True) if match != name
             ]
             remedy = "rename" if all(near) else "add the folder"
             best, most = f"Nearest is {pair[0]}/ with {pair[1]}/, but {' and '.join(wrong)}: {remedy}.", score
@@ -104,7 +106,7 @@ def _half_pairs(folder: Path) -> str:
     return best
 
 
-def _bare(folder: Path) -> str:
+def _images(folder: Path) -> str:
     files = list_files(folder)
     if not files:
         return ""
@@ -118,7 +120,7 @@ def _folders(folder: Path) -> list[str]:
     return [path.name for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
 
 
-def _like(expected: str, names: list[str]) -> str:
+def _most_similar(expected: str, names: list[str]) -> str:
     """The name that may stand for `expected`: itself, another spelling, or a word for the same; "" if there is none."""
     if expected in names:
         return expected
@@ -131,5 +133,5 @@ def _like(expected: str, names: list[str]) -> str:
     return folded[close[0]] if close else ""
 
 
-def _instead(near: str) -> str:
+def _hint(near: str) -> str:
     return f" (there is {near}/ instead)" if near else ""

@@ -35,7 +35,7 @@ def make_cells(
             "to a side, and 0 < filled <= 1."
         )
     rng = np.random.default_rng((seed, index))
-    nearest, second, owner, values = _grown(rng, shape, radius, filled)
+    nearest, second, owner, values = _nearest_cells(rng, shape, radius, filled)
     # Both distances are in radii of a cell: their difference is a distance to the wall between two.
     between = (second - nearest) * radius / 2
     inside = np.minimum((1 - nearest) * radius if filled < 1 else np.full(shape, np.inf, np.float32), between)
@@ -66,7 +66,7 @@ def write_cells(
     return write_pictures(Path(out), names, make, labels={0: "background", value: "cell"}, num_threads=num_threads)
 
 
-def _grown(
+def _nearest_cells(
     rng: np.random.Generator, shape: tuple[int, int], radius: float, filled: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Distance to the nearest and second cell, in their radii, the nearest cell's number, and a value of each cell.

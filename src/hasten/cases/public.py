@@ -174,7 +174,7 @@ def download(public: PublicSet, to: Path | None = None, *, patience: Patience | 
         raise ValueError(
             f"{home}: can't be made ({error.strerror}); name another folder with --to or ${HOME}"
         ) from None
-    with _turn(home / f".{public.folder}.lock"):
+    with _lock(home / f".{public.folder}.lock"):
         if target.is_dir() and any(target.iterdir()):
             return target
         archives = home / ".archives"
@@ -199,7 +199,7 @@ def _check(archive: Path, public: PublicSet) -> None:
 
 
 @contextmanager
-def _turn(lock: Path) -> Iterator[None]:
+def _lock(lock: Path) -> Iterator[None]:
     """A lock for one process at a time; others wait, and then find the set."""
     handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
     try:

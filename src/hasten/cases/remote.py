@@ -68,7 +68,7 @@ def mirror(url: str, into: Copying) -> tuple[Path, Place]:
         return _mirror_folder(url, into)
     path = into.one(url)
     place = _place(parent(url), into)
-    if suffix(url) == ".csv" or _wants_labels(path):
+    if suffix(url) == ".csv" or _needs_labels(path):
         into.one_if_there(join(place.url, "labels.json", shown(url)))
     return path, place
 
@@ -77,7 +77,7 @@ def _place(url: str, into: Copying) -> Place:
     return Place(folder=into.folder / local_name(url), url=url, remote_dir=into.folder)
 
 
-def _wants_labels(path: Path) -> bool:
+def _needs_labels(path: Path) -> bool:
     content = load_json(path)
     return not (isinstance(content, dict) and "labels" in content)
 
@@ -149,11 +149,11 @@ def _list(url: str, into: Copying) -> list[str] | None:
                 raise kind(f"{shown(url)}: can't be listed ({trouble}); check the URL, network and access.") from None
             time.sleep(waits[attempt])
         else:
-            return None if names is None else [name for name in names if _is_of_use(name)]
+            return None if names is None else [name for name in names if _is_image_file(name)]
     raise AssertionError
 
 
-def _is_of_use(name: str) -> bool:
+def _is_image_file(name: str) -> bool:
     """Whether it is an image, or the separate voxel file of one."""
     return not name.startswith(".") and (ending(Path(name)) in ENDINGS or "raw" in name.lower().partition(".")[2])
 
@@ -196,10 +196,10 @@ def fetch_all(files: Iterable[Remote], into: Copying) -> None:
             into.stores.stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    _say(len(remotes), [future.result() for future in futures], time.monotonic() - started)
+    _log_summary(len(remotes), [future.result() for future in futures], time.monotonic() - started)
 
 
-def _say(total: int, results: list[Fetched], seconds: float) -> None:
+def _log_summary(total: int, results: list[Fetched], seconds: float) -> None:
     new = [each for each in results if each.how == "new"]
     stale = sum(each.how == "stale" for each in results)
     mib = sum(each.size for each in new) / 2**20

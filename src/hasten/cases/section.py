@@ -76,13 +76,13 @@ def _tiles(strips: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
     for strip in strips:
         rows = strip if rows is None else np.concatenate([rows, strip])
         whole = len(rows) // _TILE * _TILE
-        yield from _cut(rows[:whole])
+        yield from _split_row(rows[:whole])
         rows = rows[whole:].copy()
     if rows is not None:
-        yield from _cut(rows)
+        yield from _split_row(rows)
 
 
-def _cut(rows: np.ndarray) -> Iterator[np.ndarray]:
+def _split_row(rows: np.ndarray) -> Iterator[np.ndarray]:
     for top in range(0, len(rows), _TILE):
         for left in range(0, rows.shape[1], _TILE):
             yield np.ascontiguousarray(rows[top : top + _TILE, left : left + _TILE])

@@ -132,7 +132,7 @@ class Stores:
         # Any size but 0 or None, which would make the file system query the server once more.
         stream = self._run(lambda: fs.open(path, "rb", block_size=0, size=stat.size or 1, headers=headers))
         try:
-            at = start if start and _goes_on(stream.r, start) else 0
+            at = start if start and _is_resumed(stream.r, start) else 0
             while data := self._run(lambda: stream.read(chunk)):
                 yield at, data
                 at += len(data)
@@ -217,7 +217,7 @@ def _is_http(fs: Any) -> bool:
     return "http" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
 
 
-def _goes_on(response: Any, start: int) -> bool:
+def _is_resumed(response: Any, start: int) -> bool:
     return response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
 
 

@@ -24,13 +24,13 @@ def label_components(mask: np.ndarray, *, diagonal: bool = True) -> tuple[np.nda
     labels = np.zeros(flat.size, np.int32)
     if not len(starts):
         return labels.reshape(flat.shape)[:, :width], 0
-    root = _joined(starts, ends, width + 1, 1 if diagonal else 0)
+    root = _roots(starts, ends, width + 1, 1 if diagonal else 0)
     numbers = np.unique(root, return_inverse=True)[1].astype(np.int32) + 1
     labels[flat.ravel()] = np.repeat(numbers, ends - starts)
     return np.ascontiguousarray(labels.reshape(flat.shape)[:, :width]), int(numbers.max())
 
 
-def _joined(starts: np.ndarray, ends: np.ndarray, width: int, reach: int) -> np.ndarray:
+def _roots(starts: np.ndarray, ends: np.ndarray, width: int, reach: int) -> np.ndarray:
     """For each run of pixels the first run of its piece."""
     # The runs above a run that touch it are neighbours in the list of all runs.
     low = np.searchsorted(ends, starts - width - reach, side="right")
