@@ -50,7 +50,7 @@ Tick = Callable[[int, int], None]
 """Called with (cases done, cases in all) after each case that is prepared; those the cache had count as done."""
 
 
-class _Work(NamedTuple):
+class _PreparedCase(NamedTuple):
     """One case as it goes into the files."""
 
     image: np.ndarray
@@ -230,14 +230,14 @@ def _sync(stream: IO[bytes]) -> None:
 
 def _prepare_cases(
     cases: Sequence[Case], case_set: CaseSet, prepare: PrepareConfig, max_points: int
-) -> Generator[_Work, None, None]:
+) -> Generator[_PreparedCase, None, None]:
     """Some cases of a set in their order, prepared on threads; at most two per thread are in memory.
 
     The first that fails ends it.
     """
     threads = prepare.num_threads or usable_cores()
     with one_torch_thread(), ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[_Work]] = deque()
+        waiting: deque[Future[_PreparedCase]] = deque()
         try:
             for case in cases:
                 waiting.append(pool.submit(_prepare_case, case, case_set, prepare, max_points))
@@ -250,7 +250,7 @@ def _prepare_cases(
                 future.cancel()
 
 
-def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> _Work:
+def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> _PreparedCase:
     """Prepare one case; runs in parallel with other cases. Raises ValueError naming the case or its file."""
     if case.label is None:
         raise ValueError(f"{case_set.source}: case {case.id} has no label to train on; name its label map or remove it")
@@ -280,4 +280,4 @@ def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_poi
         label_crc=label_crc,
         geometry=geometry_to_dict(prepared.geometry),
     )
-    return _Work(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)
+    return _PreparedCase(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)

@@ -42,20 +42,20 @@ class Models:
 
     def __init__(self, capacity: int = 4096) -> None:
         self.capacity = capacity
-        self.held: dict[Any, tuple[Any, Model]] = {}
+        self.models: dict[Any, tuple[Any, Model]] = {}
 
     def item(self, key: Any, version: Any, data: Any) -> Any:
         """The item of `data`, whose checksums are compared where this version of `key` is new. Raises DamagedEntry."""
-        known, model = self.held.get(key, (None, None))
+        known, model = self.models.get(key, (None, None))
         if model is None or known != version:
             model = Model(data, verify=True)
-            while len(self.held) >= self.capacity:
-                self.held.pop(next(iter(self.held)), None)
-            self.held[key] = (version, model)
+            while len(self.models) >= self.capacity:
+                self.models.pop(next(iter(self.models)), None)
+            self.models[key] = (version, model)
         return model.item(data)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"capacity": self.capacity, "held": {}}
+        return {"capacity": self.capacity, "models": {}}
 
 
 def decode(data: Any, *, verify: bool) -> Any:
