@@ -292,14 +292,14 @@ def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
         case "dataclass_type":
             return f"{dotted}: is a section and needs `field: value` lines below it (given {value})"
         case "literal_error":
-            near = difflib.get_close_matches(str(error["input"]), _quoted(error["ctx"]["expected"]), n=1)
+            similar = difflib.get_close_matches(str(error["input"]), _quoted(error["ctx"]["expected"]), n=1)
             return f"{dotted}: must be {error['ctx']['expected']} (given {value})" + (
-                f"; did you mean {near[0]}?" if near else ""
+                f"; did you mean {similar[0]}?" if similar else ""
             )
         case "per_channel":
             rule = _PER_CHANNEL[str(at[-1])]
-            near = difflib.get_close_matches(str(error["input"]), _quoted(rule), n=1)
-            return f"{dotted}: must be {rule} (given {value})" + (f"; did you mean {near[0]}?" if near else "")
+            similar = difflib.get_close_matches(str(error["input"]), _quoted(rule), n=1)
+            return f"{dotted}: must be {rule} (given {value})" + (f"; did you mean {similar[0]}?" if similar else "")
         case "string_type" if not isinstance(error["input"], (dict, list)):
             return f"{dotted}: must be text (given {value}); put it in quotes"
     rule = error["msg"].removeprefix("Input should be ").split(", unable")[0]
@@ -317,11 +317,11 @@ def _length(kind: Any) -> int:
 def _nearest(at: Key, names: Iterable[Key]) -> str:
     """Suggests names: similar ones of the same section, else the same name in another section."""
     siblings = sorted(str(key[-1]) for key in names if key[:-1] == at[:-1])
-    near = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]
-    if not near:
-        near = sorted(_dotted(key) for key in names if key[-1] == at[-1])
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
+    similar = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]
+    if not similar:
+        similar = sorted(_dotted(key) for key in names if key[-1] == at[-1])
+    if similar:
+        return f"; did you mean {' or '.join(similar)}?"
     return f"; valid here: {', '.join(siblings)}"
 
 

@@ -144,10 +144,10 @@ def _halving(
         return
     multiple = built_in.channels_multiple
     if channels[0] % multiple:
-        near = [factor * multiple for factor in (channels[0] // multiple, channels[0] // multiple + 1) if factor]
+        multiples = [factor * multiple for factor in (channels[0] // multiple, channels[0] // multiple + 1) if factor]
         yield (
             f"network.channels: {channels[0]} at the finest level, and {network.name} takes multiples of {multiple}; "
-            f"use {' or '.join(map(str, near))}"
+            f"use {' or '.join(map(str, multiples))}"
         )
     default = built_in.channels(channels[0], len(channels))
     step = [2, 2, 2] if spatial_dims == 3 else [1, 2, 2]

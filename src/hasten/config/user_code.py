@@ -44,8 +44,8 @@ def digest_of(source: bytes) -> str:
 
 def name_mistake(setting: str, name: str, names: Sequence[str]) -> str:
     """What is wrong with a setting that is neither one of `names` nor names code."""
-    near = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", name.lower()), names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    similar = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", name.lower()), names, n=1)
+    hint = f"; did you mean {similar[0]}?" if similar else ""
     return f"{setting}: must be {', '.join(names)}, FILE.py:NAME or package.module:NAME (given {name}){hint}"
 
 
@@ -134,8 +134,8 @@ def load_user_code(text: str, *, setting: str) -> UserCode:
         module, source, path = _from_module(place, setting)
     if name not in vars(module):
         names = [each for each in vars(module) if not each.startswith("_")]
-        near = difflib.get_close_matches(name, names, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names) or 'none'}"
+        similar = difflib.get_close_matches(name, names, n=3)
+        hint = f"did you mean {' or '.join(similar)}?" if similar else f"it has {', '.join(names) or 'none'}"
         raise ValueError(f"{setting}: {place} has no name {name}; {hint}")
     return UserCode(value=vars(module)[name], source=source, path=path)
 
