@@ -81,8 +81,8 @@ def overlaid(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, recipe_names(), n=1)
-    return f"; did you mean {near[0]}? " if near else f"; known are {', '.join(recipe_names())}. "
+    similar = difflib.get_close_matches(name, recipe_names(), n=1)
+    return f"; did you mean {similar[0]}? " if similar else f"; known are {', '.join(recipe_names())}. "
 
 
 def _typed_key(key: Key) -> Key:
