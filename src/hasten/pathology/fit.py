@@ -160,7 +160,7 @@ class Fit:
     ) -> None:
         """cells: of the heat maps that follow the training; reserve_s: seconds that the caller needs after the run."""
         self.parts, self.out, self.clock, self.progress = parts, out, clock, progress
-        self.kept, self.saver, self.stop = Checkpoints(out / CHECKPOINTS), Saver(), StopRequest()
+        self.checkpoints, self.saver, self.stop = Checkpoints(out / CHECKPOINTS), Saver(), StopRequest()
         self.first, self.elapsed = 0, 0.0
         self.feed = Feed(parts.batches, last=parts.steps)
         self.best = Best(value=math.nan, step=0)
@@ -189,7 +189,7 @@ class Fit:
 
     def resume(self) -> None:
         """Resume from checkpoints/last.pt, if there is one. Raises ValueError if it does not match the settings."""
-        checkpoint = self.kept.newest()
+        checkpoint = self.checkpoints.newest()
         if checkpoint is None:
             return
         update = self.parts.step.update
@@ -254,7 +254,7 @@ class Fit:
         ends = last or self.status != "finished"
         if saves or ends:
             with self.clock.span("checkpoint"):
-                self.saver.save(self._state(step), self.kept.write)
+                self.saver.save(self._state(step), self.checkpoints.write)
         return ends
 
     def _write_log(self, step: int) -> None:

@@ -11,7 +11,7 @@ from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, f
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.pathology.config import ClassifierConfig, DetectionConfig
 
-_GIVEN = "set in the configuration"
+_CONFIGURED = "set in the configuration"
 
 
 def build_classifier(config: ClassifierConfig) -> nn.Module:
@@ -44,7 +44,7 @@ def settle(network: nn.Module, config: DetectionConfig, device: torch.device) ->
     precisions = supported if train.precision is None else [train.precision]
     formats = [False, True] if train.channels_last is None else [train.channels_last]
     allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
-    variant, why = allowed[0], _GIVEN
+    variant, why = allowed[0], _CONFIGURED
     if len(allowed) > 1:
         probe = Probe(
             loss=tile_loss, shape=(min(train.batch_size, 8), 3, 1, size, size), num_classes=2, spatial_dims=2,
