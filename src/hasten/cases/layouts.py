@@ -25,9 +25,9 @@ def nearest_folder(folder: Path, name: str, whose: str) -> Path:
     path = folder / name
     if path.is_dir():
         return path
-    near = _most_similar(name, _folders(folder))
-    remedy = f"rename {near}/" if near else "add it"
-    raise ValueError(f"{folder}: has no {name}/, which {whose} layout wants{_hint(near)}; {remedy}.")
+    similar = _most_similar(name, _folders(folder))
+    remedy = f"rename {similar}/" if similar else "add it"
+    raise ValueError(f"{folder}: has no {name}/, which {whose} layout wants{_hint(similar)}; {remedy}.")
 
 
 def refuse_layout(folder: Path) -> NoReturn:
@@ -47,8 +47,8 @@ def refuse_list(path: Path) -> NoReturn:
     """Raise the ValueError for a dataset.json that lists no cases in any known layout."""
     folder = path.parent
     if (folder / "imagesTr").is_dir():
-        near = _most_similar("labelsTr", _folders(folder))
-        more = "" if near == "labelsTr" else f", and there is no labelsTr/{_hint(near)}"
+        similar = _most_similar("labelsTr", _folders(folder))
+        more = "" if similar == "labelsTr" else f", and there is no labelsTr/{_hint(similar)}"
         raise ValueError(
             f'{path}: has no "training" list of {{"image": ..., "label": ...}}. Nearest is nnU-Net\'s layout, as there '
             f'is an imagesTr/, but "file_ending" is missing{more}; add it, as in "file_ending": ".nii.gz".'
@@ -84,8 +84,8 @@ def has_layout(folder: Path) -> bool:
 
 def _misnamed_list(folder: Path) -> str:
     files = [path.name for path in sorted(folder.iterdir()) if path.is_file() and path.suffix.lower() == ".json"]
-    near = _most_similar(_LIST, [name for name in files if name != "labels.json"])
-    return f"Nearest is a folder with a {_LIST}, here {near}: rename it." if near else ""
+    similar = _most_similar(_LIST, [name for name in files if name != "labels.json"])
+    return f"Nearest is a folder with a {_LIST}, here {similar}: rename it." if similar else ""
 
 
 def _half_pairs(folder: Path) -> str:
@@ -93,13 +93,13 @@ def _half_pairs(folder: Path) -> str:
     names = _folders(folder)
     best, most = "", 0
     for pair in PAIR_FOLDERS:
-        near = [_most_similar(name, names) for name in pair]
-        score = sum(2 if match == name else 1 if match else 0 for name, match in zip(pair, near, strict=True))
+        similar = [_most_similar(name, names) for name in pair]
+        score = sum(2 if match == name else 1 if match else 0 for name, match in zip(pair, similar, strict=True))
         if score > most:
             wrong = [
-                f"{name}/ is missing{_hint(match)}" for name, match in zip(pair, near, strict=True) if match != name
+                f"{name}/ is missing{_hint(match)}" for name, match in zip(pair, similar, strict=True) if match != name
             ]
-            remedy = "rename" if all(near) else "add the folder"
+            remedy = "rename" if all(similar) else "add the folder"
             best, most = f"Nearest is {pair[0]}/ with {pair[1]}/, but {' and '.join(wrong)}: {remedy}.", score
     if most and (folder / "imagesTr").is_dir():
         best += f" nnU-Net's and the Decathlon's layout also have a {_LIST}."
@@ -133,5 +133,5 @@ def _most_similar(expected: str, names: list[str]) -> str:
     return folded[close[0]] if close else ""
 
 
-def _hint(near: str) -> str:
-    return f" (there is {near}/ instead)" if near else ""
+def _hint(similar: str) -> str:
+    return f" (there is {similar}/ instead)" if similar else ""

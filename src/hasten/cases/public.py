@@ -123,9 +123,9 @@ def public_set(name: str) -> PublicSet:
     for public in PUBLIC.values():
         if name.lower() in (public.name, public.folder.lower()):
             return public
-    near = difflib.get_close_matches(name.lower(), PUBLIC, n=1)
+    similar = difflib.get_close_matches(name.lower(), PUBLIC, n=1)
     raise ValueError(
-        f"no public data set is called {name!r}{f'; did you mean {near[0]}?' if near else ''} Known: "
+        f"no public data set is called {name!r}{f'; did you mean {similar[0]}?' if similar else ''} Known: "
         f"{', '.join(PUBLIC)}."
     )
 

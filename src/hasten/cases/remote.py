@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _LARGEST_LIST = 64 << 20
 """Bytes of a list of cases, which is read into memory."""
 _THREADS = 8
-_SAY_EVERY_S = 10.0
+_PROGRESS_EVERY_S = 10.0
 _LISTING = ".listing.fetched"
 
 
@@ -187,7 +187,7 @@ def fetch_all(files: Iterable[Remote], into: Copying) -> None:
         todo = set(futures)
         try:
             while todo:
-                ended, todo = wait(todo, timeout=_SAY_EVERY_S, return_when=FIRST_EXCEPTION)
+                ended, todo = wait(todo, timeout=_PROGRESS_EVERY_S, return_when=FIRST_EXCEPTION)
                 for future in ended:
                     future.result()
                 if todo:

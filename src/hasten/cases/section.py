@@ -75,9 +75,9 @@ def _tiles(strips: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
     rows: np.ndarray | None = None
     for strip in strips:
         rows = strip if rows is None else np.concatenate([rows, strip])
-        whole = len(rows) // _TILE * _TILE
-        yield from _split_row(rows[:whole])
-        rows = rows[whole:].copy()
+        count = len(rows) // _TILE * _TILE
+        yield from _split_row(rows[:count])
+        rows = rows[count:].copy()
     if rows is not None:
         yield from _split_row(rows)
 

@@ -71,10 +71,10 @@ def _listed(ids: set[str], config: SplitConfig, case_set: CaseSet) -> set[str]:
         raise ValueError("data.split.validation is empty; name case ids there, or set data.split.by to fraction.")
     unknown = sorted(requested - ids)
     if unknown:
-        near = {name for wrong in unknown for name in difflib.get_close_matches(wrong, ids, n=2)}
+        similar = {name for wrong in unknown for name in difflib.get_close_matches(wrong, ids, n=2)}
         raise ValueError(
             f"data.split.validation: {case_set.source} has no case {first_few(unknown)}; "
-            f"the nearest ids are {first_few(sorted(near or ids))}; name some that it has."
+            f"the nearest ids are {first_few(sorted(similar or ids))}; name some that it has."
         )
     if requested == ids:
         raise ValueError(

@@ -101,8 +101,8 @@ def _ome(description: str, num_pages: int, samples: int, path: Path) -> Layout:
 
 def _affine(sizes: list[float], units: list[float | None]) -> np.ndarray:
     """Voxel sizes as an affine in mm; the identity where a size or its unit is missing."""
-    known = [size * unit for size, unit in zip(sizes, units, strict=True) if size > 0 and unit]
-    return np.diag([*known, 1.0]) if len(known) == 3 else np.eye(4)
+    lengths = [size * unit for size, unit in zip(sizes, units, strict=True) if size > 0 and unit]
+    return np.diag([*lengths, 1.0]) if len(lengths) == 3 else np.eye(4)
 
 
 def _check_frames(frames: int, path: Path) -> None:

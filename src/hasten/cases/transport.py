@@ -21,7 +21,7 @@ _HTTP = ("http", "https")
 _VALIDATORS = ("ETag", "etag", "e_tag", "Content-MD5", "content_md5", "md5Hash", "crc32c", "Last-Modified")
 _PASSING_STATUS = (408, 425, 429)
 _SMALLEST_CHUNK = 1 << 18
-_LOOK_EVERY_S = 0.2
+_POLL_EVERY_S = 0.2
 
 
 class Trouble(Exception):
@@ -178,7 +178,7 @@ class Stores:
         while thread.is_alive() and (remaining := deadline - time.monotonic()) > 0:
             if self.stop.is_set():
                 raise Stopped
-            thread.join(min(remaining, _LOOK_EVERY_S))
+            thread.join(min(remaining, _POLL_EVERY_S))
         if results:
             return results[0]
         if errors:

@@ -72,8 +72,8 @@ def make_phantom_slide(
     basal = np.where(lesion, 0.2, np.where(lymph, 0.2, 0.05)) + 0.04 * _clouds(rng, size, 40 / mpp)
     stain = rng.uniform(0.85, 1.15, 2)
     dense = np.stack([(nuclei + basal) * stain[0], eosin * stain[1]]) * tissue
-    taken = np.tensordot(np.clip(dense, 0, None), np.array([_HAEMATOXYLIN, _EOSIN]), axes=(0, 0))
-    light = 244 * np.exp(-taken) + rng.standard_normal((*size, 3), np.float32) * 2.5
+    absorbed = np.tensordot(np.clip(dense, 0, None), np.array([_HAEMATOXYLIN, _EOSIN]), axes=(0, 0))
+    light = 244 * np.exp(-absorbed) + rng.standard_normal((*size, 3), np.float32) * 2.5
     return np.clip(light, 0, 255).astype(np.uint8), lesion.astype(np.uint8)
 
 
