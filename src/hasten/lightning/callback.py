@@ -15,7 +15,7 @@ from hasten.engine.train_log import TrainLog
 from hasten.lightning.data import HastenDataModule
 from hasten.lightning.folder import RunFolder
 from hasten.lightning.framework import lightning_package
-from hasten.lightning.records import Seen, record_of, run_of
+from hasten.lightning.records import TrainerStats, record_of, run_of
 from hasten.lightning.timed import Listening, Steps
 from hasten.observe.clock import process_start_seconds
 from hasten.observe.load import LoadMeter
@@ -62,13 +62,13 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         self._clear()
 
     def _clear(self) -> None:
-        self._steps, self._seen = Steps(), Seen()
+        self._steps, self._stats = Steps(), TrainerStats()
         self._step = self._logged_samples = 0
         self._new_epoch = False
         self._monitor: Monitor | None = None
         self._lines: TrainLog | None = None
         self._validating: float | None = None
-        self._told_missing = False
+        self._warned_missing = False
         self._goes = False
 
     def time_s(self) -> float:
@@ -120,10 +120,10 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         self._new_epoch = True
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self._seen.batch(batch)
+        self._stats.batch(batch)
         if self._new_epoch:
             self._new_epoch = False
-            self._seen.epoch_starts.append(self._steps.waited())
+            self._stats.epoch_starts.append(self._steps.waited())
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """A step is over; its loss stays where it is until a line is due."""
@@ -149,7 +149,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             return
         self._steps.cover("")
         seconds, self._validating = time.perf_counter() - self._validating, None
-        self._seen.validations.append({"step": self._steps.count, "seconds": seconds})
+        self._stats.validations.append({"step": self._steps.count, "seconds": seconds})
         if self._lines is None:
             return
         self._lines.pause(seconds)
@@ -161,8 +161,8 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             self._folder.record(
                 {**line, "dice": float(scores[self.dice]), "dice_per_class": classes, "seconds": seconds}
             )
-        elif not self._told_missing:
-            self._told_missing = True
+        elif not self._warned_missing:
+            self._warned_missing = True
             log.warning(
                 'HastenCallback: no "%s" was logged, so that the run has no Dice; logged were %s. Name one of them: '
                 "HastenCallback(..., dice=NAME)",
@@ -173,8 +173,8 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         self._end(trainer, pl_module, "finished")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        asked = isinstance(exception, KeyboardInterrupt) or type(exception).__name__ == "SIGTERMException"
-        self._end(trainer, pl_module, "interrupted" if asked else "failed")
+        was_interrupted = isinstance(exception, KeyboardInterrupt) or type(exception).__name__ == "SIGTERMException"
+        self._end(trainer, pl_module, "interrupted" if was_interrupted else "failed")
 
     # What they share
 
@@ -188,8 +188,8 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
 
     def _samples(self, first: int, last: int) -> int:
         """Since it was last asked; steps and samples are not told apart by numbers where batches are accumulated."""
-        before, self._logged_samples = self._logged_samples, self._seen.samples
-        return self._seen.samples - before
+        before, self._logged_samples = self._logged_samples, self._stats.samples
+        return self._stats.samples - before
 
     def _end(self, trainer: Any, pl_module: Any, status: str) -> None:
         """Once, however the training ended."""
@@ -211,15 +211,15 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
                 status,
                 self._steps,
                 steps=self._step,
-                samples=self._seen.samples,
+                samples=self._stats.samples,
                 total_s=self.time_s(),
                 world={"size": trainer.world_size, "strategy": type(trainer.strategy).__name__},
             )
-            record = record_of(trainer, pl_module, self._steps, self._seen, listening.inner)
-            told = judge(run_of(record, seconds), others=others)
-            for line in report.summary(told)[1:]:
+            record = record_of(trainer, pl_module, self._steps, self._stats, listening.inner)
+            diagnosis = judge(run_of(record, seconds), others=others)
+            for line in report.summary(diagnosis)[1:]:
                 self._tell(line)
-            for path in report.write(told, self.out):
+            for path in report.write(diagnosis, self.out):
                 self._tell(f"written    {path}")
         self._clear()
 

@@ -130,13 +130,15 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         """Of this rank's share of every batch, beginning where a checkpoint left off."""
         place = self._opened()
         trainer = self.trainer
-        own = self._steps_per_epoch
-        feed, usual = self._source.feed(place, _planned_steps(trainer, own))
-        done = _batch_progress(trainer)
-        position = self._restored if self._restored is not None else done.total.processed if done is not None else 0
+        steps_per_epoch = self._steps_per_epoch
+        feed, default_steps = self._source.feed(place, _planned_steps(trainer, steps_per_epoch))
+        progress = _batch_progress(trainer)
+        position = (
+            self._restored if self._restored is not None else progress.total.processed if progress is not None else 0
+        )
         self._restored = None
         is_fixed = trainer is not None and trainer.overfit_batches > 0
-        self._loader = StepLoader(feed, own or usual, position=position, is_fixed=is_fixed)
+        self._loader = StepLoader(feed, steps_per_epoch or default_steps, position=position, is_fixed=is_fixed)
         return self._loader
 
     def val_dataloader(self) -> CaseLoader | list[Any]:
@@ -151,20 +153,22 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
     def state_dict(self) -> dict[str, Any]:
         """Where in the stream of batches the training is, and what the stream depends on."""
         position = self._loader.position if self._loader is not None else self._restored or 0
-        done = _batch_progress(self.trainer)
-        if done is not None and self._loader is not None:
-            position -= done.current.ready - done.current.processed  # a batch whose step failed was not trained on
+        progress = _batch_progress(self.trainer)
+        if progress is not None and self._loader is not None:
+            # A batch whose step failed was not trained on.
+            position -= progress.current.ready - progress.current.processed
         return {"position": position, "settings": self._source.settings()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on there. Raises ValueError naming the setting that is not that of the checkpoint."""
-        own = self._source.settings()
+        settings = self._source.settings()
         for name, saved in state_dict["settings"].items():
-            if own.get(name) != saved:
-                told = f": {saved} there, {own.get(name)} here" if isinstance(saved, int) else ""
+            if settings.get(name) != saved:
+                difference = f": {saved} there, {settings.get(name)} here" if isinstance(saved, int) else ""
                 raise ValueError(
-                    f"HastenDataModule: {name} is not that of the checkpoint{told}; its batches would be others. Go on "
-                    "with the same settings and cases, or begin a training of its own from the checkpoint's weights"
+                    f"HastenDataModule: {name} is not that of the checkpoint{difference}; its batches would be others. "
+                    "Go on with the same settings and cases, or begin a training of its own from the checkpoint's "
+                    "weights"
                 )
         self._restored = int(state_dict["position"])
         if self._loader is not None:
@@ -180,8 +184,8 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
     def _where(self) -> Place:
         trainer = self.trainer
         if trainer is None:
-            wanted = self._source.config.train.device if isinstance(self._source, PlannedSource) else "auto"
-            return Place(device=pick_device(wanted))
+            device_name = self._source.config.train.device if isinstance(self._source, PlannedSource) else "auto"
+            return Place(device=pick_device(device_name))
         device = trainer.strategy.root_device
         if device.type not in ("cpu", "cuda"):
             raise ValueError(
@@ -211,18 +215,22 @@ def _config(source: str | Path | RunConfig, overrides: Sequence[str]) -> RunConf
 
 def _mistakes(config: RunConfig) -> list[str]:
     """Settings that say what the Trainer says, or need the whole run to be known."""
-    found = []
+    mistakes = []
     if not config.data.source:
-        found.append("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
+        mistakes.append("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
     if config.train.accumulate != 1:
-        found.append("train.accumulate: Lightning accumulates; set Trainer(accumulate_grad_batches=...) and leave it 1")
+        mistakes.append(
+            "train.accumulate: Lightning accumulates; set Trainer(accumulate_grad_batches=...) and leave it 1"
+        )
     if config.sample.fit_batch:
-        found.append("sample.fit_batch: Lightning makes the steps; find the size with its own Tuner.scale_batch_size")
+        mistakes.append(
+            "sample.fit_batch: Lightning makes the steps; find the size with its own Tuner.scale_batch_size"
+        )
     if config.sample.stages:
-        found.append("sample.stages: the stages are shares of a run that Lightning may end anywhere; leave them out")
+        mistakes.append("sample.stages: the stages are shares of a run that Lightning may end anywhere; leave them out")
     if config.distribute.parts:
-        found.append("distribute.parts: not under Lightning, whose ranks see all cases; leave it 0")
-    return found
+        mistakes.append("distribute.parts: not under Lightning, whose ranks see all cases; leave it 0")
+    return mistakes
 
 
 def _planned_steps(trainer: Any, per_epoch: int | None) -> int:

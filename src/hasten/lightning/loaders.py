@@ -45,15 +45,15 @@ class StepLoader:
 class CaseLoader:
     """Whole cases one by one, as batches of one: tensors by key, and the case's name as `id`, a list of one."""
 
-    def __init__(self, case: Callable[[int], Mapping[str, Tensor]], ids: Sequence[str], own: Sequence[int]) -> None:
-        """case: the tensors (1, C, ...) of a case. own: those that this process looks at."""
-        self._case, self._ids, self._own = case, ids, own
+    def __init__(self, case: Callable[[int], Mapping[str, Tensor]], ids: Sequence[str], indices: Sequence[int]) -> None:
+        """case: the tensors (1, C, ...) of a case. indices: those of this process."""
+        self._case, self._ids, self._indices = case, ids, indices
 
     def __len__(self) -> int:
-        return len(self._own)
+        return len(self._indices)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for number in self._own:
+        for number in self._indices:
             yield {**self._case(number), "id": [self._ids[number]]}
 
 

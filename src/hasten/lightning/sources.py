@@ -149,8 +149,8 @@ class ChainSource:
             is_set = isinstance(self.train, ChainDataset)
             self._train_set = self.train if is_set else CacheDataset(self.train, self.compose, progress=False)
         if self._validation_set is None and self.validation_compose is not None:
-            own = dealt(len(self.validation_rows), place.rank, place.size)
-            rows = [self.validation_rows[number] for number in own]
+            indices = dealt(len(self.validation_rows), place.rank, place.size)
+            rows = [self.validation_rows[number] for number in indices]
             self._validation_set = CacheDataset(rows, self.validation_compose, progress=False)
 
     def feed(self, place: Place, steps: int) -> tuple[Feeding, int]:
@@ -168,15 +168,15 @@ class ChainSource:
         cached = self._validation_set
         if cached is None:
             return None
-        own = dealt(len(self.validation_rows), place.rank, place.size)
+        indices = dealt(len(self.validation_rows), place.rank, place.size)
 
         def case(number: int) -> Batch:
             item = cached[number]
             tensors = {key: value for key, value in item.items() if isinstance(value, Tensor)}
             return {key: value.as_subclass(Tensor)[None].to(place.device) for key, value in tensors.items()}
 
-        names = [_name_of(self.validation_rows[number]) for number in own]
-        return CaseLoader(case, names, range(len(own)))
+        names = [_name_of(self.validation_rows[number]) for number in indices]
+        return CaseLoader(case, names, range(len(indices)))
 
     def close(self) -> None:
         """The cases stay, as preparing them again would take as long as the first time."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-KEPT = 2000
+MAX_RECENT_STEPS = 2000
 """Steps that are looked at in the end: the last ones."""
 WATCH_EVERY = 32
 """On a GPU, whose work goes on behind the host's back, the parts of every such step are timed to its end."""
@@ -34,7 +34,7 @@ class Steps:
     over: str = ""
     totals: dict[str, float] = field(default_factory=dict)
     """Seconds of each part since the first step."""
-    kept: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_STEPS))
     count: int = 0
     saves: list[dict[str, Any]] = field(default_factory=list)
     """Checkpoints: the number of steps before each, and its seconds."""
@@ -79,7 +79,7 @@ class Steps:
     def end(self) -> None:
         """A step is over: with the wait for its batch, and with what came between it and the one before."""
         parts = self.close()
-        self.kept.append({"seconds": sum(parts.values()), "parts": parts, "synced": self.is_watched})
+        self.recent.append({"seconds": sum(parts.values()), "parts": parts, "synced": self.is_watched})
         self.count += 1
         self.is_watched = self.wait_for_device is not None and self.count % WATCH_EVERY == WATCH_EVERY - 1
 
