@@ -88,7 +88,7 @@ class Batches:
 
 def _masked(image: Tensor, label: Tensor, channels: Sequence[int]) -> tuple[Tensor, Tensor]:
     inside = label > 0
-    kept = list(image.split(1, dim=1))
+    by_channel = list(image.split(1, dim=1))
     for number in channels:
-        kept[number] = kept[number].masked_fill(~inside, 0.0)
-    return torch.cat(kept, dim=1), label - inside.to(label.dtype)
+        by_channel[number] = by_channel[number].masked_fill(~inside, 0.0)
+    return torch.cat(by_channel, dim=1), label - inside.to(label.dtype)

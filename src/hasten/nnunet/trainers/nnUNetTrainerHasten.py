@@ -111,12 +111,12 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         data, _, _, properties = dataset.load_case(name)
         spacing = [properties["spacing"][axis] for axis in self.plans_manager.transpose_forward]
         target = [*spacing[:1], *self.configuration_manager.spacing][-3:]
-        wanted = compute_new_shape(properties["shape_after_cropping_and_before_resampling"], spacing, target)
+        expected_shape = compute_new_shape(properties["shape_after_cropping_and_before_resampling"], spacing, target)
         channels = self.num_input_channels
-        if tuple(data.shape) != (channels, *wanted):
+        if tuple(data.shape) != (channels, *expected_shape):
             raise ValueError(
                 f"{name}: preprocessed to {tuple(data.shape)}, the plan {self.plans_manager.plans_name} asks for "
-                f"{(channels, *wanted.tolist())}; the plan has changed since: run nnUNetv2_preprocess again"
+                f"{(channels, *expected_shape.tolist())}; the plan has changed since: run nnUNetv2_preprocess again"
             )
 
     def train_step(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +158,9 @@ def __getattr__(name: str) -> type[nnUNetTrainer]:
     base = recursive_find_python_class(
         str(folder / "training/nnUNetTrainer"), variant, "nnunetv2.training.nnUNetTrainer", str(folder)
     )
-    if base is None or any(getattr(base, own) is not getattr(nnUNetTrainer, own) for own in _REPLACED):
+    if base is None or any(
+        getattr(base, attribute) is not getattr(nnUNetTrainer, attribute) for attribute in _REPLACED
+    ):
         raise AttributeError(name)
     return type(name, (nnUNetTrainerHasten, base), {})
 
