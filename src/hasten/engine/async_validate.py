@@ -144,8 +144,8 @@ class AsyncValidation(Generic[R]):
             self._executor.shutdown()
 
     def _take(self, network: nn.Module) -> None:
-        mine = [weight.detach() for weight in self.network.parameters()]
-        torch._foreach_copy_(mine, [weight.detach() for weight in network.parameters()])
+        weights = [weight.detach() for weight in self.network.parameters()]
+        torch._foreach_copy_(weights, [weight.detach() for weight in network.parameters()])
         for target, source in zip(self.network.buffers(), network.buffers(), strict=True):
             target.copy_(source)
 

@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 Group = distributed.ProcessGroup | None
 MEASURE_SHARE = 0.1
 """Of the time until train.max_seconds that measuring precision and memory format may take."""
-_GIVEN = "set in the configuration"
-_WAY_VARIES = "the network decides by values on its way"
+_SET_BY_USER = "set in the configuration"
+_DATA_DEPENDENT_FLOW = "the network decides by values on its way"
 _FAST_BF16 = (8, 0)
 """Compute capability from which on bf16 has matrix units."""
 _SHORT_SECONDS = 120.0
@@ -73,25 +73,27 @@ def operated_net(planned: Planned, start: Mapping[str, Tensor] | None = None) ->
     network = build_net(planned)
     if start is not None:
         network.load_state_dict(dict(start), strict=False)
-    done = _operated_own(planned, network) if is_own(planned.config.network) else _operated_known(planned, network)
+    surgery = (
+        _operated_custom(planned, network) if is_own(planned.config.network) else _operated_builtin(planned, network)
+    )
     freeze_parameters(network, planned.config.train.freeze, at="train.freeze")
-    return network, done
+    return network, surgery
 
 
-def _operated_known(planned: Planned, network: nn.Module) -> Surgery:
+def _operated_builtin(planned: Planned, network: nn.Module) -> Surgery:
     # MONAI's blocks with an instance norm are known at sight; looking at a forward pass takes a second.
-    done = operate(network)
-    return done if done.fused else operate(network, example_of(planned, small=True))
+    surgery = operate(network)
+    return surgery if surgery.fused else operate(network, example_of(planned, small=True))
 
 
-def _way_varies(planned: Planned, network: nn.Module) -> bool:
+def _has_data_dependent_flow(planned: Planned, network: nn.Module) -> bool:
     """Whether it is the user's own and decides by the values of an image what it computes."""
     return is_own(planned.config.network) and decides_by_values(network, example_of(planned, small=True))
 
 
-def _operated_own(planned: Planned, network: nn.Module) -> Surgery:
+def _operated_custom(planned: Planned, network: nn.Module) -> Surgery:
     """What is seen on one way through a network says nothing about another that it might take."""
-    if _way_varies(planned, network):
+    if _has_data_dependent_flow(planned, network):
         log.warning("%s: decides by values on its way; it is trained as it is, uncompiled", planned.config.network.name)
         return Surgery()
     try:
@@ -116,8 +118,8 @@ def settle_variant_on_all(
     world, budget_s = strategy.world, MEASURE_SHARE * time_left(planned, clock)
 
     def measured() -> tuple[Variant, dict[str, Engaged], float]:
-        found, switches, seconds = settle_variant(planned, network, budget_s)
-        return variant_of(found.config.train), switches, seconds
+        tuned, switches, seconds = settle_variant(planned, network, budget_s)
+        return variant_of(tuned.config.train), switches, seconds
 
     variant, switches, seconds = by_first(world, measured, group=group)
     engaged |= switches
@@ -142,7 +144,7 @@ def settle_variant(
     measured, and the seconds are 0, where precision, memory format and compiling are all set.
     """
     train = planned.config.train
-    kept = keep_layers(planned, network)
+    fp32_note = keep_layers(planned, network)
     allowed = _variants(planned)
     variant, why, seconds = allowed[0], "", 0.0
     if len(allowed) > 1 or train.compile is None:
@@ -154,15 +156,15 @@ def settle_variant(
         variant = measured.variant
         why = _USUAL if usual else explain(measured) if len(allowed) > 1 else ""
         seconds = measured.seconds[str(variant)] * (1 if usual else planned.config.sample.batch_size / probe.shape[0])
-    precision_why = (_GIVEN if train.precision is not None else why) + kept
+    precision_why = (_SET_BY_USER if train.precision is not None else why) + fp32_note
     engaged = {
         _PRECISION_NAMES[variant.precision]: Engaged(variant.precision != "fp32", precision_why),
-        "channels-last": Engaged(variant.channels_last, why if train.channels_last is None else _GIVEN),
+        "channels-last": Engaged(variant.channels_last, why if train.channels_last is None else _SET_BY_USER),
     }
     if planned.device.type == "cuda":
-        engaged["fused kernels"] = Engaged(variant.fused_kernels, why if train.fused_kernels is None else _GIVEN)
-    settled = _with_variant(planned, variant)
-    return settled, engaged, seconds
+        engaged["fused kernels"] = Engaged(variant.fused_kernels, why if train.fused_kernels is None else _SET_BY_USER)
+    result = _with_variant(planned, variant)
+    return result, engaged, seconds
 
 
 def _usual(planned: Planned, network: nn.Module, probe: Probe, allowed: list[Variant]) -> Measured | None:
@@ -194,15 +196,15 @@ def _variants(planned: Planned) -> list[Variant]:
     formats = [train.channels_last] if train.channels_last is not None else [False, True]
     fused = [train.fused_kernels] if train.fused_kernels is not None else [False, True]
     if device.type == "cpu":
-        given: list[Precision] = ["fp32", "bf16"] if train.precision is None else [train.precision]
-        return [Variant(precision=precision, channels_last=last) for precision in given for last in formats]
+        precisions: list[Precision] = ["fp32", "bf16"] if train.precision is None else [train.precision]
+        return [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
     fast = torch.cuda.get_device_capability(device) >= _FAST_BF16
-    given = ["bf16"] if fast else ["fp32", "tf32", "bf16"]
+    precisions = ["bf16"] if fast else ["fp32", "tf32", "bf16"]
     reference = [Variant(precision="fp32", channels_last=formats[0])] if fast and train.precision is None else []
     together = len(formats) == len(fused) == 2
     return reference + [
         Variant(precision=precision, channels_last=last, fused_kernels=on)
-        for precision in (given if train.precision is None else [train.precision])
+        for precision in (precisions if train.precision is None else [train.precision])
         for last in formats for on in fused if not together or last == on
     ]  # fmt: skip
 
@@ -214,20 +216,20 @@ def keep_layers(planned: Planned, network: nn.Module) -> str:
     gradient (torch 2.13 with AVX512-BF16; the loss looks normal). Returns what to add to the reason for the precision.
     """
     train = planned.config.train
-    told = ""
+    note = ""
     if train.fp32_layers:
         try:
             names = keep_fp32(network, train.fp32_layers)
         except ValueError as error:
             raise ValueError(f"train.fp32_layers: {str(error).removeprefix('patterns: ')}") from None
-        told = f"; {len(names)} layers stay in float32 (train.fp32_layers)"
+        note = f"; {len(names)} layers stay in float32 (train.fp32_layers)"
     if planned.device.type != "cpu" or train.precision not in (None, "bf16") or min(_deepest(planned)) >= 3:
-        return told
+        return note
     tiny = tiny_layers(network, example_of(planned))
     if tiny:
         keep_fp32(network, tiny)
-        told += f"; {len(tiny)} convolutions of the smallest features stay in float32, as a CPU's bf16 is unsound there"
-    return told
+        note += f"; {len(tiny)} convolutions of the smallest features stay in float32, as a CPU's bf16 is unsound there"
+    return note
 
 
 def example_of(planned: Planned, *, small: bool = False) -> Tensor:
@@ -255,16 +257,16 @@ def time_left(planned: Planned, clock: Clock) -> float:
 
 def fitting_steps(planned: Planned, clock: Clock, step_seconds: float) -> int:
     """The run's steps; with progressive patches, which last shares of the steps, no more than fit into the time."""
-    steps, left = planned.config.train.steps, time_left(planned, clock)
-    if not planned.config.sample.stages or not step_seconds or steps * step_seconds <= left:
+    steps, remaining_s = planned.config.train.steps, time_left(planned, clock)
+    if not planned.config.sample.stages or not step_seconds or steps * step_seconds <= remaining_s:
         return steps
-    fitting = max(1, int(left / step_seconds))
+    reduced = max(1, int(remaining_s / step_seconds))
     log.warning(
         "train.max_seconds: %d steps of about %.2g s don't fit into the %.0f s that are left; sample.stages are shares "
         "of %d steps",
-        steps, step_seconds, left, fitting,
+        steps, step_seconds, remaining_s, reduced,
     )  # fmt: skip
-    return fitting
+    return reduced
 
 
 def settle_activations(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]) -> None:
@@ -288,7 +290,7 @@ def settle_batch_size(planned: Planned, network: nn.Module, engaged: dict[str, E
         return planned
     variant, dims, batch_size = variant_of(config.train), planned.case_set.spatial_dims, config.sample.batch_size
     with autocast(planned.device, variant.precision):
-        found = find_batch_size_for(
+        search = find_batch_size_for(
             network,
             planned.loss(),
             tuple(example_of(planned).shape[1:]),
@@ -297,8 +299,8 @@ def settle_batch_size(planned: Planned, network: nn.Module, engaged: dict[str, E
             layout=memory_format(dims, variant.channels_last),
             captured=planned.device.type == "cuda" and config.train.capture is not False,
         )
-    engaged["largest batch"] = Engaged(True, f"{found.batch_size} patches instead of {batch_size}: {found.why}")
-    sample = replace(config.sample, batch_size=found.batch_size, fit_batch=False)
+    engaged["largest batch"] = Engaged(True, f"{search.batch_size} patches instead of {batch_size}: {search.why}")
+    sample = replace(config.sample, batch_size=search.batch_size, fit_batch=False)
     planned = replace(planned, config=replace(config, sample=sample))
     return with_train(planned, learning_rate_batch=config.train.learning_rate_batch or batch_size)
 
@@ -311,23 +313,23 @@ def settle_network(
     predicted: seconds that the steps are expected to take.
     """
     train = planned.config.train
-    wanted = train.compile
-    found = network
-    if wanted is not False and _way_varies(planned, network):
-        engaged = Engaged(False, _WAY_VARIES)
-    elif wanted is None and world is not None and world.size > 1:
+    requested = train.compile
+    result = network
+    if requested is not False and _has_data_dependent_flow(planned, network):
+        engaged = Engaged(False, _DATA_DEPENDENT_FLOW)
+    elif requested is None and world is not None and world.size > 1:
         # Each would measure for itself, and one might find otherwise than the rest.
         engaged = Engaged(False, "not tried where several processes share the step; set train.compile")
-    elif wanted is None and predicted < (least := _NETWORK_COMPILE_SECONDS[planned.device.type]):
+    elif requested is None and predicted < (least := _NETWORK_COMPILE_SECONDS[planned.device.type]):
         limit = f"{least / 60:.0f} min"
         engaged = Engaged(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
-    elif wanted is False:
-        engaged = Engaged(False, _GIVEN)
+    elif requested is False:
+        engaged = Engaged(False, _SET_BY_USER)
     else:
-        found, engaged = faster_compiled(
-            network, probe_of(planned), variant_of(train), always=bool(wanted), blocks=train.compile_blocks
+        result, engaged = faster_compiled(
+            network, probe_of(planned), variant_of(train), always=bool(requested), blocks=train.compile_blocks
         )
-    return with_train(planned, compile=engaged.on), found, engaged
+    return with_train(planned, compile=engaged.on), result, engaged
 
 
 def settle_autotuning(step: TrainStep, predicted: float, engaged: dict[str, Engaged]) -> None:
@@ -348,18 +350,18 @@ def settle_capture(
     planned: Planned, step: TrainStep, program: Program, engaged: dict[str, Engaged]
 ) -> tuple[Planned, CapturedStep | None]:
     """The step and its batch as a CUDA graph, if it can be one; what becomes of it is known some steps into the run."""
-    wanted = planned.config.train.capture
-    reason = _GIVEN if wanted is False else why_not(step, program)
+    requested = planned.config.train.capture
+    reason = _SET_BY_USER if requested is False else why_not(step, program)
     if reason is None and planned.config.train.activations != "all" and planned.config.network.dropout > 0:
         reason = "recomputing a dropout asks the host for the random state"
-    if reason is None and is_own(planned.config.network) and _way_varies(planned, step.update.weights):
-        reason = _WAY_VARIES
-    if reason is None and wanted is None and planned.config.train.steps < _LEAST_CAPTURED_STEPS:
+    if reason is None and is_own(planned.config.network) and _has_data_dependent_flow(planned, step.update.weights):
+        reason = _DATA_DEPENDENT_FLOW
+    if reason is None and requested is None and planned.config.train.steps < _LEAST_CAPTURED_STEPS:
         reason = f"capturing takes a dozen steps, and is tried in runs of {_LEAST_CAPTURED_STEPS} or more"
     if reason is None:
         assert program.segment is not None
-        return planned, CapturedStep(step=step, segment=program.segment, always=bool(wanted))
-    if wanted:
+        return planned, CapturedStep(step=step, segment=program.segment, always=bool(requested))
+    if requested:
         log.warning("train.capture: the step can't be captured, as %s", reason)
     engaged["CUDA graph"] = Engaged(False, reason)
     return with_train(planned, capture=False), None

@@ -35,15 +35,15 @@ def bands(shape: Triple, how: Windows, classes: int, budget: int, *, halo: int) 
     size = partial(_bytes, shape, how, classes, slow, halo)
     if size(shape) <= budget:
         return [(whole[0][0], whole[1][0], whole[2][0])]
-    found = []
+    candidates = []
     choices = [_splits(shape[axis], how.window[axis], how.overlap[axis], halo) for axis in (row, column)]
     for (rows, row_windows), (columns, column_windows) in product(*choices):
         parts = [*whole]
         parts[row], parts[column] = rows, columns
         depth, height, width = (max(each.stop - each.start for each in sides) + halo for sides in parts)
-        held = size((min(depth, shape[0]), min(height, shape[1]), min(width, shape[2])))
-        found.append((max(held, budget), row_windows * column_windows, len(rows) * len(columns), parts))
-    return list(product(*min(found, key=lambda each: each[:3])[3]))
+        num_bytes = size((min(depth, shape[0]), min(height, shape[1]), min(width, shape[2])))
+        candidates.append((max(num_bytes, budget), row_windows * column_windows, len(rows) * len(columns), parts))
+    return list(product(*min(candidates, key=lambda each: each[:3])[3]))
 
 
 def widened(box: Box, shape: Triple) -> Box:
@@ -68,7 +68,7 @@ def _splits(side: int, window: int, overlap: float, halo: int) -> list[tuple[lis
     def across(place: int) -> int:
         return sum(start < place + halo and start + window > place for start in starts)
 
-    found = []
+    candidates = []
     for count in range(1, len(starts) + 1):
         ideal = [round(side * number / count) for number in range(1, count)]
         near = (range(max(1, place - reach), min(side, place + reach + 1)) for place in ideal)
@@ -77,8 +77,8 @@ def _splits(side: int, window: int, overlap: float, halo: int) -> list[tuple[lis
             break
         cuts = [0, *places, side]
         parts = [slice(first, last) for first, last in pairwise(cuts)]
-        found.append((parts, len(starts) + sum(across(place) for place in places)))
-    return found
+        candidates.append((parts, len(starts) + sum(across(place) for place in places)))
+    return candidates
 
 
 def _bytes(shape: Triple, how: Windows, classes: int, slow: int, halo: int, box: Triple) -> int:
@@ -90,6 +90,6 @@ def _bytes(shape: Triple, how: Windows, classes: int, slow: int, halo: int, box:
     across = [axis for axis in range(3) if axis != slow]
     section = prod(box[axis] for axis in across)
     rows = max(section // box[axis] * min(how.window[axis], box[axis]) for axis in across)
-    held = how.sums.itemsize * (waiting * section + (planes - waiting) * rows)
+    sum_bytes = how.sums.itemsize * (waiting * section + (planes - waiting) * rows)
     layers = 4 * section * (planes - waiting + _FEW_PLANES) if halo else 0
-    return classes * (held + layers)
+    return classes * (sum_bytes + layers)

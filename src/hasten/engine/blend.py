@@ -80,14 +80,14 @@ def restricted(axis: Axis, window: int, part: slice) -> Axis:
 
 
 def _parts(start: int, window: int, cells: tuple[slice, ...]) -> list[Part]:
-    found = []
+    parts = []
     for number, cell in enumerate(cells):
         first, last = max(start, cell.start), min(start + window, cell.stop)
         if first < last:
             whole = (first, last) == (cell.start, cell.stop)
             inside = slice(first - cell.start, last - cell.start)
-            found.append(Part(number, slice(first - start, last - start), inside, whole))
-    return found
+            parts.append(Part(number, slice(first - start, last - start), inside, whole))
+    return parts
 
 
 def window_starts(side: int, window: int, overlap: float) -> list[int]:

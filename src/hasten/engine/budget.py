@@ -60,11 +60,11 @@ def choose_scale(planned: Planned, clock: Clock) -> Scale | None:
     """
     if planned.config.train.budget is None or not (_open(planned, "network.channels") or _open(planned, "train.steps")):
         return None
-    left, name = time_left(planned, clock), planned.config.network.name
+    remaining_s, name = time_left(planned, clock), planned.config.network.name
     timed: list[str] = []
 
     def steps_of(candidate: Planned) -> int:
-        steps = max(1, int(_STEPS_SHARE * left / _step_seconds(candidate, _MEASURE_SHARE * left)))
+        steps = max(1, int(_STEPS_SHARE * remaining_s / _step_seconds(candidate, _MEASURE_SHARE * remaining_s)))
         timed.append(f"{_text(candidate)} {steps}")
         return steps
 
@@ -80,7 +80,7 @@ def choose_scale(planned: Planned, clock: Clock) -> Scale | None:
             if fewer < LEAST_WIDE_STEPS:
                 break
             width, steps = each, fewer
-    reason = f"steps that fit into {duration_text(left)}: {', '.join(timed)}"
+    reason = f"steps that fit into {duration_text(remaining_s)}: {', '.join(timed)}"
     return Scale(network=network, width=width, steps=steps, reason=reason)
 
 

@@ -55,11 +55,11 @@ class Decided:
         return None
 
     def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
-        found = self.decide(sums)
+        result = self.decide(sums)
         if self._out is None:
             with torch.inference_mode(False):  # a result that its owner may change
-                self._out = torch.empty((*found.shape[:-3], *self._shape), dtype=found.dtype, device=self._device)
-        self._out[(..., *slot)] = found.to(self._device)
+                self._out = torch.empty((*result.shape[:-3], *self._shape), dtype=result.dtype, device=self._device)
+        self._out[(..., *slot)] = result.to(self._device)
 
     def result(self) -> Tensor:
         assert self._out is not None
@@ -154,8 +154,8 @@ class Canvas:
         """Every window as its number along each axis. Along the axis with the most windows the number changes last."""
         order = sorted(range(3), key=lambda axis: -len(self.axes[axis].starts))
         for numbers in product(*(range(len(self.axes[axis].starts)) for axis in order)):
-            found = dict(zip(order, numbers, strict=True))
-            yield found[0], found[1], found[2]
+            indices = dict(zip(order, numbers, strict=True))
+            yield indices[0], indices[1], indices[2]
 
     def window_count(self) -> int:
         return prod(len(axis.starts) for axis in self.axes)

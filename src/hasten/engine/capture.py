@@ -147,13 +147,13 @@ class CapturedStep:
         """
         assert self._aside is not None
         loss = self._warm(index)
-        wanted = self._state()
+        expected = self._state()
         seconds = self._timed("step", lambda: self._warm(index))
         free_memory()
         self._set(index)
         self._graph, self._loss = self._aside.capture(self._body)
         self._restore(before)
-        wrong = self._differs(self._replay(index), loss, wanted)
+        wrong = self._differs(self._replay(index), loss, expected)
         if wrong is not None:
             return wrong
         seconds |= self._timed("graph", self._graph.replay)
@@ -217,9 +217,9 @@ class CapturedStep:
         """Everything that a step changes."""
         update = self.step.update
         modules = [update.weights, *([update.average] if update.average is not None else [])]
-        found = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+        parameters = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         states = [value for state in update.optimizer.state.values() for value in state.values()]
-        return [*found, *(value for value in states if isinstance(value, Tensor)), update.skipped]
+        return [*parameters, *(value for value in states if isinstance(value, Tensor)), update.skipped]
 
     def _state(self) -> _State:
         return _State([tensor.detach().clone() for tensor in self._tensors()], random_states(self.step.device))
@@ -230,12 +230,12 @@ class CapturedStep:
             for tensor, value in zip(self._tensors(), state.tensors, strict=True):
                 tensor.copy_(value)
 
-    def _differs(self, found: Tensor, wanted: Tensor, after: _State) -> str | None:
+    def _differs(self, loss: Tensor, expected: Tensor, after: _State) -> str | None:
         """This once the host looks at values."""
-        if not torch.isclose(found, wanted, rtol=2e-2, atol=1e-3):
-            return f"the graph's loss is {found.item():.4g}, the step's {wanted.item():.4g}"
-        for mine, other in zip(self._tensors(), after.tensors, strict=True):
-            distance = (mine.detach().double() - other.double()).norm()
+        if not torch.isclose(loss, expected, rtol=2e-2, atol=1e-3):
+            return f"the graph's loss is {loss.item():.4g}, the step's {expected.item():.4g}"
+        for actual, other in zip(self._tensors(), after.tensors, strict=True):
+            distance = (actual.detach().double() - other.double()).norm()
             if not distance <= 0.02 * other.double().norm() + 1e-3:
                 return "the graph leaves other weights behind than the step"
         return None

@@ -90,8 +90,8 @@ class Checkpoints:
     def _older(self) -> list[tuple[int, Path]]:
         """(step, path) of NAME-STEP.pt, the latest step first."""
         named = re.compile(rf"{re.escape(self.name)}-(\d+)\.pt")
-        found = ((named.fullmatch(path.name), path) for path in self.folder.glob("*.pt"))
-        return sorted(((int(match[1]), path) for match, path in found if match), reverse=True)
+        matches = ((named.fullmatch(path.name), path) for path in self.folder.glob("*.pt"))
+        return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
 
     def _keep_newest(self) -> None:
         """Give NAME.pt its second name, unless it is damaged."""
@@ -125,6 +125,6 @@ class Checkpoints:
         if not self._swept and self.folder.exists():
             sync_folder(self.folder)
             for pattern in (f".{self.name}.pt.*", f".{self.name}-*.pt.*"):
-                for left in self.folder.glob(pattern):
-                    left.unlink(missing_ok=True)
+                for leftover in self.folder.glob(pattern):
+                    leftover.unlink(missing_ok=True)
         self._swept = True

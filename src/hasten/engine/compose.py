@@ -116,10 +116,10 @@ def compose_run(
         if network is None:
             network, surgery = operated_net(planned, start.fit.values if start is not None else None)
         # Before precision and format are measured: surgery and kept memory change what a step takes.
-        kept = keep_freed_memory() if planned.device.type == "cpu" else None
+        freed_memory = keep_freed_memory() if planned.device.type == "cpu" else None
         planned, step_seconds = settle_variant_on_all(planned, network, clock, strategy, group, engaged)
-        if kept is not None:
-            engaged["kept host memory"] = kept
+        if freed_memory is not None:
+            engaged["kept host memory"] = freed_memory
         if surgery is not None:
             engaged["surgery"] = Engaged(surgery.fused + surgery.biases > 0, str(surgery))
     planned = with_head(planned, network, start)

@@ -116,10 +116,10 @@ def score_fold(run: Path) -> Evaluation:
 
     What is missing or older than the weights is predicted and scored. Raises ValueError for an unreadable file.
     """
-    found, folder = read_evaluation(run / VALIDATION), run / VALIDATION
-    if found is not None and found.surfaces and _is_newer(folder, run):
-        return found
-    if found is None or not _is_newer(folder, run):
+    evaluation, folder = read_evaluation(run / VALIDATION), run / VALIDATION
+    if evaluation is not None and evaluation.surfaces and _is_newer(folder, run):
+        return evaluation
+    if evaluation is None or not _is_newer(folder, run):
         predict_validation(run)
     return score_validation(run, surfaces=True)
 
@@ -148,10 +148,10 @@ def summarise(folder: str | Path) -> CrossValidation:
     )
     pairs = joined_pairs([validation_pairs(fold.run) for fold in folds])
     whole = joined([fold.evaluation for fold in folds], folder)
-    found = CrossValidation(
+    result = CrossValidation(
         folder=folder, folds=folds, unfinished=tuple(number for run, number in runs.items() if not is_finished(run)),
         whole=whole, pairs=pairs, chosen=choose_cleanings(pairs, whole),
     )  # fmt: skip
-    write_cleanings(folder, found.chosen.cleanings)
-    write_json(folder / CV_JSON, found.to_dict())
-    return found
+    write_cleanings(folder, result.chosen.cleanings)
+    write_json(folder / CV_JSON, result.to_dict())
+    return result

@@ -46,9 +46,9 @@ def read_members(run: str | Path | Sequence[str | Path]) -> list[Member]:
     members: list[Member] = []
     for path in paths:
         folds = is_cross_validation(path)
-        found = [Member(model_file(each), read_model(each)) for each in (finished_folds(path) if folds else [path])]
-        require_alike(found, "*" if folds else "prepare.*")
-        members += found
+        group = [Member(model_file(each), read_model(each)) for each in (finished_folds(path) if folds else [path])]
+        require_alike(group, "*" if folds else "prepare.*")
+        members += group
     require_alike(members, "prepare.*")
     return members
 

@@ -174,7 +174,7 @@ def _safetensors(network: nn.Module, metadata: dict[str, str]) -> bytes:
         from safetensors.torch import load, save
     except ImportError as error:
         raise ValueError(f"safetensors files are written by safetensors; install it ({_INSTALL})") from error
-    kept: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     names: dict[tuple[int, torch.Size], str] = {}
     for name, tensor in network.state_dict().items():
         place = (tensor.data_ptr(), tensor.shape)
@@ -183,11 +183,11 @@ def _safetensors(network: nn.Module, metadata: dict[str, str]) -> bytes:
             metadata[name] = names[place]
         else:
             names[place] = name
-            kept[name] = tensor.contiguous()
-    data = save(kept, metadata)
+            tensors[name] = tensor.contiguous()
+    data = save(tensors, metadata)
     read = load(data)
-    assert read.keys() == kept.keys()
-    assert all(torch.equal(read[name], tensor) for name, tensor in kept.items())
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
     return data
 
 
@@ -247,10 +247,10 @@ def _compare(network: nn.Module, data: bytes, shapes: list[tuple[int, ...]]) -> 
     for shape in shapes:
         image = torch.randn(shape, generator=generator)
         with torch.no_grad():
-            ours = network(image)
-        theirs = torch.from_numpy(session.run(["scores"], {"image": image.numpy()})[0])
-        differences.append((ours - theirs).abs().max())
-        scales.append(ours.abs().max())
+            torch_scores = network(image)
+        onnx_scores = torch.from_numpy(session.run(["scores"], {"image": image.numpy()})[0])
+        differences.append((torch_scores - onnx_scores).abs().max())
+        scales.append(torch_scores.abs().max())
     # torch's max keeps a nan, which is a difference too.
     return float(torch.stack(differences).max()), float(torch.stack(scales).max())
 

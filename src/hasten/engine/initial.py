@@ -66,9 +66,9 @@ class Start:
     def table(self) -> str:
         """`summary`, and the names of what was adapted, left and not used, in at most 20 lines."""
         lines = [f"weights: {self.summary()}"]
-        theirs, ours = self.fit.prefixes
-        if theirs != ours:
-            lines.append(f"  names       {theirs or '(none)'} in the file is {ours or '(none)'} here")
+        saved_prefix, network_prefix = self.fit.prefixes
+        if saved_prefix != network_prefix:
+            lines.append(f"  names       {saved_prefix or '(none)'} in the file is {network_prefix or '(none)'} here")
         lines += _rows("adapted", [f"{name} ({how})" for name, how in self.fit.adapted.items()])
         lines += _rows("left", [f"{name} ({why})" for name, why in self.fit.left.items()])
         return "\n".join(lines + _rows("not used", list(self.fit.unused)))
@@ -103,9 +103,9 @@ def with_head(planned: Planned, network: nn.Module, start: Start | None) -> Plan
         return planned
     assert start is not None
     names = [name for name, _ in network.named_parameters()]
-    drawn = tuple(name for name in names if name in start.fit.left)
+    initialised = tuple(name for name in names if name in start.fit.left)
     layer = last_weight(network.state_dict()).rpartition(".")[0]
-    return with_train(planned, head=drawn or tuple(name for name in names if name.rpartition(".")[0] == layer))
+    return with_train(planned, head=initialised or tuple(name for name in names if name.rpartition(".")[0] == layer))
 
 
 def start_of(planned: Planned) -> Start | None:
@@ -125,12 +125,12 @@ def start_of(planned: Planned) -> Start | None:
 def fit_file(path: str | Path, planned: Planned) -> Start:
     """The weights of a file, fitted to the planned network, whatever its network.weights. Errors as `start_of`."""
     saved = read_weights(path)
-    here = build_net(planned).cpu().state_dict()
+    state = build_net(planned).cpu().state_dict()
     try:
-        fit = fit_weights(here, saved.weights, spatial_dims=planned.case_set.spatial_dims)
+        fit = fit_weights(state, saved.weights, spatial_dims=planned.case_set.spatial_dims)
     except ValueError as error:
         raise ValueError(f"{saved.path}: {error}") from None
-    return Start(saved=saved, fit=fit, parameters=sum(value.numel() for value in here.values()))
+    return Start(saved=saved, fit=fit, parameters=sum(value.numel() for value in state.values()))
 
 
 def read_weights(path: str | Path) -> Saved:
@@ -154,9 +154,9 @@ def read_weights(path: str | Path) -> Saved:
     content = read_model(path) if path.is_dir() else _content(file)
     place = _state_dict(content)
     if place is None:
-        there = ", ".join(map(str, list(content)[:5])) if isinstance(content, Mapping) else type(content).__name__
+        top_level = ", ".join(map(str, list(content)[:5])) if isinstance(content, Mapping) else type(content).__name__
         raise ValueError(
-            f"{file}: holds no state dict (it has {there}); looked at its top and under {', '.join(_NESTED)}"
+            f"{file}: holds no state dict (it has {top_level}); looked at its top and under {', '.join(_NESTED)}"
         )
     key, weights = place
     # torch has no isfinite for floats of one byte.

@@ -43,15 +43,15 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
             except ValueError as error:
                 wrong.append(str(error))
     groups: dict[tuple[Path, str], list[_File]] = {}
-    for found in {found.path: found for found in files}.values():
-        groups.setdefault(_case_of(found, len(channels), names), []).append(found)
+    for image in {image.path: image for image in files}.values():
+        groups.setdefault(_case_of(image, len(channels), names), []).append(image)
     for (_, name), group in groups.items():
         problem = _mismatch(name, group, channels, spatial_dims)
         if problem:
             wrong.append(problem)
     if wrong:
         raise ValueError(listing(wrong, f"{len(wrong)} inputs can't be predicted, so nothing was written"))
-    return [Case(id=name, image=tuple(sorted(found.path for found in group))) for (_, name), group in groups.items()]
+    return [Case(id=name, image=tuple(sorted(image.path for image in group))) for (_, name), group in groups.items()]
 
 
 def listing(problems: Sequence[str], heading: str) -> str:
@@ -84,12 +84,12 @@ def _case_of(file: _File, num_channels: int, names: dict[Path, str]) -> tuple[Pa
 
 def _mismatch(name: str, group: list[_File], channels: Sequence[str], spatial_dims: int) -> str | None:
     """What keeps a case from going through the network."""
-    first, found = group[0], sum(file.num_channels for file in group)
-    if found != len(channels):
+    first, count = group[0], sum(file.num_channels for file in group)
+    if count != len(channels):
         several = f" and {len(group) - 1} more of case {name}" if len(group) > 1 else ""
         hint = f"; its files must end in _0000 to _{len(channels) - 1:04d}" if len(channels) > 1 else ""
         return (
-            f"{first.path}{several}: {found} channel{'' if found == 1 else 's'}, but the network was trained on "
+            f"{first.path}{several}: {count} channel{'' if count == 1 else 's'}, but the network was trained on "
             f"{len(channels)} ({', '.join(channels)}); give every case those channels{hint}"
         )
     depth = first.shape[0]

@@ -150,7 +150,7 @@ def plan_run(
     if plan is not None:
         config = with_plan(config, plan)
     _raise(check_run(config))
-    kept, case_set = _kept_case_set(config)
+    cached, case_set = _cached_case_set(config)
     if case_set.regions and config.loss.include_background:
         raise ValueError(
             "loss.include_background: there is no background among regions, each of which is told from all else; "
@@ -158,10 +158,10 @@ def plan_run(
         )
     train, validation = split_cases(case_set, config.data.split)
     device = device or pick_device(config.train.device, world)
-    fingerprint = get_fingerprint(case_set, kept)
-    given = config.network.divisor is not None
+    fingerprint = get_fingerprint(case_set, cached)
+    divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
-    config, own = with_own_network(config, case_set)
+    config, custom = with_own_network(config, case_set)
     full, decisions = decided(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
     _raise(memory_mistakes(
@@ -171,8 +171,8 @@ def plan_run(
     ignore_index = IGNORED if case_set.ignore is not None else None
     if is_user_code(full.loss.name):
         full = with_loss_digest(full, case_set, ignore_index)
-    if own is not None:
-        full, decisions = settle_own(full, own, decisions, given=given)
+    if custom is not None:
+        full, decisions = settle_own(full, custom, decisions, divisor_is_set=divisor_is_set)
     augmentation = augmentation_of(full, fingerprint, ignore_index)
     if augmentation.digest:
         full = dataclasses.replace(full, augment=dataclasses.replace(full.augment, digest=augmentation.digest))
@@ -185,8 +185,8 @@ def plan_run(
         validation=validation,
         device=device,
         augmentation=augmentation,
-        files=kept.files,
-        source=own.code.source if own is not None else b"",
+        files=cached.files,
+        source=custom.code.source if custom is not None else b"",
         warnings=(*left_out(case_set, config.data.split, train, validation), *sampled_warnings(fingerprint)),
     )
 
@@ -205,15 +205,15 @@ def read_cases(config: RunConfig) -> tuple[CaseSet, tuple[Case, ...], tuple[Case
 
     Raises ValueError for anything wrong with the source or the split.
     """
-    _, case_set = _kept_case_set(config)
+    _, case_set = _cached_case_set(config)
     return case_set, *split_cases(case_set, config.data.split)
 
 
-def _kept_case_set(config: RunConfig) -> tuple[Kept, CaseSet]:
+def _cached_case_set(config: RunConfig) -> tuple[Kept, CaseSet]:
     remote_dir = cache_dir(config.cache) / "remote"
     listing = with_ignore(find_listing(config.data.source, remote_dir=remote_dir), config.data.ignore)
-    kept = find_kept(listing, config.cache)
-    return kept, with_regions(get_case_set(listing, config.data.spatial_dims, kept), config.data)
+    cached = find_kept(listing, config.cache)
+    return cached, with_regions(get_case_set(listing, config.data.spatial_dims, cached), config.data)
 
 
 def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: int | None = None) -> RunChain:
@@ -239,10 +239,10 @@ def left_out(
     if split.train_range != (0, 1):
         return ()
     used = {case.id for case in (*train, *validation)}
-    left = [case.id for case in case_set.cases if case.id not in used]
-    if not left:
+    rest = [case.id for case in case_set.cases if case.id not in used]
+    if not rest:
         return ()
-    where = f"{case_set.source}: data.split leaves out {len(left)} of {len(case_set.cases)} cases ({first_few(left)})"
+    where = f"{case_set.source}: data.split leaves out {len(rest)} of {len(case_set.cases)} cases ({first_few(rest)})"
     return (f"{where}; add them to a part of splits_final.json, or use another data.split.by",)
 
 
@@ -290,10 +290,10 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
         if world is None or world.size == 1:
             return torch.device(name)
     if name == "cuda" and world is not None and world.size > 1:
-        here = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if here < world.local_size:
+        num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if num_devices < world.local_size:
             raise ValueError(
-                f"train.device={name}: {world.local_size} processes on {world.host} and {here} CUDA devices; "
+                f"train.device={name}: {world.local_size} processes on {world.host} and {num_devices} CUDA devices; "
                 "start as many processes as there are devices"
             )
         name = f"cuda:{world.local_rank}"
@@ -301,8 +301,8 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
         raise ValueError(f"train.device={name}: use auto, cpu, cuda or cuda:N")
     device, count = torch.device(name), torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= count:
-        there = "".join(f"cuda:{index}, " for index in range(count))
-        raise ValueError(f"train.device={name}: this machine has {count} CUDA devices; use {there}auto or cpu")
+        names = "".join(f"cuda:{index}, " for index in range(count))
+        raise ValueError(f"train.device={name}: this machine has {count} CUDA devices; use {names}auto or cpu")
     return device
 
 
@@ -320,17 +320,17 @@ def check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
     mistake = None if is_own(config.network) else network_mistake(config.network, spatial_dims)
     if mistake:
         return [mistake]
-    found = (_patch_mistake(name, patch, unit, config.network) for name, patch in patches.items())
-    return [wrong for wrong in found if wrong]
+    mistakes = (_patch_mistake(name, patch, unit, config.network) for name, patch in patches.items())
+    return [wrong for wrong in mistakes if wrong]
 
 
 def _patch_mistake(name: str, patch: Triple, unit: Triple, network: PlannedNetwork) -> str | None:
-    asking = "network.divisor" if is_own(network) else "network.strides"
+    setting = "network.divisor" if is_own(network) else "network.strides"
     if not is_own(network) and NETWORKS[network.name].factors:
-        asking = f"network.name={network.name}"
+        setting = f"network.name={network.name}"
     if any(side % by for side, by in zip(patch, unit, strict=True)):
         near = [math.ceil(side / by) * by for side, by in zip(patch, unit, strict=True)]
-        return f"{name}: {list(patch)} is not a multiple of {list(unit)}, as {asking} asks; use {near}"
+        return f"{name}: {list(patch)} is not a multiple of {list(unit)}, as {setting} asks; use {near}"
     if patch == unit and network.norm == "instance" and not is_own(network):
         larger = [2 * side if side > 1 else 1 for side in patch]
         fewer = "" if NETWORKS[network.name].factors else ", or fewer strides"

@@ -97,8 +97,8 @@ class Loop:
         if several:
             costs = validation_costs(parts)
             shares = partition(costs, self.world.size)
-            told = balance_sentence(costs, in_order(len(costs), self.world.size), shares)
-            parts.engaged["validation cases"] = Engaged(True, told)
+            text = balance_sentence(costs, in_order(len(costs), self.world.size), shares)
+            parts.engaged["validation cases"] = Engaged(True, text)
         self.kept = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.beside = self._validation_beside() if self.train.validate_async else None
         if parts.captured is not None:
@@ -121,7 +121,7 @@ class Loop:
 
     def run(self) -> Outcome:
         """Train to the end, to the target, to the time limit, or until asked to stop."""
-        self._take_up_records()
+        self._restore_records()
         if self.progress:
             self.progress.start(self.steps, self.train.target, self.train.metric)
         try:
@@ -146,7 +146,7 @@ class Loop:
 
     def _outcome(self, step: int) -> Outcome:
         trained = self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
-        done = self.parts.program.samples(self.first, step)
+        num_samples = self.parts.program.samples(self.first, step)
         return Outcome(
             status=self.status,
             step=step,
@@ -154,7 +154,7 @@ class Loop:
             target_time_s=self.target_time_s,
             last=self.last,
             wait_seconds=self.feed.wait_seconds,
-            samples_per_s=done / trained if trained > 0 else 0.0,
+            samples_per_s=num_samples / trained if trained > 0 else 0.0,
             elapsed=self.elapsed,
             position=self.parts.paced.position(step),
             skipped=int(self.parts.step.update.skipped),
@@ -165,17 +165,17 @@ class Loop:
         """A captured step makes its batches itself."""
         return self.feed if self.parts.captured is None else [None] * (self.steps - self.first)
 
-    def _take_up_records(self) -> None:
+    def _restore_records(self) -> None:
         """Drop what an earlier process recorded after `first`, and see whether it had reached the target by then."""
         path = self.out / METRICS_JSONL
-        kept: list[dict[str, Any]] | None = None
+        records: list[dict[str, Any]] | None = None
         if self.world.first:
             try:
-                kept = [record for record in read_jsonl(path) if record.get("step", 0) <= self.first]
+                records = [record for record in read_jsonl(path) if record.get("step", 0) <= self.first]
             except TypeError:
                 raise ValueError(f"{path}: has a step that is no number; mend or delete that line") from None
-            write_jsonl(path, kept)
-        for record in from_first(self.world, kept):
+            write_jsonl(path, records)
+        for record in from_first(self.world, records):
             value = record.get(self.train.metric)
             if self.train.target is not None and value is not None and value >= self.train.target:
                 self.status, self.target_time_s = "target_reached", record["time_s"]
@@ -320,11 +320,11 @@ class Loop:
             with self.clock.span("checkpoint"):
                 self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / "best.pt"))
 
-    def _deliver(self, found: Validated[Dice | None]) -> None:
+    def _deliver(self, validated: Validated[Dice | None]) -> None:
         """Of a validation beside the training, some steps after the one that it belongs to."""
-        assert found.result is not None
+        assert validated.result is not None
         begin = time.perf_counter()
-        self._record(found.result, found.step, found.network, seconds=found.seconds)
+        self._record(validated.result, validated.step, validated.network, seconds=validated.seconds)
         self.log.pause(time.perf_counter() - begin)
 
     def _record(self, dice: Dice, step: int, network: nn.Module, *, seconds: float) -> None:
@@ -357,7 +357,7 @@ class Loop:
     def _state(self, step: int) -> dict[str, Any]:
         """As a single process would have it; complete on rank 0. All ranks call it."""
         update = self.parts.step.update
-        own = training_state(
+        state = training_state(
             network=update.weights,
             optimizer=update.optimizer,
             step=step,
@@ -371,7 +371,7 @@ class Loop:
                 "random_states": random_states(self.world, self.parts.planned.device),
             },
         )
-        return self.strategy.gathered(own)
+        return self.strategy.gathered(state)
 
     def restore(self, state: dict[str, Any], where: str) -> None:
         """Take up what `_state` saved on rank 0; the loop was made with that step as `first`. All ranks call it."""

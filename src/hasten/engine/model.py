@@ -87,11 +87,11 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto", tru
     """
     # A device goes through the configuration, which knows what may stand there.
     tree = {**content["config"], "train": {**content["config"]["train"], "device": device}}
-    given = _on_device(from_dict(tree, where=where))
-    unset = [*undecided(given), *(name for name in _SETTLED if attrgetter(name)(given) is None)]
+    run_config = _on_device(from_dict(tree, where=where))
+    unset = [*undecided(run_config), *(name for name in _SETTLED if attrgetter(name)(run_config) is None)]
     if unset:
         raise ValueError(f"{where}: is no model as Hasten writes it, as its config leaves open {', '.join(unset)}")
-    config = planned_run(given)
+    config = planned_run(run_config)
     target, dims = torch.device(config.train.device), content["spatial_dims"]
     labels = {int(value): name for value, name in content["labels"].items()}
     regions = resolve_regions(
@@ -134,21 +134,21 @@ def labelled(
     the training cases is told in a warning that begins with `where`.
     """
     geometry = prepared.geometry
-    own = geometry.spacing
-    sides = zip(own, geometry.crop_shape, geometry.shape, strict=True)
+    spacing = geometry.spacing
+    sides = zip(spacing, geometry.crop_shape, geometry.shape, strict=True)
     depth, height, width = (mm * before / after for mm, before, after in sides)
-    found = infer_on_grid(
+    labels = infer_on_grid(
         model.network, torch.from_numpy(prepared.image), geometry.crop_shape, model.inference,
-        nearest=thick_axis((depth, height, width), own),
+        nearest=thick_axis((depth, height, width), spacing),
         planes=None if probabilities is None else filling(probabilities, geometry, model),
     ).cpu().numpy()  # fmt: skip
-    label = paint(found, model.regions) if model.regions else found
+    label = paint(labels, model.regions) if model.regions else labels
     dims = model.inference.spatial_dims
     size = foreground_size(int(np.count_nonzero(label)), geometry.crop_shape, geometry, dims)
     for warning in (spacing_warning(geometry, model.spacing), size_warning(size, model.foreground, dims)):
         if warning is not None:
             log.warning("%s: %s", where, warning)
-    masks = [restore_label(mask.astype(np.uint8), geometry, (0, 1)) for mask in found] if model.regions else []
+    masks = [restore_label(mask.astype(np.uint8), geometry, (0, 1)) for mask in labels] if model.regions else []
     return restore_label(label, geometry, model.values), masks
 
 

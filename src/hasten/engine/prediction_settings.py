@@ -73,18 +73,18 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     now = json.loads(json.dumps(now))  # tuples become lists
-    found = []
+    differences = []
     one, two = before["networks"], now["networks"]
     if sorted(one.values()) != sorted(two.values()):
         changed = [where for where in two if where in one and one[where] != two[where]]
         other = f"{', '.join(two)} instead of {', '.join(one)}"
-        found.append(f"networks: {', '.join(changed)} changed since" if changed else f"networks: {other}")
+        differences.append(f"networks: {', '.join(changed)} changed since" if changed else f"networks: {other}")
     for section in ("infer", "postprocessing"):
         was, has = before[section], now[section]
         names = dict.fromkeys((*was, *has))
-        found += [
+        differences += [
             f"{section}.{name}={text_of(has.get(name))} instead of {text_of(was.get(name))}"
             for name in names
             if was.get(name) != has.get(name)
         ]
-    return found
+    return differences

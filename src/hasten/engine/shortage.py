@@ -78,7 +78,7 @@ def _largest_case(config: PlannedRun, fingerprint: Fingerprint) -> float:
     """Voxels of the largest prepared case, or a part of them where its surroundings may be cropped before."""
     spacing = config.prepare.spacing or (0.0, 0.0, 0.0)
     voxels = max(
-        math.prod(size * at / (wanted or at) for size, at, wanted in zip(shape, spacings, spacing, strict=True))
+        math.prod(size * at / (target or at) for size, at, target in zip(shape, spacings, spacing, strict=True))
         for shape, spacings in zip(fingerprint.shapes, fingerprint.spacings, strict=True)
     )
     return voxels * (0.1 if config.prepare.crop_foreground else 1.0)

@@ -105,11 +105,11 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any],
     # Some accept each other's state and would go on wrongly.
     if saved not in (None, name):
         raise ValueError(f"{where}: saved with the optimizer {saved}, and this run has {name}; use the same")
-    ours = [len(group["params"]) for group in optimizer.param_groups]
-    theirs = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
-    if ours != theirs:
+    group_sizes = [len(group["params"]) for group in optimizer.param_groups]
+    saved_sizes = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
+    if group_sizes != saved_sizes:
         raise ValueError(
-            f"{where}: the optimizer's groups had {theirs} parameters, and here they have {ours}; "
+            f"{where}: the optimizer's groups had {saved_sizes} parameters, and here they have {group_sizes}; "
             "build it as in the run that was saved"
         )
 

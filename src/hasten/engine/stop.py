@@ -81,8 +81,8 @@ class StopRequest:
         self._notes = None
         work.wait()
         # In host memory, where reading a value costs nothing.
-        found = int(note)
-        return _ORDER[found - 1] if found else None
+        number = int(note)
+        return _ORDER[number - 1] if number else None
 
     def __enter__(self) -> StopRequest:
         self.asked, self._calls, self._notes, self._process = None, 0, None, os.getpid()

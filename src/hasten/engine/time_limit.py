@@ -78,10 +78,10 @@ class TimeLimit:
         """Raise ValueError if starting took all the time there is. clock: with the spans of the start."""
         if from_first(self.world, self.expired()):
             assert self.seconds is not None
-            spent = ", ".join(f"{name.replace('_', ' ')} {value:.0f} s" for name, value in clock.seconds.items())
+            phases = ", ".join(f"{name.replace('_', ' ')} {value:.0f} s" for name, value in clock.seconds.items())
             raise ValueError(
                 f"train.max_seconds={self.seconds:g}: no time is left to train. The run has taken "
-                f"{self.time_s():.0f} s, {clock.elapsed:.0f} s of it to start this process ({spent}), and "
+                f"{self.time_s():.0f} s, {clock.elapsed:.0f} s of it to start this process ({phases}), and "
                 f"{self.closing_s:.0f} s are kept for what follows the training. Give more; prepared cases stay in the "
                 "cache, so the next start is faster"
             )
@@ -111,12 +111,12 @@ class TimeLimit:
         self._looks += 1
         self._step_s += max(0.25, 1 / self._looks) * (measured - self._step_s)
         self._mark = (step, trained_s)
-        left = self.left_s - self.closing_s - self.validation_s
+        remaining_s = self.left_s - self.closing_s - self.validation_s
         validations = self._validations_left(step) * self.validation_s
-        self._all_fits = left - validations >= self._step_s * (self.paced.steps - self.paced.position(step))
-        left -= validations if self._all_fits else min(validations, self._share * max(0.0, left))
+        self._all_fits = remaining_s - validations >= self._step_s * (self.paced.steps - self.paced.position(step))
+        remaining_s -= validations if self._all_fits else min(validations, self._share * max(0.0, remaining_s))
         after = min(int(_LOOK_S / self._step_s), 2 * (step - first))
-        return math.floor(left / self._step_s), step + max(1, after)
+        return math.floor(remaining_s / self._step_s), step + max(1, after)
 
     def _validations_left(self, step: int) -> int:
         """Before the last one."""
@@ -131,8 +131,8 @@ class TimeLimit:
         if self.seconds is None:
             return True
         fits = self.left_s - self.closing_s > 2 * self.validation_s
-        spent = self._validating_s + self.validation_s
-        fits &= self._all_fits or spent <= self._share * (spent + trained_s)
+        validating_s = self._validating_s + self.validation_s
+        fits &= self._all_fits or validating_s <= self._share * (validating_s + trained_s)
         return from_first(self.world, fits)
 
     def validated(self, seconds: float) -> None:

@@ -41,9 +41,9 @@ class TrainLog:
         """(n,) losses after the last line, so that a resumed run's next line is the same."""
         if not self.losses:
             return torch.zeros(0)
-        found = self.shared(torch.stack(self.losses).float())
-        self.losses = list(found.unbind(0))
-        return found.cpu()
+        losses = self.shared(torch.stack(self.losses).float())
+        self.losses = list(losses.unbind(0))
+        return losses.cpu()
 
     def write(self, step: int, *, rate: float, time_s: float, skipped: int) -> dict[str, float]:
         """Write the line of 1-based `step` and return it. Its loss is of the finite steps, nan if there are none."""
@@ -55,14 +55,14 @@ class TrainLog:
         count, self._logged = self.samples(self._logged, step), step
         self.losses.clear()
         now, waited = time.perf_counter(), self.waited()
-        spent = now - self._mark[0]
+        elapsed = now - self._mark[0]
         line = {
             "step": step,
             "time_s": time_s,
             "loss": loss,
             "lr": rate,
-            "samples_per_s": count / spent if spent > 0 else 0.0,
-            "wait_share": (waited - self._mark[1]) / spent if spent > 0 else 0.0,
+            "samples_per_s": count / elapsed if elapsed > 0 else 0.0,
+            "wait_share": (waited - self._mark[1]) / elapsed if elapsed > 0 else 0.0,
         }
         self._mark = (now, waited)
         extra = {"skipped": skipped} if skipped else {}

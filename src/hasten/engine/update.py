@@ -76,8 +76,8 @@ class Update:
 
     def _clip(self) -> Tensor:
         """() float32, 1 where the gradient is not finite."""
-        found = [weight.grad for weight in self.weights.parameters() if weight.grad is not None]
-        norm = self.strategy.total_norm(found)
+        gradients = [weight.grad for weight in self.weights.parameters() if weight.grad is not None]
+        norm = self.strategy.total_norm(gradients)
         if self.clip_norm > 0:
             nn.utils.clip_grads_with_norm_(self.weights.parameters(), self.clip_norm, norm)
         return norm.isfinite().logical_not().to(torch.float32)

@@ -54,8 +54,8 @@ def choose_cleanings(pairs: Pairs, evaluation: Evaluation) -> Chosen:
         candidates = _candidates(name, _median_volume(pairs, evaluation, name))
         affected = {other: members for other, members in pairs.members.items() if value in members}
         dices = partial(_dices, pairs=pairs, value=value, candidates=candidates, affected=affected)
-        found = _each(pairs.pairs, dices)
-        means = [_means([case[number] for case in found]) for number in range(len(candidates))]
+        case_dices = _each(pairs.pairs, dices)
+        means = [_means([case[number] for case in case_dices]) for number in range(len(candidates))]
         allowed = [pair for pair in zip(means, candidates, strict=True) if not _worse(pair[0], before)]
         best = max(allowed, key=lambda pair: _comparable(pair[0][name]), default=None)
         if best is not None and _comparable(best[0][name]) > _comparable(before[name]):
@@ -98,8 +98,8 @@ def _dices(
 ) -> list[Dices]:
     """Dice of the classes and regions that a label value belongs to, with each of the candidates in turn."""
     prediction, label, spacing = read_pair(pair, pairs)
-    held = list({value for members in affected.values() for value in members})
-    box = bounding_box(np.isin(prediction, held) | np.isin(label, held))  # all that counts lies in it
+    label_values = list({value for members in affected.values() for value in members})
+    box = bounding_box(np.isin(prediction, label_values) | np.isin(label, label_values))  # all that counts lies in it
     prediction, label = prediction[box], label[box]
     cleaned = (postprocessed(prediction, {value: candidate}, spacing) for candidate in candidates)
     return [_dice_of(*without_ignored(each, label, pairs.ignore), affected) for each in cleaned]

@@ -78,11 +78,11 @@ class Evaluation:
 
     def case_means(self, measure: str = "dice") -> dict[str, float]:
         """Mean over the finite scores of each case's `main` classes; nan of a case without any."""
-        found: dict[str, list[float]] = {case: [] for case in self.cases}
+        by_case: dict[str, list[float]] = {case: [] for case in self.cases}
         for score in self.scores:
             if score.name in self.main:
-                found[score.case].append(getattr(score, measure))
-        return {case: summary_of(values).mean for case, values in found.items()}
+                by_case[score.case].append(getattr(score, measure))
+        return {case: summary_of(values).mean for case, values in by_case.items()}
 
     def mean(self, measure: str = "dice") -> float:
         """Mean of `case_means`."""
@@ -144,15 +144,15 @@ def evaluate(
     """
     if not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
         raise ValueError(f"tolerance_mm={tolerance_mm}: use a distance in mm, 0 or more")
-    found = find_pairs(Path(predictions), Path(labels), Path(run) if run is not None else None)
+    pairs = find_pairs(Path(predictions), Path(labels), Path(run) if run is not None else None)
     return evaluate_pairs(
-        found, predictions=Path(predictions), labels=Path(labels), tolerance_mm=tolerance_mm, surfaces=surfaces,
+        pairs, predictions=Path(predictions), labels=Path(labels), tolerance_mm=tolerance_mm, surfaces=surfaces,
         num_workers=num_workers, tick=tick,
     )  # fmt: skip
 
 
 def evaluate_pairs(
-    found: Pairs,
+    pairs: Pairs,
     *,
     predictions: Path,
     labels: Path,
@@ -167,40 +167,40 @@ def evaluate_pairs(
 
     def one(pair: Pair) -> list[Score] | str:
         try:
-            return _score(pair, found, tolerance_mm, surfaces)
+            return _score(pair, pairs, tolerance_mm, surfaces)
         except (ValueError, OSError) as error:
             return str(error)
 
     with warnings.catch_warnings(), ThreadPoolExecutor(num_workers or usable_cores()) as pool:
         # Of MONAI, about a call within MONAI.
         warnings.filterwarnings("ignore", message=".*always_return_as_numpy", category=FutureWarning)
-        for done, (pair, result) in enumerate(zip(found.pairs, pool.map(one, found.pairs), strict=True), start=1):
+        for number, (pair, result) in enumerate(zip(pairs.pairs, pool.map(one, pairs.pairs), strict=True), start=1):
             if isinstance(result, str):
                 failures.append(result)
             else:
                 scores += result
             if tick:
-                tick(done, len(found.pairs), pair.case)
+                tick(number, len(pairs.pairs), pair.case)
     if failures:
-        raise ValueError(listing(failures, f"{len(failures)} of {len(found.pairs)} cases could not be evaluated"))
+        raise ValueError(listing(failures, f"{len(failures)} of {len(pairs.pairs)} cases could not be evaluated"))
     return Evaluation(
-        predictions=predictions, labels=labels, scores=tuple(scores), names=tuple(found.members),
-        main=tuple(found.main), tolerance_mm=tolerance_mm, surfaces=surfaces, num_labelled=found.num_labelled,
+        predictions=predictions, labels=labels, scores=tuple(scores), names=tuple(pairs.members),
+        main=tuple(pairs.main), tolerance_mm=tolerance_mm, surfaces=surfaces, num_labelled=pairs.num_labelled,
     )  # fmt: skip
 
 
-def _score(pair: Pair, found: Pairs, tolerance_mm: float, surfaces: bool) -> list[Score]:
-    prediction, label, spacing = read_pair(pair, found)
-    prediction, label = without_ignored(prediction, label, found.ignore)
+def _score(pair: Pair, pairs: Pairs, tolerance_mm: float, surfaces: bool) -> list[Score]:
+    prediction, label, spacing = read_pair(pair, pairs)
+    prediction, label = without_ignored(prediction, label, pairs.ignore)
     return score_case(
-        pair.case, prediction, label, found.members, spacing=spacing, tolerance_mm=tolerance_mm, surfaces=surfaces
+        pair.case, prediction, label, pairs.members, spacing=spacing, tolerance_mm=tolerance_mm, surfaces=surfaces
     )
 
 
-def read_pair(pair: Pair, found: Pairs) -> tuple[np.ndarray, np.ndarray, tuple[float, float, float]]:
+def read_pair(pair: Pair, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, tuple[float, float, float]]:
     """Prediction and label map (D, H, W) of label values, and their spacing in mm. Raises ValueError."""
-    prediction = read_label_map(pair.prediction, found.labels)
-    label = read_label_map(pair.label, found.labels, found.ignore)
+    prediction = read_label_map(pair.prediction, pairs.labels)
+    label = read_label_map(pair.label, pairs.labels, pairs.ignore)
     return prediction.array[0], label.array[0], label.spacing
 
 
@@ -265,7 +265,7 @@ def read_evaluation(folder: Path) -> Evaluation | None:
 
 def _numbers(score: dict[str, Any], surfaces: bool) -> dict[str, float]:
     """The measures of a score, whose null stands for nan, or for an HD95 that is infinite."""
-    found = {measure: math.nan if score[measure] is None else score[measure] for measure in MEASURES}
+    numbers = {measure: math.nan if score[measure] is None else score[measure] for measure in MEASURES}
     if surfaces and (score["labelled"] > 0) != (score["predicted"] > 0):
-        found["hd95"] = math.inf
-    return found
+        numbers["hd95"] = math.inf
+    return numbers

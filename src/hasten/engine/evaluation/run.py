@@ -66,17 +66,17 @@ def _predict(run: Path, cases: Sequence[Case], device: str) -> None:
         )  # fmt: skip
 
 
-def _predict_left(run: Path, device: str) -> None:
+def _predict_remaining(run: Path, device: str) -> None:
     """Wait for the label maps of the other ranks, and predict those that do not come."""
     config, weights_ns = load_run(run / RUN_YAML), model_file(run).stat().st_mtime_ns
     cases = {case.id: case for case in read_cases(config)[2]}
     pairs = validation_pairs(run).pairs
     last, since = len(pairs) + 1, time.monotonic()
-    while left := [pair.case for pair in pairs if not _is_after(pair.prediction, weights_ns)]:
-        if len(left) < last:
-            last, since = len(left), time.monotonic()
+    while remaining := [pair.case for pair in pairs if not _is_after(pair.prediction, weights_ns)]:
+        if len(remaining) < last:
+            last, since = len(remaining), time.monotonic()
         elif time.monotonic() - since > config.distribute.timeout_s:
-            _predict(run, [cases[case] for case in left], device)
+            _predict(run, [cases[case] for case in remaining], device)
             return
         time.sleep(_LOOK_S)
 
@@ -109,8 +109,8 @@ def with_own_grid(
     limit = load_run(run / RUN_YAML).train.max_seconds
     validations = [line for line in read_jsonl(run / METRICS_JSONL) if line.get("kind") == "validation"]
     if limit is not None and validations:
-        left = limit - reserve_s - summary["earlier_seconds"] - clock.elapsed
-        if left < _ROOM * validations[-1]["seconds"]:
+        remaining_s = limit - reserve_s - summary["earlier_seconds"] - clock.elapsed
+        if remaining_s < _ROOM * validations[-1]["seconds"]:
             log.warning("%s: train.max_seconds leaves no time to score the images' own voxels", run)
             return summary
     try:
@@ -119,7 +119,7 @@ def with_own_grid(
             return summary
         with run_lock(run, resume=True):
             predict_validation(run, device=device, rank=world.rank, size=world.size)
-            _predict_left(run, device)
+            _predict_remaining(run, device)
             evaluation = score_validation(run, surfaces=False)
             summary = {**summary, "own_grid": own_grid_of(evaluation)}
             write_json(run / SUMMARY_JSON, summary)

@@ -80,8 +80,8 @@ def evaluate_run(
         raise ValueError(f"{run}: has no labelled validation cases; score other label maps with LABELS")
     with tempfile.TemporaryDirectory(dir=run, prefix=".evaluate") as scratch:
         folder = Path(scratch)
-        own = _trial(run, members, (), pairs, folder / "own", surfaces=surfaces, device=device, tick=tick)
-        chosen = choose_cleanings(_in(pairs, folder / "own"), own.evaluation) if postprocessing else None
+        baseline = _trial(run, members, (), pairs, folder / "own", surfaces=surfaces, device=device, tick=tick)
+        chosen = choose_cleanings(_in(pairs, folder / "own"), baseline.evaluation) if postprocessing else None
         other = None
         if overrides:
             other = _trial(
@@ -89,7 +89,7 @@ def evaluate_run(
             )
     if chosen is not None:
         write_cleanings(run, chosen.cleanings)
-    return Trials(own=own, other=other, chosen=chosen)
+    return Trials(own=baseline, other=other, chosen=chosen)
 
 
 def _trial(

@@ -44,7 +44,12 @@ class StreamedMetric:
             pairs = list(zip(y_pred, y, strict=True))
             if not pairs:
                 raise ValueError("y_pred, y: empty lists; give at least one case")
-            rows = torch.cat([self.rows(mine.unsqueeze(0), theirs.unsqueeze(0), **options) for mine, theirs in pairs])
+            rows = torch.cat(
+                [
+                    self.rows(case_pred.unsqueeze(0), case_label.unsqueeze(0), **options)
+                    for case_pred, case_label in pairs
+                ]
+            )
         assert rows.dtype == self.dtype
         self._rows.append(rows)
         self._gathered = None

@@ -81,8 +81,8 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         self._updates: dict[str, Any] = {
             "schedule": schedule, "average": self.average, "average_decay": average_decay, "clip_norm": clip_norm,
         }  # fmt: skip
-        ours = schedule is not None or self.average is not None or clip_norm > 0
-        self._guarded = ours if skip_non_finite is None else skip_non_finite or ours
+        uses_update = schedule is not None or self.average is not None or clip_norm > 0
+        self._guarded = uses_update if skip_non_finite is None else skip_non_finite or uses_update
         self.update: Update | None = None
         self._begin(
             own_iteration=iteration_update is None,
