@@ -32,11 +32,11 @@ from hasten.report.page import write_report
 log = logging.getLogger(__name__)
 
 _SPANS = {"wait_for_data": "wait", "validate": "validation", "checkpoint": "checkpoint"}
-"""Parts of summary.json's seconds that have a part of a step as theirs; the rest of the steps is `train`."""
+"""Entries of summary.json's seconds, and the part of a step of each; the rest of the steps is `train`."""
 
 
 class RunFolder:
-    """What rank 0 writes. Nothing that can't be written ends the training: it is told once."""
+    """The files that rank 0 writes. A failed write is logged once and does not end the training."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class RunFolder:
         self._warned = False
 
     def make(self, *, resumed: bool) -> None:
-        """Raises ValueError for a folder that can't be made, or holds a run that this one doesn't go on with."""
+        """Create the folder. Raises ValueError if that fails, or if it holds a run and this one is not resumed."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -57,7 +57,7 @@ class RunFolder:
             )
 
     def begin(self, source: Source | None, *, steps: float, done: int) -> None:
-        """What was recorded after step `done`, where the training goes on, is dropped. steps: of the whole training."""
+        """Start recording; records after step `done` are dropped on resuming. steps: of the whole training."""
         with self._warn_once():
             path = self.path / METRICS_JSONL
             records = [record for record in read_jsonl(path) if record.get("step", 0) <= done]
@@ -116,7 +116,7 @@ class RunFolder:
 
 
 def _settings(source: Source | None, steps: int | None) -> str:
-    """The run's YAML, or as much of it as is known of a training on other data: for how long it goes."""
+    """The run's YAML; for a training on other data only its number of steps."""
     if not isinstance(source, PlannedSource):
         return str(yaml.safe_dump({"train": {"steps": steps}}))
     planned = source.planned()

@@ -1,4 +1,4 @@
-"""What was seen of a Trainer's steps, in the form in which the doctor reads a watched script."""
+"""Records of a Trainer's steps, in the form that the doctor reads for a watched script."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hasten.study.script.launch import ScriptRun
 from hasten.study.script.records import Record, as_record
 
 _HEAVY = ("PyTorchProfiler", "AdvancedProfiler", "XLAProfiler")
-"""Profilers of Lightning that look at every operation."""
+"""Profilers of Lightning that record every operation."""
 
 
 class TrainerStats:
-    """Facts beside the times, collected while the training goes."""
+    """Statistics besides the times, collected during the training."""
 
     def __init__(self) -> None:
         self.validations: list[dict[str, Any]] = []
         self.epoch_starts: list[float] = []
-        """Seconds until the first batch of each epoch was there."""
+        """Seconds until the first batch of each epoch was ready."""
         self.shapes: dict[str, int] = {}
         self.anomaly_steps = 0
         self.samples = 0
 
     def batch(self, batch: Any) -> None:
-        """What its first image, or its first tensor, tells."""
+        """Count the shape and the samples of the first image, or else of the first tensor."""
         tensors = [value for value in tree_leaves(batch) if isinstance(value, Tensor) and value.ndim]
         image = next((value for value in tensors if value.ndim >= 4), None)
         if image is not None:
@@ -42,7 +42,7 @@ class TrainerStats:
 
 
 def record_of(trainer: Any, module: nn.Module, steps: Steps, stats: TrainerStats, profiler: Any) -> Record:
-    """One rank's record. Steps count from the first that was kept."""
+    """One rank's record. Steps count from the first of the recent ones."""
     first, num_steps = steps.count - len(steps.recent), len(steps.recent)
     device = trainer.strategy.root_device.type
     modes = {"anomaly": stats.anomaly_steps, "profiler": steps.count if type(profiler).__name__ in _HEAVY else 0}
@@ -86,7 +86,7 @@ def _loaders(loaders: Any, steps: Steps, stats: TrainerStats, num_steps: int) ->
         facts = {
             "site": "train_dataloader",
             "type": f"{type(loader).__module__}.{type(loader).__qualname__}",
-            # A loader that is none of torch's has its own ways, which advice about torch's does not fit.
+            # Advice about torch's DataLoader does not apply to other loaders.
             "own_thread": not plain or type(loader).__iter__ is not DataLoader.__iter__,
             "batches": max(0, steps.count - len(stats.epoch_starts)),
             "wait_s": max(0.0, waited),
@@ -101,7 +101,7 @@ def _loaders(loaders: Any, steps: Steps, stats: TrainerStats, num_steps: int) ->
 
 
 def _copies(loaders: Any, steps: Steps) -> dict[str, Any]:
-    """Whether they were of pinned memory is what the loader was told."""
+    """Whether memory was pinned is taken from the loader's pin_memory."""
     pinned = all(loader.pin_memory for loader in tree_leaves(loaders) if isinstance(loader, DataLoader))
     seconds = steps.totals.get("host_to_device", 0.0)
     return {"count": steps.count, "pinned": steps.count if pinned else 0, "seconds": seconds}
