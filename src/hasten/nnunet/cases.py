@@ -1,4 +1,4 @@
-"""nnU-Net's preprocessed cases, each read once: in host memory, in a file where that is too small, or on the GPU."""
+"""nnU-Net's preprocessed cases, each read once, into host memory, a memory-mapped file, or GPU memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hasten.cache.arena import PointSets, Store
 from hasten.cache.memory import available_memory
 
 _SHARE = 0.5
-"""Of the free memory of a GPU or the host, for the cases."""
+"""Share of the free memory of a GPU or the host that the cases may take."""
 Locations = Mapping[Any, np.ndarray]
-"""Voxels (n, 4) that nnU-Net remembers of each class or region: channel, D, H, W."""
+"""Voxels (n, 4) that nnU-Net stores for each class or region: channel, D, H, W."""
 
 
 class Forms(NamedTuple):
-    """What is known of the cases before their voxels are read."""
+    """Shapes and types of the cases, before their voxels are read."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, int, int], ...]
@@ -129,7 +129,7 @@ def _empty(size: int, dtype: torch.dtype, file: Path | None) -> Tensor:
     if file is None:
         return torch.empty(size, dtype=dtype)
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=file.name) as temporary:
-        # The mapping holds the file, which is gone when the process is.
+        # The mapping keeps the deleted file alive until the process ends.
         return torch.from_file(temporary.name, shared=True, size=size, dtype=dtype)
 
 
