@@ -1,4 +1,4 @@
-"""Settling what only this machine can tell: precision, memory format, what fits, and what is worth compiling."""
+"""Decisions that need a measurement on this machine: precision, memory format, batch size, compilation, CUDA graph."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ log = logging.getLogger(__name__)
 
 Group = distributed.ProcessGroup | None
 MEASURE_SHARE = 0.1
-"""Of the time until train.max_seconds that measuring precision and memory format may take."""
+"""Largest share of the time until train.max_seconds for measuring precision and memory format."""
 _SET_BY_USER = "set in the configuration"
 _DATA_DEPENDENT_FLOW = "the network decides by values on its way"
 _FAST_BF16 = (8, 0)
-"""Compute capability from which on bf16 has matrix units."""
+"""Lowest compute capability with matrix units for bf16."""
 _SHORT_SECONDS = 120.0
-"""Seconds of steps up to which a GPU's usual variant is taken: comparing it with others takes some ten."""
+"""Runs whose steps take at most so many seconds use the GPU's default variant: a comparison takes about ten."""
 _USUAL = "usually the fastest on such a GPU, with the loss and gradients of float32; too short a run to compare others"
 _AUTOTUNE_SECONDS = 600.0
-"""Seconds of training from which on cuDNN times its algorithms. On an H100 with bf16 that gained less than 2 %."""
+"""Shortest training, in seconds, for which cuDNN's autotuning is on. On an H100 with bf16 that gained less than 2 %."""
 _NETWORK_COMPILE_SECONDS = {"cpu": 1200.0, "cuda": 200.0}
-"""Seconds of eager training below which compiling the network is not even tried: trying costs about a minute."""
+"""Shortest eager training, in seconds, for which compiling the network is tried: a trial costs about a minute."""
 _LEAST_CAPTURED_STEPS = 200
-"""Steps of a run below which none is captured: comparing the graph with the step takes a dozen of them."""
+"""Shortest run, in steps, whose step is captured: comparing the graph with the step takes a dozen steps."""
 
 
 def operated_net(planned: Planned, start: Mapping[str, Tensor] | None = None) -> tuple[nn.Module, Surgery]:
-    """The planned network on its device, and what surgery made of it.
+    """The planned network on its device, after surgery, and a summary of the surgery.
 
-    Its weights are drawn from train.seed, but those in `start`; those that train.freeze names need no gradient.
+    Weights are initialised from train.seed, except those in `start`. Weights that train.freeze names need no gradient.
     """
     network = build_net(planned)
     if start is not None:
@@ -81,18 +81,18 @@ def operated_net(planned: Planned, start: Mapping[str, Tensor] | None = None) ->
 
 
 def _operated_builtin(planned: Planned, network: nn.Module) -> Surgery:
-    # MONAI's blocks with an instance norm are known at sight; looking at a forward pass takes a second.
+    # MONAI's blocks with an instance norm are recognised by type; tracing a forward pass takes a second.
     surgery = operate(network)
     return surgery if surgery.fused else operate(network, example_of(planned, small=True))
 
 
 def _has_data_dependent_flow(planned: Planned, network: nn.Module) -> bool:
-    """Whether it is the user's own and decides by the values of an image what it computes."""
+    """Whether this is a user-defined network whose control flow depends on the image's values."""
     return is_own(planned.config.network) and decides_by_values(network, example_of(planned, small=True))
 
 
 def _operated_custom(planned: Planned, network: nn.Module) -> Surgery:
-    """What is seen on one way through a network says nothing about another that it might take."""
+    """Surgery by tracing covers one execution path only; a network with several paths must not rely on it."""
     if _has_data_dependent_flow(planned, network):
         log.warning("%s: decides by values on its way; it is trained as it is, uncompiled", planned.config.network.name)
         return Surgery()
@@ -111,9 +111,10 @@ def settle_variant_on_all(
     group: Group,
     engaged: dict[str, Engaged],
 ) -> tuple[Planned, float]:
-    """`settle_variant` on rank 0, whose choice is that of all, as two that measure might choose differently.
+    """`settle_variant` on rank 0; all ranks use its choice, as separate measurements might disagree.
 
-    The run's steps are then those that fit into the time. Returns the seconds of a step's forward and backward, too.
+    The number of steps is then limited to those that fit into the time. Also returns the seconds of a forward and
+    backward pass.
     """
     world, budget_s = strategy.world, MEASURE_SHARE * time_left(planned, clock)
 
@@ -136,12 +137,12 @@ def settle_variant_on_all(
 def settle_variant(
     planned: Planned, network: nn.Module, budget_s: float = math.inf
 ) -> tuple[Planned, dict[str, Engaged], float]:
-    """Precision and memory format, as set or the fastest measured, and the seconds of a step's forward and backward.
+    """Choose precision and memory format, as configured or as measured; also returns the seconds of a step.
 
-    budget_s: seconds that measuring may take.
+    budget_s: time limit of the measurement, in seconds.
 
-    Layers that must not, or are set not to, run in a shorter float are kept from it in `network`, in place. Nothing is
-    measured, and the seconds are 0, where precision, memory format and compiling are all set.
+    Modifies `network` in place: layers that must not run in a 16-bit type, or are configured not to, stay in float32.
+    Nothing is measured, and the seconds are 0, where precision, memory format and compilation are all configured.
     """
     train = planned.config.train
     fp32_note = keep_layers(planned, network)
@@ -149,7 +150,7 @@ def settle_variant(
     variant, why, seconds = allowed[0], "", 0.0
     if len(allowed) > 1 or train.compile is None:
         probe = probe_of(planned)
-        # The text of a network, under which results are kept, does not tell what the user's own code computes.
+        # Results are cached under the repr of a network, which does not show what user-defined code computes.
         memory = cache_dir(planned.config.cache) / "measured" / (planned.config.network.digest or "")
         usual = _usual(planned, network, probe, allowed)
         measured = usual or fastest_variant(network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s))
@@ -168,7 +169,7 @@ def settle_variant(
 
 
 def _usual(planned: Planned, network: nn.Module, probe: Probe, allowed: list[Variant]) -> Measured | None:
-    """What a short run takes without comparing it with others: bf16, channels-last and Hasten's kernels on a GPU."""
+    """The default variant of a short run, chosen without a comparison: bf16, channels-last and Hasten's GPU kernels."""
     reference, usual = allowed[0], allowed[-1]
     known = usual.fused_kernels and usual.channels_last and usual.precision == "bf16" and reference.precision == "fp32"
     if not known or not triton_works(planned.device):
@@ -178,7 +179,7 @@ def _usual(planned: Planned, network: nn.Module, probe: Probe, allowed: list[Var
 
 
 def _with_variant(planned: Planned, variant: Variant) -> Planned:
-    """On a CPU the kernels of a GPU stay open: a run may go on on one."""
+    """On a CPU fused_kernels stays undecided: the run may be resumed on a GPU."""
     fused = variant.fused_kernels if planned.device.type == "cuda" else planned.config.train.fused_kernels
     return with_train(planned, **{**asdict(variant), "fused_kernels": fused})
 
@@ -187,10 +188,10 @@ _PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "a
 
 
 def _variants(planned: Planned) -> list[Variant]:
-    """What may be chosen; the first one is what the others are compared with.
+    """The candidate variants; the first one is the reference that the others are compared with.
 
-    On a GPU with fast bf16, float32 is there to tell whether the others compute the same; TF32 is never faster there.
-    Hasten's kernels are offered together with channels-last: measured on an H100, each is slower without the other.
+    On a GPU with fast bf16, float32 is included only to validate the results of the others; TF32 is never faster there.
+    Hasten's kernels are combined with channels-last: measured on an H100, each is slower without the other.
     """
     train, device = planned.config.train, planned.device
     formats = [train.channels_last] if train.channels_last is not None else [False, True]
@@ -270,7 +271,7 @@ def fitting_steps(planned: Planned, clock: Clock, step_seconds: float) -> int:
 
 
 def settle_activations(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]) -> None:
-    """Throw away and compute again as many activations as the budget asks for."""
+    """Recompute as many activations in the backward pass as the memory budget requires."""
     train = planned.config.train
     if train.activations == "all":
         return
@@ -284,7 +285,7 @@ def settle_activations(planned: Planned, network: nn.Module, engaged: dict[str, 
 
 
 def settle_batch_size(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]) -> Planned:
-    """The run with the largest batch, if it asks for one; what it settles on is not looked for again on resuming."""
+    """The run with the largest batch that fits, if sample.fit_batch is set; a resumed run does not search again."""
     config = planned.config
     if not config.sample.fit_batch:
         return planned
@@ -308,7 +309,7 @@ def settle_batch_size(planned: Planned, network: nn.Module, engaged: dict[str, E
 def settle_network(
     planned: Planned, network: nn.Module, predicted: float, world: World | None = None
 ) -> tuple[Planned, nn.Module, Engaged]:
-    """The network, compiled if that is set, or if the run is long enough for it to pay and it measures faster.
+    """The network, compiled if configured, or if the run is long enough and compilation measures faster.
 
     predicted: seconds that the steps are expected to take.
     """
@@ -318,7 +319,7 @@ def settle_network(
     if requested is not False and _has_data_dependent_flow(planned, network):
         engaged = Engaged(False, _DATA_DEPENDENT_FLOW)
     elif requested is None and world is not None and world.size > 1:
-        # Each would measure for itself, and one might find otherwise than the rest.
+        # Each rank would measure separately, and the results might differ.
         engaged = Engaged(False, "not tried where several processes share the step; set train.compile")
     elif requested is None and predicted < (least := _NETWORK_COMPILE_SECONDS[planned.device.type]):
         limit = f"{least / 60:.0f} min"
@@ -349,7 +350,7 @@ def settle_autotuning(step: TrainStep, predicted: float, engaged: dict[str, Enga
 def settle_capture(
     planned: Planned, step: TrainStep, program: Program, engaged: dict[str, Engaged]
 ) -> tuple[Planned, CapturedStep | None]:
-    """The step and its batch as a CUDA graph, if it can be one; what becomes of it is known some steps into the run."""
+    """The step and its batch as a CUDA graph, if it can be captured; capture happens after a few steps of the run."""
     requested = planned.config.train.capture
     reason = _SET_BY_USER if requested is False else why_not(step, program)
     if reason is None and planned.config.train.activations != "all" and planned.config.network.dropout > 0:

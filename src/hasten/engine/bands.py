@@ -1,8 +1,8 @@
-"""Which parts of a volume are summed and decided one after another, where the scores of all of it take too much memory.
+"""Splits a volume into bands that are processed one after another, where the scores of all of it need too much memory.
 
 Windows go along the axis with the most of them, and what waits for the next one has the size of the volume's cross
 section. A band is a part of the cross section over the whole length. Windows across a border are run for both bands, so
-that results are the same; there are only as many bands as memory asks for.
+that results are the same; there are only as many bands as memory requires.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hasten.engine.windows import Windows, slow_axis
 
 Box = tuple[slice, slice, slice]
 _FEW_PLANES = 4
-"""Planes of scores that deciding a layer takes besides."""
+"""Additional planes of scores needed to decide a layer."""
 
 
 def bands(shape: Triple, how: Windows, classes: int, budget: int, *, halo: int) -> list[Box]:
-    """Boxes that together are a volume of (D, H, W) voxels, with the fewest windows whose scores fit into the budget.
+    """Boxes that cover a volume of (D, H, W) voxels, with the fewest windows whose scores fit into the budget.
 
-    Where none fit, those with the fewest scores. budget: bytes. halo: voxels behind a border that its band needs, too,
+    If none fit, those with the least memory. budget: bytes. halo: voxels behind a border that its band needs, too,
     1 where scores are interpolated (and wait for whole layers), else 0. classes: 0 if unknown gives one box.
     """
     slow = slow_axis(shape, how)
@@ -53,7 +53,7 @@ def widened(box: Box, shape: Triple) -> Box:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that could be allocated now."""
+    """Bytes that can be allocated now."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -82,7 +82,7 @@ def _splits(side: int, window: int, overlap: float, halo: int) -> list[tuple[lis
 
 
 def _bytes(shape: Triple, how: Windows, classes: int, slow: int, halo: int, box: Triple) -> int:
-    """Of the scores that are held at most for a box of a volume, a layer as far as it is filled."""
+    """Peak memory in bytes of the scores of a box of a volume, of a layer as far as it is filled."""
     starts = window_starts(max(shape[slow], how.window[slow]), how.window[slow], how.overlap[slow])
     steps = [later - start for start, later in pairwise(starts)]
     planes = min(how.window[slow], box[slow])

@@ -33,7 +33,7 @@ class Found:
     tried: tuple[tuple[int, bool], ...]
     """Batches that were run, in this order, and whether they fitted."""
     why: str
-    """One sentence for a report."""
+    """A sentence for the report."""
     learning_rate: float | None = None
     """For this batch, by the linear scaling rule, where one was given."""
 
@@ -80,7 +80,7 @@ def find_batch_size(
 
 
 def free_memory() -> None:
-    """Give back what nothing uses any more: cycles of Python objects, and the cache of the CUDA allocator."""
+    """Free unused memory: cycles of Python objects, and the cache of the CUDA allocator."""
     gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -91,7 +91,7 @@ class HostBudget:
     """Bytes of a step on a CPU, as a line through what two small batches were measured to hold."""
 
     fixed: int
-    """Bytes whatever the batch."""
+    """Bytes that do not depend on the batch size."""
     per_sample: int
     budget: int
     """Bytes that a step may hold."""
@@ -118,7 +118,7 @@ def host_batch_size(
 ) -> Found:
     """The largest batch whose step is predicted to hold at most `budget` bytes of host memory.
 
-    Run are the lowest batch and twice as much, and each is broken off where it would hold more than the budget.
+    Runs the lowest batch and twice as much; each run is aborted where it would exceed the budget.
     budget: None takes what is available to this process, within the limits of its control groups. safety: share of the
     budget for what is not counted (buffers inside operations, gaps between blocks). reserve: bytes that a step holds
     beside what try_batch does, such as an optimizer's state. bytes_of: measures a call, within a limit; None counts
@@ -231,7 +231,7 @@ def _fits(try_batch: Callable[[int], object], count: int) -> bool:
         if not out_of_memory(error):
             raise
         fits = False
-    # Only now: while the error is there, its traceback holds the tensors of the step that failed.
+    # Only after the except block: the traceback keeps the tensors of the failed step alive.
     free_memory()
     return fits
 
@@ -252,7 +252,7 @@ def _line(first: int, one: int, second: int, two: int | None, budget: int) -> Ho
 
 
 def _reserve_memory(device: torch.device, budget: int | None, safety: float, reserve: int) -> Tensor:
-    """Memory of the GPU that the tries must do without: the optimizer's, the share for safety, what is over budget."""
+    """A tensor that occupies GPU memory during the search: optimizer state, safety margin, memory beyond the budget."""
     free_memory()
     free = torch.cuda.mem_get_info(device)[0]
     usable = free if budget is None else min(free, budget)

@@ -1,4 +1,4 @@
-"""Where windows lie on a volume, which cells they share, and how much each voxel of a window counts."""
+"""Positions of sliding windows on a volume, the cells that they share, and the weights of their voxels."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Sigma = tuple[float, float, float]
 """Deviation of the Gaussian along each axis as a share of the window's side."""
 
 _FLOOR = 1e-3
-"""MONAI's least weight. It makes the map no product of three profiles, so nothing here takes it for one."""
+"""MONAI's minimum weight. Because of it the map is not separable into three profiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a window and a cell have in common along one axis."""
+    """The overlap of a window and a cell along one axis."""
 
     cell: int
     in_window: slice
@@ -47,7 +47,7 @@ class Axis:
     """Of each window, the cells that it meets."""
 
     def meeting(self, cell: int) -> list[Part]:
-        """The part of every window that meets a cell."""
+        """The part of every window that overlaps a cell."""
         return [part for parts in self.parts for part in parts if part.cell == cell]
 
 

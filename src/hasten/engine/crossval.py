@@ -1,4 +1,4 @@
-"""What the folds of a cross-validation come to: cv.json and postprocessing.yaml."""
+"""Summary of a cross-validation: cv.json and postprocessing.yaml."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hasten.observe.rundir import SUMMARY_JSON, write_json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fold:
-    """One fold that is through."""
+    """One finished fold."""
 
     number: int
     run: Path
@@ -46,7 +46,7 @@ class CrossValidation:
     folder: Path
     folds: tuple[Fold, ...]
     unfinished: tuple[int, ...]
-    """Folds that were begun and are not through."""
+    """Folds that were started and are not finished."""
     whole: Evaluation
     """The scores of all folds' validation cases."""
     pairs: Pairs
@@ -63,7 +63,7 @@ class CrossValidation:
         return mean(finite) if finite else math.nan, stdev(finite) if len(finite) > 1 else math.nan
 
     def to_dict(self) -> dict[str, Any]:
-        """What cv.json holds."""
+        """The content of cv.json."""
         whole, measures = self.whole, self.whole.measures
         return {
             "folds": {

@@ -1,4 +1,4 @@
-"""Several networks as one: which may be joined, and the mean of their probabilities."""
+"""Ensembles: which networks may be combined, and the mean of their probabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hasten.engine.weights import model_file, read_model
 from hasten.observe.folds import finished_folds, is_cross_validation
 
 _OF_A_FOLD = ("data.split.fold", "train.precision")
-"""What folds may differ in: their number, and what was measured on the machine."""
+"""Settings in which folds may differ: the fold's number, and what was measured on the machine."""
 _CONTENT = ("channels", "labels", "regions", "region_values", "spatial_dims")
 
 

@@ -35,7 +35,7 @@ _OPSET = 17
 _LARGEST = 2_000_000_000
 """Bytes of weights that fit in one ONNX file, whose format ends at 2 GiB."""
 _PRIVATE = ("data", "cache")
-"""Sections of a run that tell of the machine it was trained on and nothing of the network."""
+"""Sections of a run that describe the machine it was trained on and not the network."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ def export_weights(
     tolerance: float = 1e-4,
     trust_changed_code: bool = False,
 ) -> Exported:
-    """Write the best weights of a run as `out`; its ending tells the format where none is given.
+    """Write the best weights of a run as `out`; its suffix decides the format where none is given.
 
     `bundle` and `nnunet` are folders that MONAI and nnU-Net predict with (`bundle_files`, `nnunet_files`).
     run: a run directory, or a best.pt. `safetensors` holds the weights bit for bit, under their names in MONAI's
@@ -152,7 +152,7 @@ def _single_way(network: nn.Module, shape: tuple[int, ...], out: Path) -> nn.Mod
 
 def _metadata(content: dict[str, Any]) -> dict[str, str]:
     config = {name: section for name, section in content["config"].items() if name not in _PRIVATE}
-    # The path of a local file tells about the machine, too.
+    # The path of a local file describes the machine, too.
     config["network"] = {name: value for name, value in config["network"].items() if name != "weights"}
     # In the order of the output's channels, each of which is a sigmoid's; without regions they are those of `labels`.
     regions = {name: json.dumps(content[name]) for name in ("regions", "region_values") if content.get("regions")}

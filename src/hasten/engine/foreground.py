@@ -1,4 +1,4 @@
-"""How much of a data set is labelled: what can't be learned from it, and how large a prediction may be expected."""
+"""Amount of labelled voxels: warnings about rare classes, and the expected foreground size of a prediction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMES = 3.0
 
 
 def sampled_warnings(fingerprint: Fingerprint) -> tuple[str, ...]:
-    """What the cases whose voxels were read tell of classes with next to no voxels."""
+    """Warnings about classes with next to no voxels, from the sampled cases."""
     shares = {value: share for value, share in fingerprint.class_voxels.items() if value != min(fingerprint.labels)}
     labelled, count = sum(shares.values()), fingerprint.sampled_cases
     if not labelled:

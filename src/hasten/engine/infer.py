@@ -33,7 +33,7 @@ SUMS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inference:
-    """How a network is applied to volumes of any size."""
+    """Inference settings: how a network is applied to volumes of any size."""
 
     patch: Triple
     """Window (D, H, W), a multiple of the network's divisor."""
@@ -86,7 +86,7 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) 
         for position, volume in enumerate(volumes):
             padded = padded_size(_shape(volume), how)
             (small if padded[0] * padded[1] * padded[2] <= how.whole_up_to else large).append(position)
-        # Only volumes that are padded to one size share a batch: a case's labels must not depend on what it came with.
+        # Only volumes that are padded to one size share a batch: a case's labels must not depend on its batch.
         groups: dict[Triple, list[int]] = {}
         for position in small:
             groups.setdefault(padded_size(_shape(volumes[position]), how), []).append(position)
@@ -178,9 +178,9 @@ def infer_on_grid(
     if new_shape == shape and planes is None:
         ((_, labels),) = infer_labels(network, [volume], how)
         return labels
-    # Whoever wants planes wants them whole, whatever memory they take.
+    # With `planes` all scores of a plane are needed, whatever memory they take.
     boxes = _bands(shape, how if planes is None else dataclasses.replace(how, sums_bytes=_NO_LIMIT), halo=1)
-    # What is kept does not always fit the next allocation: where memory is short it is given back.
+    # Kept memory does not always fit the next allocation: where memory is short it is released.
     with kept_memory() if how.device.type == "cpu" and len(boxes) == 1 else nullcontext():
         if prod(padded_size(shape, how)) <= how.whole_up_to:
             try:
@@ -307,7 +307,7 @@ def _in_one_piece(
 
 
 def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, how: Inference) -> list[Tensor]:
-    """What is decided of each volume."""
+    """The label map, or the masks, of each volume."""
     scores, places = _scores_of_whole(network, volumes, size, how)
     labels = scores > 0 if how.overlapping else scores.max(1)[1].to(torch.uint8)
     return [labels[(number, ..., *place)] for number, place in enumerate(places)]

@@ -21,7 +21,7 @@ from hasten.engine.weights import model_file, read_model
 from hasten.nets.weights import Fit, fit_weights, last_weight
 
 _NESTED = ("weights", "state_dict", "network_weights", "model_state_dict", "average", "model", "network", "net")
-"""Under which of its keys a file holds the state dict, the likelier first."""
+"""Keys under which a file may hold the state dict, likelier ones first."""
 _DEEPEST = 3
 _SHOWN = 5
 """Names in a table for each of adapted, left and unused."""
@@ -30,7 +30,7 @@ _SAFE: list[Any] = [
     np.dtype,
     *(type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?")),
 ]
-"""NumPy's scalars, which nnU-Net saves among its scores: data, and nothing that runs."""
+"""NumPy's scalars, which nnU-Net saves among its scores: data, not code."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """What a network starts from."""
+    """The weights that a network starts from, and how they fit."""
 
     saved: Saved
     fit: Fit
@@ -74,7 +74,7 @@ class Start:
         return "\n".join(lines + _rows("not used", list(self.fit.unused)))
 
     def record(self) -> dict[str, Any]:
-        """What weights.json holds."""
+        """The content of weights.json."""
         fit = self.fit
         return {
             "file": str(self.saved.path),
@@ -96,7 +96,8 @@ def _rows(title: str, names: list[str]) -> list[str]:
 def with_head(planned: Planned, network: nn.Module, start: Start | None) -> Planned:
     """The same with `train.head` settled where train.head_steps asks for it, to names of `network`.
 
-    What the file left as drawn, or else the last layer. start: None only where the head is settled already.
+    These are the layers that the file does not initialise, or else the last one. start: None only where the head is
+    settled already.
     """
     train = planned.config.train
     if not train.head_steps or train.head is not None:
@@ -181,7 +182,7 @@ def _content(file: Path) -> Any:
     try:
         with serialization.safe_globals(_SAFE):
             return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a file that somebody made up can fail the reader in any way
+    except Exception as error:  # a crafted file can make the reader raise anything
         text = str(error)
         if "Unsupported" in text or "weights_only" in text:
             named = re.search(r"GLOBAL (\S+)", text)

@@ -1,4 +1,4 @@
-"""Which cases the inputs of a prediction hold, found from names and headers; no voxel is read."""
+"""The cases in the inputs of a prediction, from file names and headers; no voxel is read."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def _names(files: list[Path]) -> dict[Path, str]:
 
 
 def _case_of(file: _File, num_channels: int, names: dict[Path, str]) -> tuple[Path, str]:
-    """What tells cases apart, and the case's name: files that hold one channel of several share both."""
+    """The key of a case, and its name: files that hold one channel of several share both."""
     name = names.get(file.path, stem(file.path))
     part = _CHANNEL.fullmatch(name)
     return (file.path.parent, part[1]) if part and file.num_channels < num_channels else (file.path, name)
 
 
 def _mismatch(name: str, group: list[_File], channels: Sequence[str], spatial_dims: int) -> str | None:
-    """What keeps a case from going through the network."""
+    """Why a case can't go through the network; None if it can."""
     first, count = group[0], sum(file.num_channels for file in group)
     if count != len(channels):
         several = f" and {len(group) - 1} more of case {name}" if len(group) > 1 else ""

@@ -1,4 +1,4 @@
-"""What a run is made of before anything is measured or trained: device, cases, plan, network."""
+"""The plan of a run before anything is measured or trained: device, cases, settings, network."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """A run whose data are known and whose plan is made."""
+    """A planned run: its data, settings and decisions."""
 
     config: PlannedRun
     decisions: dict[str, Decision]
@@ -63,14 +63,14 @@ class Planned:
     validation: tuple[Case, ...]
     device: torch.device
     augmentation: RunChain
-    """For full patches."""
+    """Augmentation chain for full patches."""
     files: Files | None = None
     warnings: tuple[str, ...] = ()
-    """About the labels; of the prepared cases, once there are some."""
+    """Warnings about the labels; once cases are prepared, from those."""
     foreground: dict[str, float] = field(default_factory=dict)
     """As `training_range` gives it of the prepared cases."""
     source: bytes = b""
-    """Of the user's own network."""
+    """Source code of a user-defined network."""
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -84,12 +84,12 @@ class Planned:
 
     @property
     def ignore_index(self) -> int | None:
-        """What prepared label maps have where nothing is annotated; None where all of them are annotated everywhere."""
+        """Value of voxels without annotation in prepared label maps; None if all voxels are annotated."""
         return None if self.case_set.ignore is None else IGNORED
 
     @property
     def class_names(self) -> list[str]:
-        """What is scored: the regions, or the foreground in the order of the class index."""
+        """Names of the scored classes: the regions, or the foreground classes by class index."""
         if self.case_set.regions:
             return list(self.case_set.regions)
         return [name for _, name in sorted(self.case_set.labels.items())][1:]
@@ -105,7 +105,7 @@ class Planned:
 
 
 def with_train(planned: Planned, **settled: Any) -> Planned:
-    """The same with these fields of `train` settled."""
+    """The plan with these fields of `train` replaced."""
     train = dataclasses.replace(planned.config.train, **settled)
     return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=train))
 
@@ -192,7 +192,7 @@ def plan_run(
 
 
 def with_loss_digest(config: PlannedRun, case_set: CaseSet, ignore_index: int | None) -> PlannedRun:
-    """The same with `loss.digest` of a loss of the user's, which is tried out. Raises ValueError."""
+    """The configuration with the digest of a user-defined loss, which is tested. Raises ValueError."""
     digest = check_custom_loss(
         config.loss, num_outputs=len(case_set.regions or case_set.labels), spatial_dims=case_set.spatial_dims,
         members=tuple(region.members for region in regions_of(case_set)), ignore_index=ignore_index,
@@ -254,7 +254,7 @@ def _raise(mistakes: list[str]) -> None:
 def with_plan(config: RunConfig, path: Path) -> RunConfig:
     """`config` with the decisions of a plan file in every field that it leaves open.
 
-    What the file says of the network is left out where `config` names another one.
+    The file's network settings are ignored where `config` names another network.
     """
     try:
         decisions = json.loads(path.read_text())["decisions"]
@@ -283,7 +283,7 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
 def pick_device(name: str, world: World | None = None) -> torch.device:
     """`auto`, `cpu`, `cuda` or `cuda:N`. Raises ValueError for a device that is not there.
 
-    Of several processes on a host each gets a GPU of its own for `auto` and `cuda`.
+    With several processes on a host, `auto` and `cuda` give each process a GPU of its own.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -307,7 +307,7 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
 
 
 def check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
-    """A network that can't be built, or patches that it can't take."""
+    """Mistakes: a network that can't be built, or patch sizes that it can't take."""
     unit, sample, infer = divisor(config.network), config.sample.patch, config.infer.patch
     # An inference patch that follows the training patch is not a second mistake.
     patches = {"sample.patch": sample} if infer == sample else {"sample.patch": sample, "infer.patch": infer}
@@ -358,7 +358,7 @@ def plan_to_dict(planned: Planned) -> dict[str, Any]:
 
 
 def _counted(rows: Iterable[tuple[float, ...]]) -> list[dict[str, Any]]:
-    """Each different value, and of how many cases it is."""
+    """Each distinct value, and its number of cases."""
     return [{"value": value, "cases": count} for value, count in Counter(rows).most_common()]
 
 
@@ -378,7 +378,7 @@ def build_net(planned: Planned) -> nn.Module:
 def inference_of(
     config: PlannedRun, *, spatial_dims: int, device: torch.device, classes: int, overlapping: bool = False
 ) -> Inference:
-    """How a run applies its network to volumes. classes: its outputs. overlapping: they are regions."""
+    """Inference settings of a run. classes: number of outputs. overlapping: whether the outputs are regions."""
     infer, variant = config.infer, variant_of(config.train)
     return Inference(
         patch=infer.patch,

@@ -48,9 +48,9 @@ _LOGS = 200
 _LOG_EVERY = {"cuda": 10}
 """Steps between lines, at least, where reading a loss makes the host wait for all steps that it has queued."""
 _STUCK = 10
-"""Updates left out in a row, at least, before a run that makes no other is ended."""
+"""A run that makes no update ends after at least so many skipped updates in a row."""
 _STOP_EVERY = 8
-"""Steps between looks at whether another rank was asked to stop."""
+"""Steps between checks whether another rank was asked to stop."""
 
 
 def log_every(steps: int, device: torch.device) -> int:
@@ -59,7 +59,7 @@ def log_every(steps: int, device: torch.device) -> int:
 
 
 class Loop:
-    """One run from step `first` to its end. Holds what changes while it goes."""
+    """One run from step `first` to its end. Holds the state that changes during the run."""
 
     def __init__(
         self,
@@ -107,11 +107,11 @@ class Loop:
         self.limit = limit_of(parts, self.time_s, reserve_s)
         self.last: Dice | None = None
         self.plain = parts.validated
-        """What was validated last, whole on this rank."""
+        """The weights validated last, complete on this rank."""
         self.status = "finished"
         self.target_time_s: float | None = None
         self.asked: signal.Signals | None = None
-        """What the run was asked to stop by."""
+        """The signal that asked the run to stop."""
         self._checked = (first, 0)
         self._case_seconds: list[float] = []
 
@@ -166,7 +166,7 @@ class Loop:
         return self.feed if self.parts.captured is None else [None] * (self.steps - self.first)
 
     def _restore_records(self) -> None:
-        """Drop what an earlier process recorded after `first`, and see whether it had reached the target by then."""
+        """Drop an earlier process's records after step `first`, and check whether it had reached the target."""
         path = self.out / METRICS_JSONL
         records: list[dict[str, Any]] | None = None
         if self.world.first:
@@ -256,7 +256,7 @@ class Loop:
         )
 
     def _require_sound(self, step: int) -> None:
-        """A state that has gone wrong must not take the place of the last good one; the loss may say so only later."""
+        """A diverged state must not replace the last good checkpoint; the loss may show it only later."""
         with self.clock.span("train"), torch.no_grad():
             norm = float(self.strategy.total_norm(list(self.parts.step.update.weights.parameters())))
             skipped = int(self.parts.step.update.skipped)
@@ -304,7 +304,7 @@ class Loop:
         self.log.pause(time.perf_counter() - begin)
 
     def _give_up_validation(self, step: int, network: nn.Module) -> None:
-        """The time was up before all cases were through; the weights are saved if there are no others."""
+        """The time was up before all cases were validated; the weights are saved if there are no others."""
         log.warning(
             "train.max_seconds=%g: the validation at step %d was given up, as it did not fit into the time; "
             "validate on fewer cases (data.split) or give more time",
@@ -374,7 +374,7 @@ class Loop:
         return self.strategy.gathered(state)
 
     def restore(self, state: dict[str, Any], where: str) -> None:
-        """Take up what `_state` saved on rank 0; the loop was made with that step as `first`. All ranks call it."""
+        """Load what `_state` saved on rank 0; the loop was made with that step as `first`. All ranks call it."""
         update = self.parts.step.update
         restore_state(
             self.strategy.scattered(state),

@@ -1,4 +1,4 @@
-"""A trained network, and the label map and probabilities that it gives of a prepared image."""
+"""A trained network, and the label map and probabilities that it predicts for a prepared image."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto", tru
 
     Raises ValueError.
     """
-    # A device goes through the configuration, which knows what may stand there.
+    # The device is set in the configuration, which validates it.
     tree = {**content["config"], "train": {**content["config"]["train"], "device": device}}
     run_config = _on_device(from_dict(tree, where=where))
     unset = [*undecided(run_config), *(name for name in _SETTLED if attrgetter(name)(run_config) is None)]
@@ -131,7 +131,7 @@ def labelled(
     """The label map on the image's own voxels, and the mask of each region there, 0 and 1.
 
     probabilities: (K, D, H, W) of a float dtype on these voxels, all 0, to be filled. An image or a prediction unlike
-    the training cases is told in a warning that begins with `where`.
+    the training cases causes a warning that begins with `where`.
     """
     geometry = prepared.geometry
     spacing = geometry.spacing
@@ -153,7 +153,7 @@ def labelled(
 
 
 def filling(target: np.ndarray, geometry: Geometry, model: Model) -> Planes:
-    """Puts planes of scores, as probabilities, where they lie in `target` (K, D, H, W).
+    """Writes planes of scores, as probabilities, into `target` (K, D, H, W).
 
     Where rounding makes the decided class no longer the highest, it becomes the next value of the dtype above that.
     """

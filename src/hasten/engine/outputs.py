@@ -1,4 +1,4 @@
-"""The files that a prediction writes: which, and whether they may be written, before anything is computed."""
+"""The output files of a prediction, checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _number(path: Path) -> tuple[int, int]:
 
 
 def make_folder(out: Path) -> bool:
-    """Make `out` ready for writing, and say whether it is new. Raises ValueError where that fails."""
+    """Make `out` ready for writing, and return whether it is new. Raises ValueError where that fails."""
     is_new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A network of the user's own in a run: settled with the plan, kept beside the weights, and built again from them."""
+"""User-defined networks: checked against the plan, stored beside the weights, and rebuilt from the stored code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def with_code(
 
 
 def with_own_network(config: RunConfig, case_set: CaseSet) -> tuple[RunConfig, Own | None]:
-    """The settings with the digest and divisor of a network of the user's own, and its code; None of a built-in one.
+    """The settings with digest and divisor of a user-defined network, and its code; None for a built-in network.
 
     The code is executed. Raises ValueError for all that can't be a run's network.
     """
@@ -72,7 +72,7 @@ def with_own_network(config: RunConfig, case_set: CaseSet) -> tuple[RunConfig, O
 def settle_own(
     full: PlannedRun, custom: Own, decisions: dict[str, Decision], *, divisor_is_set: bool
 ) -> tuple[PlannedRun, dict[str, Decision]]:
-    """The plan with what the network says of its sizes, which is then tried with the plan's patch. Raises ValueError.
+    """The plan with the network's size requirements; the network is then run on the plan's patch. Raises ValueError.
 
     One that asks for `patch` takes images of that size only. divisor_is_set: whether it was set by the user.
     """

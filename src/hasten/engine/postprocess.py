@@ -30,7 +30,7 @@ class Cleaning:
     """What is done to the voxels of one label value, in the order of the fields. What is removed becomes background."""
 
     name: str = ""
-    """Of the class, for people."""
+    """Name of the class, for readers of the file."""
     min_volume_mm3: float = 0.0
     """Components that are smaller are removed; 0 removes none. Voxels that share a face, an edge or a corner belong to
     one component."""
@@ -75,7 +75,7 @@ def postprocessed(label: np.ndarray, cleanings: Cleanings, spacing: tuple[float,
 
 
 def _components(mask: np.ndarray, cleaning: Cleaning, voxel_mm3: float) -> np.ndarray:
-    """The voxels of `mask` that stay."""
+    """The voxels of `mask` that are kept."""
     if not cleaning.keep_largest and not cleaning.min_volume_mm3:
         return mask
     components, count = ndimage.label(mask, np.ones((3, 3, 3)))

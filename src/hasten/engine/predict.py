@@ -61,7 +61,7 @@ def predict(
     your own from its source as it is now, where that is not what the run was trained with, which is refused
     otherwise. resume: leave label maps alone that were written with the same networks and settings, as
     `out`/prediction.json says; what is there under a final name is whole. Everything that names and headers can
-    tell (a missing file, other channels, an output that exists without `overwrite`, that is an input or that two
+    show (a missing file, other channels, an output that exists without `overwrite`, that is an input or that two
     inputs share) is a ValueError before anything is predicted or written. An input whose voxels then prove
     unreadable does not stop the others: once they are written, one ValueError lists those that failed.
     """

@@ -1,4 +1,4 @@
-"""What decided the label maps of a folder: a file beside them that tells a later prediction whether to go on there."""
+"""prediction.json: the settings behind the label maps of a folder, by which a later prediction can resume."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hasten.files import replacing
 
 PREDICTION_JSON = "prediction.json"
 _OF_THE_MACHINE = ("batch_size", "sums_on_host")
-"""Settings of `infer` that change no label."""
+"""Settings of `infer` that do not affect the label maps."""
 
 
 def deciding_settings(members: Sequence[Member], cleanings: Cleanings) -> dict[str, Any]:
-    """What the label maps of these networks depend on, as `prediction.json` holds it."""
+    """The content of prediction.json: everything that the label maps of these networks depend on."""
     infer = members[0].content["config"]["infer"]
     return {
         "networks": {str(member.where): hash_file(member.where) for member in members},

@@ -1,4 +1,4 @@
-"""What a run of several processes needs beside its strategy."""
+"""Support for runs of several processes, beside their strategy: checks, records, random states."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rank_mistakes(planned: Planned, strategy: Strategy) -> list[str]:
 
 
 def share_of(planned: Planned, strategy: Strategy) -> Share:
-    """What this rank makes of every batch."""
+    """This rank's share of every batch."""
     if not strategy.splits_batch:
         return WHOLE
     return Share(strategy.world.rank, strategy.world.size, planned.config.train.accumulate)

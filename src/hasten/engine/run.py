@@ -174,7 +174,7 @@ def _make_loop(
     """The loop, at step 0 or where last.pt left it. Raises ValueError if that file is damaged or of other settings."""
     strategy, seed = parts.step.strategy, parts.planned.config.train.seed
     world = strategy.world
-    # Measuring drew from torch's generator, or found its results in the cache and did not: dropout must not notice.
+    # Measuring draws from torch's generator unless its results are cached: dropout must not depend on that.
     seed_rank(seed, world)
     checkpoint = by_first(world, lambda: _newest(out) if resume else None)
     if checkpoint is None:
@@ -203,7 +203,7 @@ def _make_loop(
 
 
 def _newest(out: Path) -> Found | None:
-    """The checkpoint to resume from; None where the run was stopped before it wrote one, which is said."""
+    """The checkpoint to resume from; None, with a warning, where the run stopped before it wrote one."""
     checkpoints = Checkpoints(out / CHECKPOINTS)
     checkpoint = checkpoints.newest()
     if checkpoint is None and (out / SUMMARY_JSON).exists():

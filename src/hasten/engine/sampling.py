@@ -1,4 +1,4 @@
-"""What a run draws its batches from: its augmentation, its cases, and whether the two are compiled together."""
+"""The batch program of a run: its augmentation and cases, compiled together where that pays."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 _SET_BY_USER = "set in the configuration"
 _COMPARE_SECONDS = 10.0
-"""That comparing an eager and a compiled program may take."""
+"""Time limit, in seconds, of comparing an eager and a compiled program."""
 _COMPILE_SECONDS = {"cuda": 10.0}
-"""What compiling a batch program costs; 40 on a CPU, on a slow machine."""
+"""Seconds that compiling a batch program costs; 40 on a CPU, on a slow machine."""
 _SAVED = {"cpu": 0.5}
 """Share of an eager batch's time that a compiled one saves, about; four fifths on a GPU."""
 
@@ -54,7 +54,7 @@ def settle_program(
     requested, why = config.sample.compile, _SET_BY_USER
     marker = _kernel_marker(planned)
     if requested is None and share.size > 1 and planned.device.type == "cpu":
-        # Each would measure for itself, and one might find otherwise than the rest.
+        # Each rank would measure separately, and the results might differ.
         requested, why = False, "not tried where several processes share the step; set sample.compile"
     elif requested is None and triton_works(planned.device):
         requested, why = False, "Hasten's own kernels read and draw, which a compiler would not use; set sample.compile"
@@ -95,7 +95,7 @@ def _next_batch(segment: Segment, numbers: Iterator[int]) -> None:
 
 
 def _fused(planned: Planned, program: Program) -> dict[str, Engaged]:
-    """What of the augmentation runs sample by sample, and what that costs; nothing where all of it is fused."""
+    """Reports the augmentation steps that run sample by sample, and their cost; {} if all are fused."""
     slow = planned.augmentation.per_sample
     if not slow:
         return {}
@@ -108,7 +108,7 @@ def _fused(planned: Planned, program: Program) -> dict[str, Engaged]:
 
 
 def per_sample_seconds(segment: Segment) -> float:
-    """What transforms that run sample by sample take of a batch, by the medians of three batches."""
+    """Seconds per batch of transforms that run sample by sample, by the medians of three batches."""
     batched = [not is_per_sample(stage) for stage in segment.stages]
     fused = dataclasses.replace(
         segment, stages=tuple(stage for stage, keep in zip(segment.stages, batched, strict=True) if keep),
@@ -192,7 +192,7 @@ def _compile_pays(eager: Segment, steps: int, device: torch.device, *, known: bo
 
 
 def _kernel_marker(planned: Planned) -> Path:
-    """A file that says that torch's own cache has seen this program."""
+    """A marker file: torch's compile cache holds this program."""
     sample = dataclasses.replace(planned.config.sample, compile=None)
     channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")

@@ -1,4 +1,4 @@
-"""What a network says about a batch, whatever form its output has, and its mean over mirror images."""
+"""Scores of a network's output, whatever its form, and their mean over mirror images."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def averaged(
 ) -> ScoreFunction:
     """`scores`, or their softmax, as a mean over all 2^n mirrorings along n of the axes D, H, W (0, 1, 2), in float32.
 
-    unsure: says of what one pass gave (B, K, D, H, W) which images are mirrored, (B,) bool; None mirrors all. Without
+    unsure: from the scores (B, K, D, H, W) of one pass, which images to mirror, (B,) bool; None mirrors all. Without
     axes and for plain scores, `scores` itself.
     """
     axes = [2 + axis for axis in flip_axes]
@@ -73,7 +73,7 @@ def averaged(
 
     def mean(total: Tensor, image: Tensor) -> Tensor:
         for flip in flips:
-            # `flip` makes a tensor of our own to add to; the network's output may be its input.
+            # `flip` returns a new tensor, safe to add to in place; the network's output may be its input.
             total = one(image.flip(flip)).flip(flip).add_(total)
         return total.div_(1 + len(flips)) if flips else total
 

@@ -50,7 +50,7 @@ class _Span:
 
 @dataclass(slots=True)
 class _Counts:
-    """What has to be known of all pixels of a channel before the first is scaled."""
+    """Statistics over all pixels of a channel, needed before the first is scaled."""
 
     histogram: np.ndarray
     """(256,) pixels of each value."""
@@ -127,7 +127,7 @@ def _box(counts: Sequence[_Counts], scaled: Sequence[Scaling]) -> Box | None:
 
 
 def _table(scaling: Scaling, histogram: np.ndarray, dtype: str) -> np.ndarray:
-    """(256,) of the stored type: what becomes of each value, as `write_scaled` does it to a whole image."""
+    """(256,) lookup table of the stored type: each value scaled as `write_scaled` scales a whole image."""
     values, table = torch.arange(256, dtype=torch.float32), np.empty(256, dtype)
     if scaling.kind == "zscore":
         count, grey = histogram.sum(), np.arange(256.0)

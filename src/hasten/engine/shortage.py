@@ -1,4 +1,4 @@
-"""Telling a lack of memory from any other error, and settings that must lead to one."""
+"""Detection of out-of-memory errors, and of settings that must lead to one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TOLD = (
     "cublas_status_alloc_failed",
     "cudnn_status_alloc_failed",
 )
-"""What libraries write that report a lack of memory as any other error."""
+"""Messages of libraries that raise a generic error for a lack of memory."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was short, of the device or of the host."""
+    """Whether an error reports that device or host memory was short."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _TOLD)

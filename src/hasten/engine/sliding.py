@@ -39,7 +39,7 @@ class SlidingWindowInferer:
     `masks` are of the first one. Gradients pass where inputs need them, or a network in training mode does. Both are
     left to MONAI's function, as are images of more than 3 axes, and have none of the arguments that MONAI's has not.
 
-    `buffer_steps`, `buffer_dim` and `cache_roi_weight_map` are taken and have nothing left to do. Running out of memory
+    `buffer_steps`, `buffer_dim` and `cache_roi_weight_map` are accepted and have no effect. Running out of memory
     halves the window batch, then moves sums, and at last the scores, to the host.
     """
 
@@ -73,7 +73,7 @@ class SlidingWindowInferer:
         average: what is averaged over mirror images and windows, "scores" or their "softmax".
         sums: type of the sums, "fp32", "fp16" or "bf16"; float64 images are summed in float64 unless it is half.
         channels_last: windows go to the network in that memory format.
-        surgery: a network in eval mode is copied for the call and freed of what it computes for nothing (`operate`).
+        surgery: a network in eval mode is copied for the call, without redundant operations (`operate`).
         Raises ValueError for values that cannot be.
         """
         self.roi_size, self.sw_batch_size, self.overlap = roi_size, sw_batch_size, overlap
@@ -278,7 +278,7 @@ class SlidingWindowInferer:
 
 
 def operated(network: nn.Module, shape: Sequence[int], *, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """A copy in eval mode that leaves out what it computes for nothing. shape: (C, *S) of an image it takes.
+    """A copy in eval mode without redundant operations. shape: (C, *S) of an image it takes.
 
     It is tried out on small images of which it surely takes one, if its strides are powers of 2; if it takes none of
     them (or asks for more than an image), only MONAI's blocks are known.

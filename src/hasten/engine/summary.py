@@ -1,4 +1,4 @@
-"""What a run leaves behind for people: summary.json and example slices."""
+"""Results of a run for the report: summary.json and example slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`train.max_seconds` kept: the rest of the schedule, validations and the closing work fit into the time that is left.
+"""Enforces `train.max_seconds`: the rest of the schedule, validations and the closing work fit into the remaining time.
 
 A limit that only stops a run leaves a learning rate that was never annealed. Here the time that a step takes is
 measured as the run goes, and the schedule is paced so that it ends when the time does.
@@ -26,7 +26,7 @@ _VALIDATION_SHARE = 0.2
 _TARGET_SHARE = 0.5
 """Of the time since the first step, what validations before the last one may take, without and with a target."""
 _LOOK_S = 1.0
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks of the clock."""
 
 
 @dataclass(kw_only=True)
@@ -87,7 +87,7 @@ class TimeLimit:
             )
 
     def after_step(self, step: int, trained_s: float) -> None:
-        """Pace the schedule to the time that is left. trained_s: seconds spent in all steps of this process so far."""
+        """Pace the schedule to the remaining time. trained_s: seconds spent in all steps of this process so far."""
         if self.seconds is None or step < self._due:
             return
         if self.device.type == "cuda":
@@ -100,14 +100,14 @@ class TimeLimit:
         self.paced.finish_in(steps, index=step)
 
     def _fitting(self, step: int, trained_s: float) -> tuple[int | None, int]:
-        """Steps that still fit, None before a step has been timed, and the step at which to look again."""
+        """Steps that still fit, None before a step has been timed, and the step of the next check."""
         if self._mark is None:
             # The first step is no measure of the others: libraries are loaded and kernels chosen in it.
             self._mark = (step, trained_s)
             return (None if self.left_s > self.closing_s else 0), step + 1
         first, before = self._mark
         measured = max(1e-9, (trained_s - before) / (step - first))
-        # A mean of the first looks, then a moving one: a single step says little.
+        # A mean of the first measurements, then a moving average: a single step says little.
         self._looks += 1
         self._step_s += max(0.25, 1 / self._looks) * (measured - self._step_s)
         self._mark = (step, trained_s)
@@ -119,7 +119,7 @@ class TimeLimit:
         return math.floor(remaining_s / self._step_s), step + max(1, after)
 
     def _validations_left(self, step: int) -> int:
-        """Before the last one."""
+        """Validations that remain before the last one."""
         every = self.validate_every
         return math.ceil(self.paced.steps / every) - 1 - int(self.paced.position(step) // every)
 

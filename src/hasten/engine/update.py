@@ -1,4 +1,4 @@
-"""What follows a loss in any loop: backward, clip, update, average. Nothing in it reads a device value."""
+"""The part of a step after the loss: backward, clip, update, average. Nothing in it reads a device value."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Update:
     strategy: Strategy = field(default_factory=alone)
     """How ranks share the network."""
     skipped: Tensor = field(init=False)
-    """() int64 on the device: updates that were left out."""
+    """() int64 on the device: number of skipped updates."""
 
     def __post_init__(self) -> None:
         self.skipped = torch.zeros((), dtype=torch.int64, device=next(self.weights.parameters()).device)

@@ -29,10 +29,11 @@ def validate(
 ) -> Dice | None:
     """Dice and IoU over the validation cases, on the prepared voxels. network: as it is trained, but not compiled.
 
-    expired: looked at before each case; once it is true the validation ends, and the result is None.
+    expired: checked before each case; once it is true the validation ends, and the result is None.
 
-    Each rank looks at cases of its own, and what they count is added up, exactly. seconds: what each case took in the
-    validation before, empty for voxels; shares are of like costs by it. It is replaced by what they took in this one.
+    Each rank validates its own cases, and the integer counts are summed over the ranks. seconds: duration of each case
+    in the previous validation, which balances the ranks' shares; empty to balance by voxels. It is replaced by the
+    durations of this validation.
     """
     planned, arena, world = parts.planned, parts.arena, parts.step.strategy.world
     cases = arena.index(tuple(case.id for case in planned.validation))
@@ -92,7 +93,7 @@ def _voxels(how: Inference, shape: Triple) -> int:
 
 
 def validation_costs(parts: RunComponents, seconds: Sequence[float] = ()) -> list[float]:
-    """Of each validation case, in their order. seconds: as `validate` tells them; none for voxels."""
+    """Cost of each validation case, in their order. seconds: as `validate` measures them; empty for voxels."""
     arena = parts.arena
     cases = arena.index(tuple(case.id for case in parts.planned.validation))
     shapes = [padded_size(tuple(arena.label(case).shape), parts.inference) for case in cases]  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Weights into a network, with a readable difference where they are another network's."""
+"""Loading of weights into a network, with a readable error where they do not fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONTENT: dict[str, type] = {"weights": dict, "config": dict, "labels": dict, "c
                              "step": int, "regions": dict, "region_values": dict,
                              "foreground": dict, "spacing": dict}  # fmt: skip
 _LATER: dict[str, Any] = {"regions": {}, "region_values": {}, "foreground": {}, "spacing": {}}
-"""What older files lack."""
+"""Entries that older files lack."""
 
 
 def model_file(run: str | Path) -> Path:

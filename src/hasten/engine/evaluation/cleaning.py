@@ -1,4 +1,4 @@
-"""Which cleaning of label maps pays, by the validation cases of all folds."""
+"""Choice of the post-processing that improves the validation Dice of all folds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Dices = dict[str, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chosen:
-    """The cleanings that pay, and the mean Dice of each class and region without and with them."""
+    """The cleanings that improve the scores, and the mean Dice of each class and region without and with them."""
 
     cleanings: dict[int, Cleaning]
     before: Dices
@@ -61,7 +61,7 @@ def choose_cleanings(pairs: Pairs, evaluation: Evaluation) -> Chosen:
         if best is not None and _comparable(best[0][name]) > _comparable(before[name]):
             cleanings[value] = best[1]
     after = _means(_each(pairs.pairs, lambda pair: _cleaned_dices(pair, pairs, cleanings))) if cleanings else before
-    # Each was looked at by itself; holes that two classes enclose are filled by one of them.
+    # Each was evaluated separately; holes that two classes enclose are filled by only one of them.
     if _worse(after, before):
         cleanings, after = {}, before
     return Chosen(cleanings=cleanings, before=before, after=after)

@@ -49,7 +49,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Every score of every case, and what they come to."""
+    """All scores of all cases, and their summary."""
 
     predictions: Path
     labels: Path
@@ -89,7 +89,7 @@ class Evaluation:
         return summary_of(list(self.case_means(measure).values())).mean
 
     def to_dict(self) -> dict[str, Any]:
-        """What evaluation.json holds."""
+        """The content of evaluation.json."""
         return {
             "predictions": str(self.predictions),
             "labels": str(self.labels),
@@ -130,10 +130,10 @@ def evaluate(
     """Dice, IoU, HD95 and NSD of each case and class, on the label maps' own voxels.
 
     predictions: a folder of label maps. labels: a folder of label maps of the same names, or a data set that `train`
-    takes, of which the predicted cases are looked at. run: a run directory or best.pt, which names the classes and
+    takes, of which the predicted cases are used. run: a run directory or best.pt, which names the classes and
     regions; else the data set does, or a dataset.json beside the folder. tolerance_mm: distance up to which NSD takes
     surfaces for equal. surfaces: whether HD95 and NSD, which take most of the time, are measured. num_workers: cases at
-    once, each in memory while it is looked at; None takes the number of usable cores.
+    once, each in memory while it is scored; None takes the number of usable cores.
 
     Definitions are those of `monai.metrics`. A class that neither label map nor prediction holds is nan and is left out
     of means, and counted; where only one of them holds it, Dice, IoU and NSD are 0 and HD95 is infinite. Voxels of an
@@ -161,7 +161,7 @@ def evaluate_pairs(
     num_workers: int | None = None,
     tick: Tick | None = None,
 ) -> Evaluation:
-    """As `evaluate`, of pairs that are known. predictions, labels: where they are from."""
+    """As `evaluate`, for known pairs. predictions, labels: where they are from."""
     scores: list[Score] = []
     failures: list[str] = []
 
@@ -234,7 +234,7 @@ def read_label_map(path: Path, labels: dict[int, str], ignore: int | None = None
 def write_evaluation(evaluation: Evaluation, out: Path) -> None:
     """Write evaluation.csv, a row for each case and class, and evaluation.json, with the means, into the folder `out`.
 
-    In the JSON, null stands for nan and infinity alike; the CSV tells them apart.
+    In the JSON, null stands for nan and infinity alike; the CSV distinguishes them.
     """
     out.mkdir(parents=True, exist_ok=True)
     text = io.StringIO(newline="")

@@ -54,7 +54,7 @@ def score_case(
             int(np.count_nonzero(mask)) for mask in (predicted_mask & true_mask, predicted_mask, true_mask)
         )
         any_voxel = predicted + labelled > 0
-        # By counts: MONAI's functions take one-hot volumes of float32, tens of times the memory for the same ratio.
+        # From counts: MONAI's functions need one-hot volumes of float32, tens of times the memory for the same ratio.
         dice = 2 * both / (predicted + labelled) if any_voxel else math.nan
         iou = both / (predicted + labelled - both) if any_voxel else math.nan
         hd95, nsd = (math.nan, math.nan)

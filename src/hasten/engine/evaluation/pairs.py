@@ -1,4 +1,4 @@
-"""Which prediction belongs to which label map, and what the label values mean; no voxel is read for it."""
+"""Pairs of predictions and label maps, and the meaning of label values, from names and headers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pairs:
-    """What is compared with what."""
+    """All pairs, and the names of label values and regions."""
 
     pairs: tuple[Pair, ...]
     labels: dict[int, str]
@@ -140,7 +140,7 @@ def _folder(folder: Path, what: str) -> dict[str, Path]:
 
 
 def _mismatch(pair: Pair) -> str | None:
-    """What keeps the two files of a pair from being compared, by their headers."""
+    """Why the two files of a pair can't be compared, by their headers; None if they can."""
     try:
         shape, _, affine = read_file_header(pair.prediction)
         label_shape, _, reference = read_file_header(pair.label)

@@ -59,7 +59,7 @@ def predict_validation(run: Path, *, device: str | None = None, rank: int = 0, s
 
 def _predict(run: Path, cases: Sequence[Case], device: str) -> None:
     if cases:
-        # The code of a network of the user's own is that of the run, which has just trained it.
+        # The run has just trained a user-defined network with this code, so it is trusted.
         predict_cases(
             [Member(model_file(run), read_model(run))], cases, run / VALIDATION, overwrite=True, device=device,
             trust_changed_code=True,
@@ -67,7 +67,7 @@ def _predict(run: Path, cases: Sequence[Case], device: str) -> None:
 
 
 def _predict_remaining(run: Path, device: str) -> None:
-    """Wait for the label maps of the other ranks, and predict those that do not come."""
+    """Wait for the label maps of the other ranks, and predict those that do not appear."""
     config, weights_ns = load_run(run / RUN_YAML), model_file(run).stat().st_mtime_ns
     cases = {case.id: case for case in read_cases(config)[2]}
     pairs = validation_pairs(run).pairs
@@ -98,7 +98,7 @@ def score_validation(run: Path, *, surfaces: bool) -> Evaluation:
 def with_own_grid(
     summary: dict[str, Any], run: Path, clock: Clock, reserve_s: float, *, world: World, device: str
 ) -> dict[str, Any]:
-    """The summary of a run that is through with `own_grid`: Dice and IoU on the voxels of the label files.
+    """The summary of a finished run, with `own_grid` added: Dice and IoU on the voxels of the label files.
 
     Only where preparation resampled, as the voxels are the same otherwise, and where train.max_seconds leaves time.
     Ranks share the cases, without a collective that could time out; the summary of rank 0 is the one with the scores.
@@ -129,7 +129,7 @@ def with_own_grid(
 
 
 def own_grid_of(evaluation: Evaluation) -> dict[str, Any]:
-    """What summary.json holds of it."""
+    """Its entry in summary.json."""
     per_class = {name: evaluation.summary(name, "dice").mean for name in evaluation.names}
     return {
         "dice": _plain(evaluation.mean("dice")),

@@ -32,15 +32,15 @@ class Trial:
     """The validation cases with one choice of settings."""
 
     overrides: tuple[str, ...]
-    """Of the section `infer`; empty for the run's own."""
+    """Changed settings of `infer`; empty for the run's own."""
     evaluation: Evaluation
     passes: int
-    """Windows, mirrored ones too, that went through the network."""
+    """Number of windows, mirrored ones included, that went through the network."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trials:
-    """A run as it is, and what was tried on it."""
+    """A run with its own settings, and with others."""
 
     own: Trial
     other: Trial | None

@@ -74,7 +74,7 @@ class ConfusionMatrix(IgniteMetricHandler):
 
 
 class ROCAUC(IgniteMetricHandler):
-    """bins: for scores with space, how finely they are told apart; None keeps every score, for classification."""
+    """bins: resolution of the histogram of voxel scores; None keeps every score, for classification."""
 
     def __init__(
         self, average: object = "macro", bins: int | None = None, output_transform: OutputTransform = _as_it_is

@@ -1,4 +1,4 @@
-"""A metric that keeps a few numbers of each case on the device and reads nothing until it is asked."""
+"""A metric that keeps a few numbers of each case on the device and reads nothing until it is aggregated."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def old_name(postprocessing: Callable | None, post_transform: Callable | None) -
 
 
 def _transformed(batch: Any, output: Any, transform: Callable) -> tuple[Any, Any]:
-    """MONAI's `engine_apply_transform` on a sample, for which nobody waits until the device tells the loss."""
+    """MONAI's `engine_apply_transform` on a sample, which does not wait for the device to compute the loss."""
     late = {key: output.untouched(key) for key in output} if isinstance(output, Sample) else {}
     late = {key: value for key, value in late.items() if value is not None}
     if not late or not isinstance(batch, dict):

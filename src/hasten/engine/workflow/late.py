@@ -1,4 +1,4 @@
-"""The state of an engine whose batch and output are taken apart into samples when a handler looks at them."""
+"""An engine state whose batch and output are decollated on first access by a handler."""
 
 from __future__ import annotations
 
