@@ -171,8 +171,10 @@ def settle_variant(
 def _usual(planned: Planned, network: nn.Module, probe: Probe, allowed: list[Variant]) -> Measured | None:
     """The default variant of a short run, chosen without a comparison: bf16, channels-last and Hasten's GPU kernels."""
     reference, usual = allowed[0], allowed[-1]
-    known = usual.fused_kernels and usual.channels_last and usual.precision == "bf16" and reference.precision == "fp32"
-    if not known or not triton_works(planned.device):
+    is_default = (
+        usual.fused_kernels and usual.channels_last and usual.precision == "bf16" and reference.precision == "fp32"
+    )
+    if not is_default or not triton_works(planned.device):
         return None
     whole = replace(probe, shape=(planned.config.sample.batch_size, *probe.shape[1:]))
     return usual_variant(network, whole, reference, usual, steps=planned.config.train.steps, limit_s=_SHORT_SECONDS)

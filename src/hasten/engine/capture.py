@@ -153,9 +153,9 @@ class CapturedStep:
         self._set(index)
         self._graph, self._loss = self._aside.capture(self._body)
         self._restore(before)
-        wrong = self._differs(self._replay(index), loss, expected)
-        if wrong is not None:
-            return wrong
+        difference = self._differs(self._replay(index), loss, expected)
+        if difference is not None:
+            return difference
         seconds |= self._timed("graph", self._graph.replay)
         plain, replayed = (statistics.median(seconds[name]) for name in ("step", "graph"))
         figures = f"{1e3 * replayed:.2f} ms as one CUDA graph, batch included, against {1e3 * plain:.2f} ms"

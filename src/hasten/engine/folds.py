@@ -119,9 +119,9 @@ def _chosen(config: RunConfig, folds: Folds) -> list[int]:
     case_set, _, _ = read_cases(at_fold(config, 0))
     count = num_folds(config, case_set)
     chosen = list(range(count)) if folds == "all" else sorted(set(map(int, folds)))
-    wrong = [fold for fold in chosen if not 0 <= fold < count]
-    if wrong or not chosen:
-        shown = ",".join(map(str, wrong)) or "none"
+    unknown = [fold for fold in chosen if not 0 <= fold < count]
+    if unknown or not chosen:
+        shown = ",".join(map(str, unknown)) or "none"
         raise ValueError(
             f"--folds {shown}: there are {count} folds, 0 to {count - 1}; name some of these, or all, or set "
             "data.split.num_folds"

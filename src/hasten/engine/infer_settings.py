@@ -35,7 +35,7 @@ def _changed(member: Member, overrides: Sequence[str]) -> Member:
     refuse(gathered.mistakes, [*mistakes, *range_mistakes(config, mistakes)], gathered.origins, None)
     if config.infer.patch is None:
         config = dataclasses.replace(config, infer=dataclasses.replace(config.infer, patch=config.sample.patch))
-    wrong = check_network(planned_run(config, str(member.where)), member.content["spatial_dims"])
-    if wrong:
-        raise ValueError(f"{member.where}: {wrong[0]}")
+    problems = check_network(planned_run(config, str(member.where)), member.content["spatial_dims"])
+    if problems:
+        raise ValueError(f"{member.where}: {problems[0]}")
     return dataclasses.replace(member, content={**member.content, "config": to_dict(config)})

@@ -30,7 +30,7 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
     cannot be read, or that has another number of channels or dimensions than the network was trained on.
     """
     files: list[_File] = []
-    wrong: list[str] = []
+    problems: list[str] = []
     names: dict[Path, str] = {}
     for path in inputs:
         listed = _listed(path)
@@ -41,16 +41,16 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
                 shape, num_channels = section or read_file_header(file)[:2]
                 files.append(_File(file, shape, num_channels))
             except ValueError as error:
-                wrong.append(str(error))
+                problems.append(str(error))
     groups: dict[tuple[Path, str], list[_File]] = {}
     for image in {image.path: image for image in files}.values():
         groups.setdefault(_case_of(image, len(channels), names), []).append(image)
     for (_, name), group in groups.items():
         problem = _mismatch(name, group, channels, spatial_dims)
         if problem:
-            wrong.append(problem)
-    if wrong:
-        raise ValueError(listing(wrong, f"{len(wrong)} inputs can't be predicted, so nothing was written"))
+            problems.append(problem)
+    if problems:
+        raise ValueError(listing(problems, f"{len(problems)} inputs can't be predicted, so nothing was written"))
     return [Case(id=name, image=tuple(sorted(image.path for image in group))) for (_, name), group in groups.items()]
 
 

@@ -132,8 +132,8 @@ def network_size(planned: Planned) -> dict[str, int | None]:
         parameters, flops = unet_size(network, shape[1], planned.num_outputs, shape[2:])
         return {"parameters": parameters, "forward_flops": flops}
     with torch.random.fork_rng(devices=[]):
-        built = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
-    return {"parameters": count_parameters(built), "forward_flops": count_flops(built, shape)}
+        module = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
+    return {"parameters": count_parameters(module), "forward_flops": count_flops(module, shape)}
 
 
 def plan_run(
@@ -321,7 +321,7 @@ def check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
     if mistake:
         return [mistake]
     mistakes = (_patch_mistake(name, patch, unit, config.network) for name, patch in patches.items())
-    return [wrong for wrong in mistakes if wrong]
+    return [text for text in mistakes if text]
 
 
 def _patch_mistake(name: str, patch: Triple, unit: Triple, network: PlannedNetwork) -> str | None:

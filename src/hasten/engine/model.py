@@ -164,15 +164,17 @@ def filling(target: np.ndarray, geometry: Geometry, model: Model) -> Planes:
     inside = whole[(slice(None), *box)]
 
     def fill(axis: int, plane: int, scores: Tensor, labels: Tensor) -> None:
-        chances = model.activation(scores).cpu().numpy().astype(target.dtype)
+        probabilities = model.activation(scores).cpu().numpy().astype(target.dtype)
         decided = labels.cpu().numpy()
         if model.regions:
-            wrong = (chances > 0.5) != decided
-            chances[wrong] = np.where(decided[wrong], np.nextafter(target.dtype.type(0.5), target.dtype.type(1)), 0.5)
+            differs = (probabilities > 0.5) != decided
+            probabilities[differs] = np.where(
+                decided[differs], np.nextafter(target.dtype.type(0.5), target.dtype.type(1)), 0.5
+            )
         else:
-            row, column = np.nonzero(chances.argmax(0) != decided[0])
-            top = chances[:, row, column].max(0)
-            chances[decided[0][row, column], row, column] = np.nextafter(top, target.dtype.type(2))
-        np.moveaxis(inside, 1 + axis, 1)[:, plane] = chances
+            row, column = np.nonzero(probabilities.argmax(0) != decided[0])
+            top = probabilities[:, row, column].max(0)
+            probabilities[decided[0][row, column], row, column] = np.nextafter(top, target.dtype.type(2))
+        np.moveaxis(inside, 1 + axis, 1)[:, plane] = probabilities
 
     return fill

@@ -157,15 +157,15 @@ def _file_of(run: Path) -> Path | None:
 
 
 def _read(path: Path, labels: Mapping[str, str]) -> dict[int, Cleaning]:
-    cleanings, wrong = {}, []
+    cleanings, problems = {}, []
     for value, tree in read_document(path).tree.items():
         if str(value) not in labels or not isinstance(tree, dict):
-            wrong.append(
+            problems.append(
                 f"{value}: {'the networks have no such label value' if isinstance(tree, dict) else 'no mapping'}"
             )
             continue
         cleanings[int(value)], mistakes = checked_as(Cleaning, tree, (value,))
-        wrong += [f"{'.'.join(map(str, at))}: {message}" for at, message in mistakes]
-    if wrong:
-        raise ValueError(f"{path}: {'; '.join(wrong)}; correct it, remove it, or add --no-postprocessing")
+        problems += [f"{'.'.join(map(str, at))}: {message}" for at, message in mistakes]
+    if problems:
+        raise ValueError(f"{path}: {'; '.join(problems)}; correct it, remove it, or add --no-postprocessing")
     return cleanings

@@ -1,4 +1,4 @@
-"""Label maps on the image's own voxels, decided from scores that are interpolated there and never held as a whole.
+"""Label maps on the image's own voxels, from scores that are interpolated there piece by piece.
 
 An interpolated score lies between those of the voxels around it. Where these voxels agree on the highest class, it is
 the highest in between, too. So scores are interpolated only where they disagree: the same label map as from all
@@ -23,7 +23,7 @@ from hasten.prepare.resample import linear_taps, nearest_index
 _ANISOTROPY = 3.0
 """Largest spacing over the smallest from which on scores are not interpolated across slices, as in nnU-Net."""
 _SLAB_VOXELS = 1 << 19
-"""Voxels of the source that are decided together."""
+"""Number of source voxels that are processed together."""
 _Slot = tuple[slice, slice, slice]
 Planes = Callable[[int, int, Tensor, Tensor], None]
 """Called with each plane of the result: its axis and number, all its interpolated scores (K, a, b), which may be
@@ -60,7 +60,7 @@ class Taps:
         return cls(*linear_taps(size, new_size), linear=True)
 
     def part(self, first: int, last: int, start: int) -> Taps:
-        """Of output voxels first to last, with the source voxels counted from `start`."""
+        """The part for output voxels first to last, with the source voxels counted from `start`."""
         low, high = self.low[first:last] - start, self.high[first:last] - start
         return Taps(low, high, self.weight[first:last], self.linear)
 
@@ -104,7 +104,7 @@ class _Layer:
     stop: int
     """First plane of the part, and the one behind the last."""
     missing: int
-    """Voxels that are still to come."""
+    """Number of voxels still to come."""
 
 
 class Regridded:
@@ -222,7 +222,7 @@ class Regridded:
 
 
 def _dtype(classes: int) -> torch.dtype:
-    """Of labels, with one value more for those that are open."""
+    """Integer type of labels, with one extra value for undecided ones."""
     return torch.uint8 if classes < 256 else torch.int16
 
 

@@ -66,7 +66,7 @@ def settle_program(
         if requested:
             program, why = _faster(program, _program(planned, arena, share, parts, compile=True), why)
     if program.compiled:
-        # Only a hint for the next run's decision: a cache folder that can't be written must not end this one.
+        # Only a hint for the next run's decision: a read-only cache folder must not end this one.
         with contextlib.suppress(OSError):
             marker.parent.mkdir(parents=True, exist_ok=True)
             marker.touch()

@@ -59,14 +59,14 @@ class Update:
         if scaled:
             assert self.scaler is not None
             self.scaler.unscale_(self.optimizer)
-        wrong = self._clip()
+        non_finite = self._clip()
         if scaled:
             assert self.scaler is not None
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
-            self._step(wrong)
-        self.skipped += wrong.to(torch.int64)
+            self._step(non_finite)
+        self.skipped += non_finite.to(torch.int64)
         # None, not 0: the next backward then writes the gradients instead of adding to them.
         self.optimizer.zero_grad(set_to_none=True)
         self.strategy.updated(index)
@@ -82,19 +82,19 @@ class Update:
             nn.utils.clip_grads_with_norm_(self.weights.parameters(), self.clip_norm, norm)
         return norm.isfinite().logical_not().to(torch.float32)
 
-    def _step(self, wrong: Tensor) -> None:
+    def _step(self, non_finite: Tensor) -> None:
         optimizer = self.optimizer
         if getattr(optimizer, "_step_supports_amp_scaling", False):
-            optimizer.grad_scale, optimizer.found_inf = None, wrong  # type: ignore[attr-defined]
+            optimizer.grad_scale, optimizer.found_inf = None, non_finite  # type: ignore[attr-defined]
             try:
                 optimizer.step()
             finally:
                 del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
-        elif wrong.device.type == "cpu":
-            if not wrong:
+        elif non_finite.device.type == "cpu":
+            if not non_finite:
                 optimizer.step()
         else:
             for weight in self.weights.parameters():
                 if weight.grad is not None:
-                    weight.grad.copy_(torch.where(wrong > 0, 0.0, weight.grad))
+                    weight.grad.copy_(torch.where(non_finite > 0, 0.0, weight.grad))
             optimizer.step()

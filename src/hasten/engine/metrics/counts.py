@@ -1,4 +1,4 @@
-"""How many voxels of a case are right and wrong, class by class: what the overlap metrics are made of."""
+"""Confusion counts of each case and class, from which the overlap metrics are computed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def confusion_counts(y_pred: Tensor, y: Tensor, num_classes: int | None = None) 
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """Without its graph, and as torch's class: MONAI's drags meta data through every operation."""
+    """Detached, and as a plain tensor: MONAI's MetaTensor tracks meta data through every operation."""
     tensor = tensor.detach()
     return tensor if type(tensor) is Tensor else tensor.as_subclass(Tensor)
 

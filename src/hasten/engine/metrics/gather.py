@@ -1,4 +1,4 @@
-"""The rows of all ranks together, however few a rank has."""
+"""Gathers rows from all ranks, which may have different numbers of them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _all_gather(tensor: Tensor) -> list[Tensor]:
 
 
 def _device() -> torch.device:
-    """Where the process group takes its tensors."""
+    """The device on which the process group communicates."""
     if dist.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

@@ -3,7 +3,7 @@
 Predictions and labels are each one channel a class (B, K, ...), 0 and 1, or class index (B, 1, ...), or lists of cases
 without B. num_classes: K, needed where `y_pred` is class index; None takes its channels. One channel without
 num_classes is 1 where the only class is held. include_background: whether class 0 counts (always, if it is the only).
-Of MONAI's arguments, ignore_index and per_component are not here.
+Of MONAI's arguments, ignore_index and per_component are not supported.
 """
 
 from __future__ import annotations

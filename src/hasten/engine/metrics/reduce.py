@@ -1,4 +1,4 @@
-"""Values of cases and classes made one, as MONAI does it, but in float64 and whatever the order of the cases."""
+"""Reduction of values over cases and classes, as in MONAI, but in float64 and independent of the order of cases."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ TensorOrList = Tensor | Sequence[Tensor]
 
 
 class StreamedMetric:
-    """What the metrics share: MONAI's interface, `metric(y_pred, y)`, `aggregate()`, `get_buffer()`, `reset()`.
+    """Base class of the metrics, with MONAI's interface: `metric(y_pred, y)`, `aggregate()`, `get_buffer()`, `reset()`.
 
     `aggregate` and `get_buffer` put the cases of all ranks together: every rank must call them, also one without cases.
     `compute` is `aggregate` as Python numbers.
@@ -37,7 +37,7 @@ class StreamedMetric:
         return rows
 
     def __call__(self, y_pred: TensorOrList, y: TensorOrList, **options: Any) -> Tensor:
-        """Count a batch in. Returns the metric of its cases, on the device. Shapes as the subclass says."""
+        """Add a batch. Returns the metric of its cases, on the device. Shapes as the subclass says."""
         if isinstance(y_pred, Tensor) and isinstance(y, Tensor):
             rows = self.rows(y_pred, y, **options)
         else:

@@ -1,4 +1,4 @@
-"""What trainer and evaluator share: late state, cheap events, MONAI's order of registration."""
+"""Base of trainer and evaluator: lazy state, cheap events, MONAI's order of registration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hasten.engine.workflow.sample import Sample
 
 
 class QuickWorkflow:
-    """Put before a workflow class of MONAI. It costs a step nothing that no handler asks for."""
+    """Mixin placed before a workflow class of MONAI. A step computes nothing that no handler needs."""
 
     state: Any
     inferer: Any
@@ -62,7 +62,7 @@ class QuickWorkflow:
             engine._register_handlers(handlers)
 
     def _step(self, batch: Any) -> None:
-        """What is done with a batch; leaves its output in `state.output`."""
+        """Process a batch and store its output in `state.output`."""
         raise NotImplementedError
 
     def _iteration(self, engine: Any, batchdata: Any) -> Any:

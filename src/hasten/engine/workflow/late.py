@@ -9,7 +9,7 @@ from ignite.engine import State
 from hasten.engine.workflow.sample import taken_apart
 
 KEEP = object()
-"""Given as the output, it leaves the one that is there, and that untouched."""
+"""As the output it keeps the existing output, and does not decollate it."""
 
 
 class LateState(State):
@@ -21,7 +21,7 @@ class LateState(State):
         super().__init__(**values)
 
     def take_apart(self) -> None:
-        """What MONAI's trainer does on MODEL_COMPLETED, put off."""
+        """Defer the decollation that MONAI's trainer does on MODEL_COMPLETED."""
         self._batch_whole = isinstance(self._batch, (list, dict))
         self._output_whole = isinstance(self._output, (list, dict))
 

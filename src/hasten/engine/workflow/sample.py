@@ -12,7 +12,7 @@ _LATER = object()
 
 
 class _Batch:
-    """The values of a batch by key, and what they were taken apart into so far."""
+    """The values of a batch by key, and their decollated samples so far."""
 
     __slots__ = ("parts", "size", "values")
 
