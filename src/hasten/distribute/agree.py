@@ -38,13 +38,13 @@ def on_all(world: World, work: Callable[[], T], *, group: distributed.ProcessGro
     except ValueError as error:
         failure = error
     try:
-        told = _gathered(str(failure) if failure is not None else None, group)
+        messages = _gathered(str(failure) if failure is not None else None, group)
     except RuntimeError:
         # The others are gone, or wait in another place until their time is up: this is what they would have heard.
         if failure is not None:
             raise failure from None
         raise
-    failed = [rank for rank, message in enumerate(told) if message is not None]
+    failed = [rank for rank, message in enumerate(messages) if message is not None]
     if not failed:
         return result  # type: ignore[return-value]
     if failure is None or world.rank != failed[0]:
@@ -58,9 +58,9 @@ def from_first(world: World, value: T | None, *, group: distributed.ProcessGroup
     """Rank 0's value on every rank; what the others give is not looked at."""
     if world.size == 1:
         return value  # type: ignore[return-value]
-    box = [value]
-    distributed.broadcast_object_list(box, src=0, group=group)
-    return box[0]  # type: ignore[return-value]
+    payload = [value]
+    distributed.broadcast_object_list(payload, src=0, group=group)
+    return payload[0]  # type: ignore[return-value]
 
 
 def by_first(world: World, work: Callable[[], T], *, group: distributed.ProcessGroup | None = None) -> T:
@@ -75,22 +75,22 @@ def require_same(world: World, facts: Mapping[str, Any]) -> None:
     """
     if world.size == 1:
         return
-    mine = {name: str(value) for name, value in facts.items()}
-    everyone = _gathered((world.host, mine), None)
+    local_facts = {name: str(value) for name, value in facts.items()}
+    facts_by_rank = _gathered((world.host, local_facts), None)
 
     def compare() -> None:
-        _, wanted = everyone[0]
-        for rank, (host, found) in enumerate(everyone):
-            for name in (*wanted, *(name for name in found if name not in wanted)):
-                if found.get(name) != wanted.get(name):
+        _, reference = facts_by_rank[0]
+        for rank, (host, values) in enumerate(facts_by_rank):
+            for name in (*reference, *(name for name in values if name not in reference)):
+                if values.get(name) != reference.get(name):
                     raise Agreed(
-                        f"{name}: rank {rank} on {host} has {found.get(name)}, and rank 0 on {everyone[0][0]} has "
-                        f"{wanted.get(name)}; give all nodes the same"
+                        f"{name}: rank {rank} on {host} has {values.get(name)}, and rank 0 on {facts_by_rank[0][0]} "
+                        f"has {reference.get(name)}; give all nodes the same"
                     )
 
     if world.first:
         compare()
-    elif any(found != everyone[0][1] for _, found in everyone):
+    elif any(values != facts_by_rank[0][1] for _, values in facts_by_rank):
         raise OtherRankFailed
 
 
@@ -111,6 +111,6 @@ def first_here(world: World, group: distributed.ProcessGroup | None) -> Iterator
 
 
 def _gathered(value: Any, group: distributed.ProcessGroup | None) -> list[Any]:
-    found: list[Any] = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(found, value, group=group)
-    return found
+    values: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(values, value, group=group)
+    return values

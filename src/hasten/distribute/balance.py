@@ -24,13 +24,13 @@ def partition(costs: Sequence[float], parts: int) -> Parts:
     lower position and the lower part. With fewer cases than parts some are empty.
     """
     assert parts >= 1
-    found: list[list[int]] = [[] for _ in range(parts)]
+    members: list[list[int]] = [[] for _ in range(parts)]
     loads = [0.0] * parts
     for case in _costliest(costs):
         lightest = min(range(parts), key=loads.__getitem__)
-        found[lightest].append(case)
+        members[lightest].append(case)
         loads[lightest] += costs[case]
-    return tuple(tuple(sorted(each)) for each in found)
+    return tuple(tuple(sorted(each)) for each in members)
 
 
 def deal(costs: Sequence[float], parts: int, order: Sequence[int] | None = None) -> Parts:
@@ -40,18 +40,18 @@ def deal(costs: Sequence[float], parts: int, order: Sequence[int] | None = None)
     pairs of cases are swapped while that brings the heaviest and the lightest part together. order: in which rows are
     taken, by position; None is the costliest first.
     """
-    found: list[list[int]] = [[] for _ in range(parts)]
+    members: list[list[int]] = [[] for _ in range(parts)]
     loads = [0.0] * parts
-    left = list(_costliest(costs) if order is None else order)
-    while left:
-        row = sorted(left[:parts], key=lambda case: -costs[case])
-        del left[:parts]
+    remaining = list(_costliest(costs) if order is None else order)
+    while remaining:
+        row = sorted(remaining[:parts], key=lambda case: -costs[case])
+        del remaining[:parts]
         lightest = sorted(range(parts), key=loads.__getitem__)
         for case, part in zip(row, lightest, strict=False):
-            found[part].append(case)
+            members[part].append(case)
             loads[part] += costs[case]
-    _swap(costs, found, loads)
-    return tuple(tuple(sorted(each)) for each in found)
+    _swap(costs, members, loads)
+    return tuple(tuple(sorted(each)) for each in members)
 
 
 def _costliest(costs: Sequence[float]) -> list[int]:
@@ -108,10 +108,10 @@ def case_costs(shapes: Sequence[Triple], seconds: Sequence[float]) -> list[float
     """
     if not seconds:
         return [float(prod(shape)) for shape in shapes]
-    taken: dict[Triple, list[float]] = {}
+    seconds_by_shape: dict[Triple, list[float]] = {}
     for shape, each in zip(shapes, seconds, strict=True):
-        taken.setdefault(shape, []).append(each)
-    return [fmean(taken[shape]) for shape in shapes]
+        seconds_by_shape.setdefault(shape, []).append(each)
+    return [fmean(seconds_by_shape[shape]) for shape in shapes]
 
 
 def validation_share(costs: Sequence[float], world: World) -> tuple[int, ...]:
@@ -130,10 +130,10 @@ def bucket_shape(shape: Triple, unit: Triple, spread: float = 0.25) -> Triple:
 
 
 def _side(side: int, unit: int, spread: float) -> int:
-    wanted, found = -(-side // unit), 1
-    while found < wanted:
-        found = max(found + 1, int(found * (1 + spread)))
-    return found * unit
+    needed, count = -(-side // unit), 1
+    while count < needed:
+        count = max(count + 1, int(count * (1 + spread)))
+    return count * unit
 
 
 def balance_sentence(costs: Sequence[float], before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> str:

@@ -21,34 +21,34 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
     """
     if _tied(network):
         return [network]
-    least = share * sum(map(_bytes, network.parameters()))
-    found: list[nn.Module] = []
-    seen: set[nn.Module] = set()
-    loose: set[nn.Module] = set()  # seen, and in no block yet
+    min_bytes = share * sum(map(_bytes, network.parameters()))
+    blocks: list[nn.Module] = []
+    visited: set[nn.Module] = set()
+    unassigned: set[nn.Module] = set()  # seen, and in no block yet
 
-    def own(module: nn.Module) -> int:
+    def direct_bytes(module: nn.Module) -> int:
         """Bytes of its own weights, counted once: a module may have several names."""
-        if module in seen:
+        if module in visited:
             return 0
-        seen.add(module)
-        loose.add(module)
+        visited.add(module)
+        unassigned.add(module)
         return sum(map(_bytes, module.parameters(recurse=False)))
 
     def visit(module: nn.Module) -> int:
         """Bytes of the module's weights that no block has."""
-        outside = set(loose)
+        outside = set(unassigned)
         if isinstance(module, Recomputed):
-            left = sum(map(own, module.modules()))
+            remaining = sum(map(direct_bytes, module.modules()))
         else:
-            left = own(module) + sum(map(visit, module.children()))
-        if module is network or left < least or not _is_block(module) or outside & _with_weights(module):
-            return left
-        found.append(module)
-        loose.difference_update(module.modules())
+            remaining = direct_bytes(module) + sum(map(visit, module.children()))
+        if module is network or remaining < min_bytes or not _is_block(module) or outside & _with_weights(module):
+            return remaining
+        blocks.append(module)
+        unassigned.difference_update(module.modules())
         return 0
 
     visit(network)
-    return [*found, network]
+    return [*blocks, network]
 
 
 def _is_block(module: nn.Module) -> bool:

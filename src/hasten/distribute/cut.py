@@ -69,10 +69,10 @@ def operations_of(network: nn.Module) -> Operations:
     """Look into a network, in training mode. Raises ValueError if there is no looking into it."""
     whole: set[str] = set()
     while True:
-        twin = copy.deepcopy(network).train()
+        clone = copy.deepcopy(network).train()
         tracer = _Tracer(whole)
         try:
-            graph = tracer.trace(twin)
+            graph = tracer.trace(clone)
         except Exception as error:  # whatever a forward pass does with stand-ins for tensors
             if not tracer.open or tracer.open[-1] in whole:
                 raise ValueError(
@@ -89,9 +89,9 @@ def operations_of(network: nn.Module) -> Operations:
                 "image can be cut into stages: use fsdp or ddp"
             )
         nodes = (node for node in graph.nodes if node.op not in ("output", "get_attr") and node not in inputs[1:])
-        found = output.args[0]
+        outputs = output.args[0]
         # A list of outputs (deep supervision) is one to torch's pipeline schedules only as a tuple.
-        return Operations(tuple(nodes), tuple(found) if isinstance(found, list) else found)
+        return Operations(tuple(nodes), tuple(outputs) if isinstance(outputs, list) else outputs)
 
 
 class _Tracer(fx.Tracer):
@@ -108,9 +108,9 @@ class _Tracer(fx.Tracer):
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         self.open.append(self.path_of_module(m))
-        found = super().call_module(m, forward, args, kwargs)
+        output = super().call_module(m, forward, args, kwargs)
         self.open.pop()
-        return found
+        return output
 
 
 def _computed(network: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
@@ -134,16 +134,16 @@ def _attribute(network: nn.Module, path: str) -> Any:
 
 def state_used(network: nn.Module, node: fx.Node) -> list[tuple[str, Tensor]]:
     """Parameters and buffers that an operation uses, by their names in the network."""
-    found: list[tuple[str, Tensor]] = []
+    tensors: list[tuple[str, Tensor]] = []
     if node.op == "call_module":
         name = str(node.target)
         module = network.get_submodule(name)
-        found += [(f"{name}.{own}", value) for own, value in module.named_parameters()]
-        found += [(f"{name}.{own}", value) for own, value in module.named_buffers()]
+        tensors += [(f"{name}.{key}", value) for key, value in module.named_parameters()]
+        tensors += [(f"{name}.{key}", value) for key, value in module.named_buffers()]
     for other in node.all_input_nodes:
         if other.op == "get_attr":
-            found.append((str(other.target), _attribute(network, str(other.target))))
-    return found
+            tensors.append((str(other.target), _attribute(network, str(other.target))))
+    return tensors
 
 
 @torch.no_grad()
@@ -151,11 +151,11 @@ def count_costs(network: nn.Module, operations: Operations) -> Costs:
     """Send one small image through a copy of the network, and count. Raises ValueError if none goes through."""
     last_error: Exception | None = None
     for side in _SIDES:
-        twin = copy.deepcopy(network).train()
-        device = next(twin.parameters()).device
+        clone = copy.deepcopy(network).train()
+        device = next(clone.parameters()).device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             try:
-                return _count(twin, operations, _image(twin, side))
+                return _count(clone, operations, _image(clone, side))
             except Exception as error:  # too small for its strides or for a norm
                 last_error = error
     assert last_error is not None
@@ -195,11 +195,11 @@ def _count(network: nn.Module, operations: Operations, image: Tensor) -> Costs:
     output = max((numbers[nodes.index(node)] for node in _nodes_in(operations.output)), default=0)
     costs[-1] += _LOSS * _FLOPS_PER_NUMBER * output
     crossing, allowed = _places(network, operations, values, changed)
-    seen: set[int] = set()
+    counted: set[int] = set()
     trained = []
     for node in nodes:
-        new = {id(value) for _, value in state_used(network, node) if value.requires_grad} - seen
-        seen |= new
+        new = {id(value) for _, value in state_used(network, node) if value.requires_grad} - counted
+        counted |= new
         trained.append(len(new))
     return Costs(tuple(costs), tuple(numbers), crossing, allowed, tuple(trained))
 
@@ -212,9 +212,9 @@ def flowing(operations: Operations, place: int) -> list[fx.Node]:
 
 
 def _nodes_in(value: Any) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    map_arg(value, lambda node: found.append(node))
-    return found
+    nodes: list[fx.Node] = []
+    map_arg(value, lambda node: nodes.append(node))
+    return nodes
 
 
 def _places(
@@ -259,14 +259,14 @@ def _same_memory(one: Any, other: Any) -> bool:
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
-def cut_places(counted: Costs, stages: int) -> list[int]:
+def cut_places(costs: Costs, stages: int) -> list[int]:
     """`stages` - 1 places, rising, where the dearest stage is about as cheap as it can be and little has to be sent.
 
     Every stage has trained parameters. Raises ValueError if the network has not so many stages.
     """
-    ends = [place for place, allowed in enumerate(counted.allowed) if allowed] + [len(counted.costs)]
-    upto = [0.0, *accumulate(counted.costs)]
-    trained = [0, *accumulate(counted.trained)]
+    ends = [place for place, allowed in enumerate(costs.allowed) if allowed] + [len(costs.costs)]
+    upto = [0.0, *accumulate(costs.costs)]
+    trained = [0, *accumulate(costs.trained)]
 
     def possible(begin: int, end: int) -> bool:
         return trained[end] > trained[begin]
@@ -276,7 +276,7 @@ def cut_places(counted: Costs, stages: int) -> list[int]:
     limit = dearest[0] * _EVEN
     _, places = _search(
         ends, stages, lambda begin, end: possible(begin, end) and upto[end] - upto[begin] <= limit,
-        lambda begin, end: (float(counted.crossing[begin]),), lambda one, other: (one[0] + other[0],),
+        lambda begin, end: (float(costs.crossing[begin]),), lambda one, other: (one[0] + other[0],),
     )  # fmt: skip
     return places
 

@@ -52,19 +52,19 @@ class Fsdp(Strategy):
         """As the optimizer's states number them."""
 
     def mistakes(self, config: RunConfig) -> list[str]:
-        found, train = [], config.train
+        messages, train = [], config.train
         if train.optimizer not in _BY_ELEMENT:
-            found.append(
+            messages.append(
                 f"train.optimizer: {train.optimizer} looks at whole layers, of which a process has only some rows "
                 "under distribute.strategy=fsdp; use adamw or sgd, or distribute.strategy=zero1, which runs every one"
             )
         if train.precision == "fp16":
-            found.append("train.precision: fsdp has no loss scaling for fp16; use bf16 or fp32, or zero1")
+            messages.append("train.precision: fsdp has no loss scaling for fp16; use bf16 or fp32, or zero1")
         if train.compile:
-            found.append(
+            messages.append(
                 "train.compile: fsdp gathers weights between the operations of a network; set it to false, or use zero1"
             )
-        return found
+        return messages
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
         if self.config.sync_norm:
@@ -97,9 +97,9 @@ class Fsdp(Strategy):
         return _synced(network, last=last)
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        own = nn.utils.get_total_norm([_local(gradient) for gradient in gradients])
-        norms = [torch.empty_like(own) for _ in range(self.world.size)]
-        distributed.all_gather(norms, own)
+        local_norm = nn.utils.get_total_norm([_local(gradient) for gradient in gradients])
+        norms = [torch.empty_like(local_norm) for _ in range(self.world.size)]
+        distributed.all_gather(norms, local_norm)
         return torch.linalg.vector_norm(torch.stack(norms))
 
     def whole(self, module: nn.Module) -> nn.Module:
@@ -133,23 +133,23 @@ class Fsdp(Strategy):
 
     def _gathered_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
         # What has two names is gathered once and stays one tensor.
-        found: dict[int, Any] = {}
+        by_tensor: dict[int, Any] = {}
         gathered = {}
         for name, value in weights.items():
             key = id(self._weights.get(name, value))
-            if key not in found:
-                found[key] = self._kept(value)
-            gathered[name] = found[key]
+            if key not in by_tensor:
+                by_tensor[key] = self._kept(value)
+            gathered[name] = by_tensor[key]
         return gathered
 
     def _scattered_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
-        found = {}
+        scattered = {}
         for name, value in weights.items():
             like = self._weights.get(name)
             # Weights of another network stay as they are, for `restore_state` to tell how they differ.
             fits = like is not None and like.shape == value.shape
-            found[name] = with_shard(shard_of(value, like), like) if fits and like is not None else value
-        return found
+            scattered[name] = with_shard(shard_of(value, like), like) if fits and like is not None else value
+        return scattered
 
     def _sharded(self, value: Any, weight: DTensor) -> Any:
         """A moment as the rows of a whole one; what isn't by element is the same on all ranks."""

@@ -179,12 +179,12 @@ def meet_by_horovod(world: World) -> None:
     hvd = load()
     if not hvd.is_initialized():
         _initialise(hvd)
-    mine = None
+    endpoint = None
     if world.first:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind(("", 0))
-            mine = (_own_address(), probe.getsockname()[1])
-    address, port = hvd.broadcast_object(mine, root_rank=0, name="meeting")
+            endpoint = (_own_address(), probe.getsockname()[1])
+    address, port = hvd.broadcast_object(endpoint, root_rank=0, name="meeting")
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
     interface = os.environ.get("HOROVOD_GLOO_IFACE")
     if interface:
@@ -211,7 +211,7 @@ def _meeting(world: World) -> dict[str, str]:
     places: list[Any] = [None] * world.size
     distributed.all_gather_object(places, (node, world.local_rank))
     nodes = [other for other, local_rank in places if local_rank == world.local_rank]
-    found = {
+    variables = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(os.environ.get("MASTER_ADDR", "127.0.0.1")),
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo",
@@ -226,7 +226,7 @@ def _meeting(world: World) -> dict[str, str]:
         "HOROVOD_CROSS_SIZE": str(len(nodes)),
     }
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo" if world.local_size == world.size else "")
-    return found | ({"HOROVOD_GLOO_IFACE": interface} if interface else {})
+    return variables | ({"HOROVOD_GLOO_IFACE": interface} if interface else {})
 
 
 def _serve() -> int:
@@ -241,5 +241,5 @@ def _own_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # Nothing is sent: the system only chooses a way there.
         probe.connect((server, int(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "9"))))
-        found: str = probe.getsockname()[0]
-        return found
+        address: str = probe.getsockname()[0]
+        return address

@@ -51,15 +51,15 @@ class LocalSgd(Strategy):
 
     def mistakes(self, config: RunConfig) -> list[str]:
         """What would need the link at every step."""
-        found = []
+        messages = []
         if config.distribute.sync_norm:
-            found.append("distribute.sync_norm: local_sgd sends nothing at most steps; set it to false, or use ddp")
+            messages.append("distribute.sync_norm: local_sgd sends nothing at most steps; set it to false, or use ddp")
         if config.distribute.gradients != "fp32":
-            found.append(
+            messages.append(
                 f"distribute.gradients: local_sgd sends weights, not gradients, and in full; set it to fp32 instead of "
                 f"{config.distribute.gradients}, or use ddp"
             )
-        return found
+        return messages
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
         for module in (network, average):
@@ -75,18 +75,18 @@ class LocalSgd(Strategy):
     @torch.no_grad()
     def updated(self, index: int) -> None:
         """Begin or take up a mean, as the number of steps since the start of the run says."""
-        done, every = index + 1, self.config.average_every
-        if done % every == 0:
+        steps, every = index + 1, self.config.average_every
+        if steps % every == 0:
             self._pending = _Mean(self._network.parameters())
-        if (done + 1) % every == 0 or every == 1:
+        if (steps + 1) % every == 0 or every == 1:
             self._take_up()
 
     @torch.no_grad()
     def whole(self, module: nn.Module) -> nn.Module:
         """A copy with the means over ranks of its weights and buffers; the training goes on as if it had not been."""
-        found = copy.deepcopy(module)
-        average_over_ranks([*found.parameters(), *found.buffers()])
-        return found
+        clone = copy.deepcopy(module)
+        average_over_ranks([*clone.parameters(), *clone.buffers()])
+        return clone
 
     @torch.no_grad()
     def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -116,9 +116,9 @@ class LocalSgd(Strategy):
     def _all(self) -> list[Tensor]:
         """What ranks have of their own, in the same order on all."""
         modules = [self._network, *([self._average] if self._average is not None else [])]
-        found: list[Tensor] = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+        tensors: list[Tensor] = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         state = self._optimizer.state_dict()
-        return [*found, *_tensors({name: value for name, value in state.items() if name != "param_groups"})]
+        return [*tensors, *_tensors({name: value for name, value in state.items() if name != "param_groups"})]
 
 
 class _Mean:
@@ -171,10 +171,10 @@ def _is_mean(tensor: Tensor) -> bool:
 
 def _by_kind(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     """Tensors that fit into one message, in the order given."""
-    found: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
-        found.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
-    return list(found.values())
+        groups.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
+    return list(groups.values())
 
 
 def _parts(flat: Tensor, like: list[Tensor]) -> Iterator[Tensor]:

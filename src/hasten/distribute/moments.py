@@ -12,12 +12,12 @@ _LOOKAHEAD, _SLOW = "lookahead", "lookahead.slow"
 
 def taken_apart(state: dict[str, Any]) -> dict[Place, Any]:
     """The values of every parameter in `optimizer.state_dict()`, Lookahead's slow weights among them, by number."""
-    found: dict[Place, Any] = {
+    flat: dict[Place, Any] = {
         (number, name): value for number, values in state["state"].items() for name, value in values.items()
     }
     for number, value in state.get(_LOOKAHEAD, {}).get("slow", {}).items():
-        found[number, _SLOW] = value
-    return dict(sorted(found.items(), key=lambda item: item[0][0]))
+        flat[number, _SLOW] = value
+    return dict(sorted(flat.items(), key=lambda item: item[0][0]))
 
 
 def put_together(state: dict[str, Any], values: dict[Place, Any]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def put_together(state: dict[str, Any], values: dict[Place, Any]) -> dict[str, A
             slow[number] = value
         else:
             inner.setdefault(number, {})[name] = value
-    found = {**state, "state": inner}
+    merged = {**state, "state": inner}
     if _LOOKAHEAD in state:
-        found[_LOOKAHEAD] = {**state[_LOOKAHEAD], "slow": slow}
-    return found
+        merged[_LOOKAHEAD] = {**state[_LOOKAHEAD], "slow": slow}
+    return merged

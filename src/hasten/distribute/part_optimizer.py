@@ -47,14 +47,14 @@ class PartOptimizer(torch.optim.Optimizer):
                 loss = closure()
         _hand_over(self, self.inner)
         self.before()
-        given = {name: getattr(self, name) for name in ("grad_scale", "found_inf") if hasattr(self, name)}
-        for name, value in given.items():
+        amp_values = {name: getattr(self, name) for name in ("grad_scale", "found_inf") if hasattr(self, name)}
+        for name, value in amp_values.items():
             setattr(self.inner, name, value)
         try:
             if self.numbers:
                 self.inner.step()
         finally:
-            for name in given:
+            for name in amp_values:
                 delattr(self.inner, name)
         self.after()
         return loss
@@ -73,10 +73,10 @@ class PartOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take this process's part of a state. ValueError for one of other groups, or as `inner` has it."""
         whole = self._numbered()
-        found = [len(group["params"]) for group in state_dict["param_groups"]]
-        wanted = [len(numbers) for numbers in whole]
-        if found != wanted:
-            raise ValueError(f"the state has groups of {found} parameters, and the optimizer of {wanted}")
+        sizes = [len(group["params"]) for group in state_dict["param_groups"]]
+        expected = [len(numbers) for numbers in whole]
+        if sizes != expected:
+            raise ValueError(f"the state has groups of {sizes} parameters, and the optimizer of {expected}")
         places = {number: place for place, number in enumerate(self.numbers)}
         groups = [
             {**group, "params": [places[number] for number in numbers if number in places]}
@@ -92,14 +92,14 @@ class PartOptimizer(torch.optim.Optimizer):
 
     def _numbered(self) -> list[range]:
         """The numbers of each group's parameters."""
-        found, start = [], 0
+        ranges, start = [], 0
         for group in self.param_groups:
-            found.append(range(start, start + len(group["params"])))
+            ranges.append(range(start, start + len(group["params"])))
             start += len(group["params"])
-        return found
+        return ranges
 
 
-def _hand_over(giver: torch.optim.Optimizer, taker: torch.optim.Optimizer) -> None:
+def _hand_over(source: torch.optim.Optimizer, target: torch.optim.Optimizer) -> None:
     """The groups' settings, without their parameters."""
-    for given, taken in zip(giver.param_groups, taker.param_groups, strict=True):
-        taken.update({name: value for name, value in given.items() if name != "params"})
+    for source_group, target_group in zip(source.param_groups, target.param_groups, strict=True):
+        target_group.update({name: value for name, value in source_group.items() if name != "params"})

@@ -78,13 +78,13 @@ def prepared_voxels(fingerprint: Fingerprint, ids: Sequence[str], spacing: Spaci
 
     spacing: `prepare.spacing`; where it is None or 0, a case's own. Nothing has to be prepared for it.
     """
-    found = {}
-    for name, shape, own in zip(ids, fingerprint.shapes, fingerprint.spacings, strict=True):
-        wanted = spacing or own
-        sides = (side * by / (to or by) for side, by, to in zip(shape, own, wanted, strict=True))
+    voxels = {}
+    for name, shape, original in zip(ids, fingerprint.shapes, fingerprint.spacings, strict=True):
+        target = spacing or original
+        sides = (side * by / (to or by) for side, by, to in zip(shape, original, target, strict=True))
         depth, height, width = sides
-        found[name] = depth * height * width
-    return found
+        voxels[name] = depth * height * width
+    return voxels
 
 
 class Home(Protocol):
@@ -116,8 +116,8 @@ class FileHome:
         self.case_set, self.prepare, self.cache, self.device = case_set, prepare, cache, device
 
     def arena(self, round: int) -> Arena:
-        own = own_ids(self.deal, round, self.share)
-        return get_arena(self.case_set, self.prepare, self.cache, device=self.device, first=own, only=True)
+        ids = own_ids(self.deal, round, self.share)
+        return get_arena(self.case_set, self.prepare, self.cache, device=self.device, first=ids, only=True)
 
 
 def own_ids(deal: Deal, round: int, share: Share) -> tuple[str, ...]:
@@ -145,9 +145,9 @@ class CaseParts:
     def dealt(self, round: int) -> Dealt:
         """What the program of a round draws from, as positions in `arena(round)`; other ranks' parts are left empty."""
         arena, parts = self.arena(round), self.deal.at(round)
-        own = self.share.parts(len(parts))
+        local_parts = self.share.parts(len(parts))
         return Dealt(
-            parts=tuple(arena.index(part) if number in own else () for number, part in enumerate(parts)),
+            parts=tuple(arena.index(part) if number in local_parts else () for number, part in enumerate(parts)),
             round=round,
             begun=self.deal.begun(round),
         )

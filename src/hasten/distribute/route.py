@@ -22,9 +22,9 @@ def why_unreachable(host: str, port: int, *, within_s: float, hopeless_s: float)
     """
     begin = time.monotonic()
     while True:
-        left = begin + within_s - time.monotonic()
+        remaining_s = begin + within_s - time.monotonic()
         try:
-            socket.create_connection((host, port), timeout=max(0.1, min(_TRY_S, left))).close()
+            socket.create_connection((host, port), timeout=max(0.1, min(_TRY_S, remaining_s))).close()
             return None
         except ConnectionRefusedError:
             reason, waits_s = "nobody listens there", within_s
@@ -44,20 +44,20 @@ def in_time(call: Callable[[], T], seconds: float) -> T:
 
     For calls that have no limit of their own, such as torch's stores towards a program that is none.
     """
-    found: list[T] = []
-    wrong: list[BaseException] = []
+    results: list[T] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
-            found.append(call())
+            results.append(call())
         except BaseException as error:
-            wrong.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(seconds)
-    if wrong:
-        raise wrong[0]
-    if not found:
+    if errors:
+        raise errors[0]
+    if not results:
         raise TimeoutError(f"no answer within {seconds:.0f} s")
-    return found[0]
+    return results[0]

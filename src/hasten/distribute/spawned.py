@@ -30,8 +30,8 @@ def main() -> None:
     task, rank = Path(sys.argv[1]), os.environ["RANK"]
     try:
         fn, args, kwargs = pickle.loads(task.read_bytes())
-        found = fn(*args, **kwargs)
-        _leave(task.with_name(f"{rank}.result"), cloudpickle.dumps(found if rank == "0" else None))
+        result = fn(*args, **kwargs)
+        _leave(task.with_name(f"{rank}.result"), cloudpickle.dumps(result if rank == "0" else None))
     except BaseException as error:
         failure = Failure(time.time_ns(), "".join(traceback.format_exception(error)), _packed(error))
         _leave(task.with_name(f"{rank}.error"), pickle.dumps(failure))

@@ -41,14 +41,14 @@ class DealtOptimizer(PartOptimizer):
     def __init__(
         self, inner: torch.optim.Optimizer, *, rank: int, world_size: int, bucket_bytes: int = 25 * 2**20
     ) -> None:
-        everyone: list[Tensor] = [parameter for group in inner.param_groups for parameter in group["params"]]
-        dealt = partition([parameter.numel() * parameter.requires_grad for parameter in everyone], world_size)
+        parameters: list[Tensor] = [parameter for group in inner.param_groups for parameter in group["params"]]
+        dealt = partition([parameter.numel() * parameter.requires_grad for parameter in parameters], world_size)
         groups = [dict(group) for group in inner.param_groups]
-        super().__init__(inner, {number: everyone[number] for number in dealt[rank]})
+        super().__init__(inner, {number: parameters[number] for number in dealt[rank]})
         _measure_whole(inner, groups)
         self._bucket_bytes = bucket_bytes
         self._owned: list[list[Tensor]] = [
-            [everyone[number].detach() for number in numbers if everyone[number].requires_grad] for numbers in dealt
+            [parameters[number].detach() for number in numbers if parameters[number].requires_grad] for numbers in dealt
         ]
 
     def after(self) -> None:
@@ -75,27 +75,27 @@ def _measure_whole(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]
 
 def _gathered(state: dict[str, Any], rank: int) -> dict[str, Any]:
     """The state of all parameters on rank 0, in host memory but for rank 0's own; elsewhere what was given."""
-    mine = taken_apart(state)
+    local_state = taken_apart(state)
     described = {
-        place: _Described(value.shape, value.stride(), value.dtype) if isinstance(value, Tensor) else value
-        for place, value in mine.items()
+        place: _TensorSpec(value.shape, value.stride(), value.dtype) if isinstance(value, Tensor) else value
+        for place, value in local_state.items()
     }
-    told: list[Any] = [None] * distributed.get_world_size()
-    distributed.gather_object(described, told if rank == 0 else None, dst=0)
+    descriptions: list[Any] = [None] * distributed.get_world_size()
+    distributed.gather_object(described, descriptions if rank == 0 else None, dst=0)
     device = _device()
     if rank != 0:
-        for value in mine.values():
+        for value in local_state.values():
             if isinstance(value, Tensor):
                 distributed.send(value.detach().contiguous().to(device), dst=0)
         return state
-    found = dict(mine)
-    for owner, values in enumerate(told[1:], start=1):
+    merged = dict(local_state)
+    for owner, values in enumerate(descriptions[1:], start=1):
         for place, value in values.items():
-            found[place] = _received(value, owner, device) if isinstance(value, _Described) else value
-    return put_together(state, found)
+            merged[place] = _receive(value, owner, device) if isinstance(value, _TensorSpec) else value
+    return put_together(state, merged)
 
 
-class _Described(NamedTuple):
+class _TensorSpec(NamedTuple):
     """A tensor that follows."""
 
     shape: torch.Size
@@ -103,10 +103,10 @@ class _Described(NamedTuple):
     dtype: torch.dtype
 
 
-def _received(told: _Described, source: int, device: torch.device) -> Tensor:
-    arrived = torch.empty(told.shape, dtype=told.dtype, device=device)
-    distributed.recv(arrived, src=source)
-    return torch.empty_strided(told.shape, told.stride, dtype=told.dtype).copy_(arrived)
+def _receive(description: _TensorSpec, source: int, device: torch.device) -> Tensor:
+    buffer = torch.empty(description.shape, dtype=description.dtype, device=device)
+    distributed.recv(buffer, src=source)
+    return torch.empty_strided(description.shape, description.stride, dtype=description.dtype).copy_(buffer)
 
 
 def _device() -> torch.device:

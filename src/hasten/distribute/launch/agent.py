@@ -47,8 +47,8 @@ class Attempt:
 
     def read(self) -> dict[int, Record]:
         """What the ranks had to say when they ended, of those that did."""
-        found = {rank: read_record(path) for rank, path in self.records.items()}
-        return {rank: record for rank, record in found.items() if record is not None}
+        records = {rank: read_record(path) for rank, path in self.records.items()}
+        return {rank: record for rank, record in records.items() if record is not None}
 
 
 class RankLogs(LogsSpecs):
@@ -157,13 +157,13 @@ def run_ranks(
     logs = RankLogs(folder, _environment(meeting))
     ends: list[End] = []
 
-    def failed(result: RunResult, left: int) -> None:
+    def failed(result: RunResult, restarts_left: int) -> None:
         host = meeting.hosts[job.node_rank]
         attempt = logs.attempt
         ends[:] = ends_of(result.failures, host=host, logs=attempt.logs, where=job.out / RANKS, stopped=attempt.stopped)
         _write_ends(ends)
-        if left > 0:
-            again(ends, job.max_restarts - left + 1, job.max_restarts)
+        if restarts_left > 0:
+            again(ends, job.max_restarts - restarts_left + 1, job.max_restarts)
 
     spec = WorkerSpec(
         role="",
@@ -214,7 +214,7 @@ def _is_stopped(pid: int) -> bool:
 
 def _environment(meeting: Meeting) -> dict[str, str]:
     job = meeting.job
-    told = {
+    variables = {
         LAUNCHED: meeting.name,
         parent.VARIABLE: str(os.getpid()),
         # The log of a rank that is killed holds all that it said.
@@ -223,8 +223,8 @@ def _environment(meeting: Meeting) -> dict[str, str]:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // job.nproc))),
     }
     if job.stall_s is not None:
-        told[VARIABLE] = str(job.stall_s)
-    return told
+        variables[VARIABLE] = str(job.stall_s)
+    return variables
 
 
 def _write_ends(ends: Sequence[End]) -> None:

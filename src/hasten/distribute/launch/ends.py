@@ -106,21 +106,21 @@ def ends_of(
 def _end_of(rank: int, failure: ProcessFailure, *, host: str, log: Path, where: Path, first: bool, late: bool) -> End:
     record = read_record(Path(failure.error_file))
     stall, stack = _stall_of(rank, failure.pid, where)
-    code, time, message, told = failure.exitcode, float(failure.timestamp), "", ""
+    code, time, message, details = failure.exitcode, float(failure.timestamp), "", ""
     how: How = "silent"
     if record is not None:
         # On request, or as another rank had told what was wrong.
         how = "ended" if record.kind == "stopped" or record.kind == "other" else record.kind
-        message, told, time = record.message, record.traceback, record.time
+        message, details, time = record.message, record.traceback, record.time
     elif code == STALLED or (code == 1 and stack):
-        how, told = "stalled", stack
+        how, details = "stalled", stack
     elif code < 0:
         by_launcher = not first and (code == -signal.SIGTERM or (code == -signal.SIGKILL and late))
         how = "ended" if by_launcher else "killed"
-    if not told and how in ("silent", "killed"):
-        told = last_lines(log)
+    if not details and how in ("silent", "killed"):
+        details = last_lines(log)
     return End(
-        rank=rank, host=host, how=how, exit_code=code, message=message, traceback=told, log=str(log), time=time,
+        rank=rank, host=host, how=how, exit_code=code, message=message, traceback=details, log=str(log), time=time,
         step=stall.step if stall else -1, collectives=stall.collectives if stall else -1,
     )  # fmt: skip
 

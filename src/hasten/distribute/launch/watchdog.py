@@ -143,8 +143,8 @@ class Watchdog:
                 faulthandler.cancel_dump_traceback_later()
             elif self._stack is not None:
                 # Runs outside of Python, for code that never gives the interpreter back.
-                left = self.stall_s - (self._clock() - self._seen[1])
-                faulthandler.dump_traceback_later(left + _LATER, exit=True, file=self._stack)
+                remaining_s = self.stall_s - (self._clock() - self._seen[1])
+                faulthandler.dump_traceback_later(remaining_s + _LATER, exit=True, file=self._stack)
 
     def _stall(self) -> Stall:
         return Stall(rank=self.rank, pid=os.getpid(), step=self._step or 0, collectives=_collectives())
@@ -169,11 +169,11 @@ def watchdog_of(
 
     The launcher's --stall-seconds counts; else `default_stall_s`. 0 is none.
     """
-    told = (os.environ if environment is None else environment).get(VARIABLE, "")
+    value = (os.environ if environment is None else environment).get(VARIABLE, "")
     try:
-        stall_s = float(told) if told else (default_stall_s(timeout_s) if world.size > 1 else 0.0)
+        stall_s = float(value) if value else (default_stall_s(timeout_s) if world.size > 1 else 0.0)
     except ValueError:
-        raise ValueError(f"{VARIABLE}={told}: must be a number of seconds") from None
+        raise ValueError(f"{VARIABLE}={value}: must be a number of seconds") from None
     return Watchdog(rank=world.rank, stall_s=stall_s, where=where) if stall_s > 0 else None
 
 
@@ -192,10 +192,10 @@ def _collectives() -> int:
 def _stacks() -> list[str]:
     """Of all Python threads, the main one's first; most recent call last."""
     frames, names = sys._current_frames(), {thread.ident: thread.name for thread in threading.enumerate()}
-    main, own = threading.main_thread().ident, threading.get_ident()
+    main, current = threading.main_thread().ident, threading.get_ident()
     lines = []
     for ident in sorted(frames, key=lambda ident: ident != main):
-        if ident != own:
+        if ident != current:
             lines.append(f"Thread {names.get(ident, ident)} (most recent call last):")
             lines += "".join(traceback.format_stack(frames[ident])).splitlines()
     return lines

@@ -40,13 +40,13 @@ def require_sbatch() -> None:
 
 def hand_in(script: Path) -> str:
     """Submit a batch script; the job's number. Raises ValueError naming the script with sbatch's own message."""
-    done = _run("sbatch", "--parsable", str(script))
+    process = _run("sbatch", "--parsable", str(script))
     # "123", or "123;cluster" of several clusters.
-    number = done.stdout.strip().partition(";")[0].rpartition("\n")[2]
-    if done.returncode == 0 and number.isdigit():
+    number = process.stdout.strip().partition(";")[0].rpartition("\n")[2]
+    if process.returncode == 0 and number.isdigit():
         return number
-    told = " ".join((done.stderr.strip() or done.stdout.strip() or "no message").split())
-    raise ValueError(f"{script}: sbatch refused it: {told.removeprefix('sbatch: ').removeprefix('error: ')}")
+    message = " ".join((process.stderr.strip() or process.stdout.strip() or "no message").split())
+    raise ValueError(f"{script}: sbatch refused it: {message.removeprefix('sbatch: ').removeprefix('error: ')}")
 
 
 def ask(ids: Sequence[str]) -> Told:
@@ -64,9 +64,9 @@ def ask(ids: Sequence[str]) -> Told:
     # The only job asked for being gone is no failure.
     if queued.returncode and "Invalid job id" not in queued.stderr:
         notes.append(f"squeue: {_first(queued.stderr)}.")
-    gone = [number for number in ids if number not in states]
-    if gone and shutil.which("sacct") is not None:
-        past = _run("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(gone)}",
+    missing = [number for number in ids if number not in states]
+    if missing and shutil.which("sacct") is not None:
+        past = _run("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(missing)}",
                     "--format=JobID,State")  # fmt: skip
         for number, state in _rows(past.stdout, 2):
             # "CANCELLED by 1000"

@@ -151,10 +151,10 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _rest(out: Path, sent: Sequence[Job], left: Sequence[Job]) -> str:
+def _rest(out: Path, sent: Sequence[Job], remaining: Sequence[Job]) -> str:
     """What stands and what is to be done after a refusal."""
     if not sent:
         return "; mend the options and give the command again"
-    scripts = " ".join(shlex.quote(str(script_path(out, job.name))) for job in left)
-    told = ", ".join(f"{job.name} as {job.job_id}" for job in sent)
-    return f"; already in the queue: {told}. Mend and hand in the others by hand, each by `sbatch FILE`: {scripts}"
+    scripts = " ".join(shlex.quote(str(script_path(out, job.name))) for job in remaining)
+    submitted = ", ".join(f"{job.name} as {job.job_id}" for job in sent)
+    return f"; already in the queue: {submitted}. Mend and hand in the others by hand, each by `sbatch FILE`: {scripts}"
