@@ -55,10 +55,10 @@ class Clock:
 
     def span(self, name: str) -> _Span:
         """A context manager whose time is added to `name`."""
-        found = self._spans.get(name)
-        if found is None:
-            found = self._spans[name] = _Span()
-        return found
+        existing = self._spans.get(name)
+        if existing is None:
+            existing = self._spans[name] = _Span()
+        return existing
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -78,8 +78,10 @@ def _card() -> str | None:
 
 def versions() -> dict[str, str]:
     """Of Python and of those of `PACKAGES` that are installed."""
-    found = {name: _version(name) for name in PACKAGES}
-    return {"python": platform.python_version()} | {name: known for name, known in found.items() if known is not None}
+    installed = {name: _version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {
+        name: known for name, known in installed.items() if known is not None
+    }
 
 
 def usable_cores() -> int:
@@ -155,9 +157,9 @@ def _first_line(*command: str) -> str | None:
     if shutil.which(command[0]) is None:
         return None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if done.returncode != 0:
+    if process.returncode != 0:
         return None
-    return next(iter(done.stdout.splitlines()), "").strip()
+    return next(iter(process.stdout.splitlines()), "").strip()

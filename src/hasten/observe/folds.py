@@ -30,8 +30,8 @@ def fold_folder(folder: Path, fold: int) -> Path:
 
 def fold_runs(folder: Path) -> dict[int, Path]:
     """The runs that were begun, by fold."""
-    found = {int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(r"fold(\d+)", path.name))}
-    return {fold: found[fold] for fold in sorted(found) if (found[fold] / RUN_YAML).is_file()}
+    folders = {int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(r"fold(\d+)", path.name))}
+    return {fold: folders[fold] for fold in sorted(folders) if (folders[fold] / RUN_YAML).is_file()}
 
 
 def is_finished(run: Path) -> bool:
@@ -48,12 +48,14 @@ def finished_folds(folder: Path) -> list[Path]:
     Raises ValueError where there is none.
     """
     runs = fold_runs(folder)
-    done = [run for run in runs.values() if is_finished(run)]
-    if not done:
+    finished = [run for run in runs.values() if is_finished(run)]
+    if not finished:
         raise ValueError(f"{folder}: no fold is finished yet; train them with the command that began them")
-    left = [run.name for run in runs.values() if run not in done]
-    if left:
+    unfinished = [run.name for run in runs.values() if run not in finished]
+    if unfinished:
         log.warning(
-            "%s: %s not finished and left out", folder, f"{', '.join(left)} {'is' if len(left) == 1 else 'are'}"
+            "%s: %s not finished and left out",
+            folder,
+            f"{', '.join(unfinished)} {'is' if len(unfinished) == 1 else 'are'}",
         )
-    return done
+    return finished

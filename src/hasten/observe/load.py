@@ -20,11 +20,11 @@ class LoadMeter:
         """Mean cores of others since the last mark, which moves to now; ask no sooner than 10 ms after it."""
         before, self._mark = self._mark, _now()
         wall = self._mark[0] - before[0]
-        total, idle, own = (later - earlier for later, earlier in zip(self._mark[1:], before[1:], strict=True))
+        total, idle, own_cpu = (later - earlier for later, earlier in zip(self._mark[1:], before[1:], strict=True))
         if total <= 0 or wall <= 0:
             return 0.0
         busy = (psutil.cpu_count() or 1) * (1 - idle / total)
-        return round(max(0.0, busy - own / wall), 2)
+        return round(max(0.0, busy - own_cpu / wall), 2)
 
 
 def other_cores(seconds: float = 1.0) -> float:

@@ -107,8 +107,8 @@ def _claim(out: Path, deadline: float) -> tuple[int, str]:
             continue
         silent_s = _silent_s(path) if owner is not None else 0.0
         try:
-            mine = lock if owner is None else lock.with_name(f"{LOCK}.{owner.token}")
-            handle, token = _create(mine)
+            claim = lock if owner is None else lock.with_name(f"{LOCK}.{owner.token}")
+            handle, token = _create(claim)
         except (FileExistsError, FileNotFoundError):
             # Another process was faster, or removed the empty folder; but /proc, say, never takes a file.
             tries += 1
@@ -118,13 +118,13 @@ def _claim(out: Path, deadline: float) -> tuple[int, str]:
         if owner is not None:
             _, last = _owner(lock)
             if last is None or last.token != token:
-                _release(mine, handle, token)
+                _release(claim, handle, token)
                 continue
-            mine.replace(lock)
+            claim.replace(lock)
             if owner.kernel != _kernel():
                 log.warning("%s: taken over from a %s, which gave no sign for %.0f s", out, owner, silent_s)
-        for left in out.glob(f"{LOCK}.*"):  # of processes that were killed while they took over
-            left.unlink(missing_ok=True)
+        for leftover in out.glob(f"{LOCK}.*"):  # of processes that were killed while they took over
+            leftover.unlink(missing_ok=True)
         return handle, token
 
 

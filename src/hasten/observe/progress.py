@@ -118,8 +118,8 @@ class Progress:
         parts = [f"step {step}/{self._total} ({100 * step / max(1, self._total):.0f}%)", _duration(now - self._began)]
         first_step, first_time = self._first or (step, now)
         if first_step < step < self._total:
-            left = min((now - first_time) / (step - first_step) * (self._total - step), self._ends - now)
-            parts[-1] += f", at most {_duration(left)} left"
+            remaining_s = min((now - first_time) / (step - first_step) * (self._total - step), self._ends - now)
+            parts[-1] += f", at most {_duration(remaining_s)} left"
         if self._score is not None:
             goal = f", target {self._target:.4f}" if self._target is not None else ""
             parts.append(f"{self._metric} {self._score:.4f} (best {self._best:.4f}{goal})")

@@ -88,16 +88,16 @@ class Range:
             _end(self._open.pop())
 
     def __call__(self, what: What) -> What:
-        own: Any = what
+        target: Any = what
         if self.recursive and isinstance(what, list | tuple):
-            return type(own)(_each(what))
+            return type(target)(_each(what))
         if inspect.isroutine(what) or isinstance(what, functools.partial):
-            return _ranged(own, self.name or _name_of(what))
+            return _ranged(target, self.name or _name_of(what))
         if isinstance(what, type):
             raise ValueError(f"Range: {what.__name__} is a class; give an object of it, or decorate its methods")
         if self.recursive and isinstance(getattr(what, "transforms", None), list | tuple):
-            own.transforms = type(own.transforms)(_each(own.transforms))
-        return _marked(own, _marked_names(self, own))
+            target.transforms = type(target.transforms)(_each(target.transforms))
+        return _marked(target, _marked_names(self, target))
 
 
 def _marked_names(how: Range, what: Any) -> dict[str, str]:
@@ -136,14 +136,14 @@ def _end(opened: tuple[Any, Any]) -> None:
 def _ranged(function: Any, name: str) -> Any:
     """The function under a range; of a generator's function, each of its steps."""
     if inspect.isgeneratorfunction(function):
-        return functools.wraps(function)(lambda *given, **named: _Steps(function(*given, **named), name))
+        return functools.wraps(function)(lambda *args, **kwargs: _Steps(function(*args, **kwargs), name))
 
-    def run(*given: Any, **named: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
         if not (NVTX or _profiling()):
-            return function(*given, **named)
+            return function(*args, **kwargs)
         opened = _begin(name)
         try:
-            return function(*given, **named)
+            return function(*args, **kwargs)
         finally:
             _end(opened)
 
@@ -201,19 +201,24 @@ def _class_of(kind: type, names: dict[str, str]) -> type:
         marked[method] = _steps_of(original, name) if method == "__iter__" else _ranged(original, name)
 
     def reduce(itself: Any, protocol: Any) -> Any:
-        found: Any = kind.__reduce_ex__(itself, protocol)  # type: ignore[call-arg]
-        if isinstance(found, str) or not found[1] or found[1][0] is not made:
-            return found
+        reduced: Any = kind.__reduce_ex__(itself, protocol)  # type: ignore[call-arg]
+        if isinstance(reduced, str) or not reduced[1] or reduced[1][0] is not subclass:
+            return reduced
         # The class can't be found by its name: what is sent is how to make it again.
-        return (_again, (kind, names, found[0], found[1][1:]), *found[2:])
+        return (_again, (kind, names, reduced[0], reduced[1][1:]), *reduced[2:])
 
-    own = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    made: type = type(kind)(kind.__name__, (kind,), {**own, **marked, "__reduce_ex__": reduce})
-    return made
+    namespace = {
+        "__slots__": (),
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+    }
+    subclass: type = type(kind)(kind.__name__, (kind,), {**namespace, **marked, "__reduce_ex__": reduce})
+    return subclass
 
 
-def _again(kind: type, names: dict[str, str], make: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    return make(_class_of(kind, names), *given)
+def _again(kind: type, names: dict[str, str], make: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    return make(_class_of(kind, names), *args)
 
 
 def _steps_of(iterate: Callable[[Any], Iterator[Any]], name: str) -> Callable[[Any], _Steps]:
@@ -232,9 +237,9 @@ def _methods_of(what: Any) -> tuple[str, ...]:
     if _is(what, "torch.utils.data", "Dataset"):
         return ("__getitem__",)
     answers = _answers(kind) if _has(kind, "attach") and not _has(kind, "__call__") else ()
-    found = answers or tuple(name for name in _METHODS if _has(kind, name))
-    if found:
-        return found
+    methods = answers or tuple(name for name in _METHODS if _has(kind, name))
+    if methods:
+        return methods
     if _has(kind, "__iter__"):
         return ("__iter__",)
     raise ValueError(
@@ -249,15 +254,15 @@ def _has(kind: type, name: str) -> bool:
 
 def _answers(kind: type) -> tuple[str, ...]:
     """The methods of a handler that its engine calls: those that are given the engine."""
-    found = []
+    handlers = []
     for name in dir(kind):
         method = getattr(kind, name)
         if name in ("attach", "detach", "is_attached") or name.startswith("__") or not inspect.isfunction(method):
             continue
         names = list(inspect.signature(method).parameters)
         if names[1:2] == ["engine"]:
-            found.append(name)
-    return tuple(found)
+            handlers.append(name)
+    return tuple(handlers)
 
 
 def _is(what: Any, module: str, name: str) -> bool:
@@ -278,11 +283,11 @@ def _name_of(what: Any) -> str:
 
 def _each(parts: Iterable[Any]) -> Iterator[Any]:
     """Each marked under its own name; those of one class are numbered."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for part in parts:
         name = _name_of(part)
-        seen[name] = seen.get(name, 0) + 1
-        yield Range(name if seen[name] == 1 else f"{name}_{seen[name]}", recursive=True)(part)
+        counts[name] = counts.get(name, 0) + 1
+        yield Range(name if counts[name] == 1 else f"{name}_{counts[name]}", recursive=True)(part)
 
 
 def _tuple(methods: str | Iterable[str]) -> tuple[str, ...]:

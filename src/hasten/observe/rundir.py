@@ -51,8 +51,8 @@ def create_run_dir(path: Path, *, resume: bool) -> Path:
     check_run_dir(path, resume=resume)
     try:
         if resume:
-            for left in (path / CHECKPOINTS).glob(".*.pt.*"):
-                left.unlink(missing_ok=True)
+            for leftover in (path / CHECKPOINTS).glob(".*.pt.*"):
+                leftover.unlink(missing_ok=True)
         elif path.is_dir():
             names = {entry.name for entry in path.iterdir() if not entry.name.startswith(LOCK)} - _OF_LAUNCHER
             if not names - {CHECKPOINTS, f".{RUN_YAML}"}:

@@ -43,25 +43,25 @@ class Alert:
 def alerts_of(samples: Sequence[Sample], *, rank: int = 0, world_size: int = 1, live: bool = False) -> list[Alert]:
     """Alerts of one rank, whose samples are in the order of time. live: forecasts as well."""
     trained = list(training(samples))
-    found: list[Alert] = []
+    alerts: list[Alert] = []
     for index in sorted({gpu.index for sample in samples for gpu in sample.gpus}):
         # Ranks on several machines count their GPUs anew.
         name = f"GPU {index} (rank {rank})" if world_size > 1 else f"GPU {index}"
         for look in (idle_gpu, throttling, gpu_creep):
-            found += look(trained, index, name)
-    found += [*host_creep(trained, rank), *ram_full(samples)]
-    return found + (ram_soon(trained) if live else [])
+            alerts += look(trained, index, name)
+    alerts += [*host_creep(trained, rank), *ram_full(samples)]
+    return alerts + (ram_soon(trained) if live else [])
 
 
 def alerts_of_ranks(ranks: Mapping[int, Sequence[Sample]], *, live: bool = False) -> list[Alert]:
     """Alerts of every rank and of the ranks among themselves. That the host is short of memory is told once."""
-    found: dict[tuple[str, str], Alert] = {}
+    by_subject: dict[tuple[str, str], Alert] = {}
     for rank, samples in sorted(ranks.items()):
         for alert in alerts_of(samples, rank=rank, world_size=len(ranks), live=live):
-            found.setdefault((alert.kind, alert.subject), alert)
+            by_subject.setdefault((alert.kind, alert.subject), alert)
     late = {rank: samples[-1].time for rank, samples in ranks.items() if samples}
     slow = straggler({rank: pace(samples) for rank, samples in ranks.items()}, since_s=max(late.values(), default=0.0))
-    return [*found.values(), *slow]
+    return [*by_subject.values(), *slow]
 
 
 def sentences(alerts: Sequence[Alert]) -> list[str]:
@@ -109,7 +109,7 @@ def throttling(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
     """A GPU whose clocks are held down by heat or by its power supply, or far down by its power cap."""
     clocks = [gpu.sm_mhz for sample in samples if (gpu := _gpu(sample, index)) and gpu.sm_mhz]
     slow = SLOW_CLOCK * max(clocks, default=0.0)
-    seen: set[str] = set()
+    all_reasons: set[str] = set()
 
     def held(sample: Sample) -> bool | None:
         gpu = _gpu(sample, index)
@@ -118,14 +118,14 @@ def throttling(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
         reasons = HOT & set(gpu.throttle)
         if "power_cap" in gpu.throttle and gpu.sm_mhz is not None and gpu.sm_mhz < slow:
             reasons |= {"power_cap"}
-        seen.update(reasons)
+        all_reasons.update(reasons)
         return bool(reasons)
 
     spells = _spells(samples, held, share=0.5)
     if not spells:
         return []
     text = (
-        f"{name} was throttled ({', '.join(sorted(seen))}) for "
+        f"{name} was throttled ({', '.join(sorted(all_reasons))}) for "
         f"{seconds(sum(end - start for start, end in spells))}: look at its cooling and its power limit"
     )
     return [Alert(kind="throttling", subject=name, text=text, since_s=spells[0][0])]
@@ -169,25 +169,25 @@ def ram_soon(samples: Sequence[Sample]) -> list[Alert]:
     grown = rate * (points[-1][0] - points[0][0])
     if used < 0.7 * total or grown < 0.02 * total or (total - used) > rate * RAM_SOON_S:
         return []
-    left = seconds((total - used) / rate)
-    text = f"the host's memory ({100 * used / total:.0f} % full) will be full in {left} at this rate"
+    remaining = seconds((total - used) / rate)
+    text = f"the host's memory ({100 * used / total:.0f} % full) will be full in {remaining} at this rate"
     return [Alert(kind="ram_soon", subject="host", text=text, since_s=end)]
 
 
 def straggler(paces: Mapping[int, float | None], *, since_s: float = 0.0) -> list[Alert]:
     """Ranks whose seconds a step are well above the median of the others'."""
     known = {rank: seconds_ for rank, seconds_ in paces.items() if seconds_}
-    found = []
-    for rank, own in sorted(known.items()):
+    alerts = []
+    for rank, step_s in sorted(known.items()):
         others = [value for other, value in known.items() if other != rank]
-        usual = statistics.median(others) if others else own
-        if own > SLOW_RANK * usual:
+        usual = statistics.median(others) if others else step_s
+        if step_s > SLOW_RANK * usual:
             text = (
-                f"rank {rank} takes {1000 * own:.0f} ms a step and the others {1000 * usual:.0f} ms: all wait for it; "
-                "look at what else runs there, at its GPU and at its share of the work"
+                f"rank {rank} takes {1000 * step_s:.0f} ms a step and the others {1000 * usual:.0f} ms: all wait for "
+                "it; look at what else runs there, at its GPU and at its share of the work"
             )
-            found.append(Alert(kind="straggler", subject=f"rank {rank}", text=text, since_s=since_s))
-    return found
+            alerts.append(Alert(kind="straggler", subject=f"rank {rank}", text=text, since_s=since_s))
+    return alerts
 
 
 def pace(samples: Sequence[Sample]) -> float | None:
@@ -264,7 +264,7 @@ def _spells(
         size = last - first + 1
         if end - points[first][0] < block_s or size < BLOCK_SAMPLES or count < share * size:
             continue
-        on = [time for time, held in points[first : last + 1] if held]
+        on = [time for time, flagged in points[first : last + 1] if flagged]
         if spells and on[0] <= spells[-1][1]:
             spells[-1] = (spells[-1][0], max(spells[-1][1], on[-1]))
         else:

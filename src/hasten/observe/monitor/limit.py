@@ -35,8 +35,8 @@ class MemoryLimit:
 
 def find_limit(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> MemoryLimit | None:
     """The tightest limit above this process; None if there is none. `own` lists its groups, `root` is their mount."""
-    found = list(_limits(own, root))
-    return min(found, key=lambda limit: limit.num_bytes, default=None)
+    limits = list(_limits(own, root))
+    return min(limits, key=lambda limit: limit.num_bytes, default=None)
 
 
 def _limits(own: Path, root: Path) -> Iterator[MemoryLimit]:

@@ -160,14 +160,14 @@ class Monitor:
 
     def check(self) -> list[Alert]:
         """Look for alerts in the samples so far, and tell and write those that are new."""
-        found = alerts_of(self._history.samples(), rank=self.rank, world_size=self.world_size, live=True)
+        alerts = alerts_of(self._history.samples(), rank=self.rank, world_size=self.world_size, live=True)
         if self.rank == 0 and self.world_size > 1:
             # A run that was resumed with fewer ranks still has the files of the others.
             ranks = {rank: path for rank, path in recordings(self.folder).items() if rank < self.world_size}
             paces = {rank: pace(tail(path)) for rank, path in ranks.items()}
-            found += straggler(paces, since_s=self._time())
+            alerts += straggler(paces, since_s=self._time())
         known = {(alert.kind, alert.subject) for alert in self.alerts}
-        new = [alert for alert in found if (alert.kind, alert.subject) not in known]
+        new = [alert for alert in alerts if (alert.kind, alert.subject) not in known]
         self.alerts += new
         for alert in new:
             self._say(alert.text)
@@ -257,8 +257,8 @@ class Monitor:
         while step - self._marks[1][0] >= PACE_STEPS:
             self._marks.popleft()
         before, since, earlier = self._marks[0]
-        done = step - before
-        return step, (now - since) / done, (worked - earlier) / done if self._worked is not None else None
+        num_steps = step - before
+        return step, (now - since) / num_steps, (worked - earlier) / num_steps if self._worked is not None else None
 
     def _write(self, sample: Sample) -> None:
         try:

@@ -111,12 +111,12 @@ def to_record(sample: Sample) -> dict[str, Any]:
 
 
 def _known(item: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    found = {}
+    values = {}
     for name in names:
         value = getattr(item, name)
         if value is not None:
-            found[name] = round(value, 4) if isinstance(value, float) else value
-    return found
+            values[name] = round(value, 4) if isinstance(value, float) else value
+    return values
 
 
 def from_record(record: dict[str, Any], *, process: int = 0) -> Sample | None:
@@ -128,14 +128,14 @@ def from_record(record: dict[str, Any], *, process: int = 0) -> Sample | None:
     host = record.get("host")
     host = host if isinstance(host, dict) else {}
     gpus = record.get("gpus")
-    found = [_gpu_from(gpu) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    readings = [_gpu_from(gpu) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
     return Sample(
         time=time,
         step=None if step is None else int(step),
         step_s=_number(record.get("step_s")),
         work_s=_number(record.get("work_s")),
         host=Host(**{name: _number(host.get(name)) for name in _HOST}),
-        gpus=tuple(gpu for gpu in found if gpu is not None),
+        gpus=tuple(gpu for gpu in readings if gpu is not None),
         process=process,
     )
 

@@ -91,7 +91,7 @@ class Watch:
             self._recordings.setdefault(rank, Recording(path, rank)).poll()
         summary, config = self._summary(), self._config()
         state, silent_s = self._state(summary)
-        samples = {rank: found for rank, recording in self._recordings.items() if (found := _latest(recording))}
+        samples = {rank: sample for rank, recording in self._recordings.items() if (sample := _latest(recording))}
         train = _mapping(config.get("train"))
         total, steps = _integer(train.get("steps")), self._steps(summary, samples)
         target = _mapping(summary.get("target")).get("value", train.get("target"))
@@ -169,9 +169,9 @@ class Watch:
         return notes
 
     def _steps(self, summary: dict[str, Any], samples: dict[int, Sample]) -> int | None:
-        found = [sample.step for sample in samples.values() if sample.step is not None]
+        recorded = [sample.step for sample in samples.values() if sample.step is not None]
         logged = [int(self._lines[-1][0])] if self._lines else []
-        return max([*found, *logged], default=_integer(summary.get("steps")))
+        return max([*recorded, *logged], default=_integer(summary.get("steps")))
 
     def _time(self, samples: dict[int, Sample]) -> float | None:
         times = [sample.time for sample in samples.values()] + [seconds for _, seconds in self._lines[-1:]]
@@ -183,8 +183,8 @@ class Watch:
         if steps is None or total is None or len(lines) < 2 or steps >= total:
             return None
         (first, began), (last, now) = lines[0], lines[-1]
-        left = (total - steps) * (now - began) / (last - first)
-        return left if limit_s is None else max(0.0, min(left, limit_s - now))
+        remaining_s = (total - steps) * (now - began) / (last - first)
+        return remaining_s if limit_s is None else max(0.0, min(remaining_s, limit_s - now))
 
     def _summary(self) -> dict[str, Any]:
         try:

@@ -40,8 +40,8 @@ class Ids:
     def get(self, tracker: str) -> dict[str, str]:
         """Empty if nothing, or nothing readable, was remembered."""
         with self._lock:
-            found = self._read().get(tracker)
-        return found if isinstance(found, dict) else {}
+            entry = self._read().get(tracker)
+        return entry if isinstance(entry, dict) else {}
 
     def put(self, tracker: str, ids: dict[str, str]) -> None:
         with self._lock:
@@ -49,10 +49,10 @@ class Ids:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            content = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -143,9 +143,9 @@ def _new_experiment(client: Any, place: Place) -> str:
 
     # Without it, MLflow would put files into the folder that the command was given in.
     beside = place.folder.parent / ARTIFACTS / re.sub(r"\W", "_", place.project)
-    own = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()
+    artifacts = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()
     try:
-        experiment_id: str = client.create_experiment(place.project, artifact_location=own)
+        experiment_id: str = client.create_experiment(place.project, artifact_location=artifacts)
     except MlflowException:
         # Another run that begins at the same time was first.
         experiment = client.get_experiment_by_name(place.project)

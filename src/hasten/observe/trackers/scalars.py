@@ -28,8 +28,8 @@ def scalars_of(record: Mapping[str, Any], *, step: int, time: float) -> list[Sca
     step: of the record if it names none. time: seconds since 1970.
     """
     kind = str(record.get("kind", "other"))
-    own = record.get("step")
-    step = int(own) if own is not None and _is_number(own) else step
+    recorded = record.get("step")
+    step = int(recorded) if recorded is not None and _is_number(recorded) else step
     results = {key: value for key, value in record.items() if key not in _PLACES}
     return [
         Scalar(name, float(value), step, time)

@@ -42,8 +42,8 @@ class Events:
 
     def end(self, status: Status, summary: dict[str, Plain]) -> None:
         self._text("summary", {"status": status} | summary)
-        told = _part("plugins.hparams.api_pb2")
-        code = told.STATUS_FAILURE if status == "failed" else told.STATUS_SUCCESS
+        api = _part("plugins.hparams.api_pb2")
+        code = api.STATUS_FAILURE if status == "failed" else api.STATUS_SUCCESS
         content = _part("plugins.hparams.plugin_data_pb2")
         end = content.SessionEndInfo(status=code, end_time_secs=time.time())
         self._session("SESSION_END_INFO_TAG", content.HParamsPluginData(session_end_info=end))

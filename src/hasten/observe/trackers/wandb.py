@@ -58,8 +58,8 @@ class WandbRun:
         self._run.define_metric("*", step_metric="step")
 
     def write(self, scalars: list[Scalar]) -> None:
-        for (step, taken), record in groupby(scalars, key=lambda scalar: (scalar.step, scalar.time)):
-            self._run.log({"step": step, "_timestamp": taken} | {scalar.name: scalar.value for scalar in record})
+        for (step, timestamp), record in groupby(scalars, key=lambda scalar: (scalar.step, scalar.time)):
+            self._run.log({"step": step, "_timestamp": timestamp} | {scalar.name: scalar.value for scalar in record})
 
     def end(self, status: Status, summary: dict[str, Plain]) -> None:
         self._run.summary.update({"status": status} | {f"summary/{name}": value for name, value in summary.items()})
