@@ -26,17 +26,17 @@ class Machine:
 
 def read_monitor(folder: Path, notes: list[str]) -> Machine | None:
     """What the run directory's monitor files hold; None if there are none. Lines that can't be read become a note."""
-    found: list[Recording] = []
+    loaded: list[Recording] = []
     for rank, path in recordings(folder).items():
         recording = Recording(path, rank, history=History(_MAX_SAMPLES, recent=0))
         recording.poll(is_last=True)
         if recording.damaged:
             lines = "1 line" if recording.damaged == 1 else f"{recording.damaged} lines"
             notes.append(f"{path.name}: {lines} cannot be read.")
-        found.append(recording)
-    ranks = {recording.rank: tuple(recording.history.samples()) for recording in found if len(recording.history)}
+        loaded.append(recording)
+    ranks = {recording.rank: tuple(recording.history.samples()) for recording in loaded if len(recording.history)}
     if not ranks:
         return None
-    logged = [alert for recording in found for alert in recording.logged]
-    remarks = dict.fromkeys(note for recording in found for note in recording.notes)
+    logged = [alert for recording in loaded for alert in recording.logged]
+    remarks = dict.fromkeys(note for recording in loaded for note in recording.notes)
     return Machine(ranks=ranks, alerts=tuple(merged(alerts_of_ranks(ranks), logged)), remarks=tuple(remarks))

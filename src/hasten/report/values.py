@@ -16,8 +16,8 @@ def entries(value: Any) -> list[Any]:
 
 def numbers(value: Any) -> dict[str, float]:
     """The entries of a JSON object that are finite numbers."""
-    found = {str(key): number(entry) for key, entry in mapping(value).items()}
-    return {key: entry for key, entry in found.items() if entry is not None}
+    converted = {str(key): number(entry) for key, entry in mapping(value).items()}
+    return {key: entry for key, entry in converted.items() if entry is not None}
 
 
 def number(value: Any) -> float | None:

@@ -180,8 +180,8 @@ def _dice(run: Run, id_: str) -> tuple[Markup, list[Key]]:
     lines, keys = [], []
     known = list(run.class_names.values())
     # Regions are no classes of the label map; they keep the order in which a validation tells them.
-    seen = list(dict.fromkeys(name for record in run.validations for name in record.per_class))
-    names = [name for name in known if name in seen] + [name for name in seen if name not in known]
+    scored = list(dict.fromkeys(name for record in run.validations for name in record.per_class))
+    names = [name for name in known if name in scored] + [name for name in scored if name not in known]
     for position, name in enumerate(names):
         # The place in the label map, so that a class has one hue in the curves and on the slices.
         hue = color(known.index(name) if name in known else len(known) + position)
