@@ -51,7 +51,7 @@ def train_all(config: RunConfig, out: Path, folds: str, progress: Progress | Non
     from hasten.engine.folds import train_folds
     from hasten.report.page import write_report
 
-    found = train_folds(config, out, parse_folds(folds), progress=progress, started=process_start())
+    summary = train_folds(config, out, parse_folds(folds), progress=progress, started=process_start())
     if not detect_world().first:
         return []
     if progress is not None:
@@ -63,13 +63,13 @@ def train_all(config: RunConfig, out: Path, folds: str, progress: Progress | Non
         page = write_report([out], out / REPORT_HTML)
     except Exception as error:
         echo(f"warning: the folds are trained, but the report could not be written: {error}", fg="yellow", err=True)
-    return _closing(found, out, page)
+    return _closing(summary, out, page)
 
 
-def _closing(found: dict[str, Any], out: Path, page: Path | None) -> list[str]:
-    numbers = ", ".join(found["folds"])
-    over_cases, over_folds = found["over_cases"]["dice"], found["over_folds"]["dice"]
-    spread = f"; {over_folds['mean']:.4f} ± {over_folds['std']:.4f} over folds" if len(found["folds"]) > 1 else ""
+def _closing(summary: dict[str, Any], out: Path, page: Path | None) -> list[str]:
+    numbers = ", ".join(summary["folds"])
+    over_cases, over_folds = summary["over_cases"]["dice"], summary["over_folds"]["dice"]
+    spread = f"; {over_folds['mean']:.4f} ± {over_folds['std']:.4f} over folds" if len(summary["folds"]) > 1 else ""
     lines = [
         f"folds      {numbers}",
         f"mean Dice  {over_cases:.4f} over cases{spread}",

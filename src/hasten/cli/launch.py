@@ -59,15 +59,15 @@ def launch(
         max_restarts=max_restarts, rdzv_id=rdzv_id, stall_s=stall_seconds, join_s=join_seconds,
     )  # fmt: skip
     job = _with_stall_s(job, shared.timeout_s)
-    given = [] if source is None else [source, *(overrides or [])]
+    arguments = [] if source is None else [source, *(overrides or [])]
     options = _options(out, plan=plan, folds=folds, quiet=quiet)
-    command = ["-m", "hasten.cli.launched", "train", *given, *options, *(["--resume"] if resume else [])]
+    command = ["-m", "hasten.cli.launched", "train", *arguments, *options, *(["--resume"] if resume else [])]
     if shared.strategy == "horovod":
         from hasten.distribute.launch.horovod import launch as start
     else:
         from hasten.distribute.launch.command import launch as start
     place = _place(job)
-    again = shlex.join(["hasten", "launch", *given, *place, *options])
+    again = shlex.join(["hasten", "launch", *arguments, *place, *options])
     going_on = shlex.join(["hasten", "launch", *place, "--out", str(out), "--resume"])
     code = start(job, command, again=again, resume=again if folds is not None else going_on)
     if code:

@@ -116,9 +116,9 @@ def submit(
 @app.command()
 def status(out: Submission) -> None:
     """Say how the jobs of a submission stand."""
-    standing, told = _looked_at(out)
+    standing, answer = _looked_at(out)
     echo(_table(standing))
-    for note in told.notes:
+    for note in answer.notes:
         echo(f"note: {note}")
     for each in standing:
         if each.state == "not submitted":
@@ -134,20 +134,20 @@ def collect(out: Submission) -> None:
     from hasten.observe.rundir import write_json
     from hasten.study.scale.runs import RUNS_JSON
 
-    standing, told = _looked_at(out)
+    standing, answer = _looked_at(out)
     write_json(out / RUNS_JSON, collected(standing))
     echo(_table(standing))
-    for note in told.notes:
+    for note in answer.notes:
         echo(f"note: {note}")
-    done = [each for each in standing if each.is_done]
+    complete = [each for each in standing if each.is_done]
     active = [each.job.name for each in standing if not each.is_done and is_active(each.state)]
     lost = [each.job.name for each in standing if not each.is_done and not is_active(each.state)]
     if active:
         echo(f"still going: {', '.join(active)}; collect again when they are through")
     if lost:
         echo(f"without a result: {', '.join(lost)}; their logs are in {out / 'slurm'}")
-    echo(f"wrote      {out / RUNS_JSON} ({len(done)} of {len(standing)} runs are complete)")
-    if done:
+    echo(f"wrote      {out / RUNS_JSON} ({len(complete)} of {len(standing)} runs are complete)")
+    if complete:
         echo(f"analyse    hasten scale analyse {shlex.quote(str(out))}")
 
 

@@ -99,10 +99,10 @@ def run_from(source: str, overrides: Sequence[str]) -> RunConfig:
     if folder.is_dir():
         if (folder / RUN_YAML).is_file():
             return config_from(str(folder / RUN_YAML), overrides)
-        left = [name for name in (METRICS_JSONL, PLAN_JSON, ENV_JSON, CHECKPOINTS) if (folder / name).exists()]
-        if left:
+        leftovers = [name for name in (METRICS_JSONL, PLAN_JSON, ENV_JSON, CHECKPOINTS) if (folder / name).exists()]
+        if leftovers:
             raise ValueError(
-                f"{folder}: holds an incomplete run ({', '.join(left)}, but no {RUN_YAML}); "
+                f"{folder}: holds an incomplete run ({', '.join(leftovers)}, but no {RUN_YAML}); "
                 "name its data set or a run's YAML"
             )
     return config_from(source, overrides)
