@@ -1,4 +1,4 @@
-"""What the ranks must agree on before training: that nothing failed anywhere, and that all run the same."""
+"""Checks across ranks before training: no rank failed, and all ranks run the same code, data and settings."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ T = TypeVar("T")
 
 
 class Agreed(ValueError):
-    """A user's mistake that this rank tells for all of them."""
+    """A user's mistake that this rank reports for all of them."""
 
 
 class OtherRankFailed(SystemExit):
-    """Another rank tells what went wrong; this one ends with the same exit code and says nothing."""
+    """Another rank reports what went wrong; this one exits with the same code and prints nothing."""
 
     def __init__(self) -> None:
         super().__init__(2)
 
 
 def on_all(world: World, work: Callable[[], T], *, group: distributed.ProcessGroup | None = None) -> T:
-    """`work()` of every rank, or one error: a ValueError of any rank ends all, and the lowest such rank raises its own.
+    """Run `work()` on every rank. A ValueError on any rank ends all ranks; the lowest such rank raises its own.
 
-    Other exceptions are raised where they happen: the launcher ends the job.
+    Other exceptions are raised where they happen; the launcher then ends the job.
     """
     if world.size == 1:
         return work()
@@ -40,7 +40,7 @@ def on_all(world: World, work: Callable[[], T], *, group: distributed.ProcessGro
     try:
         messages = _gathered(str(failure) if failure is not None else None, group)
     except RuntimeError:
-        # The others are gone, or wait in another place until their time is up: this is what they would have heard.
+        # The other ranks are gone, or wait elsewhere until they time out: raise the error that they would have got.
         if failure is not None:
             raise failure from None
         raise
@@ -55,7 +55,7 @@ def on_all(world: World, work: Callable[[], T], *, group: distributed.ProcessGro
 
 
 def from_first(world: World, value: T | None, *, group: distributed.ProcessGroup | None = None) -> T:
-    """Rank 0's value on every rank; what the others give is not looked at."""
+    """Return rank 0's value on every rank; the values of the others are ignored."""
     if world.size == 1:
         return value  # type: ignore[return-value]
     payload = [value]
@@ -64,7 +64,7 @@ def from_first(world: World, value: T | None, *, group: distributed.ProcessGroup
 
 
 def by_first(world: World, work: Callable[[], T], *, group: distributed.ProcessGroup | None = None) -> T:
-    """What `work()` gives on rank 0, on every rank; a ValueError there ends all, as of `on_all`."""
+    """Run `work()` on rank 0 and return its result on every rank; a ValueError ends all ranks, as in `on_all`."""
     return from_first(world, on_all(world, lambda: work() if world.first else None, group=group), group=group)
 
 
@@ -96,7 +96,7 @@ def require_same(world: World, facts: Mapping[str, Any]) -> None:
 
 @contextmanager
 def first_here(world: World, group: distributed.ProcessGroup | None) -> Iterator[None]:
-    """The block on the first rank of each host, and on the others once that is through: what it cached is there."""
+    """Run the block on the first rank of each host, then on the others, which find what the first one cached."""
     if world.size == 1:
         yield
         return

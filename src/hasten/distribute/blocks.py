@@ -1,4 +1,4 @@
-"""Which parts of a network are gathered and given back together when its weights are sharded."""
+"""Selection of the modules whose sharded weights are gathered and freed together (the units of FSDP)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from hasten.nets.recompute.module import Recomputed
 
 SHARE = 1 / 8
-"""Of all weights that a block must hold to be gathered by itself: smaller ones would wait more often than they save."""
+"""Share of all weights that a block needs to be gathered by itself; smaller blocks wait more than they save."""
 
 
 def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
@@ -24,10 +24,10 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
     min_bytes = share * sum(map(_bytes, network.parameters()))
     blocks: list[nn.Module] = []
     visited: set[nn.Module] = set()
-    unassigned: set[nn.Module] = set()  # seen, and in no block yet
+    unassigned: set[nn.Module] = set()  # visited, and in no block yet
 
     def direct_bytes(module: nn.Module) -> int:
-        """Bytes of its own weights, counted once: a module may have several names."""
+        """Bytes of the module's direct weights, counted once: a module may have several names."""
         if module in visited:
             return 0
         visited.add(module)
@@ -52,7 +52,7 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
 
 
 def _is_block(module: nn.Module) -> bool:
-    """Whether it has parts, and a forward of its own, without which nothing would gather it."""
+    """Whether the module has submodules and defines `forward`, without which no hook would gather its weights."""
     return any(True for _ in module.children()) and type(module).forward is not nn.Module.forward
 
 

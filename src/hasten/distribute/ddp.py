@@ -1,4 +1,4 @@
-"""Every process has the whole network and a share of the batch; gradients are averaged beside the backward pass."""
+"""DDP: every process has the whole network and a share of the batch; the backward pass averages gradients."""
 
 from __future__ import annotations
 

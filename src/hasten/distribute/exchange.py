@@ -1,4 +1,4 @@
-"""Cases that travel between ranks, point to point, where the ranks share no file that holds them all."""
+"""Exchange of cases between ranks, point to point, for ranks that share no file with all cases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hasten.sample.share import Share
 Group = distributed.ProcessGroup | None
 
 IN_FLIGHT = 256 * 2**20
-"""Bytes that a rank sends and receives before it waits, about."""
+"""Approximate number of bytes that a rank sends and receives before it waits."""
 
 
 class Move(NamedTuple):
@@ -34,15 +34,15 @@ class Move(NamedTuple):
 
 
 def moves(now: Sequence[Sequence[str]], then: Sequence[Sequence[str]]) -> list[Move]:
-    """What must travel so that each rank holds `then` of what they hold now, in an order that all ranks agree on.
+    """The moves after which each rank holds its cases of `then`, in an order that is the same on all ranks.
 
-    now, then: ids by rank; each of `then` is held by some rank, and is taken from the first that does.
+    now, then: ids by rank; each of `then` is held by some rank, and the first such rank sends it.
     """
     holder = {name: rank for rank in reversed(range(len(now))) for name in now[rank]}
     pending = [
         Move(name, holder[name], rank) for rank, names in enumerate(then) for name in names if name not in now[rank]
     ]
-    # Taking turns between the targets, so that no rank waits for all of another's.
+    # Interleave the targets, so that no rank waits until another has received all of its cases.
     turn: dict[int, int] = {}
     numbered = []
     for move in pending:
@@ -52,7 +52,7 @@ def moves(now: Sequence[Sequence[str]], then: Sequence[Sequence[str]]) -> list[M
 
 
 def waves(pending: Iterable[Move], size: Callable[[str], int], limit: int) -> list[list[Move]]:
-    """The moves in groups in which no rank sends and receives more than `limit` bytes, or of a single case."""
+    """The moves in groups in each of which no rank transfers more than `limit` bytes, or than a single case."""
     groups: list[list[Move]] = []
     busy: dict[int, int] = {}
     for move in pending:
@@ -83,23 +83,23 @@ def exchange(
     group: Group = None,
     limit: int = IN_FLIGHT,
 ) -> Arena:
-    """This rank's cases of `then`, in that order, bit for bit as they were. All ranks call it with equal arguments.
+    """Return this rank's cases of `then`, in that order, bit for bit. All ranks call it with equal arguments.
 
-    arena: holds this rank's cases of `now`, on the host or a device. rows: of `told_rows`. In memory at once are the
+    arena: holds this rank's cases of `now`, on the host or a device. rows: from `told_rows`. In memory at once are the
     old arena, the new one, and `limit` bytes where the group can't send from the arena's device.
     """
     rank = distributed.get_rank(group)
     target_rows = [rows[name] for name in then[rank]]
     new_arena = room_for(target_rows, arena, arena.store.device)
-    here, there = point_slices([rows[name] for name in arena.ids]), point_slices(target_rows)
+    source_slices, target_slices = point_slices([rows[name] for name in arena.ids]), point_slices(target_rows)
     positions = {name: case for case, name in enumerate(arena.ids)}
 
     def source_values(name: str) -> tuple[Tensor, ...]:
-        return values_of(arena, positions[name], here[positions[name]])
+        return values_of(arena, positions[name], source_slices[positions[name]])
 
     def target_values(name: str) -> tuple[Tensor, ...]:
         (case,) = new_arena.index((name,))
-        return values_of(new_arena, case, there[case])
+        return values_of(new_arena, case, target_slices[case])
 
     for name in then[rank]:
         if name in positions:
@@ -138,15 +138,17 @@ def _send(
         for part, values in enumerate(source_values(move.id) if rank == move.source else target_values(move.id)):
             if not values.numel():
                 continue
-            plain = values.view(torch.uint8)  # gloo and nccl don't know all types
-            same_device, sends = plain.device.type == wire.type, rank == move.source
-            carried = plain if same_device else plain.to(wire) if sends else torch.empty_like(plain, device=wire)
+            as_bytes = values.view(torch.uint8)  # gloo and nccl don't know all types
+            same_device, sends = as_bytes.device.type == wire.type, rank == move.source
+            message = (
+                as_bytes if same_device else as_bytes.to(wire) if sends else torch.empty_like(as_bytes, device=wire)
+            )
             if not sends and not same_device:
-                received.append((plain, carried))
+                received.append((as_bytes, message))
             peer = move.target if sends else move.source
-            act = distributed.isend if sends else distributed.irecv
+            operation = distributed.isend if sends else distributed.irecv
             peer = peer if group is None else distributed.get_global_rank(group, peer)
-            works.append(distributed.P2POp(act, carried, peer, group, tag=3 * number + part))
+            works.append(distributed.P2POp(operation, message, peer, group, tag=3 * number + part))
     if works:
         for work in distributed.batch_isend_irecv(works):
             work.wait()
@@ -155,10 +157,10 @@ def _send(
 
 
 class SentHome:
-    """Cases are prepared by the rank that has them first and kept in its memory; a new round's come from the others.
+    """Each case is prepared by its first rank and kept in memory; in a new round, ranks get cases from one another.
 
-    A node's cache holds no more of the training cases than those that its ranks began with. A run that is gone on with
-    in a later round begins with that round's.
+    A node's cache holds only the training cases that its ranks started with. A run that is resumed in a later round
+    starts with the cases of that round.
     """
 
     def __init__(
@@ -180,7 +182,7 @@ class SentHome:
         self._round = -1
 
     def arena(self, round: int) -> Arena:
-        """All ranks call it at once."""
+        """A collective: all ranks call it."""
         if self._arena is None:
             self._arena = self._first(round)
         elif round != self._round:
@@ -202,7 +204,7 @@ class SentHome:
 
 
 def stored_cases(case_set: CaseSet, ids: Sequence[str], prepare: PrepareConfig, cache: CacheConfig) -> Arena:
-    """The cases of these ids in a cache entry of their own, read from the file, as the whole set's has them.
+    """The cases of these ids in a separate cache entry, read from the file, as in the entry of the whole set.
 
     Raises the errors of `get_arena`.
     """

@@ -111,7 +111,7 @@ class Fsdp(Strategy):
         """On rank 0 in host memory. Tensors are gathered one by one."""
         optimizer = state["optimizer"]
         values = {
-            (number, name): self._kept(self._sharded(value, self._order[number]))
+            (number, name): self._full_value(self._sharded(value, self._order[number]))
             for (number, name), value in taken_apart(optimizer).items()
         }
         return {
@@ -138,7 +138,7 @@ class Fsdp(Strategy):
         for name, value in weights.items():
             key = id(self._weights.get(name, value))
             if key not in by_tensor:
-                by_tensor[key] = self._kept(value)
+                by_tensor[key] = self._full_value(value)
             gathered[name] = by_tensor[key]
         return gathered
 
@@ -146,7 +146,7 @@ class Fsdp(Strategy):
         scattered = {}
         for name, value in weights.items():
             like = self._weights.get(name)
-            # Weights of another network stay as they are, for `restore_state` to tell how they differ.
+            # Weights of another network stay as they are; `restore_state` reports how they differ.
             fits = like is not None and like.shape == value.shape
             scattered[name] = with_shard(shard_of(value, like), like) if fits and like is not None else value
         return scattered
@@ -161,8 +161,8 @@ class Fsdp(Strategy):
         by_element = weight is not None and isinstance(value, Tensor) and value.shape == weight.shape
         return shard_of(value, weight) if by_element and weight is not None else value
 
-    def _kept(self, value: Any) -> Any:
-        """All of a sharded tensor, where it is wanted."""
+    def _full_value(self, value: Any) -> Any:
+        """A sharded tensor gathered, in host memory on rank 0; any other value as it is."""
         if not isinstance(value, DTensor):
             return value
         whole = whole_of(value)
@@ -170,7 +170,7 @@ class Fsdp(Strategy):
 
 
 class ShardOptimizer(PartOptimizer):
-    """Moves the rows of this process as plain tensors: of torch's fused kernels only AdamW's takes sharded ones."""
+    """Updates this process's rows as plain tensors: of torch's fused kernels, only AdamW's takes sharded ones."""
 
     def __init__(self, inner: torch.optim.Optimizer, weights: list[DTensor]) -> None:
         with torch.no_grad():
@@ -200,10 +200,10 @@ def _synced(network: Any, *, last: bool) -> Iterator[None]:
 
 
 def _no_views(module: nn.Module, arguments: Any, output: Any) -> Any:
-    """What a block returns, of its own memory.
+    """A block's output without views.
 
-    Its backward pass gathers the weights by a hook on what it returned, which an operation in place on a view (as norms
-    return) would drop without a word.
+    A hook on the output gathers the weights for the backward pass; an in-place operation on a view (as norms return)
+    would silently drop that hook.
     """
     return tree_map_only(Tensor, lambda tensor: tensor.clone() if tensor._is_view() else tensor, output)
 

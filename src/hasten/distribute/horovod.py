@@ -31,7 +31,7 @@ from hasten.distribute.world import World
 from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 _LOOK_EVERY_S = 0.0005
-"""Between looks at whether a gradient has come; Horovod's own waiting looks every millisecond."""
+"""Interval at which pending gradients are polled; Horovod's own wait polls every millisecond."""
 
 
 class Horovod(Strategy):
@@ -146,7 +146,7 @@ def _flat(gradient: Tensor) -> Tensor:
 
 
 def load() -> ModuleType:
-    """`horovod.torch`. Raises ValueError that says how to get it."""
+    """Import `horovod.torch`. Raises ValueError that says how to install it."""
     try:
         return importlib.import_module("horovod.torch")
     except ImportError as error:
@@ -175,7 +175,7 @@ def start(world: World) -> ModuleType:
 
 
 def meet_by_horovod(world: World) -> None:
-    """Under `horovodrun`, which sets no MASTER_ADDR: let rank 0 choose one, and tell all by Horovod."""
+    """Under `horovodrun`, which sets no MASTER_ADDR: rank 0 chooses one and broadcasts it by Horovod."""
     hvd = load()
     if not hvd.is_initialized():
         _initialise(hvd)
@@ -203,7 +203,7 @@ def _initialise(hvd: ModuleType) -> None:
 
 
 def _meeting(world: World) -> dict[str, str]:
-    """What `horovodrun` would have told this rank, about a meeting point on rank 0."""
+    """The environment variables that `horovodrun` would have set for this rank, with the rendezvous on rank 0."""
     if not distributed.is_initialized():
         raise ValueError(f"distribute.strategy=horovod: {world} has joined no process group, by which ranks meet")
     port = from_first(world, _serve() if world.first else None)

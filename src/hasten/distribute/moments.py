@@ -1,4 +1,4 @@
-"""An optimizer's state dict by parameter: taken apart, changed, and put together again."""
+"""Splitting an optimizer's state dict into the values of each parameter, and merging them back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def taken_apart(state: dict[str, Any]) -> dict[Place, Any]:
 
 
 def put_together(state: dict[str, Any], values: dict[Place, Any]) -> dict[str, Any]:
-    """A state dict with these values of parameters, and all else as in `state`, which stays as it is."""
+    """A state dict with these values of parameters and everything else from `state`, which is not changed."""
     inner: dict[int, dict[str, Any]] = {}
     slow: dict[int, Any] = {}
     for (number, name), value in sorted(values.items(), key=lambda item: item[0][0]):

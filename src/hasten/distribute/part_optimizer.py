@@ -1,4 +1,4 @@
-"""An optimizer that updates a part of the parameters on this process, and looks like one of all of them."""
+"""An optimizer that updates a part of the parameters on this process, with the interface of one for all parameters."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class PartOptimizer(torch.optim.Optimizer):
         super().__init__([dict(group) for group in inner.param_groups], inner.defaults)
         self.inner = inner
         self.numbers = sorted(own)
-        """Of the parameters that are updated here."""
+        """Numbers of the parameters that are updated here."""
         self._step_supports_amp_scaling = getattr(inner, "_step_supports_amp_scaling", False)
         for group, whole in zip(inner.param_groups, self._numbered(), strict=True):
             group["params"] = [own[number] for number in whole if number in own]
 
     def before(self) -> None:
-        """What must be done before `inner` takes its step: a subclass's."""
+        """Called before the step of `inner`; for subclasses to override."""
 
     def after(self) -> None:
-        """What must be done afterwards, also on a process that has no parameter to update: a subclass's."""
+        """Called after the step, also on a process without parameters to update; for subclasses to override."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -45,7 +45,7 @@ class PartOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        _hand_over(self, self.inner)
+        _copy_settings(self, self.inner)
         self.before()
         amp_values = {name: getattr(self, name) for name in ("grad_scale", "found_inf") if hasattr(self, name)}
         for name, value in amp_values.items():
@@ -60,8 +60,8 @@ class PartOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Of all groups, and of the moments that are kept here."""
-        _hand_over(self, self.inner)
+        """The state of all groups, with the moments that are kept on this process."""
+        _copy_settings(self, self.inner)
         state = self.inner.state_dict()
         groups = [
             {**group, "params": list(whole)}
@@ -71,7 +71,7 @@ class PartOptimizer(torch.optim.Optimizer):
         return put_together({**state, "param_groups": groups}, values)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take this process's part of a state. ValueError for one of other groups, or as `inner` has it."""
+        """Load this process's part of a state. Raises ValueError if its groups differ, and the errors of `inner`."""
         whole = self._numbered()
         sizes = [len(group["params"]) for group in state_dict["param_groups"]]
         expected = [len(numbers) for numbers in whole]
@@ -88,7 +88,7 @@ class PartOptimizer(torch.optim.Optimizer):
             if number in places
         }
         self.inner.load_state_dict(put_together({**state_dict, "param_groups": groups}, values))
-        _hand_over(self.inner, self)
+        _copy_settings(self.inner, self)
 
     def _numbered(self) -> list[range]:
         """The numbers of each group's parameters."""
@@ -99,7 +99,7 @@ class PartOptimizer(torch.optim.Optimizer):
         return ranges
 
 
-def _hand_over(source: torch.optim.Optimizer, target: torch.optim.Optimizer) -> None:
-    """The groups' settings, without their parameters."""
+def _copy_settings(source: torch.optim.Optimizer, target: torch.optim.Optimizer) -> None:
+    """Copy the settings of the groups, without their parameters."""
     for source_group, target_group in zip(source.param_groups, target.param_groups, strict=True):
         target_group.update({name: value for name, value in source_group.items() if name != "params"})

@@ -1,4 +1,4 @@
-"""Pipeline: every process has some of the layers, and pieces of a batch go through them one behind the other.
+"""Pipeline parallelism: every process has some of the layers, and micro-batches go through them one after another.
 
 For networks whose activations don't fit into one device. Stages are cut where they cost about the same; torch's
 schedules run them: 1F1B, in which a stage holds the activations of at most as many pieces as there are stages from it
@@ -49,7 +49,7 @@ class Pipeline(Strategy):
         super().__init__(world, config)
         self._schedules: dict[tuple[Any, ...], ScheduleGPipe | Schedule1F1B] = {}
         self._step: tuple[Step, float] | None = None
-        """The step that is under way, and what the loss of a piece counts in it."""
+        """The current step, and the weight of a piece's loss in it."""
 
     def mistakes(self, config: RunConfig) -> list[str]:
         train, sample, shared = config.train, config.sample, config.distribute
@@ -78,7 +78,7 @@ class Pipeline(Strategy):
         return messages
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
-        """Both still whole; `share_optimizer` leaves the stage's layers in them, once the optimizer knows them all."""
+        """Both stay whole; `share_optimizer` cuts them down to the stage, once the optimizer has all parameters."""
         for module in (network, average):
             if module is not None:
                 broadcast_weights(module)
@@ -131,19 +131,19 @@ class Pipeline(Strategy):
         return step.loss(output, label) * share
 
     def _schedule(self, stage: Stage, piece: Tensor, pieces: int) -> ScheduleGPipe | Schedule1F1B:
-        """A schedule for pieces of this form; the ranks tell each other the forms of what they send."""
+        """A schedule for pieces of this shape and type; each rank broadcasts the forms of its outputs."""
         key = (tuple(piece.shape), piece.dtype, pieces)
         schedule = self._schedules.get(key)
         if schedule is None:
             forms: list[Form] = [(tuple(piece.shape), piece.dtype, False)]
             for rank in range(self.world.size):
-                box = [None]
+                payload = [None]
                 if rank == self.world.rank:
                     input_forms = forms
                     output_forms = forms_given(stage, input_forms, piece.device)
-                    box = [output_forms]  # type: ignore[list-item]
-                distributed.broadcast_object_list(box, src=rank)
-                forms = box[0]  # type: ignore[assignment]
+                    payload = [output_forms]  # type: ignore[list-item]
+                distributed.broadcast_object_list(payload, src=rank)
+                forms = payload[0]  # type: ignore[assignment]
             shared = PipelineStage(
                 stage, self.world.rank, self.world.size, piece.device,
                 input_args=_stand_ins(input_forms), output_args=_stand_ins(output_forms),
@@ -154,7 +154,7 @@ class Pipeline(Strategy):
         return schedule
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        """Over the stages. Not finite on all ranks if it is not on one."""
+        """The gradient norm over all stages. If it is not finite on one rank, it is not on any."""
         weight = next(self._network.parameters())
         local_norm = nn.utils.get_total_norm(gradients) if gradients else weight.new_zeros(())
         squared = local_norm.detach().to(weight.device).square()
@@ -193,7 +193,7 @@ class Pipeline(Strategy):
         return [[name for name in group if self._owns(name)] for group in self._layout]
 
     def _names(self) -> list[str]:
-        """What a single process's checkpoint holds of a network, in its order."""
+        """The keys of the network's state in a checkpoint of a single process, in its order."""
         return list(self._stages.skeleton.state_dict())
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a pipeline: what the stages hold, put together as a single process has it, and taken apart again.
+"""Checkpoints of a pipeline: the states of the stages, merged into that of a single process and split again.
 
 An optimizer's state knows parameters by their number in its groups. A stage's optimizer has the groups of a single
 process's with fewer parameters in them, so that the same name has another number.
@@ -53,7 +53,7 @@ def gathered_state(
 def scattered_state(
     state: dict[str, Any], whole: Layout, local: Layout, names: Sequence[str], local_names: Collection[str]
 ) -> dict[str, Any]:
-    """This stage's part of a single process's state. One of another network or optimizer is left as it is.
+    """This stage's part of a single process's state. The state of another network or optimizer is returned as it is.
 
     Restoring then refuses it. local_names: those of `names` that this stage holds.
     """
@@ -97,7 +97,7 @@ def _renumbered(optimizer: dict[str, Any], key: Callable[[Any], Any]) -> dict[st
 
 
 def _joined(parts: Sequence[Any], numbers: dict[str, int]) -> Any:
-    """The entries by name of all stages' states, by number; what is no such entry is the first's."""
+    """The entries by name of all stages' states, renumbered; all other values are those of the first stage."""
     merged: dict[str, Any] = {}
     for name, value in parts[0].items():
         if name in _BY_NUMBER:

@@ -1,4 +1,4 @@
-"""Reaching a meeting point: what is wrong in plain words, and no wait without an end."""
+"""Checks that an address can be reached, with clear reasons if not, and calls with a time limit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TRY_S = 5.0
 
 
 def why_unreachable(host: str, port: int, *, within_s: float, hopeless_s: float) -> str | None:
-    """None once somebody listens at host:port; else, after `within_s` seconds, why not.
+    """None once a process listens at host:port; else, after `within_s` seconds, the reason.
 
-    An address that is none, or that no network leads to, is given up after `hopeless_s`; one where nobody listens yet
-    is waited for, as its process may start later.
+    A host that does not exist or has no route is given up after `hopeless_s`; if no process listens there yet, it is
+    retried, as the process may start later.
     """
     begin = time.monotonic()
     while True:
@@ -40,9 +40,9 @@ def why_unreachable(host: str, port: int, *, within_s: float, hopeless_s: float)
 
 
 def in_time(call: Callable[[], T], seconds: float) -> T:
-    """What `call` gives or raises; TimeoutError after `seconds`, while it goes on in a thread that no exit waits for.
+    """Return or raise what `call` does; TimeoutError after `seconds`, while it goes on in a daemon thread.
 
-    For calls that have no limit of their own, such as torch's stores towards a program that is none.
+    For calls without a timeout, such as torch's stores if the program at the address is not a store.
     """
     results: list[T] = []
     errors: list[BaseException] = []

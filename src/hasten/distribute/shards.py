@@ -1,4 +1,4 @@
-"""Tensors between whole and sharded along their first axis, as FSDP has them."""
+"""Conversion of tensors between whole and sharded along the first axis, as in FSDP."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.distributed.tensor import DTensor
 
 @torch.no_grad()
 def shard_of(whole: Tensor, like: DTensor) -> Tensor:
-    """This rank's rows of `whole` (of the shape of `like`), in memory of their own on the device of `like`.
+    """A copy of this rank's rows of `whole` (of the shape of `like`), on the device of `like`.
 
-    Every rank has the same number, rounded up, and the last ones what is left, perhaps none.
+    Every rank has the same number of rows, rounded up; the last ranks have the rest, perhaps none.
     """
     pieces, rank = whole.chunk(like.device_mesh.size()), like.device_mesh.get_local_rank()
     rows = pieces[rank] if rank < len(pieces) else whole[:0]
@@ -22,7 +22,7 @@ def shard_of(whole: Tensor, like: DTensor) -> Tensor:
 
 
 def with_shard(local: Tensor, like: DTensor) -> DTensor:
-    """The whole of which this rank has the rows `local`. No rank is asked."""
+    """The sharded tensor of which this rank has the rows `local`. No communication."""
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )

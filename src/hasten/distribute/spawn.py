@@ -1,4 +1,4 @@
-"""Ranks started from inside Python: DDP from a notebook, or from a script that was started alone.
+"""Starting ranks from inside Python: DDP from a notebook, or from a script that runs without a launcher.
 
 Each rank is `python -m hasten.distribute.spawned`, a fresh interpreter that gets the function by cloudpickle. So a
 function of a notebook's cell or of a script is sent by value: nothing imports the script again, which needs no
@@ -127,12 +127,12 @@ def _start_rank(rank: int, size: int, port: int, task: Path, out: Any) -> subpro
         "LOCAL_WORLD_SIZE": size,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
-        # What torchrun says where it holds the store itself.
+        # As torchrun sets it if it hosts the store itself.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         SPAWNED: 1,
-        # As torchrun does where nothing is said: ranks that each take all cores get in each other's way.
+        # torchrun's default: ranks that each use all cores slow each other down.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        # What is imported here can be there, from the same places.
+        # The rank can import whatever this process can, from the same places.
         "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
         "PYTHONUNBUFFERED": 1,
     }
@@ -154,7 +154,7 @@ def _relay(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], folder: Path, timeout_s: float | None) -> bool:
-    """Until all have ended, or one has failed and the others had time to; True where `timeout_s` was up before."""
+    """Wait until all ranks ended, or one failed and the grace period is over; True if `timeout_s` passed first."""
     end = time.monotonic() + timeout_s if timeout_s is not None else None
     grace: float | None = None
     while any(process.poll() is None for process in ranks):
@@ -179,7 +179,7 @@ def _failed_ranks(ranks: list[subprocess.Popen[bytes]], folder: Path) -> list[in
 
 
 def _failure(ranks: list[subprocess.Popen[bytes]], folder: Path) -> RankFailed | None:
-    """Of the first rank that failed. Called before the rest are ended."""
+    """The error of the first rank that failed. Called before the other ranks are ended."""
     errors: list[tuple[Failure, str]] = [
         (pickle.loads(path.read_bytes()), path.stem) for path in folder.glob("*.error")
     ]
@@ -188,7 +188,7 @@ def _failure(ranks: list[subprocess.Popen[bytes]], folder: Path) -> RankFailed |
         failed = RankFailed(f"rank {rank} of {len(ranks)}:\n{failure.traceback}")
         failed.__cause__ = _unpickle(failure.error)
         return failed
-    # Killed by the system, say for its memory: it could not tell.
+    # Killed by the system, for example out of memory: it could not write its error.
     for number in _failed_ranks(ranks, folder):
         code = ranks[number].returncode
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -203,7 +203,7 @@ def _tail(folder: Path, number: int) -> str:
 
 
 def _unpickle(cause: bytes | None) -> BaseException | None:
-    """The error itself; None where it could not be sent or made again, as an exception with arguments of its own."""
+    """The exception; None if it could not be pickled or unpickled, as can happen with custom constructor arguments."""
     if cause is None:
         return None
     try:

@@ -52,7 +52,7 @@ def _leave(path: Path, content: bytes) -> None:
 
 
 if __name__ == "__main__":
-    # The one that pickle knows: not __main__'s twin.
+    # Import the class by the module name that pickle uses: in __main__ it would be another class.
     from hasten.distribute import spawned
 
     spawned.main()

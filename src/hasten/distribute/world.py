@@ -1,4 +1,4 @@
-"""Which process of how many this one is: told by torchrun, Horovod, MPI or SLURM, in that order."""
+"""Rank and world size of this process, as set by torchrun, Horovod, MPI or SLURM, in that order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class World:
     local_size: int = 1
     launcher: Launcher = "none"
     restarts: int = 0
-    """How often the job was started before: it goes on from its last checkpoint then."""
+    """How often the job was restarted; if it was, it resumes from its last checkpoint."""
     host: str = ""
 
     @property
@@ -44,13 +44,13 @@ class World:
 
 
 def detect_world(environment: Mapping[str, str] | None = None) -> World:
-    """The world that the launcher tells of in its environment variables (by default this process's).
+    """The world that the launcher's environment variables describe (by default those of this process).
 
     Raises ValueError naming a variable that is no number or out of range.
     """
     variables = os.environ if environment is None else environment
     host = socket.gethostname()
-    # A job that SLURM queued again goes on, whatever started its ranks.
+    # A job that SLURM requeued resumes, whatever started its ranks.
     queued = _number(variables, "SLURM_RESTART_COUNT", 0)
     if "RANK" in variables and "WORLD_SIZE" in variables:
         restarts = _number(variables, "TORCHELASTIC_RESTART_COUNT", 0) + queued
@@ -58,7 +58,7 @@ def detect_world(environment: Mapping[str, str] | None = None) -> World:
     if _HOROVOD[0] in variables:
         return _world(variables, _HOROVOD, "horovod", queued, host)
     # Within a job, mpirun starts a helper on each node by srun, whose variables its ranks inherit. They count by
-    # themselves if they tell the place on the host too: what srun tells for MPI's sake (PMI) leaves that out.
+    # themselves if they set the local rank too: the variables that srun sets for MPI (PMI) leave that out.
     for names in _MPI:
         if names[0] in variables and names[2] in variables:
             return _world(variables, names, "mpi", queued, host)
@@ -81,7 +81,7 @@ def _world(
     if names[3]:
         local_size = _number(variables, names[3], 1)
     else:
-        # SLURM tells the tasks of each node as "2(x3),1".
+        # SLURM gives the tasks of each node as "2(x3),1".
         local_size = _tasks_here(variables)
     return World(
         rank=rank, size=size, local_rank=local_rank, local_size=local_size, launcher=launcher, restarts=restarts,

@@ -1,4 +1,4 @@
-"""DDP whose optimizer states are dealt out: each process keeps and moves the moments of its own parameters only.
+"""ZeRO-1: DDP with a sharded optimizer state; each process keeps and updates the moments of its own parameters only.
 
 ZeRO stage 1 (S. Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020,
 arXiv:1910.02054). torch's ZeroRedundancyOptimizer is not used, as it builds the inner optimizer anew from parameter
@@ -36,7 +36,7 @@ class Zero1(Ddp):
 
 
 class DealtOptimizer(PartOptimizer):
-    """Updates this rank's parameters, and has the others' from the ranks that own them."""
+    """Updates this rank's parameters, and receives the others from the ranks that own them."""
 
     def __init__(
         self, inner: torch.optim.Optimizer, *, rank: int, world_size: int, bucket_bytes: int = 25 * 2**20
@@ -52,7 +52,7 @@ class DealtOptimizer(PartOptimizer):
         ]
 
     def after(self) -> None:
-        """Every owner's parameters to all ranks, many in a message."""
+        """Broadcast every owner's parameters to all ranks, many in a message."""
         across = distributed.group.WORLD
         assert across is not None
         for owner, parameters in enumerate(self._owned):
@@ -74,7 +74,7 @@ def _measure_whole(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]
 
 
 def _gathered(state: dict[str, Any], rank: int) -> dict[str, Any]:
-    """The state of all parameters on rank 0, in host memory but for rank 0's own; elsewhere what was given."""
+    """The state of all parameters on rank 0, in host memory except for rank 0's own; `state` on other ranks."""
     local_state = taken_apart(state)
     described = {
         place: _TensorSpec(value.shape, value.stride(), value.dtype) if isinstance(value, Tensor) else value
@@ -96,7 +96,7 @@ def _gathered(state: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 class _TensorSpec(NamedTuple):
-    """A tensor that follows."""
+    """Shape, stride and type of a tensor that is sent next."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -110,7 +110,7 @@ def _receive(description: _TensorSpec, source: int, device: torch.device) -> Ten
 
 
 def _device() -> torch.device:
-    """Where the backend takes tensors from."""
+    """The device from which the backend sends tensors."""
     if distributed.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

@@ -53,7 +53,7 @@ def launch(
 
 
 def stop_code(records: Mapping[int, Record]) -> int:
-    """0, or that of the request on which the ranks stopped."""
+    """The exit code: 0, or that of the request on which the ranks stopped."""
     return max((record.exit_code for record in records.values() if record.kind in ("stopped", "other")), default=0)
 
 

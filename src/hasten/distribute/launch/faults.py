@@ -1,4 +1,4 @@
-"""Putting faults in, to see that a job survives them: HASTEN_FAULT="kind@rank:step[,...]"."""
+"""Fault injection, to test that a job survives failures: HASTEN_FAULT="kind@rank:step[,...]"."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROOM = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls a rank after the step of this number, once per job."""
+    """A fault that is injected into a rank after the step of this number, once per job."""
 
     kind: Kind
     rank: int
@@ -35,7 +35,7 @@ class Fault:
 
 
 def read_faults(text: str) -> tuple[Fault, ...]:
-    """The faults of "kind@rank:step[,...]". Raises ValueError naming the part that is none."""
+    """The faults of "kind@rank:step[,...]". Raises ValueError naming an invalid part."""
     faults = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         kind, _, place = part.partition("@")
@@ -66,7 +66,7 @@ def faults_of(world: World, where: Path, environment: Mapping[str, str] | None =
 
 
 def noted(fault: Fault, where: Path) -> Path:
-    """The empty file that says that a fault has happened."""
+    """The empty file that marks a fault as injected."""
     return where / f"fault-{fault.kind}-{fault.rank}-{fault.step}"
 
 

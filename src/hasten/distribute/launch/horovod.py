@@ -24,7 +24,7 @@ def launch(
 ) -> int:
     """As `command.launch`, by horovodrun: on one host, without restarts.
 
-    Raises ValueError where Horovod is not installed, or what it can't do is asked for.
+    Raises ValueError where Horovod is not installed, or for options that it can't do.
     """
     program = _program(job)
     folder = job.out.absolute() / LOGS / time.strftime("%Y%m%d-%H%M%S", time.gmtime())

@@ -1,4 +1,4 @@
-"""What is to be launched: how many processes on how many hosts, and where these meet."""
+"""The description of a launch: how many processes on how many hosts, and the address of the rendezvous."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Job:
     max_restarts: int = 0
     """How often all processes start again after one of them failed."""
     rdzv_id: str = "hasten"
-    """Tells this job from others that may meet at the same place."""
+    """Distinguishes this job from others with the same rendezvous address."""
     stall_s: float | None = None
     """Seconds without a step after which a process ends itself, or is killed where it is stopped (SIGSTOP).
 
@@ -45,7 +45,7 @@ class Job:
         return host.strip("[]"), int(port)
 
     def warnings(self) -> list[str]:
-        """What works, but not well."""
+        """Warnings about options that work, but not well."""
         cores = usable_cores()
         if self.nproc > cores:
             return [f"--nproc {self.nproc}: this host has {cores} cores, so its processes wait for one another"]

@@ -1,4 +1,4 @@
-"""Where the ranks of each start meet: at a new store, as the old one has the addresses of those that died."""
+"""The rendezvous of each start: a new store, as the old one has the addresses of ranks that died."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hasten.distribute.launch.meet import Meeting
 
 
 class Rounds(RendezvousHandler):
-    """torch's static rendezvous, with a fresh store each time. Its port is told over the launchers' meeting point."""
+    """torch's static rendezvous, with a fresh store each time. Its port is shared through the launchers' store."""
 
     def __init__(self, meeting: Meeting) -> None:
         self.meeting, self.number = meeting, 0
@@ -23,7 +23,7 @@ class Rounds(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Raises RuntimeError where another host does not come along."""
+        """Raises RuntimeError if another host does not join."""
         job, key = self.meeting.job, f"round/{self.number}"
         self.number += 1
         first = job.node_rank == 0

@@ -1,4 +1,4 @@
-"""How the jobs of a submission stand, and what their runs gave, as the scaling study reads it."""
+"""The states of a submission's jobs, and the results of their runs for the scaling study."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DONE = ("finished", "target_reached", "time_up")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """A job, and its run as far as it has come. None is not known."""
+    """A job and the progress of its run. None is unknown."""
 
     job: Job
     state: str
-    """How the run ended if it is complete; else SLURM's state in lower case; else what the run's files tell."""
+    """How the run ended if it is complete; else SLURM's state in lower case; else the state by the run's files."""
     reason: str = ""
     """Why it waits, in SLURM's words."""
     steps: int | None = None
@@ -41,7 +41,7 @@ class Standing:
 
 
 def standings(out: Path, jobs: Sequence[Job]) -> tuple[list[Standing], Told]:
-    """Every job in the order of `jobs`, and what SLURM told."""
+    """The standing of every job in the order of `jobs`, and SLURM's answer."""
     answer = ask([job.job_id for job in jobs if job.job_id is not None])
     return [_standing(out, job, answer) for job in jobs], answer
 

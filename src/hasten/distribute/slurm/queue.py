@@ -1,4 +1,4 @@
-"""SLURM's own commands: handing a job in, and what it tells of jobs."""
+"""SLURM's commands: submitting a job, and querying the states of jobs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _SECONDS = 300
-"""SLURM's commands try again for a minute or two while the controller is away, and give up by themselves."""
+"""Timeout. SLURM's commands retry for a minute or two while the controller is away, and give up by themselves."""
 ACTIVE = frozenset(
     ("pending", "running", "completing", "configuring", "suspended", "requeued", "requeue_hold", "requeue_fed",
      "resizing", "signaling", "stage_out", "stopped", "special_exit")
 )  # fmt: skip
-"""States of a job that may still go on."""
+"""States of a job that may still run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,11 +23,11 @@ class Told:
     """What SLURM knows of jobs."""
 
     states: Mapping[str, str] = field(default_factory=dict)
-    """Of each job it remembers, in lower case."""
+    """The state of each known job, in lower case."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Why a job waits."""
     notes: tuple[str, ...] = ()
-    """What could not be asked, a sentence each."""
+    """Queries that failed, a sentence each."""
 
 
 def require_sbatch() -> None:
@@ -61,7 +61,7 @@ def ask(ids: Sequence[str]) -> Told:
     queued = _run("squeue", "--noheader", "--states=all", f"--jobs={','.join(ids)}", "--format=%i|%T|%r")
     for number, state, reason in _rows(queued.stdout, 3):
         states[number], reasons[number] = state.lower(), reason
-    # The only job asked for being gone is no failure.
+    # It is not a failure if the only job that is queried has left the queue.
     if queued.returncode and "Invalid job id" not in queued.stderr:
         notes.append(f"squeue: {_first(queued.stderr)}.")
     missing = [number for number in ids if number not in states]

@@ -1,4 +1,4 @@
-"""Writing the batch scripts of a submission and handing them in."""
+"""Writing the batch scripts of a submission and submitting them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def submit(
     mode: Mode = "strong",
     dry_run: bool = False,
 ) -> Iterator[Job]:
-    """Write a batch script for each shape to `out`/slurm and hand them in; each job as it is known to SLURM.
+    """Write a batch script for each shape to `out`/slurm and submit them; return the jobs with SLURM's numbers.
 
     Each job trains in a folder of its own below `out`, `Shape.name`, with the settings of `config` as they are now.
     dry_run: write the files only. Everything is checked before anything is written.
@@ -54,7 +54,7 @@ def submit(
             jobs[place] = dataclasses.replace(job, job_id=hand_in(script_path(out, job.name)))
         except ValueError as error:
             raise ValueError(f"{error}{_rest(out, jobs[:place], jobs[place:])}") from None
-        # At once: a number that is forgotten is a job that nobody looks after.
+        # Saved immediately: a job whose number is lost can't be tracked.
         write_jobs(out, jobs)
         yield jobs[place]
 
@@ -82,7 +82,7 @@ def settings_at(config: RunConfig, world: int, mode: Mode) -> RunConfig:
 
 
 def _require_free(out: Path, names: Sequence[str]) -> None:
-    """Raise ValueError if `out` holds jobs that were handed in, scripts that somebody edited, or runs."""
+    """Raise ValueError if `out` holds submitted jobs, edited scripts, or runs."""
     look = f"hasten slurm status {shlex.quote(str(out))}"
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: is a file; choose another --out")
@@ -152,7 +152,7 @@ def _digest(content: bytes) -> str:
 
 
 def _rest(out: Path, sent: Sequence[Job], remaining: Sequence[Job]) -> str:
-    """What stands and what is to be done after a refusal."""
+    """The end of the message after a refusal: the submitted jobs and the remaining commands."""
     if not sent:
         return "; mend the options and give the command again"
     scripts = " ".join(shlex.quote(str(script_path(out, job.name))) for job in remaining)
