@@ -1,4 +1,4 @@
-"""A against B so that noise is not taken for gain: interleaved rounds, an interval, and a refusal on a busy machine."""
+"""A/B timing that is robust to noise: interleaved rounds, a confidence interval, and no verdict on a busy machine."""
 
 from __future__ import annotations
 

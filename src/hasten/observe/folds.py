@@ -1,4 +1,4 @@
-"""The folder of a cross-validation: an ordinary run directory for each fold, and what is known of all of them."""
+"""The folder of a cross-validation: an ordinary run directory for each fold, and the files about all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON
 log = logging.getLogger(__name__)
 
 CV_YAML = "cv.yaml"
-"""The settings of all folds, as they were given."""
+"""The settings of all folds, as passed by the user."""
 CV_JSON = "cv.json"
 POSTPROCESSING_YAML = "postprocessing.yaml"
 VALIDATION = "validation"
@@ -29,7 +29,7 @@ def fold_folder(folder: Path, fold: int) -> Path:
 
 
 def fold_runs(folder: Path) -> dict[int, Path]:
-    """The runs that were begun, by fold."""
+    """The runs that have started, by fold."""
     folders = {int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(r"fold(\d+)", path.name))}
     return {fold: folders[fold] for fold in sorted(folders) if (folders[fold] / RUN_YAML).is_file()}
 
@@ -43,7 +43,7 @@ def is_finished(run: Path) -> bool:
 
 
 def finished_folds(folder: Path) -> list[Path]:
-    """The runs of a cross-validation that are through; those that are not are told in a warning.
+    """The finished runs of a cross-validation; logs a warning that names the others.
 
     Raises ValueError where there is none.
     """

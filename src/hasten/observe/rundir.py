@@ -22,14 +22,14 @@ METRICS_JSONL = "metrics.jsonl"
 SUMMARY_JSON = "summary.json"
 CHECKPOINTS = "checkpoints"
 NETWORK_PY = "network.py"
-"""In CHECKPOINTS, beside the weights: the source of a network of the user's own."""
+"""In CHECKPOINTS, next to the weights: the source code of a user's network."""
 REPORT_HTML = "report.html"
 LOGS = "logs"
 RANKS = "ranks"
 LOCK = ".lock"
 """The file that names the process of the run; take-overs of it have names that begin so."""
 _OF_LAUNCHER = {LOGS, RANKS}
-"""Folders that a launcher fills before the run begins: they make no directory a used one."""
+"""Folders that a launcher fills before the run begins: a directory with only these counts as unused."""
 _OF_START = (f".{RUN_YAML}", RUN_YAML, PLAN_JSON, ENV_JSON, WEIGHTS_JSON, f"{CHECKPOINTS}/{NETWORK_PY}")
 """Files that a run writes before its first step."""
 

@@ -1,4 +1,4 @@
-"""GPUs through NVIDIA's management library (NVML): whatever its driver tells, and no error from what it does not."""
+"""GPU readings by NVIDIA's management library (NVML); readings that the driver does not support are left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REASONS = {
 }
 """NVML's bits for what lowers the clocks. An idle GPU and clocks that somebody set are no throttling."""
 _NEVER = ("NVMLError_NotSupported", "NVMLError_FunctionNotFound", "NVMLError_NoPermission")
-"""Errors after which a question is not asked again."""
+"""Errors after which a reading is not tried again."""
 
 Reading = Callable[[Any, Any], dict[str, Any]]
 """Fields of a Gpu, from the library and a handle."""
@@ -82,7 +82,7 @@ class GpuProbe:
 
 
 class _Device:
-    """One GPU, and the questions that it has not declined."""
+    """One GPU, and the readings that it supports."""
 
     def __init__(self, nvml: Any, index: int, handle: Any) -> None:
         self.index, self.lost = index, ""
@@ -184,7 +184,7 @@ class _TensorUse:
 
 
 def _chosen(nvml: Any, gpus: Sequence[int | str] | None, environ: Mapping[str, str]) -> list[tuple[int, Any]]:
-    """(number, handle) of each GPU to record; a GPU that is asked for but not there is left out."""
+    """(number, handle) of each GPU to record; a requested GPU that does not exist is left out."""
     visible = _visible(nvml, environ.get("CUDA_VISIBLE_DEVICES"))
     if gpus is None:
         local = environ.get("LOCAL_RANK", "")

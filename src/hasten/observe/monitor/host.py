@@ -1,4 +1,4 @@
-"""What the operating system says of the machine and this process, for little: a sampler asks every second."""
+"""Readings of the host and this process from the operating system, at low cost: they are taken every second."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_WIRES = ("lo", "veth", "docker", "br-", "virbr", "ifb", "cni", "flannel", "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counters:
-    """Totals since the machine started, whose differences are rates; bytes. None is not known."""
+    """Totals since the machine started, whose differences are rates; in bytes. None is unknown."""
 
     cpu: tuple[float, float] | None = None
     """Busy time and all time, in any unit."""

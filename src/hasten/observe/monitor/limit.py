@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _REFRESH = 10
-"""Readings between looks at how much of the use is page cache: the kernel sums that up anew for each."""
+"""Number of readings per update of the page cache's share, which the kernel sums up on every read."""
 
 
 class MemoryLimit:

@@ -1,4 +1,4 @@
-"""`Monitor`: a thread that samples the machine while a run trains, and writes what it sees beside the run."""
+"""`Monitor`: a thread that samples the machine while a run trains, and writes the samples to the run directory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from hasten.observe.monitor.sample import CLASSIC, COLUMNS, Gpu, Host, Sample, r
 log = logging.getLogger(__name__)
 
 CHECK_EVERY = 30.0
-"""Seconds between looks for alerts."""
+"""Seconds between checks for alerts."""
 SAMPLE_COST = 0.001
 """Processor seconds that a sample may take; where it takes more, samples are taken as much less often."""
 MOST_STRETCH = 10.0
 PACE_STEPS = 10
-"""Steps that a step's time is the mean of, at least: a step rarely ends with a sample."""
+"""Minimum number of steps over which step time is averaged: a step rarely ends with a sample."""
 
 
 class HostReader(Protocol):
@@ -159,7 +159,7 @@ class Monitor:
         return sample
 
     def check(self) -> list[Alert]:
-        """Look for alerts in the samples so far, and tell and write those that are new."""
+        """Check the samples so far for alerts; report and write the new ones."""
         alerts = alerts_of(self._history.samples(), rank=self.rank, world_size=self.world_size, live=True)
         if self.rank == 0 and self.world_size > 1:
             # A run that was resumed with fewer ranks still has the files of the others.
@@ -206,7 +206,7 @@ class Monitor:
                 self._costs.append(spent)
             if is_last:
                 break
-            # A sample that came late moves the next one, rather than be followed by several at once.
+            # A late sample delays the next one, rather than being followed by several in a row.
             due = max(due + self.period(), self._clock())
             self._ended.wait(max(0.0, due - self._clock()))
         self._close()
@@ -215,7 +215,7 @@ class Monitor:
         return self._clock() - self._began
 
     def _open(self) -> None:
-        """In the thread, as a driver may take a second to wake up."""
+        """Create the probes; called in the thread, as a driver may take a second to wake up."""
         self._host, self._gpu = self._make_host(), self._make_gpu()
         self._record(
             {
@@ -263,7 +263,7 @@ class Monitor:
     def _write(self, sample: Sample) -> None:
         try:
             if self._columns is None:
-                # A file of another version goes on with its own columns.
+                # A file of another version keeps its columns.
                 columns = tuple(self._csv.first_line().split(","))
                 self._columns = columns if columns[: len(CLASSIC)] == CLASSIC else COLUMNS
             columns = self._columns
@@ -290,7 +290,7 @@ class Monitor:
             )
 
     def _say_once(self, text: str) -> None:
-        """To the person and into the file."""
+        """Print a message and write it to the file, the first time only."""
         if text and text not in self._told:
             self._told.add(text)
             self._say(text)

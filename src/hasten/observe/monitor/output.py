@@ -1,4 +1,4 @@
-"""Lines at the end of a file, so that a kill, a full disk or a second run leaves no half of one."""
+"""Appending whole lines to a file, so that a kill, a full disk or a second run leaves no partial line."""
 
 from __future__ import annotations
 

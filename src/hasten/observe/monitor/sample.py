@@ -12,7 +12,7 @@ CLASSIC = ("time", "gpu_util", "used", "total", "ratio")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One GPU at one moment; None is what the driver does not tell."""
+    """One GPU at one moment; None is a reading that the driver does not support."""
 
     index: int
     """As the driver numbers it."""

@@ -1,4 +1,4 @@
-"""A run seen from outside, by nothing but the files in its directory."""
+"""The state of a run, read only from the files in its directory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
 
 SILENT_S = 10.0
-"""Seconds without a word, of a run that a monitor writes about, before it is said."""
+"""Seconds without new records after which a run with a monitor counts as silent."""
 SILENT_METRICS_S = 120.0
-"""The same where metrics.jsonl alone tells: a line may stand for many steps."""
+"""The same for a run with only metrics.jsonl, where a line may cover many steps."""
 ENDING_S = 30.0
 """Seconds that a run whose monitor has stopped may take to write its summary."""
 _MARKS = (RUN_YAML, METRICS_JSONL, SUMMARY_JSON, PLAN_JSON, ENV_JSON, MONITOR_JSONL, CHECKPOINTS)
@@ -31,7 +31,7 @@ _AFTER_SUMMARY_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """What is known of a run at one moment; None is not known."""
+    """The state of a run at one moment; None is unknown."""
 
     name: str
     folder: Path
@@ -49,7 +49,7 @@ class View:
     samples_per_s: float | None
     wait_share: float | None
     metric: str
-    """Dice or IoU: what the run goes by."""
+    """Dice or IoU: the run's metric."""
     score: float | None
     """Its mean in the last validation."""
     best: float | None

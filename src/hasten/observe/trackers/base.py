@@ -1,4 +1,4 @@
-"""What a tracker is given, and what it has to do."""
+"""The interface of a tracker and the types that it receives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from hasten.observe.rundir import write_json
 
 TRACKERS_JSON = "trackers.json"
-"""In the run directory: under which id each tracker knows the run, so that a resumed run goes on with it."""
+"""In the run directory: the id of the run in each tracker, with which a resumed run continues."""
 
 Status = Literal["finished", "interrupted", "failed"]
 Plain = str | int | float | bool
@@ -32,7 +32,7 @@ class Scalar:
 
 
 class Ids:
-    """What the trackers remember of a run from one process to the next."""
+    """The trackers' data about a run that persist from one process to the next."""
 
     def __init__(self, folder: Path) -> None:
         self._path, self._lock = folder / TRACKERS_JSON, threading.Lock()
@@ -79,7 +79,7 @@ class Tracker(Protocol):
     """
 
     def write(self, scalars: list[Scalar]) -> None:
-        """Numbers, mostly in the order of their steps; those of a validation beside the training come late."""
+        """Write numbers, mostly in the order of their steps; those of an asynchronous validation come late."""
         ...
 
     def end(self, status: Status, summary: dict[str, Plain]) -> None:

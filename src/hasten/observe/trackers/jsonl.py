@@ -1,4 +1,4 @@
-"""RUN/tracking.jsonl: every number as a line of its own, for programs that want no nesting."""
+"""RUN/tracking.jsonl: one number per line, for programs that need a flat format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLflow: one SQLite file beside the runs, or the server that MLFLOW_TRACKING_URI names (extra `mlflow`)."""
+"""MLflow: one SQLite file next to the runs, or the server in MLFLOW_TRACKING_URI (extra `mlflow`)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Attached:
 def _client(uri: str) -> Any:
     if uri.startswith(_SQLITE):
         _require_database(uri.removeprefix(_SQLITE))
-    # Read on import. Where patients' data lie, nothing is told to anybody who was not asked to listen.
+    # Read on import. Next to patients' data, no telemetry is sent.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     from mlflow.tracking import MlflowClient

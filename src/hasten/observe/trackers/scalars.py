@@ -10,9 +10,9 @@ from hasten.config.url import is_url, shown
 from hasten.observe.trackers.base import Plain, Scalar
 
 _KINDS = {"sample": "monitor"}
-"""Kinds of records whose names are told in other words."""
+"""Kinds of records that are tracked under other names."""
 _PLACES = ("kind", "step", "time", "time_s")
-"""Fields of a record that say where it belongs, and are no result."""
+"""Fields of a record that identify it and are not results."""
 _UNTRACKED = ("engaged", "environment")
 """Parts of the summary that are no results; they are in plan.json and env.json."""
 

@@ -37,7 +37,7 @@ class Events:
     def write(self, scalars: list[Scalar]) -> None:
         for scalar in scalars:
             self._value(scalar.step, scalar.time, tag=scalar.name, simple_value=scalar.value)
-        # Of no delay: who looks at a run wants to see it now, and lines come every few steps only.
+        # Flush immediately: records come only every few steps, and should be visible at once.
         self._records.flush()
 
     def end(self, status: Status, summary: dict[str, Plain]) -> None:
@@ -70,7 +70,7 @@ class Events:
         )
 
     def _settings(self, config: dict[str, Plain]) -> None:
-        """What the table of hyperparameters shows beside the last value of every curve."""
+        """The hyperparameters for TensorBoard's table, which also shows the last value of every curve."""
         content = _part("plugins.hparams.plugin_data_pb2")
         start = content.SessionStartInfo(start_time_secs=time.time())
         for name, value in config.items():
@@ -93,5 +93,5 @@ class Events:
 
 
 def _part(name: str) -> Any:
-    """A module of TensorBoard's, none of which is typed; imported once it is wanted."""
+    """A module of TensorBoard, which has no type hints; imported on demand."""
     return importlib.import_module(f"tensorboard.{name}")

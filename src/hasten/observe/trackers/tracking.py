@@ -1,4 +1,4 @@
-"""`Tracking`: a run's records on their way to its trackers, which the training never waits for."""
+"""`Tracking`: sends a run's records to its trackers in the background; the training never waits for them."""
 
 from __future__ import annotations
 

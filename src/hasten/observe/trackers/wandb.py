@@ -1,4 +1,4 @@
-"""W&B, offline in RUN/wandb unless WANDB_MODE says otherwise (extra `wandb`); `wandb sync` sends what was written."""
+"""W&B, offline in RUN/wandb unless WANDB_MODE is set (extra `wandb`); `wandb sync` uploads it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SETTINGS = {
     "disable_git": True,
     "save_code": False,
     "login_timeout": 20.0,
-    # A run of the user's own, in the same process, goes on.
+    # Another W&B run of the user in the same process continues.
     "reinit": "create_new",
-    # Hasten's monitor sees to these.
+    # Hasten's monitor records these.
     "x_disable_stats": True,
     "x_disable_meta": True,
     "x_save_requirements": False,
@@ -33,7 +33,7 @@ class WandbRun:
     """One run of `project`; a resumed one is a second offline folder of the same id, which `wandb sync` joins."""
 
     def __init__(self, place: Place) -> None:
-        # Read on import and by W&B's own process. Where patients' data lie, nothing is told to anybody unasked.
+        # Read on import and by W&B's own process. Next to patients' data, no telemetry is sent.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
@@ -53,7 +53,7 @@ class WandbRun:
             settings=wandb.Settings(**settings),
         )
         place.ids.put("wandb", {"id": run_id})
-        # W&B's own steps only rise, and a validation beside the training comes late.
+        # W&B's own steps must not decrease, and an asynchronous validation comes late.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
 
