@@ -1,4 +1,4 @@
-"""`write_crossval_page`: the folds of a cross-validation as one HTML page that needs nothing beside it."""
+"""`write_crossval_page`: the folds of a cross-validation as one self-contained HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page shows of the machine: curves over time, their means and peaks, and alerts."""
+"""The machine's section of the page: curves over time, their means and peaks, and alerts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hasten.report.monitor import Machine
 from hasten.report.view import Key
 
 PERCENT = (0.0, 103.0)
-"""A line along 100 is seen whole."""
+"""Axis limits, with a margin so that a line at 100 is fully visible."""
 GIB = 1024.0
-"""MiB of one."""
+"""MiB per GiB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """One figure with its heading and legend; an empty legend says no more than the heading."""
+    """One figure with its heading and legend."""
 
     title: str
     figure: Markup
@@ -34,7 +34,7 @@ class Panel:
 class MachineView:
     panels: list[Panel]
     rows: list[tuple[str, str, str]]
-    """What, its mean, its highest."""
+    """Quantity, its mean, its maximum."""
     alerts: list[str]
     remarks: list[str]
 
@@ -85,7 +85,7 @@ def _panel(
 
 
 def _gpus(machine: Machine) -> list[tuple[str, int, int]]:
-    """(name, rank, number) of each GPU; the name says the rank only where there are several."""
+    """(name, rank, number) of each GPU; the name includes the rank only if there are several."""
     devices = sorted({(rank, gpu.index) for rank, samples in machine.ranks.items() for s in samples for gpu in s.gpus})
     several = len(machine.ranks) > 1
     return [(f"GPU {index} (rank {rank})" if several else f"GPU {index}", rank, index) for rank, index in devices]
@@ -127,7 +127,7 @@ def _gpu_memory(machine: Machine) -> list[_Curve]:
 
 
 def _steps(machine: Machine, unit: float) -> list[_Curve]:
-    """In units of `unit` seconds."""
+    """Step times in units of `unit` seconds."""
     several = len(machine.ranks) > 1
     series = []
     for place, (rank, samples) in enumerate(list(machine.ranks.items())[:NUM_COLORS]):
@@ -184,7 +184,7 @@ def _traffic(machine: Machine) -> list[_Curve]:
 
 
 def _host(machine: Machine) -> tuple[Sample, ...]:
-    """The host is recorded by every rank; the first stands for all."""
+    """The samples of the first rank: every rank records the host."""
     return machine.ranks[min(machine.ranks)]
 
 

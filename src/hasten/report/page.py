@@ -1,4 +1,4 @@
-"""`write_report`: run directories to one HTML page that needs nothing beside it."""
+"""`write_report`: run directories as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
 
 
 def _distinct(runs: list[Run]) -> list[Run]:
-    """Runs of one name are told apart by their folder, and by their place if that is the same too."""
+    """Names for the runs: equal names are distinguished by their folders, and by position if those are equal too."""
     names = [run.name for run in runs]
     named = [
         replace(run, name=f"{run.name} ({run.folder.resolve().name})") if names.count(run.name) > 1 else run

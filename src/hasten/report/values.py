@@ -1,4 +1,4 @@
-"""Values of JSON that anybody may have written: the kind that is wanted, or nothing."""
+"""Checked access to JSON values of unknown origin: a value of the requested type, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and verdicts as text for a reader."""
+"""Formatting of numbers and verdicts as text."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def metric(run: Run) -> str:
 
 
 def common_metric(runs: Sequence[Run]) -> str:
-    """Of runs that are compared; those that go by different ones can only be compared with care."""
+    """The metric of the compared runs; names all of them if the runs use different ones."""
     names = list(dict.fromkeys(metric(run) for run in runs))
     return names[0] if len(names) == 1 else f"score ({' or '.join(names)})"
 
