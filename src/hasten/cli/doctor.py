@@ -1,4 +1,4 @@
-"""`hasten doctor`: the machine, a run, or somebody's script after `--`."""
+"""`hasten doctor`: the machine, a run, or any training script after `--`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
 
 PAGE, JSON = "doctor.html", "doctor.json"
-"""What --out holds."""
+"""File names in the folder --out."""
 _COMMAND = "hasten.doctor.command"
 
 
@@ -156,7 +156,7 @@ def _echo(silent: bool) -> Callable[[str], None]:
 
 
 def _progress(silent: bool) -> Callable[[str], None]:
-    """What is being done goes to the errors' stream: the result may be piped on."""
+    """Progress is printed to standard error, as the result on standard output may be piped."""
     return (lambda line: None) if silent else (lambda line: echo(f"{line} ...", fg="bright_black", err=True))
 
 

@@ -75,7 +75,7 @@ def launch(
 
 
 def _options(out: Path, *, plan: Path | None, folds: str | None, quiet: bool) -> list[str]:
-    """Of `hasten train`, for every rank."""
+    """The options of `hasten train` for every rank."""
     options = ["--out", str(out), *(["--plan", str(plan)] if plan else [])]
     return [*options, *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
 
@@ -105,7 +105,7 @@ def _with_stall_s(job: Job, timeout_s: float) -> Job:
 
 
 def _place(job: Job) -> list[str]:
-    """The options that say where the job runs."""
+    """The options for the job's hosts and processes."""
     options = ["--nproc", str(job.nproc)]
     if job.nnodes > 1:
         options += ["--nnodes", str(job.nnodes), "--node-rank", str(job.node_rank)]

@@ -52,7 +52,7 @@ def profile(
     empty_folder(out)
     measurement = take(config, steps=steps, cases=cases)
     write(measurement, out, reports=selection[0], formats=selection[1])
-    echo("\n".join(_closing(out)))
+    echo("\n".join(_summary_lines(out)))
 
 
 def _nsight(source: str, overrides: list[str], out: Path, steps: int, cases: int) -> None:
@@ -69,7 +69,7 @@ def _nsight(source: str, overrides: list[str], out: Path, steps: int, cases: int
         raise typer.Exit(code)
 
 
-def _closing(out: Path) -> list[str]:
+def _summary_lines(out: Path) -> list[str]:
     from hasten.study.profile.write import PAGE, TRACE
 
     labels = {PAGE: "report", "summary.json": "summary", "summary.csv": "table"}

@@ -110,7 +110,7 @@ def _network(link: str | None, inter: str | None, intra: str, per_node: int, ada
 
 
 def _within_batch(counts: Sequence[int], batch: int, *, explicit: bool) -> list[int]:
-    """The counts for which each worker gets a sample of the batch."""
+    """The worker counts for which each worker gets at least one sample of the batch."""
     fits = [count for count in counts if count <= batch]
     if len(fits) < len(counts) and (explicit or not fits):
         wrong = next(count for count in counts if count > batch)

@@ -116,7 +116,7 @@ def submit(
 @app.command()
 def status(out: Submission) -> None:
     """Say how the jobs of a submission stand."""
-    standing, answer = _looked_at(out)
+    standing, answer = _read_status(out)
     echo(_table(standing))
     for note in answer.notes:
         echo(f"note: {note}")
@@ -134,7 +134,7 @@ def collect(out: Submission) -> None:
     from hasten.observe.rundir import write_json
     from hasten.study.scale.runs import RUNS_JSON
 
-    standing, answer = _looked_at(out)
+    standing, answer = _read_status(out)
     write_json(out / RUNS_JSON, collected(standing))
     echo(_table(standing))
     for note in answer.notes:
@@ -151,7 +151,7 @@ def collect(out: Submission) -> None:
         echo(f"analyse    hasten scale analyse {shlex.quote(str(out))}")
 
 
-def _looked_at(out: Path) -> tuple[list[Standing], Told]:
+def _read_status(out: Path) -> tuple[list[Standing], Told]:
     from hasten.distribute.slurm.follow import standings
     from hasten.distribute.slurm.jobs import read_jobs
 

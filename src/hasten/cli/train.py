@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _REPORT_SHARE = 1.5
-"""Time to write the report and end the process, at most, in that of the imports at the start."""
+"""Upper bound of the time to write the report and exit, as a multiple of the time of the imports at the start."""
 
 
 def train(
@@ -84,7 +84,7 @@ def train(
 
 @contextmanager
 def _progress_shown(world: World, *, quiet: bool) -> Iterator[Progress | None]:
-    """The progress of what is trained inside, whose failure the launcher is told."""
+    """Show progress while the block trains, and record its failure for the launcher."""
     from hasten.distribute.launch.record import recorded
     from hasten.engine.shortage import out_of_memory
     from hasten.observe.progress import Progress
@@ -101,7 +101,7 @@ def _progress_shown(world: World, *, quiet: bool) -> Iterator[Progress | None]:
 def _train_run(
     config: RunConfig, out: Path, plan: Path | None, progress: Progress | None, world: World, *, resume: bool
 ) -> list[str]:
-    """Train one run and write its report; the lines that a user wants to see."""
+    """Train one run and write its report; returns the closing lines of the command's output."""
     from hasten.engine.run import train as run
 
     reserve_s = _REPORT_SHARE * process_start_seconds()
@@ -129,7 +129,7 @@ def _recipe(source: str | None) -> Recipe | None:
 def _slides(
     out: Path, source: str | None, overrides: list[str], recipe: Recipe | None, *, resume: bool
 ) -> DetectionConfig | None:
-    """The run on slides that is asked for, if it is one."""
+    """The requested run if it is one on slides; else None."""
     if resume:
         return resumed_detection(out, source, overrides)
     return detection_config(source, overrides, recipe) if source is not None else None
@@ -142,7 +142,7 @@ def _new_config(source: str | None, overrides: list[str], recipe: Recipe | None)
 
 
 def _resumed_config(out: Path, source: str | None, overrides: list[str]) -> RunConfig:
-    """The settings that the run was started with, and overrides on top; a SOURCE that is named must be the same one."""
+    """The settings of the run's start with the overrides applied; SOURCE, if given, must be the same data set."""
     from hasten.cases.place import same_source
     from hasten.config.load import load_run
     from hasten.config.url import is_url, shown
@@ -157,7 +157,7 @@ def _resumed_config(out: Path, source: str | None, overrides: list[str]) -> RunC
     if not config.data.source:
         raise ValueError(f"{settings}: names no data set, so it is not as the run wrote it; restore it from a copy")
     if source is not None:
-        # A recipe may need to be told where its data are.
+        # A recipe may need the data's location in an override.
         data_overrides = [] if Path(source).exists() else [each for each in overrides if each.startswith("data.")]
         named = config_from(source, data_overrides).data.source
         if not same_source(named, config.data.source):
@@ -181,7 +181,7 @@ def _report(out: Path) -> Path | None:
 
 
 def _summary_lines(summary: dict[str, Any], out: Path, report: Path | None) -> list[str]:
-    """What a user wants to know when a run ends. Times include those of the processes that a resumed run had before."""
+    """The closing lines of a run. Times include those of the earlier processes of a resumed run."""
     lines, best, target = [], summary["best"], summary["target"]
     metric_key = best["metric"].removeprefix("mean_")
     metric = SHOWN[metric_key]
