@@ -11,7 +11,7 @@ SHARE = 1 / 8
 
 
 def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
-    """Blocks that hold at least `share` of the weights beside the blocks within them, inner ones first; at last the
+    """Blocks with at least `share` of the weights outside of the blocks within them, inner ones first; at last the
     network.
 
     A block is a module with modules in it: the weight of a single layer may be read by the block that it is in. None
@@ -19,7 +19,7 @@ def sharded_blocks(network: nn.Module, share: float = SHARE) -> list[nn.Module]:
     has two modules, the network is one block. None holds weights that a module before it left over: nnU-Net's decoder
     has the encoder as a part, whose weights are read first.
     """
-    if _tied(network):
+    if _has_tied_weights(network):
         return [network]
     min_bytes = share * sum(map(_bytes, network.parameters()))
     blocks: list[nn.Module] = []
@@ -60,7 +60,7 @@ def _with_weights(module: nn.Module) -> set[nn.Module]:
     return {part for part in module.modules() if any(True for _ in part.parameters(recurse=False))}
 
 
-def _tied(network: nn.Module) -> bool:
+def _has_tied_weights(network: nn.Module) -> bool:
     owners: set[int] = set()
     for module in network.modules():
         for weight in module.parameters(recurse=False):

@@ -47,7 +47,7 @@ class Operations:
         """Compute `nodes` one after the other into `values`, yielding each."""
         for node in nodes:
             if node.op != "placeholder":
-                values[node] = _computed(network, node, values)
+                values[node] = _compute(network, node, values)
             yield node
 
 
@@ -113,7 +113,7 @@ class _Tracer(fx.Tracer):
         return output
 
 
-def _computed(network: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+def _compute(network: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     def value(other: fx.Node) -> Any:
         return _attribute(network, str(other.target)) if other.op == "get_attr" else values[other]
 

@@ -188,12 +188,12 @@ class SentHome:
         elif round != self._round:
             if not self._rows:
                 self._rows = told_rows(self._arena, self.group)
-            now, then = self._held(self._round), self._held(round)
+            now, then = self._ids_by_rank(self._round), self._ids_by_rank(round)
             self._arena = exchange(self._arena, self._rows, now, then, group=self.group, limit=self.limit)
         self._round = round
         return self._arena
 
-    def _held(self, round: int) -> list[tuple[str, ...]]:
+    def _ids_by_rank(self, round: int) -> list[tuple[str, ...]]:
         size = self.share.size
         return [own_ids(self.deal, round, Share(rank, size)) for rank in range(size)]
 

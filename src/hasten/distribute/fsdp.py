@@ -35,7 +35,7 @@ class Fsdp(Strategy):
 
     The whole network is in each process's memory until `place` has sharded it, and while a module that `whole` gave is
     kept. Weights are laid out contiguously, as FSDP2 takes no others: a channels-last image then goes through
-    convolutions that turn their filters anew at each call.
+    convolutions that convert their filters at each call.
     """
 
     name = "fsdp"
@@ -94,7 +94,7 @@ class Fsdp(Strategy):
 
     def sync(self, network: nn.Module, *, last: bool) -> AbstractContextManager:
         """Gradients of all pieces but the last are added up whole, in memory for all parameters."""
-        return _synced(network, last=last)
+        return _gradient_sync(network, last=last)
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
         local_norm = nn.utils.get_total_norm([_local(gradient) for gradient in gradients])
@@ -188,7 +188,7 @@ class ShardOptimizer(PartOptimizer):
 
 
 @contextmanager
-def _synced(network: Any, *, last: bool) -> Iterator[None]:
+def _gradient_sync(network: Any, *, last: bool) -> Iterator[None]:
     """Around forward and backward of a piece."""
     network = getattr(network, "_orig_mod", network)
     assert isinstance(network, FSDPModule)

@@ -1,7 +1,7 @@
 """Horovod: every process has the whole network and a share of the batch, and Horovod averages the gradients.
 
 Its core collects what the ranks have ready and sends it in the background, so that a gradient travels as soon as it is
-complete, beside the rest of the backward pass. Its DistributedOptimizer is not used: it makes the optimizer anew from
+complete, during the rest of the backward pass. Its DistributedOptimizer is not used: it makes the optimizer anew from
 its groups, which Muon and Lookahead don't allow. `hvd.reducescatter` must never be called: with gloo, every all-reduce
 after it takes about a second.
 

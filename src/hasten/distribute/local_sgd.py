@@ -35,7 +35,7 @@ class LocalSgd(Strategy):
 
     Gradient norm, clipping and updates left out are a rank's own, and so are moments and the weights' average, between
     two checkpoints. A checkpoint holds the means over ranks of weights, of their average and of the optimizer's
-    moments, and every rank goes on from them, so that a run that is resumed there is the run that went on. The mean of
+    moments, and every rank continues from them, so that a resumed run equals one that was not stopped. The mean of
     the momenta is the momentum of the mean gradient; second moments are near enough to have one. Counts of steps and
     fp16's loss scale are rank 0's.
     """

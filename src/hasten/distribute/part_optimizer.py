@@ -19,7 +19,7 @@ class PartOptimizer(torch.optim.Optimizer):
     takes from a state of all parameters what belongs to this part.
 
     It knows torch's protocol for skipped steps if `inner` does. Whatever a loop changes in its groups (the learning
-    rate) is handed to `inner` at every step.
+    rate) is passed to `inner` at every step.
     """
 
     def __init__(self, inner: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> None:
@@ -29,7 +29,7 @@ class PartOptimizer(torch.optim.Optimizer):
         self.numbers = sorted(own)
         """Numbers of the parameters that are updated here."""
         self._step_supports_amp_scaling = getattr(inner, "_step_supports_amp_scaling", False)
-        for group, whole in zip(inner.param_groups, self._numbered(), strict=True):
+        for group, whole in zip(inner.param_groups, self._number_ranges(), strict=True):
             group["params"] = [own[number] for number in whole if number in own]
 
     def before(self) -> None:
@@ -40,7 +40,7 @@ class PartOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of this process's part. closure: computes the loss anew, which is returned."""
+        """One step of this process's part. closure: recomputes the loss, which is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -65,14 +65,14 @@ class PartOptimizer(torch.optim.Optimizer):
         state = self.inner.state_dict()
         groups = [
             {**group, "params": list(whole)}
-            for group, whole in zip(state["param_groups"], self._numbered(), strict=True)
+            for group, whole in zip(state["param_groups"], self._number_ranges(), strict=True)
         ]
         values = {(self.numbers[place], name): value for (place, name), value in taken_apart(state).items()}
         return put_together({**state, "param_groups": groups}, values)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load this process's part of a state. Raises ValueError if its groups differ, and the errors of `inner`."""
-        whole = self._numbered()
+        whole = self._number_ranges()
         sizes = [len(group["params"]) for group in state_dict["param_groups"]]
         expected = [len(numbers) for numbers in whole]
         if sizes != expected:
@@ -90,7 +90,7 @@ class PartOptimizer(torch.optim.Optimizer):
         self.inner.load_state_dict(put_together({**state_dict, "param_groups": groups}, values))
         _copy_settings(self.inner, self)
 
-    def _numbered(self) -> list[range]:
+    def _number_ranges(self) -> list[range]:
         """The numbers of each group's parameters."""
         ranges, start = [], 0
         for group in self.param_groups:

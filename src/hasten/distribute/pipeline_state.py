@@ -29,7 +29,7 @@ def gathered_state(
     whole, local: the optimizer's parameters in a single process and here. names: of the network's state, in order.
     """
     optimizer = state["optimizer"]
-    named = _renumbered(optimizer, dict(enumerate(_flat(local))).__getitem__)
+    named = _renumber(optimizer, dict(enumerate(_flat(local))).__getitem__)
     local_state = {"network": dict(state["network"]), "average": state["average"], "optimizer": named}
     local_state["average"] = dict(local_state["average"]) if local_state["average"] is not None else None
     states: list[Any] | None = [None] * world.size if world.first else None
@@ -37,7 +37,7 @@ def gathered_state(
     if states is None:
         return state
     numbers = {name: number for number, name in enumerate(_flat(whole))}
-    joined = _joined([one["optimizer"] for one in states], numbers)
+    joined = _merge_states([one["optimizer"] for one in states], numbers)
     groups = [
         {**group, "params": [numbers[name] for name in members]}
         for group, members in zip(optimizer["param_groups"], whole, strict=True)
@@ -63,7 +63,7 @@ def scattered_state(
         return state
     by_number = list(_flat(whole))
     numbers = {name: number for number, name in enumerate(_flat(local))}
-    part = _renumbered(optimizer, lambda number: numbers.get(by_number[number]))
+    part = _renumber(optimizer, lambda number: numbers.get(by_number[number]))
     start = 0
     part["param_groups"] = []
     for group, members in zip(optimizer["param_groups"], local, strict=True):
@@ -82,7 +82,7 @@ def _flat(layout: Layout) -> list[str]:
     return [name for group in layout for name in group]
 
 
-def _renumbered(optimizer: dict[str, Any], key: Callable[[Any], Any]) -> dict[str, Any]:
+def _renumber(optimizer: dict[str, Any], key: Callable[[Any], Any]) -> dict[str, Any]:
     """An optimizer's state without its groups, with `key(number)` for each number; None leaves an entry out."""
     renumbered: dict[str, Any] = {}
     for name, value in optimizer.items():
@@ -91,12 +91,12 @@ def _renumbered(optimizer: dict[str, Any], key: Callable[[Any], Any]) -> dict[st
         if name in _BY_NUMBER:
             value = {key(number): entry for number, entry in value.items() if key(number) is not None}
         elif isinstance(value, dict):
-            value = _renumbered(value, key)
+            value = _renumber(value, key)
         renumbered[name] = value
     return renumbered
 
 
-def _joined(parts: Sequence[Any], numbers: dict[str, int]) -> Any:
+def _merge_states(parts: Sequence[Any], numbers: dict[str, int]) -> Any:
     """The entries by name of all stages' states, renumbered; all other values are those of the first stage."""
     merged: dict[str, Any] = {}
     for name, value in parts[0].items():
@@ -104,7 +104,7 @@ def _joined(parts: Sequence[Any], numbers: dict[str, int]) -> Any:
             entries = {key: entry for part in parts for key, entry in part[name].items()}
             value = {numbers[key]: entries[key] for key in sorted(entries, key=numbers.__getitem__)}
         elif isinstance(value, dict):
-            value = _joined([part[name] for part in parts], numbers)
+            value = _merge_states([part[name] for part in parts], numbers)
         merged[name] = value
     return merged
 

@@ -17,7 +17,7 @@ def shard_of(whole: Tensor, like: DTensor) -> Tensor:
     """
     pieces, rank = whole.chunk(like.device_mesh.size()), like.device_mesh.get_local_rank()
     rows = pieces[rank] if rank < len(pieces) else whole[:0]
-    # By shape and not like the rows: torch's fused kernels walk it as flat memory beside a contiguous parameter.
+    # Contiguous and not `empty_like`: torch's fused kernels read it as flat memory next to a contiguous parameter.
     return torch.empty(rows.shape, dtype=whole.dtype, device=like.device).copy_(rows)
 
 

@@ -6,7 +6,7 @@ function of a notebook's cell or of a script is sent by value: nothing imports t
 
 - torch.multiprocessing's spawn, and ignite's launchers, which are made of it: they import the main script again in each
   rank (without a guard that starts ranks in turn) and can't send a function of a notebook;
-- fork, as Lightning's ddp_notebook does: not once CUDA is in use, nor safely beside the threads of torch.
+- fork, as Lightning's ddp_notebook does: not possible once CUDA is in use, nor safe with torch's threads.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _relay(process: subprocess.Popen[bytes], log: Path) -> None:
         for line in process.stdout:
             log_file.write(line)
             log_file.flush()
-            # A notebook's output may be gone; the ranks need not stop for that.
+            # A notebook's output may be closed; that must not stop the ranks.
             with suppress(OSError, ValueError):
                 sys.stdout.write(line.decode(errors="replace"))
                 sys.stdout.flush()

@@ -1,8 +1,8 @@
 """ZeRO-1: DDP with a sharded optimizer state; each process keeps and updates the moments of its own parameters only.
 
 ZeRO stage 1 (S. Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020,
-arXiv:1910.02054). torch's ZeroRedundancyOptimizer is not used, as it builds the inner optimizer anew from parameter
-groups alone (Muon is told what each parameter is, Lookahead is given an optimizer), hides the protocol for skipped
+arXiv:1910.02054). torch's ZeroRedundancyOptimizer is not used, as it rebuilds the inner optimizer from parameter
+groups alone (Muon needs the role of each parameter, Lookahead wraps an optimizer), hides the protocol for skipped
 steps from the loop, and saves states by pickled messages of whole ranks.
 """
 

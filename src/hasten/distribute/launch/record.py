@@ -33,7 +33,7 @@ _OF_PEERS = ("gloo/transport", "closed by peer", "reset by peer", "nccl", "horov
 class Record:
     """How a rank ended.
 
-    `mistake`: of the user; `gone`: it lost another rank; `stopped`: on request; `other`: another rank tells why.
+    `mistake`: of the user; `gone`: it lost another rank; `stopped`: on request; `other`: another rank reports why.
     """
 
     kind: Kind

@@ -15,7 +15,7 @@ class Rounds(RendezvousHandler):
 
     def __init__(self, meeting: Meeting) -> None:
         self.meeting, self.number = meeting, 0
-        self._held: TCPStore | None = None
+        self._store: TCPStore | None = None
         self._timeout = timedelta(seconds=meeting.job.join_s)
 
     @property
@@ -28,11 +28,11 @@ class Rounds(RendezvousHandler):
         self.number += 1
         first = job.node_rank == 0
         port = 0 if first else int(self.meeting.store.get(key))
-        self._held = TCPStore(self.meeting.host, port, None, first, self._timeout, wait_for_workers=False)
+        self._store = TCPStore(self.meeting.host, port, None, first, self._timeout, wait_for_workers=False)
         if first:
-            self.meeting.store.set(key, str(self._held.port))
-        place = RendezvousStoreInfo(self.meeting.host, self._held.port)
-        return RendezvousInfo(PrefixStore(job.rdzv_id, self._held), job.node_rank, job.nnodes, place)
+            self.meeting.store.set(key, str(self._store.port))
+        place = RendezvousStoreInfo(self.meeting.host, self._store.port)
+        return RendezvousInfo(PrefixStore(job.rdzv_id, self._store), job.node_rank, job.nnodes, place)
 
     def get_backend(self) -> str:
         return "static"

@@ -79,8 +79,8 @@ class Watchdog:
         self._on_stall, self._clock = on_stall, clock
         self._step: int | None = None
         self._pauses = 0
-        self._seen: tuple[int | None, float] = (None, 0.0)
-        self._told = False
+        self._last_step: tuple[int | None, float] = (None, 0.0)
+        self._stall_written = False
         self._ended = threading.Event()
         self._stack: IO[str] | None = None
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -96,19 +96,19 @@ class Watchdog:
         try:
             yield
         finally:
-            self._seen = (self._step, self._clock())
+            self._last_step = (self._step, self._clock())
             self._pauses -= 1
 
     def look(self) -> bool:
         """Whether the rank has stalled for too long. The thread calls it regularly."""
         now, step = self._clock(), self._step
-        if step is None or self._pauses or step != self._seen[0]:
-            self._seen, self._told = (step, now), False
+        if step is None or self._pauses or step != self._last_step[0]:
+            self._last_step, self._stall_written = (step, now), False
             return False
-        still = now - self._seen[1]
-        if still >= self.stall_s / 2 and not self._told:
+        still = now - self._last_step[1]
+        if still >= self.stall_s / 2 and not self._stall_written:
             # Early: when the first rank ends, the ranks that end with it have written their positions.
-            self._told = True
+            self._stall_written = True
             write_json(stall_file(self.where, self.rank), self._stall())
         return still >= self.stall_s
 
@@ -143,7 +143,7 @@ class Watchdog:
                 faulthandler.cancel_dump_traceback_later()
             elif self._stack is not None:
                 # Runs outside of Python, for code that never releases the GIL.
-                remaining_s = self.stall_s - (self._clock() - self._seen[1])
+                remaining_s = self.stall_s - (self._clock() - self._last_step[1])
                 faulthandler.dump_traceback_later(remaining_s + _LATER, exit=True, file=self._stack)
 
     def _stall(self) -> Stall:

@@ -77,7 +77,7 @@ def batch_script(
 ) -> str:
     """The batch script that trains the settings in `run` in the folder `out`, and resumes where it was stopped.
 
-    script: where the text will lie; logs and notes are written beside it. timeout_s: `distribute.timeout_s`. All paths
+    script: where the text will lie; logs and notes are written next to it. timeout_s: `distribute.timeout_s`. All paths
     are absolute.
     """
     templates = Environment(

@@ -36,7 +36,7 @@ def submit(
     Each job trains in a folder of its own below `out`, `Shape.name`, with the settings of `config` as they are now.
     dry_run: write the files only. Everything is checked before anything is written.
     Raises ValueError for settings that can't be trained so, a folder that holds a submission, no sbatch, and a script
-    that sbatch refuses (with its message); jobs that were handed in before stay, and are remembered.
+    that sbatch refuses (with its message); jobs that were submitted before stay, and are recorded.
     """
     if not dry_run:
         require_sbatch()
@@ -45,7 +45,7 @@ def submit(
     check_folder(out)
     settings = [settings_at(config, shape.world, mode) for shape in shapes]
     _require_free(out, [shape.name for shape in shapes])
-    jobs = _written(out, shapes, settings, request, mode)
+    jobs = _write_scripts(out, shapes, settings, request, mode)
     if dry_run:
         yield from jobs
         return
@@ -105,7 +105,7 @@ def _require_free(out: Path, names: Sequence[str]) -> None:
             raise ValueError(f"{out / name}: exists, and is where {name} would train; choose another --out")
 
 
-def _written(
+def _write_scripts(
     out: Path, shapes: Sequence[Shape], settings: Sequence[RunConfig], request: Request, mode: Mode
 ) -> list[Job]:
     jobs: list[Job] = []
