@@ -99,10 +99,10 @@ def compare(
         if count >= rounds[0] and all(judge(times[base], times[name], least)[3] != "unclear" for name in judged):
             break
     others = meter.others()
-    return Comparison(base=base, seconds=times, others=others, arms=_judged(times, base, least, others))
+    return Comparison(base=base, seconds=times, others=others, arms=_verdicts(times, base, least, others))
 
 
-def _judged(times: dict[str, list[float]], base: str, least: float, others: float) -> dict[str, Compared]:
+def _verdicts(times: dict[str, list[float]], base: str, least: float, others: float) -> dict[str, Compared]:
     results = {}
     for name in times:
         if name == base:

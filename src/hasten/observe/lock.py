@@ -69,7 +69,7 @@ def run_lock(out: Path, *, resume: bool, patient: bool = False) -> Iterator[None
     """Hold the run directory `out` for this process; a new one is made, and removed again if it stays empty.
 
     patient: wait for an owner that may be an earlier start of the same job until it ends or counts as dead.
-    Raises ValueError that names the owner, or says why `out` is no place for such a run.
+    Raises ValueError that names the owner, or explains why `out` can't be used for such a run.
     """
     check_run_dir(out, resume=resume)
     existed, pid, over = out.exists(), os.getpid(), threading.Event()

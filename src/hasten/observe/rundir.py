@@ -63,7 +63,7 @@ def create_run_dir(path: Path, *, resume: bool) -> Path:
                     f"{path}: is not empty; add --resume to go on with the run in it, or choose another --out"
                 )
         (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        # A real write: permission bits say nothing about read-only mounts, full disks or a superuser.
+        # A real write: permission bits don't cover read-only mounts, full disks or a superuser.
         with tempfile.TemporaryFile(dir=path) as probe:
             probe.write(b"\0")
     except OSError as error:

@@ -27,7 +27,7 @@ Reading = Callable[[Any, Any], dict[str, Any]]
 
 
 class GpuProbe:
-    """The GPUs of this process. Made without a driver it has none, and `note` says why.
+    """The GPUs of this process. Without a driver there are none, and `note` explains why.
 
     gpus: which, by their number among those that CUDA_VISIBLE_DEVICES leaves, or by UUID; None: that of LOCAL_RANK
     where there are several ranks, else all that are visible; () asks for none and never loads the library.
@@ -53,14 +53,14 @@ class GpuProbe:
             self._nvml, self.note = None, f"no GPU is recorded: {_reason(error)}"
             return
         try:
-            self._devices = [_Device(self._nvml, *device) for device in _chosen(self._nvml, gpus, environ)]
+            self._devices = [_Device(self._nvml, *device) for device in _select_gpus(self._nvml, gpus, environ)]
         except Exception as error:
             self.note = f"no GPU is recorded: {_reason(error)}"
         if not self._devices and not self.note:
             self.note = "no GPU is recorded: none is visible to this process"
 
     def read(self) -> tuple[Gpu, ...]:
-        """One reading of each; a GPU that was lost has empty fields, and `note` says so."""
+        """One reading of each; a GPU that was lost has empty fields, and `note` names it."""
         readings = tuple(device.read() for device in self._devices)
         lost = [device.lost for device in self._devices if device.lost]
         if lost:
@@ -183,7 +183,7 @@ class _TensorUse:
                 continue
 
 
-def _chosen(nvml: Any, gpus: Sequence[int | str] | None, environ: Mapping[str, str]) -> list[tuple[int, Any]]:
+def _select_gpus(nvml: Any, gpus: Sequence[int | str] | None, environ: Mapping[str, str]) -> list[tuple[int, Any]]:
     """(number, handle) of each GPU to record; a requested GPU that does not exist is left out."""
     visible = _visible(nvml, environ.get("CUDA_VISIBLE_DEVICES"))
     if gpus is None:

@@ -52,12 +52,12 @@ class Monitor:
 
     folder: the run directory; rank 0 writes monitor.csv and monitor.jsonl there, rank 1 monitor-rank1.csv and so on.
     steps: gives the number of finished steps, is called by the thread. worked: gives the seconds that this rank has
-    worked without waiting for other ranks; ranks in lock-step are told apart by nothing else.
+    worked without waiting for other ranks; ranks in lock-step are distinguished by nothing else.
     offset_s: the run's age in seconds at `start`, or a function that gives it then.
     rank, world_size: default $RANK and $WORLD_SIZE. gpus: as GpuProbe takes them; () records the host alone.
     tell: gets one line for whatever a person should know, each once; the log by default. send: gets the record of each
     sample, such as a tracker's.
-    Nothing that goes wrong here ends the run: a disk that cannot be written is told once.
+    Nothing that goes wrong here ends the run: a disk that cannot be written is reported once.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Monitor:
         self._jsonl = LineFile(folder / rank_name(MONITOR_JSONL, self.rank))
         self._columns: tuple[str, ...] | None = None
         self._history = History(800, recent=300)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._costs: deque[float] = deque(maxlen=9)
         self._marks: deque[tuple[int, float, float]] = deque()
         self._has_stepped = False
@@ -282,8 +282,8 @@ class Monitor:
             self._cannot_write(error)
 
     def _cannot_write(self, error: OSError) -> None:
-        if "unwritable" not in self._told:
-            self._told.add("unwritable")
+        if "unwritable" not in self._reported:
+            self._reported.add("unwritable")
             self._say(
                 f"{self.folder} cannot be written to ({error.strerror or error}); the run goes on, "
                 "and samples are lost until there is room again"
@@ -291,8 +291,8 @@ class Monitor:
 
     def _say_once(self, text: str) -> None:
         """Print a message and write it to the file, the first time only."""
-        if text and text not in self._told:
-            self._told.add(text)
+        if text and text not in self._reported:
+            self._reported.add(text)
             self._say(text)
             self._record({"kind": "note", "time": round(self._time(), 3), "text": text})
 

@@ -56,14 +56,14 @@ class Follower:
             return []
         self._place = (inode, self._place[1] + len(data))
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return self._parsed(lines)
+        return self._parse(lines)
 
     def finish(self) -> list[dict[str, Any]]:
         """What the last line without an end holds, for a file that grows no more."""
         rest, self._rest = self._rest, b""
-        return self._parsed([rest])
+        return self._parse([rest])
 
-    def _parsed(self, lines: list[bytes]) -> list[dict[str, Any]]:
+    def _parse(self, lines: list[bytes]) -> list[dict[str, Any]]:
         records = []
         for line in lines:
             if not line.strip(b" \0\r"):
@@ -119,7 +119,7 @@ class Recording:
         self.rank, self.path = rank, path
         self.history = history if history is not None else History()
         self.notes: list[str] = []
-        """What the monitor said of itself: no driver, a lost GPU."""
+        """The monitor's notes on itself: no driver, a lost GPU."""
         self.logged: list[Alert] = []
         """Alerts that the monitor raised while it ran."""
         self.is_open = False

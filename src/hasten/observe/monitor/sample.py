@@ -103,14 +103,14 @@ def _text(value: Any) -> str:
 def to_record(sample: Sample) -> dict[str, Any]:
     """A JSON object; what is not known is left out."""
     record: dict[str, Any] = {"kind": "sample", "time": round(sample.time, 3)}
-    record |= _known(sample, _PACE)
-    record["host"] = _known(sample.host, _HOST)
+    record |= _known_values(sample, _PACE)
+    record["host"] = _known_values(sample.host, _HOST)
     if sample.gpus:
-        record["gpus"] = [_known(gpu, _GPU) for gpu in sample.gpus]
+        record["gpus"] = [_known_values(gpu, _GPU) for gpu in sample.gpus]
     return record
 
 
-def _known(item: Any, names: tuple[str, ...]) -> dict[str, Any]:
+def _known_values(item: Any, names: tuple[str, ...]) -> dict[str, Any]:
     values = {}
     for name in names:
         value = getattr(item, name)

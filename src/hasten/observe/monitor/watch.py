@@ -131,7 +131,7 @@ class Watch:
         if step is None or seconds is None:
             return
         if record.get("kind") == "train":
-            # A resumed run, or one that was begun again in the same file, goes on from where it was saved.
+            # A resumed run, or one that was restarted in the same file, continues from its checkpoint.
             while self._lines and (self._lines[-1][0] >= step or self._lines[-1][1] >= seconds):
                 self._lines.pop()
             self._lines.append((step, seconds))
@@ -143,7 +143,7 @@ class Watch:
 
     def _state(self, summary: dict[str, Any]) -> tuple[str, float | None]:
         files = [self.folder / METRICS_JSONL, *(recording.path for recording in self._recordings.values())]
-        news, ended = max(map(_written, files), default=0.0), _written(self.folder / SUMMARY_JSON)
+        news, ended = max(map(_modified_s, files), default=0.0), _modified_s(self.folder / SUMMARY_JSON)
         if "status" in summary and news <= ended + _AFTER_SUMMARY_S:
             return str(summary["status"]), None
         is_open = [recording.is_open for recording in self._recordings.values()]
@@ -207,7 +207,7 @@ def _latest(recording: Recording) -> Sample | None:
     return next((sample for sample in samples[:-4:-1] if sample.step_s is not None), samples[-1])
 
 
-def _written(path: Path) -> float:
+def _modified_s(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:

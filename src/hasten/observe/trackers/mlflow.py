@@ -15,7 +15,7 @@ from hasten.observe.trackers.base import Ids, Place, Plain, Scalar, Status
 
 MLFLOW_DB = "mlflow.db"
 ARTIFACTS = "mlartifacts"
-"""Folder beside the database for the files of runs."""
+"""Folder next to the database for the files of runs."""
 
 _FILES = (RUN_YAML, PLAN_JSON, ENV_JSON, METRICS_JSONL, SUMMARY_JSON)
 _SQLITE = "sqlite:///"
@@ -33,12 +33,12 @@ def begin(place: Place) -> MlflowRun:
 
 
 def tracking_uri(folder: Path) -> str:
-    """Where the runs beside the run directory `folder` are kept."""
+    """The tracking URI for the run directory `folder`."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{folder.parent / MLFLOW_DB}"
 
 
 class MlflowRun:
-    """One run of the experiment `project`, which a resumed run goes on with. What it holds cannot be taken back."""
+    """One run of the experiment `project`, with which a resumed run continues. Logged values cannot be removed."""
 
     def __init__(self, place: Place) -> None:
         self._folder = place.folder

@@ -55,16 +55,16 @@ def _leaves(value: Any, name: str, between: str) -> Iterator[tuple[str, Any]]:
     """Values with the path to each; the entries of a list of mappings go by their index."""
     if isinstance(value, Mapping):
         for key, entry in value.items():
-            yield from _leaves(entry, _joined(name, str(key), between), between)
+            yield from _leaves(entry, _join_name(name, str(key), between), between)
     elif isinstance(value, list | tuple) and value and all(isinstance(entry, Mapping) for entry in value):
         for number, entry in enumerate(value):
             rest = {key: item for key, item in entry.items() if key != "index"}
-            yield from _leaves(rest, _joined(name, str(entry.get("index", number)), between), between)
+            yield from _leaves(rest, _join_name(name, str(entry.get("index", number)), between), between)
     else:
         yield name, value
 
 
-def _joined(name: str, key: str, between: str) -> str:
+def _join_name(name: str, key: str, between: str) -> str:
     # A name is a path to some trackers, so that no key may add to the path or lead out of it.
     key = key.replace("/", "_").strip() or "_"
     key = "_" if key.strip(".") == "" else key

@@ -18,7 +18,7 @@ def begin(place: Place) -> Events:
 
 
 class Events:
-    """One event file a process. A resumed run's file tells the reader to forget what lies after its first step."""
+    """One event file per process. A resumed run's file makes the reader discard all events after its first step."""
 
     def __init__(self, place: Place) -> None:
         folder = place.folder / TENSORBOARD

@@ -22,7 +22,7 @@ _SETTINGS = {
     "x_disable_meta": True,
     "x_save_requirements": False,
 }
-"""Quiet, and nothing gathered beside what is written here."""
+"""Settings for quiet runs that collect nothing but the records."""
 
 
 def begin(place: Place) -> WandbRun:
