@@ -1,7 +1,7 @@
 """Curves and the time bar as SVG text for a page.
 
-Every colour that is drawn is a stand-in for a CSS variable of the page, so one figure serves light and dark; text stays
-text in the page's own font. User text never enters a figure: legends are HTML beside it.
+Every colour that is drawn is a placeholder for a CSS variable of the page, so a figure suits light and dark; text stays
+text in the page's own font. User text never enters a figure: legends are HTML next to it.
 """
 
 from __future__ import annotations

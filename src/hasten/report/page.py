@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     """Write one self-contained HTML page about the run directories `runs` and return its path.
 
-    The folder of a cross-validation, alone, gives a page about its folds, and its cv.json is written anew.
+    The folder of a cross-validation, alone, gives a page about its folds, and its cv.json is rewritten.
 
     `out` is the file to write, or a folder, in which it is called report.html. The first run is the one that the
     others are compared with. The file is replaced in one move, so a page that is open is never half there.
