@@ -89,7 +89,7 @@ def _distribute(out: Path, source: str | None, overrides: list[str], *, resume: 
         named = [] if source is None or "=" not in source else [source]
         return load_run(out / RUN_YAML, [*named, *overrides]).distribute
     if resume:
-        return DistributeConfig()  # the ranks tell what is wrong
+        return DistributeConfig()  # the ranks report the mistake
     if source is None:
         raise ValueError("name a data set or a run's YAML: hasten launch --nproc N SOURCE --out DIR")
     return config_from(source, overrides).distribute

@@ -105,11 +105,11 @@ def submit(
     if not is_url(config.data.source) and not Path(config.data.source).exists():
         echo(f"warning: {config.data.source} is not seen from here; the nodes must see it", fg="yellow", err=True)
     elif not is_url(config.data.source):
-        load_case_set(config.data.source, config.data.spatial_dims)  # a mistake is told now, not by a queued job
+        load_case_set(config.data.source, config.data.spatial_dims)  # a mistake is reported now, not by a queued job
     jobs = []
     for job in submitted(config, out, shapes, request, mode=sweep_mode, dry_run=dry_run):
         jobs.append(job)
-        echo(_submitted(job))
+        echo(_job_line(job))
     echo("\n".join(_next(out, shapes, jobs)))
 
 
@@ -158,7 +158,7 @@ def _read_status(out: Path) -> tuple[list[Standing], Told]:
     return standings(out, read_jobs(out))
 
 
-def _submitted(job: Job) -> str:
+def _job_line(job: Job) -> str:
     number = f"job {job.job_id}" if job.job_id is not None else "not submitted"
     each = f"{job.gpus_per_node} GPU" if job.gpus_per_node else f"{job.tasks_per_node} process"
     many = job.gpus_per_node > 1 or (not job.gpus_per_node and job.tasks_per_node > 1)

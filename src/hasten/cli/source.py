@@ -26,7 +26,7 @@ def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
     """The run of a YAML file, of a recipe, or of a data set with every setting left to be decided from the data.
 
     A recipe is named, and a file or folder of that name comes first; or it is a YAML file with a `title`. Its data are
-    looked through, so that what is absent or does not fit is told before anything is started.
+    checked, so that missing or unsuitable data are reported before anything is started.
 
     Raises:
         ValueError: no such file or recipe, no data set named, data of a recipe that are absent or of other classes, or
