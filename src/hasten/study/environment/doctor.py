@@ -92,10 +92,10 @@ def examine(
 
 def check_load(others: float) -> Check:
     """others: cores that other programs use."""
-    told = f"other programs use {others:.1f} cores"
+    text = f"other programs use {others:.1f} cores"
     if others <= BUSY:
-        return Check(area="load", name="other programs", told=told)
-    told += ": times measured now, and switches that a run chooses by measuring, are doubtful"
+        return Check(area="load", name="other programs", told=text)
+    text += ": times measured now, and switches that a run chooses by measuring, are doubtful"
     return Check(
-        area="load", name="other programs", level="warn", told=told, remedy="end them (see `top`), then repeat"
+        area="load", name="other programs", level="warn", told=text, remedy="end them (see `top`), then repeat"
     )

@@ -153,9 +153,9 @@ def _node(event: Any) -> Node:
                 # Calls of the driver are the operation's own time, and what they launch is the operation's.
                 node.launched += [(kernel.name, _whole(kernel.duration)) for kernel in child.kernels]
                 continue
-            made = _bare(child)
-            node.children.append(made)
-            stack.append((child, made))
+            copy = _bare(child)
+            node.children.append(copy)
+            stack.append((child, copy))
     return top
 
 
@@ -171,13 +171,13 @@ def _bare(event: Any) -> Node:
 
 def workers_of(roots: list[Node]) -> frozenset[str]:
     """Operations that do at least half of what is done in their time themselves."""
-    own: Counter[str] = Counter()
+    self_time: Counter[str] = Counter()
     whole: Counter[str] = Counter()
     for root in roots:
         for node in root.below():
-            own[node.name] += node.own
+            self_time[node.name] += node.own
             whole[node.name] += node.time
-    return frozenset(name for name in whole if 2 * own[name] >= whole[name])
+    return frozenset(name for name in whole if 2 * self_time[name] >= whole[name])
 
 
 def _works(name: str) -> bool:
@@ -195,7 +195,7 @@ def _whole(microseconds: float) -> int:
 def _steps(roots: list[Node]) -> int:
     """How much a thread looks like the one that trains."""
     names = {STEP, FORWARD, OPTIMIZER}
-    found = 0
+    count = 0
     for root in roots:
-        found += sum(node.name in names or node.name.startswith("Optimizer.step#") for node in root.below())
-    return found
+        count += sum(node.name in names or node.name.startswith("Optimizer.step#") for node in root.below())
+    return count

@@ -88,7 +88,7 @@ def _taken(
     with closing(iter(Feed(parts.program, last=last))) as feed:
 
         def run(first: int, count: int) -> list[float]:
-            spent = []
+            times = []
             for index in range(first, first + count):
                 begin = time.perf_counter()
                 with Range(STEP):
@@ -96,8 +96,8 @@ def _taken(
                     parts.step(batch["image"], batch["label"], min(index, total - 1))
                 if not with_profiler or first < WARM_UP + plain:
                     _wait(device)
-                spent.append(time.perf_counter() - begin)
-            return spent
+                times.append(time.perf_counter() - begin)
+            return times
 
         run(0, WARM_UP)
         seconds = run(WARM_UP, plain)
@@ -107,14 +107,14 @@ def _taken(
             run(WARM_UP + plain, steps)
             with Range("waiting for the device") if device.type == "cuda" else nullcontext():
                 _wait(device)
-            spent = time.perf_counter() - begin
+            elapsed = time.perf_counter() - begin
             validate(dataclasses.replace(parts, planned=some), parts.validated)
             _save(parts, folder, last)
             _wait(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return Taken(
         profiler=profiler if with_profiler else None, steps=steps, cases=len(some.validation),
-        plain_s=statistics.median(seconds), step_s=spent / steps, device=name, setting=_setting(parts), notes=notes,
+        plain_s=statistics.median(seconds), step_s=elapsed / steps, device=name, setting=_setting(parts), notes=notes,
     )  # fmt: skip
 
 

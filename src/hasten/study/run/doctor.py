@@ -98,20 +98,20 @@ def diagnose_run(
         tell("putting the run together")
         run = assemble(config, Path(folder), seconds=seconds, read_delay_s=read_delay_s)
         bench = _Bench(run.parts, wrap_feed=_with_delay(run.parts, wrap_feed, read_delay_s))
-        found = _measure(bench, run, Path(folder), steps, seconds, wrap_step, tell)
-        facts = _facts(config, run, found, read_delay_s, meter.others())
+        measured = _measure(bench, run, Path(folder), steps, seconds, wrap_step, tell)
+        facts = _facts(config, run, measured, read_delay_s, meter.others())
     return RunDiagnosis(
         split=facts.split,
         diagnosis=diagnose(facts.split),
         findings=tuple(findings(facts)),
         settings=_settings(run.parts),
         once=run.once,
-        rare=found.rare,
+        rare=measured.rare,
         cold=run.cold,
-        arms=found.arms,
-        operations=found.operations,
-        variants=found.variants,
-        notes=tuple(_notes(run, found)),
+        arms=measured.arms,
+        operations=measured.operations,
+        variants=measured.variants,
+        notes=tuple(_notes(run, measured)),
         others=facts.others,
         environment=environment(),
         seconds=time.perf_counter() - begin,
@@ -151,9 +151,9 @@ class _Bench:
         """One that stays."""
         source = iter(self.feed())
         batch = next(source)
-        kept = batch["image"].clone(), batch["label"].clone()
+        copied = batch["image"].clone(), batch["label"].clone()
         source.close()
-        return kept
+        return copied
 
 
 def _with_delay(parts: RunComponents, wrap_feed: WrapFeed | None, delay: float) -> WrapFeed | None:
@@ -224,29 +224,29 @@ def _by_hand(parts: RunComponents, ran: Ran, seconds: float) -> dict[str, float]
     precision = next(
         value.why for name, value in parts.engaged.items() if name.startswith("autocast") or name == "TF32"
     )
-    given = "set in the configuration"
-    if not (why.startswith(given) or precision.startswith(given)):
+    prefix = "set in the configuration"
+    if not (why.startswith(prefix) or precision.startswith(prefix)):
         return {}
     return slower_than(parts, step_s=step_s, seconds=seconds)
 
 
-def _facts(config: RunConfig, run: Assembled, found: _Found, delay: float, others: float) -> Facts:
+def _facts(config: RunConfig, run: Assembled, measured: _Found, delay: float, others: float) -> Facts:
     parts = run.parts
     settled, device = parts.planned.config, parts.planned.device
     inline = _Bench(parts, wrap_feed=None).inline
     split = split_of(
-        found.ran,
+        measured.ran,
         inline=inline,
-        rare=found.rare,
+        rare=measured.rare,
         cold=run.cold,
-        arms=found.arms,
-        steps=found.rare.steps,
-        feed_alone_s=found.feed_alone_s,
-        copy_s=found.copy_s,
-        busy_s=found.busy_s,
-        captured_s=found.captured_s,
+        arms=measured.arms,
+        steps=measured.rare.steps,
+        feed_alone_s=measured.feed_alone_s,
+        copy_s=measured.copy_s,
+        busy_s=measured.busy_s,
+        captured_s=measured.captured_s,
         cuda=device.type == "cuda",
-        shares=found.shares,
+        shares=measured.shares,
     )
     threads = threads_here()
     delayed = delay * settled.sample.batch_size if "file" in parts.arena.home else 0.0
@@ -257,17 +257,17 @@ def _facts(config: RunConfig, run: Assembled, found: _Found, delay: float, other
         cuda=device.type == "cuda",
         inline=inline,
         home=parts.arena.home,
-        rare=found.rare,
+        rare=measured.rare,
         cold=run.cold,
-        arms=found.arms,
-        operations=found.operations,
+        arms=measured.arms,
+        operations=measured.operations,
         probabilities={type(op).__name__: op.prob for op in parts.program.latest.chain.ops if hasattr(op, "prob")},
-        variants=found.variants,
+        variants=measured.variants,
         variant=str(variant_of(settled.train)),
         threads=threads.torch,
         cores=threads.wanted,
-        reads=found.ran.reads,
-        disk_s=found.disk_s + delayed,
+        reads=measured.ran.reads,
+        disk_s=measured.disk_s + delayed,
         isal=_has_isal(),
         others=others,
     )
@@ -286,16 +286,16 @@ def _disk_seconds(parts: RunComponents, first: int) -> float:
     segment = parts.program.latest
     if parts.arena.pages is None or segment.compiled:
         return 0.0
-    saved = []
+    differences = []
     for number in range(3):
-        drawn = next(segment.draws(first + number, first + number + 1))
+        draws = next(segment.draws(first + number, first + number + 1))
         times = []
         for _ in range(2):
             begin = time.perf_counter()
-            segment.rendered(drawn)
+            segment.rendered(draws)
             times.append(time.perf_counter() - begin)
-        saved.append(times[0] - times[1])
-    return max(0.0, sorted(saved)[1])
+        differences.append(times[0] - times[1])
+    return max(0.0, sorted(differences)[1])
 
 
 def _captured(parts: RunComponents, steps: int, seconds: float) -> float | None:
@@ -309,14 +309,14 @@ def _captured(parts: RunComponents, steps: int, seconds: float) -> float | None:
     if not captured.engaged:
         captured.close()
         return None
-    begin, done = time.perf_counter(), 0
-    while done < steps and (done < 2 or time.perf_counter() - begin < seconds):
-        captured(8 + done)
-        done += 1
+    begin, count = time.perf_counter(), 0
+    while count < steps and (count < 2 or time.perf_counter() - begin < seconds):
+        captured(8 + count)
+        count += 1
     torch.cuda.synchronize(device)
-    spent = (time.perf_counter() - begin) / done
+    step_s = (time.perf_counter() - begin) / count
     captured.close()
-    return spent
+    return step_s
 
 
 def _copy_seconds(batch: Batch, device: torch.device) -> float:
@@ -361,10 +361,10 @@ def _settings(parts: RunComponents) -> dict[str, Any]:
     }
 
 
-def _notes(run: Assembled, found: _Found) -> Iterator[str]:
+def _notes(run: Assembled, measured: _Found) -> Iterator[str]:
     if not run.whole:
         yield "The cache is cold and filling it would take too long for this look: a part of the cases was prepared."
-    if found.captured_s is not None:
+    if measured.captured_s is not None:
         yield "The step runs as a CUDA graph; its phases are those of the step without one, scaled to its time."
     if run.parts.planned.config.train.validate_async:
         yield "Validation runs beside the training: its time is counted as if it stood in the training's place."

@@ -43,12 +43,12 @@ class Marks:
 
     def seconds(self) -> dict[str, float]:
         """By name; waits for the device. The first mark only begins."""
-        found: dict[str, float] = defaultdict(float)
+        totals: dict[str, float] = defaultdict(float)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         for (_, before), (name, after) in zip(self._made, self._made[1:], strict=False):
-            found[name] += before.elapsed_time(after) / 1e3 if self.device.type == "cuda" else after - before
-        return dict(found)
+            totals[name] += before.elapsed_time(after) / 1e3 if self.device.type == "cuda" else after - before
+        return dict(totals)
 
 
 class _TimedUpdate:
@@ -129,36 +129,36 @@ def run_steps(
     marks = Marks(step.device)
     timed = TimedStep(step, marks)
     call: StepLike = wrap_step(timed) if wrap_step is not None else timed
-    own = _Watched(iter(feed))
-    outer = iter(wrap_feed(own) if wrap_feed is not None else own)
+    watched = _Watched(iter(feed))
+    outer = iter(wrap_feed(watched) if wrap_feed is not None else watched)
     reads = _Reads(timed)
     begun = begin = time.perf_counter()
-    done, asked, index = 0, 0.0, 0
+    count, asked_s, index = 0, 0.0, 0
     with reads.counted() if wrap_step is not None else _nothing():
         while True:
             if index == warmup:
                 _wait(step.device)
-                own.seconds, asked, reads.count, marks._made = 0.0, 0.0, 0, []
+                watched.seconds, asked_s, reads.count, marks._made = 0.0, 0.0, 0, []
                 begin = time.perf_counter()
                 marks.mark("begin")
             ask = time.perf_counter()
             batch = next(outer)
-            asked += time.perf_counter() - ask
+            asked_s += time.perf_counter() - ask
             marks.mark("batch")
             reads.outside = True
             call(batch["image"], batch["label"], min(index, last - 1))
             reads.outside = False
             marks.mark("around")
             index += 1
-            done = max(0, index - warmup)
-            if done >= steps or (done >= 2 and time.perf_counter() - begun > seconds):
+            count = max(0, index - warmup)
+            if count >= steps or (count >= 2 and time.perf_counter() - begun > seconds):
                 break
     _wait(step.device)
     wall = time.perf_counter() - begin
-    _close(outer, own.source)
+    _close(outer, watched.source)
     return Ran(
-        steps=done, step_s=wall / done, marks={name: value / done for name, value in marks.seconds().items()},
-        made_s=own.seconds / done, asked_s=asked / done, reads=reads.count / done,
+        steps=count, step_s=wall / count, marks={name: value / count for name, value in marks.seconds().items()},
+        made_s=watched.seconds / count, asked_s=asked_s / count, reads=reads.count / count,
     )  # fmt: skip
 
 
@@ -188,15 +188,15 @@ class _Reads:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        own = {name: torch.Tensor.__dict__[name] for name in _READS if name in torch.Tensor.__dict__}
+        originals = {name: torch.Tensor.__dict__[name] for name in _READS if name in torch.Tensor.__dict__}
         for name in _READS:
             setattr(torch.Tensor, name, self._counting(getattr(torch.Tensor, name)))
         try:
             yield
         finally:
             for name in _READS:
-                if name in own:
-                    setattr(torch.Tensor, name, own[name])
+                if name in originals:
+                    setattr(torch.Tensor, name, originals[name])
                 else:
                     delattr(torch.Tensor, name)
 
@@ -235,11 +235,11 @@ def feed_alone(
     outer = iter(wrap_feed(source) if wrap_feed is not None else source)
     next(outer)
     _wait(device)
-    begin, done = time.perf_counter(), 0
-    while done < steps and (done < 2 or time.perf_counter() - begin < seconds):
+    begin, count = time.perf_counter(), 0
+    while count < steps and (count < 2 or time.perf_counter() - begin < seconds):
         next(outer)
-        done += 1
+        count += 1
     _wait(device)
-    mean = (time.perf_counter() - begin) / done
+    mean = (time.perf_counter() - begin) / count
     _close(outer, source)
     return mean

@@ -66,12 +66,12 @@ def analyse(
     that is told. target: metric whose time is compared; without it the highest that every run reached.
     Raises ValueError for what `read_logs` refuses, no run on `baseline` workers, and an epoch that isn't everywhere.
     """
-    found = read_logs(folder)
+    study = read_logs(folder)
     if target is None:
-        target = reached_by_all(found.logs)
-    compared = None if median else chosen_epoch(found.logs, epoch, folder)
-    series = series_of(found.logs, baseline=baseline, epoch=compared, target=target, folder=folder)
-    metric = found.logs[0].metric_name
+        target = reached_by_all(study.logs)
+    compared = None if median else chosen_epoch(study.logs, epoch, folder)
+    series = series_of(study.logs, baseline=baseline, epoch=compared, target=target, folder=folder)
+    metric = study.logs[0].metric_name
     doubts, notes = notes_of(series)
     return Analysis(
         name=folder.resolve().name,
@@ -83,7 +83,7 @@ def analyse(
         series=series,
         verdicts=verdicts(series, drop=drop, metric=metric),
         warnings=tuple(doubts),
-        notes=(*found.notes, *notes),
+        notes=(*study.notes, *notes),
     )
 
 

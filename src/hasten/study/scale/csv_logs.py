@@ -23,11 +23,11 @@ _INDEX = ("", "index", "epoch", "Unnamed: 0")
 
 def named(path: Path) -> tuple[str, int, int] | None:
     """Strategy, workers and seed that a file's name tells; None if it isn't the name of a log."""
-    found = _NAME.fullmatch(path.name)
-    if found is None or int(found["world"]) < 1:
+    match = _NAME.fullmatch(path.name)
+    if match is None or int(match["world"]) < 1:
         return None
-    strategy = found["strategy"] or NATIVE
-    return _SHORT.get(strategy, strategy), int(found["world"]), int(found["seed"] or 0)
+    strategy = match["strategy"] or NATIVE
+    return _SHORT.get(strategy, strategy), int(match["world"]), int(match["seed"] or 0)
 
 
 def read_csv(path: Path) -> tuple[Log, list[str]]:

@@ -157,19 +157,19 @@ def _epochs(records: Sequence[TrainRecord], batch: int, cases: int) -> dict[int,
 
     A run of less than one epoch has its typical pace as epoch 0.
     """
-    done, clock, paces = [0.0], [0.0], []
+    samples_done, clock, paces = [0.0], [0.0], []
     for record in records:
-        samples = record.step * batch - done[-1]
+        samples = record.step * batch - samples_done[-1]
         if record.samples_per_s and samples > 0:
             paces.append(record.samples_per_s)
-            done.append(done[-1] + samples)
+            samples_done.append(samples_done[-1] + samples)
             clock.append(clock[-1] + samples / record.samples_per_s)
     if not paces:
         return {}
-    whole = int(done[-1] // cases)
+    whole = int(samples_done[-1] // cases)
     if whole == 0:
         return {0: cases / statistics.median(paces[1:] or paces)}
-    ends = np.interp(np.arange(whole + 1) * cases, done, clock)
+    ends = np.interp(np.arange(whole + 1) * cases, samples_done, clock)
     return dict(enumerate(np.diff(ends).tolist()))
 
 

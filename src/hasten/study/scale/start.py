@@ -72,5 +72,5 @@ def last_error(log: Path) -> str:
         ]
     except OSError:
         return ""
-    told = [line for line in lines if line.lower().startswith("error")]
-    return (told or lines or [""])[-1]
+    errors = [line for line in lines if line.lower().startswith("error")]
+    return (errors or lines or [""])[-1]

@@ -32,13 +32,13 @@ def _without_core_s(record: Record) -> float:
     workers, others = float(load.get("workers") or 0.0), float(load.get("others") or 0.0)
     if "cuda" in record.devices or record.world > 1 or workers < LEAST or not steps:
         return 0.0
-    lost = statistics.fmean(
+    lost_s = statistics.fmean(
         step["seconds"] - step["parts"].get("wait", 0.0) - (step["cpu"] - step.get("wait_cpu", 0.0)) for step in steps
     )
     # Of others, those that run on these cores: what the training and its workers leave of them.
-    own = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
-    others = min(others, max(0.0, float(record.raw.get("cores") or 1) - own - workers))
-    return max(0.0, lost) * workers / (workers + others)
+    own_cores = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
+    others = min(others, max(0.0, float(record.raw.get("cores") or 1) - own_cores - workers))
+    return max(0.0, lost_s) * workers / (workers + others)
 
 
 def _beyond_alone_s(record: Record) -> float:

@@ -40,15 +40,15 @@ def doctor_script(
         raise ValueError(f"--steps {steps} --seconds {seconds:g}: nothing to watch; give both a positive bound")
     meter = LoadMeter()
     run = run_script(command, steps=steps, seconds=seconds, assume_cuda=assume_cuda, quiet=as_json)
-    told = judge(run, assume_cuda, meter.others())
-    for line in [] if as_json else report.summary(told):
+    report_data = judge(run, assume_cuda, meter.others())
+    for line in [] if as_json else report.summary(report_data):
         echo(line)
-    if try_cures and told.diagnosis is not None and run.ended != "crashed":
-        told = _with_cures(told, steps, seconds, (lambda line: None) if as_json else echo)
+    if try_cures and report_data.diagnosis is not None and run.ended != "crashed":
+        report_data = _with_cures(report_data, steps, seconds, (lambda line: None) if as_json else echo)
     if as_json:
-        echo(json.dumps(report.as_json(told), indent=1))
+        echo(json.dumps(report.as_json(report_data), indent=1))
     if out is not None:
-        for path in report.write(told, out):
+        for path in report.write(report_data, out):
             if not as_json:
                 echo(f"written    {path}")
     return FAILED if run.ended == "never trained" and run.exit_code > 128 else run.exit_code
@@ -68,12 +68,14 @@ def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> rep
     )
 
 
-def _with_cures(told: report.Told, steps: int, seconds: float, echo: Callable[[str], None]) -> report.Told:
+def _with_cures(report_data: report.Told, steps: int, seconds: float, echo: Callable[[str], None]) -> report.Told:
     from hasten.study.script.try_cures import try_cures
     from hasten.study.script.try_page import plain
 
-    tried = try_cures(told.run.command, told.findings, told.run, steps=steps, seconds=seconds, echo=echo)
+    tried = try_cures(
+        report_data.run.command, report_data.findings, report_data.run, steps=steps, seconds=seconds, echo=echo
+    )
     echo("")
     for line in plain(tried).splitlines():
         echo(line)
-    return dataclasses.replace(told, tried=tuple(tried))
+    return dataclasses.replace(report_data, tried=tuple(tried))

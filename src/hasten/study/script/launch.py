@@ -67,12 +67,12 @@ def run_script(
     budget = max(10.0, seconds / 2) if experiments else 0.0
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder, tempfile.TemporaryFile() as log:
         out = Path(folder)
-        wanted = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
-        wanted |= {"experiments": experiments, "cuda": assume_cuda}
+        request = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
+        request |= {"experiments": experiments, "cuda": assume_cuda}
         begun = time.perf_counter()
         child = subprocess.Popen(
             runnable,
-            env=_environment(env or {}, json.dumps(wanted), cures),
+            env=_environment(env or {}, json.dumps(request), cures),
             stdout=log if quiet else None,
             stderr=subprocess.STDOUT if quiet else None,
             # Its own group, so that all it starts can be ended; Ctrl-C is then ours to pass on.
@@ -93,10 +93,10 @@ def run_script(
         )
 
 
-def _environment(more: Mapping[str, str], wanted: str, cures: Sequence[str]) -> dict[str, str]:
+def _environment(more: Mapping[str, str], request: str, cures: Sequence[str]) -> dict[str, str]:
     env = {**os.environ, **more}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INJECT), env.get("PYTHONPATH", "")]))
-    env["HASTEN_DOCTOR"] = wanted
+    env["HASTEN_DOCTOR"] = request
     env["HASTEN_DOCTOR_CURES"] = ",".join(cures)
     # The folder of the script is left as it was found: no __pycache__ there that wasn't before.
     env.setdefault("PYTHONDONTWRITEBYTECODE", "1")

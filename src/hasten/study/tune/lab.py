@@ -43,8 +43,8 @@ _STEP_S = 0.1
 class Lab:
     """`measure`, `cost` and `ceiling` of a search, for the run that a workshop was made for."""
 
-    def __init__(self, shop: Workshop, start: Setting, *, meter: LoadMeter | None = None) -> None:
-        self.shop, self.start, self.meter = shop, start, meter
+    def __init__(self, workshop: Workshop, start: Setting, *, meter: LoadMeter | None = None) -> None:
+        self.shop, self.start, self.meter = workshop, start, meter
         self.compile_s = _COMPILE_S
         self.build_s = 1.0
         self._step_s: float | None = None
@@ -59,35 +59,37 @@ class Lab:
         if self._step_s is None:
             self.prepare()
         self._forget(base)
-        found: dict[Setting, Measured] = {}
+        results: dict[Setting, Measured] = {}
         # Copies of one network are compiled again and again, and by default torch gives up at the ninth.
         with random_state_kept(self.shop.device), torch._dynamo.config.patch(recompile_limit=256):
             reference = self._base(kind, base)
             agreed: dict[Setting, str] = {}
             for number, setting in enumerate(arms):
                 # Compiling may take longer than was thought: what was built must still be timed.
-                spent = time.perf_counter() - begin
-                if number and spent + self.cost(kind, base, arms[: number + 1]) > seconds:
+                elapsed = time.perf_counter() - begin
+                if number and elapsed + self.cost(kind, base, arms[: number + 1]) > seconds:
                     break
                 built = self._built(kind, setting)
                 if isinstance(built, Measured):
-                    found[setting] = built
+                    results[setting] = built
                     continue
-                sound, told = _agreement(kind, built.trace, reference.trace, same=_same_work(base, setting))
+                sound, agreement = _agreement(kind, built.trace, reference.trace, same=_same_work(base, setting))
                 if sound:
-                    agreed[setting] = told
+                    agreed[setting] = agreement
                 else:
-                    found[setting] = Measured(outcome="disagreed", agreement=told, why=told, once=built.once)
+                    results[setting] = Measured(
+                        outcome="disagreed", agreement=agreement, why=agreement, once=built.once
+                    )
                     del self._ready[kind, setting]
             if agreed:
                 # What took long to compile is timed all the same: it would else have been for nothing.
                 needed = 1.2 * _ROUNDS * self.unit(kind) * (1 + len(agreed))
-                left = max(needed, seconds - (time.perf_counter() - begin))
-                compared = self._compare(kind, base, list(agreed), left)
-                for number, (setting, told) in enumerate(agreed.items()):
+                remaining = max(needed, seconds - (time.perf_counter() - begin))
+                compared = self._compare(kind, base, list(agreed), remaining)
+                for number, (setting, agreement) in enumerate(agreed.items()):
                     arm = self._ready[kind, setting]
-                    found[setting] = _measured(compared, f"arm {number}", told, arm)
-        return found
+                    results[setting] = _measured(compared, f"arm {number}", agreement, arm)
+        return results
 
     def cost(self, kind: Kind, base: Setting, arms: Sequence[Setting]) -> float:
         """Seconds for building the arms and for the fewest rounds that can tell something."""
@@ -232,8 +234,8 @@ def _agreement(kind: Kind, trace: Trace, reference: Trace, *, same: bool) -> tup
         return finite, "another batch, so that its loss is not compared" if finite else "its loss is not finite"
     if kind == "update":
         return agrees(trace, reference), f"the weights move {_apart(trace[0], reference[0])}"
-    told = f"loss {_apart(trace[0], reference[0])}, gradient norm {_apart(trace[1], reference[1])}"
-    return agrees(trace, reference), told
+    text = f"loss {_apart(trace[0], reference[0])}, gradient norm {_apart(trace[1], reference[1])}"
+    return agrees(trace, reference), text
 
 
 def _apart(value: Tensor, reference: Tensor) -> str:

@@ -63,14 +63,14 @@ class Tuned:
 
     def _promising(self) -> str:
         """What gained most of what stayed unclear: a partial answer; empty where nothing seemed to gain."""
-        seen = [
+        gains = [
             (row.measured.gain, row)
             for row in self.rows
             if row.verdict == "unclear" and row.measured is not None and (row.measured.gain or 0.0) > _SEEMS
         ]
-        if not seen:
+        if not gains:
             return ""
-        gain, row = max(seen, key=lambda pair: pair[0] or 0.0)
+        gain, row = max(gains, key=lambda pair: pair[0] or 0.0)
         measured = row.measured
         assert measured is not None
         ends = f" ({measured.low:.2f} to {measured.high:.2f})" if measured.low and measured.high else ""
@@ -132,12 +132,16 @@ def _write_page(tuned: Tuned) -> None:
     from hasten.report.study_page import Section, Table, write_study_page
 
     counts = {verdict: sum(row.verdict == verdict for row in tuned.rows) for verdict in _ORDER}
-    shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count and verdict != "won")
+    other_verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count and verdict != "won")
     gain = tuned.gain.gain if tuned.gain is not None and tuned.gain.gain is not None else 1.0
     cards = (
         ("Speed", f"{gain:.2f} ×", "against the run as it was given"),
         ("Changed", str(len(tuned.changes)), "fields of the run's YAML"),
-        ("Compared", str(sum(row.measured is not None for row in tuned.rows)), f"{counts['won']} won, {shown}"),
+        (
+            "Compared",
+            str(sum(row.measured is not None for row in tuned.rows)),
+            f"{counts['won']} won, {other_verdicts}",
+        ),
         ("Time", f"{tuned.seconds:.0f} s", f"of {tuned.budget:.0f} s"),
     )
     sections = [

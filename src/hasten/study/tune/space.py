@@ -161,12 +161,12 @@ def pays_within(steps: int) -> Callable[[Setting, Setting, Measured], str | None
         compiles = arm["compile"] != "off" or bool(arm["batch_program"])
         if not compiles or not measured.once or measured.seconds is None or measured.base_seconds is None:
             return None
-        saved = steps * (measured.base_seconds - measured.seconds)
+        saved_s = steps * (measured.base_seconds - measured.seconds)
         # `hasten train` compiles twice: a copy to check its numbers, then the network itself.
         cost = 2 * measured.once
-        if saved > cost:
+        if saved_s > cost:
             return None
-        return f"{steps} steps would save {saved:.0f} s, and compiling costs a run about {cost:.0f} s"
+        return f"{steps} steps would save {saved_s:.0f} s, and compiling costs a run about {cost:.0f} s"
 
     return against
 

@@ -74,8 +74,8 @@ class Workshop:
     def arena(self, home: str) -> Arena:
         """The run's cases in a home; filled from the files if the cache has no such entry."""
         if home not in self._arenas:
-            own = self.planned.config.cache
-            cache = own if home == own.home else housed(own, home)
+            config = self.planned.config.cache
+            cache = config if home == config.home else housed(config, home)
             ids = tuple(case.id for case in self.planned.train)
             self._arenas[home] = get_arena(
                 self.planned.case_set, self.planned.config.prepare, cache, device=str(self.device), first=ids,

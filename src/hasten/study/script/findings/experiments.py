@@ -37,9 +37,11 @@ def findings(record: Any) -> list[Finding]:
     step = step_of(tried)
     if step is None:
         return []
-    made = [rule(tried, step) for rule in (workers, items, _autocast, _layout, _batch, _fused, _biases, _subclass)]
+    candidates = [
+        rule(tried, step) for rule in (workers, items, _autocast, _layout, _batch, _fused, _biases, _subclass)
+    ]
     others = tried.get("others") or 0.0
-    return [_amid_load(finding, others) for finding in made if finding is not None]
+    return [_amid_load(finding, others) for finding in candidates if finding is not None]
 
 
 def costs(record: Any) -> dict[str, float]:
@@ -99,9 +101,9 @@ def _told(arm: Found, what: str) -> str:
 def _amid_load(finding: Finding, others: float) -> Finding:
     if others <= BUSY or finding.level == "note" or (finding.gain or 0.0) >= AMID_LOAD:
         return finding
-    told = f"{finding.evidence}; doubtful, as other programs used {others:.1f} cores meanwhile: run it again alone"
+    evidence = f"{finding.evidence}; doubtful, as other programs used {others:.1f} cores meanwhile: run it again alone"
     values = {name: getattr(finding, name) for name in finding.__slots__}
-    return Finding(**{**values, "level": "note", "evidence": told})
+    return Finding(**{**values, "level": "note", "evidence": evidence})
 
 
 def _autocast(tried: Found, step: Step) -> Finding | None:
@@ -142,15 +144,15 @@ def _subclass(tried: Found, step: Step) -> Finding | None:
     arm = tried.get("plain_tensors") or {}
     if not arm.get("subclass"):
         return None
-    named = {
+    texts = {
         "name": "metadata-tensor",
         "title": "the network and the loss run on tensors of a subclass, whose Python code sees every operation",
         "cure": "image.as_tensor() before the network (MONAI), or set_track_meta(False)",
     }
-    made = None
+    finding = None
     if arm.get("low", 0.0) > 1.0:
-        made = _of_arm(arm, step, what="forward and backward take", also=f"; {arm['subclass']}", **named)
-    return made or Finding(where=place(arm.get("site", "")), evidence=str(arm["subclass"]), level="note", **named)  # type: ignore[arg-type]
+        finding = _of_arm(arm, step, what="forward and backward take", also=f"; {arm['subclass']}", **texts)
+    return finding or Finding(where=place(arm.get("site", "")), evidence=str(arm["subclass"]), level="note", **texts)  # type: ignore[arg-type]
 
 
 def _fused(tried: Found, step: Step) -> Finding | None:
@@ -168,13 +170,13 @@ def _fused(tried: Found, step: Step) -> Finding | None:
     )
 
 
-def _of_arm(arm: dict[str, Any], step: Step, *, what: str, also: str, **named: str) -> Finding | None:
-    saved = arm["base_s"] - arm["arm_s"]
-    gain = step.gain(saved_s=saved)
+def _of_arm(arm: dict[str, Any], step: Step, *, what: str, also: str, **texts: str) -> Finding | None:
+    saved_s = arm["base_s"] - arm["arm_s"]
+    gain = step.gain(saved_s=saved_s)
     if gain < LEAST:
         return None
     evidence = f"{_told(arm, what)}{also}; a step takes {ms(step.step_s)}"
-    return Finding(where=place(arm.get("site", "")), evidence=evidence, cost_s=saved, gain=gain, **named)  # type: ignore[arg-type]
+    return Finding(where=place(arm.get("site", "")), evidence=evidence, cost_s=saved_s, gain=gain, **texts)  # type: ignore[arg-type]
 
 
 def _batch(tried: Found, step: Step) -> Finding | None:
@@ -217,13 +219,13 @@ def _biases(tried: Found, step: Step) -> Finding | None:
     sites = [place(site) for site in dict.fromkeys(arm.get("sites") or []) if site]
     proven = arm.get("low", 0.0) > 1.02 and step.gain(saved_s=arm["base_s"] - arm["arm_s"]) >= 1.02
     evidence = _told(arm, "forward and backward take") if "gain" in arm else "not timed: " + str(arm.get("skipped", ""))
-    shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+    listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
     return Finding(
         name="conv-bias-before-norm",
         title=f"{len(names)} of the convolutions add a bias that the norm right after takes away",
         where=sites[0] if sites else place(arm.get("site", "")),
         cure="bias=False for the convolutions before a norm",
-        evidence=f"modules {shown}; {evidence}" + (f"; also at {', '.join(sites[1:5])}" if len(sites) > 1 else ""),
+        evidence=f"modules {listed}; {evidence}" + (f"; also at {', '.join(sites[1:5])}" if len(sites) > 1 else ""),
         cost_s=arm["base_s"] - arm["arm_s"] if proven else None,
         gain=step.gain(saved_s=arm["base_s"] - arm["arm_s"]) if proven else None,
         level="finding" if proven else "note",

@@ -17,15 +17,15 @@ SHARE = 0.02
 
 def find(record: Record) -> list[Finding]:
     """empty-cache, gc-collect and zero-grad-memset."""
-    found = []
+    findings = []
     for call in record.listed("calls"):
         cost = record.per_step(call["seconds"])
         if record.per_step(call["count"]) < OFTEN and cost < SHARE * record.step_s:
             continue
-        made = _MADE.get(call["kind"])
-        if made is not None:
-            found.append(made(record, call, cost))
-    return found
+        build = _MADE.get(call["kind"])
+        if build is not None:
+            findings.append(build(record, call, cost))
+    return findings
 
 
 def _empty_cache(record: Record, call: dict[str, Any], cost: float) -> Finding:

@@ -113,9 +113,9 @@ def items(tried: Found, step: Step) -> Finding | None:
             return None
         return _before_draw(items, step, max(0.0, step.step_s - after), gain)
     whole = items["kind"] == "whole"
-    held = items.get("bytes", 0) * count
-    fits = held < 0.5 * (items.get("free_bytes") or 0)
-    room = f"all {count} results take {held / 2**20:.0f} MiB and would be made once, in {ms(each * count)}"
+    num_bytes = items.get("bytes", 0) * count
+    fits = num_bytes < 0.5 * (items.get("free_bytes") or 0)
+    room = f"all {count} results take {num_bytes / 2**20:.0f} MiB and would be made once, in {ms(each * count)}"
     evidence = f"{ms(each)} an item that gives the same result each time, {size} items a batch; {room}"
     names = items.get("transforms")
     if names:
@@ -163,12 +163,12 @@ def _of_loops(loader: Found, loops: dict[int, list[float]], step: Step) -> Findi
         if now == 0
         else ("few-workers", f"{now} workers are too few for this dataset: the training waits for its batches")
     )
-    wanted = best if proven else min(now, cores)
+    suggested = best if proven else min(now, cores)
     return Finding(
         name=name,
         title=title,
         where=place(loader.get("site", "")),
-        cure=f"DataLoader(..., num_workers={wanted}{', persistent_workers=True' if wanted else ''})",
+        cure=f"DataLoader(..., num_workers={suggested}{', persistent_workers=True' if suggested else ''})",
         evidence=f"seconds of a whole step by workers, {rounds} rounds in turns: {table}; {cores} cores",
         cost_s=step.step_s * (1 - 1 / gain) if proven else None,
         gain=gain if proven else None,

@@ -21,14 +21,14 @@ RESTARTS = 0.05
 
 def find(record: Record) -> list[Finding]:
     """no-workers, many-workers, no-prefetch, no-persistent-workers and unpinned-memory, where training draws from."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for loader in record.training_loaders:
-        found += _workers(record, loader)
-        found += _many(record, loader)
-        found += _prefetch(record, loader)
-        found += _persistent(record, loader)
-        found += _pinned(record, loader)
-    return found
+        findings += _workers(record, loader)
+        findings += _many(record, loader)
+        findings += _prefetch(record, loader)
+        findings += _persistent(record, loader)
+        findings += _pinned(record, loader)
+    return findings
 
 
 def _workers(record: Record, loader: dict[str, Any]) -> list[Finding]:
@@ -64,15 +64,15 @@ def _many(record: Record, loader: dict[str, Any]) -> list[Finding]:
     measured = len((record.experiments.get("workers") or {}).get("loop") or ()) > 1
     if measured or not cores or loader["num_workers"] <= cores or "cuda" in record.devices:
         return []
-    lost = contended_s(record)
-    told = f"; a step has no core for {ms(lost)} of its {ms(record.step_s)}" if lost else ""
+    lost_s = contended_s(record)
+    suffix = f"; a step has no core for {ms(lost_s)} of its {ms(record.step_s)}" if lost_s else ""
     return [
         Finding(
             name="many-workers",
             title=f"{loader['num_workers']} workers on {cores} cores take them from the network and from each other",
             where=place(loader["site"]),
             cure=f"DataLoader(..., num_workers={cores}) or fewer, 0 included: time an epoch with each",
-            evidence=f"{cores} cores{told}",
+            evidence=f"{cores} cores{suffix}",
             level="note",
         )
     ]

@@ -28,12 +28,12 @@ def kept_items(dataset: Any) -> Any:
         return dataset
 
     def __getitem__(self: Any, index: Any) -> Any:
-        kept = self._hasten_kept
-        if index not in kept:
+        cached = self._hasten_kept
+        if index not in cached:
             item = kind.__getitem__(self, index)
-            kept.put(index, copy.deepcopy(item))
+            cached.put(index, copy.deepcopy(item))
             return item
-        return copy.deepcopy(kept[index])
+        return copy.deepcopy(cached[index])
 
     members: dict[str, Any] = {"__getitem__": __getitem__}
     if hasattr(kind, "__getitems__"):
@@ -56,12 +56,12 @@ def kept_prefix(dataset: Any) -> Any:
     end = len(compose.transforms) if end is None else end
 
     def _transform(self: Any, index: int) -> Any:
-        kept = self._hasten_kept
-        made = kept.get(index)
-        if made is None:
-            made = compose(self.data[index], end=end)
-            kept.put(index, made)
-        return compose(copy.deepcopy(made), start=end) if end < len(compose.transforms) else copy.deepcopy(made)
+        cached = self._hasten_kept
+        prefix = cached.get(index)
+        if prefix is None:
+            prefix = compose(self.data[index], end=end)
+            cached.put(index, prefix)
+        return compose(copy.deepcopy(prefix), start=end) if end < len(compose.transforms) else copy.deepcopy(prefix)
 
     return _as(dataset, {"_transform": _transform})
 

@@ -17,9 +17,9 @@ from .exp_time import usable_cores
 
 def training_loader(session: Any) -> tuple[Any, str] | None:
     """The first loader that draws at random; else the first. None without any."""
-    known = [(loader, site) for loader, site in session.loaders if isinstance(loader, DataLoader)]
-    shuffled = [pair for pair in known if isinstance(pair[0].sampler, RandomSampler)]
-    return next(iter(shuffled or known), None)
+    pairs = [(loader, site) for loader, site in session.loaders if isinstance(loader, DataLoader)]
+    shuffled = [pair for pair in pairs if isinstance(pair[0].sampler, RandomSampler)]
+    return next(iter(shuffled or pairs), None)
 
 
 def on_device(value: Any) -> bool:
@@ -52,12 +52,12 @@ def index_batches(loader: Any, most: int) -> list[Any]:
 @contextlib.contextmanager
 def _generators_kept(loader: Any) -> Iterator[None]:
     holders = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
-    kept = {id(g): g for g in (getattr(holder, "generator", None) for holder in holders) if g is not None}
-    states = {key: generator.get_state() for key, generator in kept.items()}
+    generators = {id(g): g for g in (getattr(holder, "generator", None) for holder in holders) if g is not None}
+    states = {key: generator.get_state() for key, generator in generators.items()}
     try:
         yield
     finally:
-        for key, generator in kept.items():
+        for key, generator in generators.items():
             generator.set_state(states[key])
 
 
@@ -168,13 +168,13 @@ def whole_loop(
 ) -> dict[str, list[float]]:
     """Seconds of whole steps by number of workers, in two rounds over `counts`, the second backwards."""
     limit = seconds / (2 * len(counts))
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for order in (counts, counts[::-1]):
         for count in order:
             took = step_beside(loader, batches, count, cycle, limit)
             if took is not None:
-                found.setdefault(str(count), []).append(took)
-    return found
+                times.setdefault(str(count), []).append(took)
+    return times
 
 
 def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = None) -> dict[str, Any]:
@@ -182,10 +182,10 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
 
     cycle: forward and backward, on a CPU that they share with the workers: "loop" then has seconds of whole steps.
     """
-    chosen = training_loader(session)
-    if chosen is None:
+    loader_and_site = training_loader(session)
+    if loader_and_site is None:
         return {"skipped": "no DataLoader"}
-    loader, site = chosen
+    loader, site = loader_and_site
     reason = unfit(loader)
     if reason:
         return {"skipped": reason, "site": site, "now": loader.num_workers}
@@ -203,25 +203,25 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
     share = _processor_share(loader.dataset, batches)
     counts = sorted({2**k for k in range(10) if 2**k <= cores} | {cores})
     counts = [loader.num_workers, *(n for n in (0, *counts) if n != loader.num_workers)]
-    found: dict[str, Any] = {"site": site, "now": loader.num_workers, "cores": cores, "batch_size": loader.batch_size}
-    found.update(cpu_share=share, threads=torch.get_num_threads())
+    result: dict[str, Any] = {"site": site, "now": loader.num_workers, "cores": cores, "batch_size": loader.batch_size}
+    result.update(cpu_share=share, threads=torch.get_num_threads())
     times: dict[int, float] = {}
     for number, count in enumerate(counts):
-        left = seconds - (time.perf_counter() - begun)
+        remaining = seconds - (time.perf_counter() - begun)
         # A quarter for the present one, whose time all others are judged by.
-        share = left / 4 if number == 0 else left / (len(counts) - number)
-        if left <= 0.2:
-            found["cut"] = "no time for more workers"
+        share = remaining / 4 if number == 0 else remaining / (len(counts) - number)
+        if remaining <= 0.2:
+            result["cut"] = "no time for more workers"
             break
         took = seconds_a_batch(loader, batches, count, share)
         if took is not None:
             times[count] = took
-    found["seconds"] = {str(count): times[count] for count in sorted(times)}
+    result["seconds"] = {str(count): times[count] for count in sorted(times)}
     if cycle is not None and times:
         other = (0, min(times, key=lambda count: times[count]), cores)
         tried = list(dict.fromkeys([loader.num_workers, *other]))
-        found["loop"] = whole_loop(loader, batches, tried, cycle, whole - (time.perf_counter() - begun))
+        result["loop"] = whole_loop(loader, batches, tried, cycle, whole - (time.perf_counter() - begun))
     if times:
         # The fewest that come within a tenth of the fastest: more only take memory.
-        found["best"] = min(count for count in times if times[count] <= 1.1 * min(times.values()))
-    return found
+        result["best"] = min(count for count in times if times[count] <= 1.1 * min(times.values()))
+    return result

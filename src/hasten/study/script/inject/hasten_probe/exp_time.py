@@ -45,12 +45,12 @@ def versus(
     # Unrecorded: the first ones allocate, and choose kernels.
     first = [_timed(call, 1, sync) for call in calls]
     once = max(_timed(call, 1, sync) if 6 * sum(first) < seconds else took for call, took in zip(calls, first))  # noqa: B905
-    spent = time.perf_counter() - begun
-    needs = 2 * once * FEWEST + spent
-    if 2 * once * _HOPELESS > seconds - spent:
+    elapsed = time.perf_counter() - begun
+    needs = 2 * once * FEWEST + elapsed
+    if 2 * once * _HOPELESS > seconds - elapsed:
         return {"skipped": f"a call takes {once:.2g} s, and {FEWEST} rounds of two are wanted", "needs_s": needs}
-    left = seconds - spent
-    inner = max(1, min(50, int(_GRAIN / max(once, 1e-9)), int(left / (2 * FEWEST * max(once, 1e-9)))))
+    remaining = seconds - elapsed
+    inner = max(1, min(50, int(_GRAIN / max(once, 1e-9)), int(remaining / (2 * FEWEST * max(once, 1e-9)))))
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(MOST):
         passed = time.perf_counter() - begun
@@ -118,13 +118,13 @@ def memory() -> tuple[int, int]:
 
 def children_s() -> float:
     """Processor seconds of the processes that this one started, ended ones and those that run: its workers."""
-    found = sum(os.times()[2:4])
+    total = sum(os.times()[2:4])
     for child in multiprocessing.active_children():
         with contextlib.suppress(OSError, ValueError, IndexError):
             with open(f"/proc/{child.pid}/stat", encoding="ascii") as file:  # noqa: PTH123
                 words = file.read().rpartition(")")[2].split()
-            found += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-    return found
+            total += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return total
 
 
 class Others:
@@ -138,8 +138,8 @@ class Others:
         now = _times()
         if now is None or self._mark is None:
             return None
-        wall, busy, own = (now[i] - self._mark[i] for i in range(3))
-        return round(max(0.0, (busy - own) / wall), 2) if wall > 0.05 else None
+        wall, busy, own_s = (now[i] - self._mark[i] for i in range(3))
+        return round(max(0.0, (busy - own_s) / wall), 2) if wall > 0.05 else None
 
 
 def _times() -> tuple[float, float, float] | None:
@@ -174,5 +174,5 @@ def random_state_kept() -> Iterator[None]:
 def random_mark() -> tuple[Any, ...]:
     """What changes as soon as anything is drawn from a global generator."""
     numpy = sys.modules.get("numpy")
-    drawn = numpy.random.get_state() if numpy is not None else ("", [], 0, 0, 0.0)
-    return random.getstate(), bytes(torch.get_rng_state().numpy()), bytes(drawn[1]), drawn[2:]
+    numpy_state = numpy.random.get_state() if numpy is not None else ("", [], 0, 0, 0.0)
+    return random.getstate(), bytes(torch.get_rng_state().numpy()), bytes(numpy_state[1]), numpy_state[2:]

@@ -42,8 +42,8 @@ def install(session: Session) -> None:
 
 
 def _note(session: Session, loader: Any, site: str) -> None:
-    known = session.loader_facts.get(id(loader))
-    if known is not None and known["ref"]() is loader:
+    existing = session.loader_facts.get(id(loader))
+    if existing is not None and existing["ref"]() is loader:
         return  # The constructor of a subclass came here before.
     session.loader_facts[id(loader)] = {
         "ref": weakref.ref(loader),

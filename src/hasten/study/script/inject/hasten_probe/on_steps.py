@@ -27,7 +27,7 @@ def install(session: Session) -> None:
 def _making(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if session.live() and not any(known is self for known, _ in session.optimizers):
+        if session.live() and not any(existing is self for existing, _ in session.optimizers):
             session.optimizers.append((self, nearest()))
 
     return __init__

@@ -94,9 +94,9 @@ def _close(session: Session, why: str, experiments: bool) -> None:
     write(session, why)
     if not experiments or session.index < 5 or not session.wanted["experiments"] or rank()[0] != 0:
         return
-    found = _experiments(session)
-    if found is not None:
-        write(session, why, experiments=found)
+    results = _experiments(session)
+    if results is not None:
+        write(session, why, experiments=results)
 
 
 def prepare(session: Session) -> None:
