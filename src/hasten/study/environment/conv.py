@@ -76,13 +76,13 @@ def probe_conv3d(device: torch.device, *, conv: Conv | None = None, rounds: int 
     for case in cases_for(device):
         for precision in precisions:
             if conv is None and device.type == "cpu" and precision == "bf16" and case.name == TINY:
-                cells += _apart(case)
+                cells += _cells_in_subprocess(case)
                 continue
             cells += _cells(case, precision, device, conv or _conv, rounds)
     return tuple(cells)
 
 
-def _apart(case: Case) -> list[Cell]:
+def _cells_in_subprocess(case: Case) -> list[Cell]:
     """In a process of its own: where this goes wrong it may also write past the end of its memory."""
     command = [sys.executable, "-c", "from hasten.study.environment.conv import print_tiny; print_tiny()"]
     try:

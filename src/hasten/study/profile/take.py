@@ -75,10 +75,10 @@ def take(config: RunConfig, *, steps: int, cases: int = CASES, with_profiler: bo
         if not compiled:
             for network in {parts.step.update.weights, parts.validated}:
                 stack.enter_context(_modules_marked(network))
-        return _taken(parts, folder, steps, cases, with_profiler=with_profiler, notes=tuple(notes))
+        return _run_profiled(parts, folder, steps, cases, with_profiler=with_profiler, notes=tuple(notes))
 
 
-def _taken(
+def _run_profiled(
     parts: RunComponents, folder: Path, steps: int, cases: int, *, with_profiler: bool, notes: tuple[str, ...]
 ) -> Taken:
     device, plain = parts.planned.device, min(steps, _PLAIN)

@@ -119,7 +119,7 @@ def diagnose_run(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
+class _Measurements:
     """All measurements."""
 
     ran: Ran
@@ -172,7 +172,7 @@ def _with_delay(parts: RunComponents, wrap_feed: WrapFeed | None, delay: float) 
 
 def _measure(
     bench: _Bench, run: Assembled, folder: Path, steps: int, seconds: float, wrap_step: WrapStep | None, tell: Echo
-) -> _Found:
+) -> _Measurements:
     parts, device = bench.parts, bench.device
     last = parts.planned.config.train.steps
     disk_s = _disk_seconds(parts, bench.first)
@@ -202,7 +202,7 @@ def _measure(
     tell("the augmentation, operation by operation")
     operations = operation_costs(parts, seconds=seconds * 0.08)
     by_hand = _by_hand(parts, ran, seconds * 0.25)
-    return _Found(
+    return _Measurements(
         ran=ran,
         feed_alone_s=alone,
         arms=arms,
@@ -230,7 +230,7 @@ def _by_hand(parts: RunComponents, ran: Ran, seconds: float) -> dict[str, float]
     return slower_than(parts, step_s=step_s, seconds=seconds)
 
 
-def _facts(config: RunConfig, run: Assembled, measured: _Found, delay: float, others: float) -> Facts:
+def _facts(config: RunConfig, run: Assembled, measured: _Measurements, delay: float, others: float) -> Facts:
     parts = run.parts
     settled, device = parts.planned.config, parts.planned.device
     inline = _Bench(parts, wrap_feed=None).inline
@@ -361,7 +361,7 @@ def _settings(parts: RunComponents) -> dict[str, Any]:
     }
 
 
-def _notes(run: Assembled, measured: _Found) -> Iterator[str]:
+def _notes(run: Assembled, measured: _Measurements) -> Iterator[str]:
     if not run.whole:
         yield "The cache is cold and filling it would take too long for this look: a part of the cases was prepared."
     if measured.captured_s is not None:

@@ -30,23 +30,23 @@ class Marks:
     """Names the time between two moments: of the host on a CPU, of the device's queue on a GPU."""
 
     device: torch.device
-    _made: list[tuple[str, Any]] = field(default_factory=list)
+    _events: list[tuple[str, Any]] = field(default_factory=list)
 
     def mark(self, name: str) -> None:
         """What passed since the mark before this one belongs to `name`."""
         if self.device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
             event.record()
-            self._made.append((name, event))
+            self._events.append((name, event))
         else:
-            self._made.append((name, time.perf_counter()))
+            self._events.append((name, time.perf_counter()))
 
     def seconds(self) -> dict[str, float]:
         """By name; waits for the device. The first mark only begins."""
         totals: dict[str, float] = defaultdict(float)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        for (_, before), (name, after) in zip(self._made, self._made[1:], strict=False):
+        for (_, before), (name, after) in zip(self._events, self._events[1:], strict=False):
             totals[name] += before.elapsed_time(after) / 1e3 if self.device.type == "cuda" else after - before
         return dict(totals)
 
@@ -138,7 +138,7 @@ def run_steps(
         while True:
             if index == warmup:
                 _wait(step.device)
-                watched.seconds, asked_s, reads.count, marks._made = 0.0, 0.0, 0, []
+                watched.seconds, asked_s, reads.count, marks._events = 0.0, 0.0, 0, []
                 begin = time.perf_counter()
                 marks.mark("begin")
             ask = time.perf_counter()

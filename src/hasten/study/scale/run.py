@@ -74,14 +74,14 @@ def run_study(
     _require_room(planned, options)
     arms = arms_of(options.worlds, options.strategies, options.seeds)
     settings = [settings_of(planned.config, arm, options.mode) for arm in arms]
-    record = _begun(out, planned.config, options)
+    record = _study_record(out, planned.config, options)
     for number, (arm, one) in enumerate(zip(arms, settings, strict=True), start=1):
         place = f"{number}/{len(arms)}  {arm}"
         if _status(record, arm) in DONE:
             echo(f"{place}: done before")
             continue
         echo(f"{place} ...")
-        entry = _trained(out, arm, one, options, record, begin)
+        entry = _train(out, arm, one, options, record, begin)
         echo(f"      {_outcome(entry)}")
     return list(record["runs"])
 
@@ -100,7 +100,7 @@ def _require_room(planned: Planned, options: Wanted) -> None:
         )
 
 
-def _begun(out: Path, base: RunConfig, options: Wanted) -> dict[str, Any]:
+def _study_record(out: Path, base: RunConfig, options: Wanted) -> dict[str, Any]:
     """The content of scale.json, of a new study or of the same one. Raises ValueError if `out` holds anything else."""
     settings = {"mode": options.mode, "threads": options.threads}
     path = out / RUNS_JSON
@@ -132,7 +132,7 @@ def _status(record: dict[str, Any], arm: Arm) -> str | None:
     return next((entry.get("status") for entry in record["runs"] if entry.get("folder") == arm.folder), None)
 
 
-def _trained(
+def _train(
     out: Path, arm: Arm, config: RunConfig, options: Wanted, record: dict[str, Any], begin: Start
 ) -> dict[str, Any]:
     """Train an arm from its start, whatever was left of it, and keep its entry in `record` and scale.json."""

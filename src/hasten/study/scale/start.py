@@ -29,7 +29,7 @@ def start(command: Sequence[str], *, threads: int, log: Path) -> int:
     """
     environment = {name: value for name, value in os.environ.items() if name not in _RANKS}
     environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    with log.open("wb") as file, _asked_to_end():
+    with log.open("wb") as file, _sigterm_interrupts():
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment,
             start_new_session=True,
@@ -51,7 +51,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _asked_to_end() -> Iterator[None]:
+def _sigterm_interrupts() -> Iterator[None]:
     """SIGTERM interrupts as Ctrl-C does, so that no training is left behind without its study."""
 
     def interrupt(number: int, frame: object) -> None:

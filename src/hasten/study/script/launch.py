@@ -23,7 +23,7 @@ GRACE = 10.0
 """Seconds that a script has after its bound: to write what it wants to write, and to end."""
 SETUP = 600.0
 """Seconds that a script may prepare until its first step ends; they don't count against those of the watching."""
-_KEPT = 20_000
+_TAIL_BYTES = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,5 +169,5 @@ def _outcome(returncode: int, killed: bool, records: list[Record]) -> tuple[Ende
 
 def _tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - _KEPT))
+    log.seek(max(0, size - _TAIL_BYTES))
     return log.read().decode("utf-8", "replace")

@@ -39,7 +39,7 @@ JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
+class Report:
     """All that one call of the doctor has to say."""
 
     run: ScriptRun
@@ -53,7 +53,7 @@ class Told:
     """Cores that other programs used meanwhile."""
 
 
-def summary(report: Told) -> list[str]:
+def summary(report: Report) -> list[str]:
     """Lines: the verdict, where the time went, and the findings in their order."""
     if report.diagnosis is None:
         few = ["too few steps to judge by; give it more --steps, or more --seconds"] if report.run.records else []
@@ -90,7 +90,7 @@ def untried(run: ScriptRun) -> list[str]:
     return [*lines, f"give it --seconds {10 * math.ceil(suggested_s / 10):d} to try all of it"]
 
 
-def busy(report: Told) -> list[str]:
+def busy(report: Report) -> list[str]:
     """A warning, where the times can't be trusted."""
     if report.others <= BUSY:
         return []
@@ -144,7 +144,7 @@ def _why_never(run: ScriptRun) -> str:
     return "torch was imported, but no torch.optim.Optimizer made a step"
 
 
-def as_json(report: Told) -> dict[str, Any]:
+def as_json(report: Report) -> dict[str, Any]:
     """Ready for `json.dumps`."""
     run = report.run
     return {
@@ -163,7 +163,7 @@ def as_json(report: Told) -> dict[str, Any]:
     }
 
 
-def write(report: Told, out: Path) -> list[Path]:
+def write(report: Report, out: Path) -> list[Path]:
     """`doctor.json` and, where there is a verdict, `doctor.html` in the folder `out`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ def write(report: Told, out: Path) -> list[Path]:
     return [path] if report.diagnosis is None else [path, _page(report, out / PAGE_NAME)]
 
 
-def _page(report: Told, path: Path) -> Path:
+def _page(report: Report, path: Path) -> Path:
     from hasten.report.study_page import Bar, Section, Table, write_study_page
 
     assert report.diagnosis is not None

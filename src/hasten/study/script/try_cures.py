@@ -243,22 +243,22 @@ def agreed(
 
 def unlike(one: Sequence[float], other: Sequence[float]) -> float:
     """Largest relative difference of two runs' first losses; those that only one of them has don't count."""
-    return max((_apart(a, b) for a, b in list(zip(one, other, strict=False))[:LOSSES]), default=0.0)
+    return max((_relative_difference(a, b) for a, b in list(zip(one, other, strict=False))[:LOSSES]), default=0.0)
 
 
-def _apart(a: float, b: float) -> float:
+def _relative_difference(a: float, b: float) -> float:
     if math.isfinite(a) and math.isfinite(b):
         return abs(a - b) / max(abs(a), abs(b), 1e-12)
     return 0.0 if a == b or (math.isnan(a) and math.isnan(b)) else math.inf
 
 
-def _trained(run: ScriptRun) -> Any:
+def _training_record(run: ScriptRun) -> Any:
     return next((record for record in run.records if record.step_seconds), None)
 
 
 def _median_step(run: ScriptRun) -> float | None:
     """Of the first rank, its first fifth left out; None if it crashed or made too few steps."""
-    record = _trained(run)
+    record = _training_record(run)
     if run.ended not in ("finished", "bounded", "timeout") or record is None:
         return None
     steady = record.step_seconds[max(1, len(record.step_seconds) // 5) :]
@@ -268,7 +268,7 @@ def _median_step(run: ScriptRun) -> float | None:
 
 
 def _losses(run: ScriptRun) -> tuple[float, ...]:
-    record = _trained(run)
+    record = _training_record(run)
     return tuple(record.losses[:LOSSES]) if record is not None else ()
 
 
@@ -281,14 +281,14 @@ def _ended(run: ScriptRun) -> str:
 
 
 def _few(run: ScriptRun) -> str:
-    record = _trained(run)
+    record = _training_record(run)
     steps = record.steps if record is not None else 0
     return f"only {steps} steps in {run.seconds:.0f} s, too few to compare; give it more --seconds"
 
 
 def _not_applied(run: ScriptRun, cures: Sequence[str]) -> str:
     """The first cure's error, as the probe told it."""
-    record = _trained(run)
+    record = _training_record(run)
     for cure in cures:
         message = str(record.cures.get(cure, "")) if record is not None else ""
         if re.match(r"\w*(Error|Exception): ", message):

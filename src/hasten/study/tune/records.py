@@ -12,7 +12,7 @@ from hasten.files import replacing
 from hasten.observe.rundir import write_json
 from hasten.study.tune.apply import Change
 from hasten.study.tune.search import Measured, Row
-from hasten.study.tune.setting import told
+from hasten.study.tune.setting import changes_text
 
 TUNED_YAML, TUNE_JSON, TUNE_HTML = "tuned.yaml", "tune.json", "tune.html"
 _SEEMS = 1.03
@@ -56,7 +56,7 @@ class Tuned:
             return f"{busy}{self._promising()}"
         better = [row for row in self.rows if row.taken]
         if better:
-            return f"The steps stay as they are; {', '.join(told(row.changes) for row in better)} was better."
+            return f"The steps stay as they are; {', '.join(changes_text(row.changes) for row in better)} was better."
         if not any(row.measured for row in self.rows):
             return "Nothing could be measured; tuned.yaml is the run as it was given."
         return f"Nothing was clearly faster than the run as it is.{self._promising()}"
@@ -74,7 +74,7 @@ class Tuned:
         measured = row.measured
         assert measured is not None
         ends = f" ({measured.low:.2f} to {measured.high:.2f})" if measured.low and measured.high else ""
-        return f" Most promising, and not proven: {told(row.changes)}, {gain:.2f} times as fast{ends}."
+        return f" Most promising, and not proven: {changes_text(row.changes)}, {gain:.2f} times as fast{ends}."
 
     def lines(self) -> list[str]:
         """For a terminal: the verdict, what changed, what else won, and the notes."""
@@ -164,7 +164,7 @@ def _write_page(tuned: Tuned) -> None:
     sections += [_section(stage, [row for row in tuned.rows if row.stage == stage]) for stage in stages]
     late = [row for row in tuned.rows if row.stage not in stages]
     if late:
-        rows = tuple((row.stage, told(row.changes), row.why) for row in late)
+        rows = tuple((row.stage, changes_text(row.changes), row.why) for row in late)
         sections.append(Section("Not tried", table=Table(("stage", "setting", "why"), rows)))
     machine = "\n".join(f"{key}: {value}" for key, value in tuned.about.items())
     sections.append(Section("What it holds for", pre=machine))
@@ -190,11 +190,11 @@ def _texts(row: Row) -> tuple[str, ...]:
     measured = row.measured
     verdict = f"{row.verdict}, taken" if row.taken else row.verdict
     if measured is None:
-        return told(row.changes), "", "", "", "", verdict, row.why
+        return changes_text(row.changes), "", "", "", "", verdict, row.why
     interval = "" if measured.low is None or measured.high is None else f"{measured.low:.2f}–{measured.high:.2f}"
     gain = "" if measured.gain is None else f"{measured.gain:.2f}"
     remark = "; ".join(dict.fromkeys(text for text in (row.why, measured.agreement) if text))
-    return told(row.changes), _ms(measured.seconds), _ms(measured.base_seconds), gain, interval, verdict, remark
+    return changes_text(row.changes), _ms(measured.seconds), _ms(measured.base_seconds), gain, interval, verdict, remark
 
 
 def _ms(seconds: float | None) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from hasten.study.tune.setting import Changes, Setting, Value, told, unique
+from hasten.study.tune.setting import Changes, Setting, Value, changes_text, unique
 
 Kind = Literal["step", "run", "validate", "update"]
 """What is timed: a step on one ready batch, steps with their batches, a validation, the optimizer's update alone."""
@@ -212,7 +212,7 @@ class _Search:
             needed = self.rules.cost(stage.kind, base, arms[: len(fit) + 1])
             late = f"with what is before it, it needs about {max(1.0, needed):.0f} s; {late}"
         if fit:
-            self.rules.tell(f"{stage.name}: {'; '.join(told(arm.apart(base)) for arm in fit)}")
+            self.rules.tell(f"{stage.name}: {'; '.join(changes_text(arm.apart(base)) for arm in fit)}")
             results = self._measured(stage, base, fit, granted)
         for setting in arms:
             if setting in results:

@@ -12,7 +12,7 @@ from hasten.config.schema import RunConfig
 from hasten.engine.job import Planned
 from hasten.observe.env import usable_cores
 from hasten.study.tune.search import Measured, Space, Stage
-from hasten.study.tune.setting import Changes, Setting, told
+from hasten.study.tune.setting import Changes, Setting, changes_text
 
 FEED, BATCH, VALIDATION = "cache home and batch program", "batch size", "sliding window"
 _BATCH_LEAST = 0.15
@@ -79,7 +79,7 @@ def space_of(planned: Planned, start: Setting, room: Room, *, larger_batch: bool
         *(batch if larger_batch else []),
         _validation(start, cuda=cuda),
         *([] if larger_batch else batch),
-        *_told_only(planned.config, start, room, cuda=cuda),
+        *_advice_stages(planned.config, start, room, cuda=cuda),
     ]
     return Space(start=start, stages=tuple(stages))
 
@@ -129,7 +129,7 @@ def _validation(start: Setting, *, cuda: bool) -> Stage:
     return Stage(name=VALIDATION, kind="validate", changes=tuple(changes))
 
 
-def _told_only(config: RunConfig, start: Setting, room: Room, *, cuda: bool) -> list[Stage]:
+def _advice_stages(config: RunConfig, start: Setting, room: Room, *, cuda: bool) -> list[Stage]:
     """What a run's settings can't say, or what only costs time here."""
     cores = usable_cores()
     counts = sorted({1, max(1, cores // 2), cores})
@@ -180,4 +180,4 @@ def advice(changes: Changes) -> str:
         )
     if "threads" in changes:
         return f"start it as OMP_NUM_THREADS={changes['threads']} hasten train ..."
-    return f"there is no setting of a run for {told(changes)}"
+    return f"there is no setting of a run for {changes_text(changes)}"

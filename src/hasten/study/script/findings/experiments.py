@@ -7,7 +7,7 @@ from typing import Any
 
 from hasten.observe.load import BUSY
 from hasten.study.finding import Finding
-from hasten.study.script.findings.loader_experiments import LEAST, Found, Step, items, workers
+from hasten.study.script.findings.loader_experiments import LEAST, Results, Step, items, workers
 from hasten.study.script.findings.words import place
 from hasten.study.words import ms
 
@@ -33,7 +33,7 @@ def findings(record: Any) -> list[Finding]:
     Nothing is found where the interval of the measured rounds doesn't prove it, and what is found while other programs
     use the machine is a note unless it is gross.
     """
-    tried: Found = record if isinstance(record, Mapping) else record.experiments
+    tried: Results = record if isinstance(record, Mapping) else record.experiments
     step = step_of(tried)
     if step is None:
         return []
@@ -47,13 +47,13 @@ def findings(record: Any) -> list[Finding]:
 def costs(record: Any) -> dict[str, float]:
     """Measured seconds a step of faults that are found by watching: "zero-grad-memset", "anomaly-detection",
     "cudnn-benchmark". Only where the interval says that there is a cost."""
-    tried: Found = record if isinstance(record, Mapping) else record.experiments
+    tried: Results = record if isinstance(record, Mapping) else record.experiments
     names = {"zero_grad": "zero-grad-memset", "anomaly": "anomaly-detection", "cudnn_benchmark": "cudnn-benchmark"}
     arms = {name: _arm(tried, key, 1.0) for key, name in names.items()}
     return {name: arm["base_s"] - arm["arm_s"] for name, arm in arms.items() if arm is not None}
 
 
-def step_of(tried: Found) -> Step | None:
+def step_of(tried: Results) -> Step | None:
     """The step's model out of the loader's and the network's own times; None without measured steps."""
     step_s = tried.get("step_s")
     if not step_s or step_s <= 0:
@@ -77,13 +77,13 @@ def step_of(tried: Found) -> Step | None:
     return Step(step_s=step_s, batch_s=step_s, compute_s=step_s - wait_s, workers=count)
 
 
-def _arm(tried: Found, name: str, low: float) -> dict[str, Any] | None:
+def _arm(tried: Results, name: str, low: float) -> dict[str, Any] | None:
     """An experiment's result if the lower end of its gain is above `low`."""
     arm = tried.get(name) or {}
     return dict(arm) if arm.get("low", 0.0) > low else None
 
 
-def _weighty(tried: Found, name: str) -> dict[str, Any] | None:
+def _weighty(tried: Results, name: str) -> dict[str, Any] | None:
     """The same for another precision or layout of a network that isn't a toy."""
     arm = _arm(tried, name, LEAST)
     if arm is None or arm["gain"] < CLEAR:
@@ -91,7 +91,7 @@ def _weighty(tried: Found, name: str) -> dict[str, Any] | None:
     return None if arm.get("device", "cpu") == "cpu" and arm["base_s"] < TOY_S else arm
 
 
-def _told(arm: Found, what: str) -> str:
+def _timing_text(arm: Results, what: str) -> str:
     return (
         f"{what} {ms(arm['base_s'])} now and {ms(arm['arm_s'])} so: {arm['gain']:.2f} times as fast "
         f"({arm['low']:.2f} to {arm['high']:.2f} over {arm['rounds']} rounds in turns)"
@@ -106,7 +106,7 @@ def _amid_load(finding: Finding, others: float) -> Finding:
     return Finding(**{**values, "level": "note", "evidence": evidence})
 
 
-def _autocast(tried: Found, step: Step) -> Finding | None:
+def _autocast(tried: Results, step: Step) -> Finding | None:
     arm = _weighty(tried, "autocast")
     if arm is None or arm.get("difference", 1.0) > AGREE["autocast"]:
         return None
@@ -123,7 +123,7 @@ def _autocast(tried: Found, step: Step) -> Finding | None:
     )
 
 
-def _layout(tried: Found, step: Step) -> Finding | None:
+def _layout(tried: Results, step: Step) -> Finding | None:
     arm = _weighty(tried, "channels_last")
     if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
         return None
@@ -139,7 +139,7 @@ def _layout(tried: Found, step: Step) -> Finding | None:
     )
 
 
-def _subclass(tried: Found, step: Step) -> Finding | None:
+def _subclass(tried: Results, step: Step) -> Finding | None:
     """A note where no gain shows, as small operations feel it most."""
     arm = tried.get("plain_tensors") or {}
     if not arm.get("subclass"):
@@ -155,7 +155,7 @@ def _subclass(tried: Found, step: Step) -> Finding | None:
     return finding or Finding(where=place(arm.get("site", "")), evidence=str(arm["subclass"]), level="note", **texts)  # type: ignore[arg-type]
 
 
-def _fused(tried: Found, step: Step) -> Finding | None:
+def _fused(tried: Results, step: Step) -> Finding | None:
     arm = _arm(tried, "fused", CLEAR)
     if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
         return None
@@ -175,11 +175,11 @@ def _of_arm(arm: dict[str, Any], step: Step, *, what: str, also: str, **texts: s
     gain = step.gain(saved_s=saved_s)
     if gain < LEAST:
         return None
-    evidence = f"{_told(arm, what)}{also}; a step takes {ms(step.step_s)}"
+    evidence = f"{_timing_text(arm, what)}{also}; a step takes {ms(step.step_s)}"
     return Finding(where=place(arm.get("site", "")), evidence=evidence, cost_s=saved_s, gain=gain, **texts)  # type: ignore[arg-type]
 
 
-def _batch(tried: Found, step: Step) -> Finding | None:
+def _batch(tried: Results, step: Step) -> Finding | None:
     arm = _arm(tried, "doubled_batch", SMALL_BATCH)
     room = None if arm is None else arm.get("free_share")
     if arm is None or (room is not None and room < BATCH_ROOM):
@@ -210,7 +210,7 @@ def _batch(tried: Found, step: Step) -> Finding | None:
     )
 
 
-def _biases(tried: Found, step: Step) -> Finding | None:
+def _biases(tried: Results, step: Step) -> Finding | None:
     """A note where no gain shows: it is idle work in any case, but other hardware than this may not feel it."""
     arm = tried.get("conv_bias") or {}
     names = arm.get("modules") or []
@@ -218,7 +218,9 @@ def _biases(tried: Found, step: Step) -> Finding | None:
         return None
     sites = [place(site) for site in dict.fromkeys(arm.get("sites") or []) if site]
     proven = arm.get("low", 0.0) > 1.02 and step.gain(saved_s=arm["base_s"] - arm["arm_s"]) >= 1.02
-    evidence = _told(arm, "forward and backward take") if "gain" in arm else "not timed: " + str(arm.get("skipped", ""))
+    evidence = (
+        _timing_text(arm, "forward and backward take") if "gain" in arm else "not timed: " + str(arm.get("skipped", ""))
+    )
     listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
     return Finding(
         name="conv-bias-before-norm",

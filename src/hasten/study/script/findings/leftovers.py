@@ -10,7 +10,7 @@ from hasten.study.words import ms
 MOST = 0.5
 """Share of the steps from which a profiler is left on: one with a schedule runs in a few."""
 
-_TOLD = {
+_DESCRIPTIONS = {
     "anomaly": (
         "anomaly-detection",
         "anomaly detection is on: every operation keeps its traceback, and every gradient is searched for NaN",
@@ -32,7 +32,7 @@ def find(record: Record) -> list[Finding]:
     for kind, mode in record.listed_dict("modes").items():
         if mode["steps"] < MOST * max(1, record.steps - 1):
             continue
-        name, title, cure = _TOLD[kind]
+        name, title, cure = _DESCRIPTIONS[kind]
         cost = _measured(record, name)
         findings.append(
             Finding(

@@ -63,7 +63,7 @@ def _cost(record: Record, seconds: float) -> float | None:
     return cost if seconds >= FEW * EVERY and cost >= SHARE * record.step_s else None
 
 
-def _made(record: Record, cost: float | None, **texts: str) -> Finding:
+def _finding(record: Record, cost: float | None, **texts: str) -> Finding:
     gain = None if cost is None else gain_of(cost, record.step_s)
     return Finding(cost_s=cost, gain=gain, level="finding" if cost is not None else "note", **texts)
 
@@ -78,7 +78,7 @@ def _histograms(record: Record) -> list[Finding]:
         if call["kind"] != "histogram" or call["count"] < HISTOGRAMS:
             continue
         cost = _cost(record, max(call["seconds"], _seconds(record, call["site"])))
-        findings.append(_made(
+        findings.append(_finding(
             record, cost, name="histograms", where=place(call["site"]),
             title="histograms of many tensors are made on the host, where the training waits for them",
             cure="make them every epoch, of a few layers, with torch.histc on the device",
@@ -91,7 +91,7 @@ def _plot(record: Record, site: str, packages: Counter[str]) -> list[Finding]:
     cost = _cost(record, sum(packages[name] for name in PLOTS))
     if cost is None:
         return []
-    return [_made(
+    return [_finding(
         record, cost, name="sync-plot", where=place(site), title="the training waits while figures are drawn",
         cure="draw less often, or copy the arrays and draw them in another process", evidence=f"{ms(cost)} a step",
     )]  # fmt: skip
@@ -110,7 +110,7 @@ def _metric(record: Record, site: str, packages: Counter[str], where: str) -> li
     cost = _cost(record, sum(packages.values()) if reads else host)
     if cost is None:
         return []
-    return [_made(
+    return [_finding(
         record, cost, name="host-metric", where=place(site),
         title="score maps are copied to the host and worked on there, while the network waits",
         cure="compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown",
@@ -123,7 +123,7 @@ def _again(record: Record, site: str, cost: float) -> list[Finding]:
     opened = next((each for each in record.listed("opened") if each["site"] == site), None)
     if opened is None or opened["opens"] < AGAIN * opened["files"] or record.per_step(opened["opens"]) < 1:
         return []
-    return [_made(
+    return [_finding(
         record, cost, name="uncached-items", where=place(site),
         title="the same files are read and unpacked again and again", cure="read each once, and keep it in memory",
         evidence=f"{opened['files']} files opened {opened['opens']} times in {record.steps} steps",
@@ -139,14 +139,14 @@ def _loading(record: Record, site: str, packages: Counter[str]) -> list[Finding]
     findings = []
     waits = packages["multiprocessing"] + packages["threading"] + packages["queue"]
     if record.per_step(waits) < cost / 2:
-        findings.append(_made(
+        findings.append(_finding(
             record, cost, name="no-workers", where=place(site), evidence=evidence,
             title="the training's own process prepares data at this line, and the network waits for it",
             cure="do it in the Dataset of a DataLoader(..., num_workers=2) or more",
         ))  # fmt: skip
     findings += _again(record, site, cost)
     if cost >= HEAVY * record.step_s:
-        findings.append(_made(
+        findings.append(_finding(
             record, cost, name="heavy-items", where=place(site), evidence=evidence,
             title="making the data takes much of the time, and where there are few cores workers don't hide it",
             cure="keep what is the same each time, uncompressed, and transform a batch at a time with torch",

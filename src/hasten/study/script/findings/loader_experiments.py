@@ -18,7 +18,7 @@ BEFORE_DRAW = 0.25
 HANDOVER_S = 0.0005
 """Seconds of the main process to take a batch over from a worker."""
 
-Found = Mapping[str, Any]
+Results = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class Step:
         return min(20.0, self.step_s / self.after(**changed))
 
 
-def workers(tried: Found, step: Step) -> Finding | None:
+def workers(tried: Results, step: Step) -> Finding | None:
     loader = tried.get("workers") or {}
     times = {int(count): seconds for count, seconds in (loader.get("seconds") or {}).items()}
     if step.workers not in times:
@@ -80,7 +80,7 @@ def workers(tried: Found, step: Step) -> Finding | None:
     )
 
 
-def _beside(tried: Found, step: Step, times: dict[int, float], count: int) -> float:
+def _beside(tried: Results, step: Step, times: dict[int, float], count: int) -> float:
     """Seconds a batch with the training beside it: on a CPU both share the cores."""
     batch = times[count] + (HANDOVER_S if count else 0.0)
     if step.workers and step.batch_s is not None:
@@ -94,7 +94,7 @@ def _beside(tried: Found, step: Step, times: dict[int, float], count: int) -> fl
     return max(batch, work / cores)
 
 
-def items(tried: Found, step: Step) -> Finding | None:
+def items(tried: Results, step: Step) -> Finding | None:
     items = tried.get("items") or {}
     if items.get("kind") not in ("whole", "prefix", "before-draw"):
         return None
@@ -143,7 +143,7 @@ def _cache_cure(plain: bool, fits: bool) -> str:
     return "monai.data.PersistentDataset(data, transform, cache_dir='cache') in place of Dataset(data, transform)"
 
 
-def _of_loops(loader: Found, loops: dict[int, list[float]], step: Step) -> Finding | None:
+def _of_loops(loader: Results, loops: dict[int, list[float]], step: Step) -> Finding | None:
     """By whole steps, measured in turns: workers that take the network's cores cost what their batches save."""
     now, cores = step.workers, int(loader.get("cores") or 1)
     usual = {count: statistics.median(times) for count, times in loops.items()}
@@ -176,7 +176,7 @@ def _of_loops(loader: Found, loops: dict[int, list[float]], step: Step) -> Findi
     )
 
 
-def _before_draw(items: Found, step: Step, cost_s: float, gain: float) -> Finding:
+def _before_draw(items: Results, step: Step, cost_s: float, gain: float) -> Finding:
     return Finding(
         name="uncached-items",
         title="what an item does before it first draws a random number is done again in every epoch",

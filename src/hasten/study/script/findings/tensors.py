@@ -44,7 +44,7 @@ def find(record: Record) -> list[Finding]:
     for sent in record.listed("sent"):
         by_site.setdefault(sent["site"], []).append(sent)
     for site, group in by_site.items():
-        findings += _sent(record, site, group)
+        findings += _transfers(record, site, group)
     return findings
 
 
@@ -53,7 +53,7 @@ def _note(name: str, title: str, site: str, cure: str, evidence: str, cuda: bool
     return Finding(name=name, title=title, where=place(site), cure=cure, evidence=evidence, level=level)  # type: ignore[arg-type]
 
 
-def _sent(record: Record, site: str, sent: list[dict[str, Any]]) -> list[Finding]:
+def _transfers(record: Record, site: str, sent: list[dict[str, Any]]) -> list[Finding]:
     count = sum(one["count"] for one in sent)
     evidence = f"{record.per_step(count):.1f} a step"
     findings = []

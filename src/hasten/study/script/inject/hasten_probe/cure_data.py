@@ -12,7 +12,7 @@ _ROOM = 0.2
 """Share of the memory that stays free: what comes after isn't kept."""
 
 
-class _Kept(dict):
+class _BoundedCache(dict):
     def put(self, key: Any, value: Any) -> None:
         if len(self) % 64 == 0:
             free, total = memory()
@@ -70,7 +70,7 @@ def _as(dataset: Any, members: dict[str, Any]) -> Any:
     """The object under a subclass that bears its class's names, so that what asks for its type still finds it."""
     kind = type(dataset)
     try:
-        dataset._hasten_kept = _Kept()
+        dataset._hasten_kept = _BoundedCache()
         dataset.__class__ = type(kind.__name__, (kind,), {**members, "__module__": kind.__module__})
     except (AttributeError, TypeError):
         return dataset

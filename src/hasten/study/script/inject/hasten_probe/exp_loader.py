@@ -44,13 +44,13 @@ def unfit(loader: Any) -> str:
 
 def index_batches(loader: Any, most: int) -> list[Any]:
     """The first batches of indices that the loader's sampler gives, its generators put back afterwards."""
-    with _generators_kept(loader):
+    with _preserved_generators(loader):
         source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         return list(itertools.islice(iter(source), most))
 
 
 @contextlib.contextmanager
-def _generators_kept(loader: Any) -> Iterator[None]:
+def _preserved_generators(loader: Any) -> Iterator[None]:
     holders = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
     generators = {id(g): g for g in (getattr(holder, "generator", None) for holder in holders) if g is not None}
     states = {key: generator.get_state() for key, generator in generators.items()}

@@ -197,10 +197,10 @@ def idle_biases(net: Net, model: nn.Module) -> list[str]:
     conv_outputs: dict[int, tuple[nn.Module, Any]] = {}
     idle: list[str] = []
 
-    def left(module: nn.Module, args: Any, output: Any) -> None:
+    def record_output(module: nn.Module, args: Any, output: Any) -> None:
         conv_outputs[id(output)] = (module, output)  # Kept alive, so that no later tensor gets the same id.
 
-    def entered(module: nn.Module, args: Any) -> None:
+    def check_input(module: nn.Module, args: Any) -> None:
         conv, output = conv_outputs.get(id(args[0]) if args else 0, (None, None))
         if conv is not None and output is args[0]:
             idle.append(names[conv])
@@ -208,9 +208,9 @@ def idle_biases(net: Net, model: nn.Module) -> list[str]:
     hooks = []
     for module in model.modules():
         if isinstance(module, nn.modules.conv._ConvNd) and module.bias is not None:
-            hooks.append(module.register_forward_hook(left))
+            hooks.append(module.register_forward_hook(record_output))
         elif _cancels(module):
-            hooks.append(module.register_forward_pre_hook(entered))
+            hooks.append(module.register_forward_pre_hook(check_input))
     with torch.no_grad():
         model(*net.args, **net.kwargs)
     for hook in hooks:

@@ -28,7 +28,7 @@ def fused(optimizer: Any, site: str, session: Any, seconds: float) -> dict[str, 
     free, _ = free_memory(parameters[0].device)
     if free and 10 * num_bytes > free:
         return {"skipped": "no memory for two copies of the parameters and their state"}
-    plain, fast = _twin(optimizer, {}), _twin(optimizer, {"fused": True, "foreach": None})
+    plain, fast = _cloned(optimizer, {}), _cloned(optimizer, {"fused": True, "foreach": None})
     sync = torch.cuda.synchronize if parameters[0].is_cuda else None
     plain.step()
     fast.step()
@@ -53,7 +53,7 @@ def _parameters(optimizer: Any) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _twin(optimizer: Any, changed: dict[str, Any]) -> Any:
+def _cloned(optimizer: Any, changed: dict[str, Any]) -> Any:
     """The same class and options on clones, each with a gradient, the same for every twin."""
     generator = torch.Generator().manual_seed(0)
     groups = []
@@ -74,7 +74,7 @@ def _twin(optimizer: Any, changed: dict[str, Any]) -> Any:
 
 def zero_grad(optimizer: Any, session: Any, seconds: float) -> dict[str, Any]:
     """Seconds that writing zeros into the gradients takes, beside forgetting them."""
-    clone = _twin(optimizer, {})
+    clone = _cloned(optimizer, {})
     parameters = _parameters(clone)
     gradients = [p.grad for p in parameters]
     sync = torch.cuda.synchronize if parameters[0].is_cuda else None

@@ -29,7 +29,7 @@ def install(session: Session) -> None:
     ):
         wrap(kind, name, lambda original: _sited(session, original, "profiler"))
     wrap(profiler.emit_nvtx, "__enter__", lambda original: _entered(session, original))
-    wrap(profiler.emit_nvtx, "__exit__", lambda original: _left(session, original))
+    wrap(profiler.emit_nvtx, "__exit__", lambda original: _nvtx_exit(session, original))
     for name in ("gradcheck", "gradgradcheck"):
         wrap(torch.autograd, name, lambda original: _counted(session, original, "gradcheck", "overhead"))
     wrap(torch.cuda, "empty_cache", lambda original: _counted(session, original, "empty_cache", "overhead"))
@@ -74,7 +74,7 @@ def _entered(session: Session, original: Callable[..., Any]) -> Callable[..., An
     return __enter__
 
 
-def _left(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+def _nvtx_exit(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
     def __exit__(self: Any, *args: Any) -> Any:
         if session.live() and getattr(self, "enabled", True):
             session.uses["nvtx"] = session.uses.get("nvtx", 0) - 1
