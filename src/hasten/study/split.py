@@ -34,7 +34,7 @@ GROUPS: dict[Bound, tuple[str, ...]] = {
 """What is not compute: the parts that could in principle be hidden or left out."""
 
 _WORTH = 0.10
-"""Share of the wall time from which the largest group beside the compute is told with a verdict of compute."""
+"""Share of the wall time from which the largest group beside the compute is named in a verdict of compute."""
 _DOUBLED = 1.5
 """A step of twice the samples that takes less than this many times as long is bound by its fixed costs."""
 

@@ -36,7 +36,7 @@ _WITHOUT = "runs are right without it, and some slower"
 
 
 def check_compiler(*, whole: bool = False, seconds: float = 90.0) -> tuple[Check, ...]:
-    """A C++ compiler that builds what torch writes; `whole`: torch.compile itself too, in a process of its own."""
+    """Check that a C++ compiler builds torch's code; `whole`: run torch.compile too, in a separate process."""
     checks = [_builds(seconds)]
     if whole and checks[0].level == "ok":
         checks.append(_compiles(seconds))
@@ -44,7 +44,7 @@ def check_compiler(*, whole: bool = False, seconds: float = 90.0) -> tuple[Check
 
 
 def find_compiler() -> str | None:
-    """What torch would take: $CXX, or g++, or clang++."""
+    """The compiler that torch would use: $CXX, g++ or clang++."""
     cxx = os.environ.get("CXX", "").split()
     return next((path for name in (*cxx[:1], "g++", "clang++") if (path := shutil.which(name))), None)
 
@@ -84,7 +84,7 @@ def _compiles(seconds: float) -> Check:
 
 
 def _run(command: list[str], seconds: float, variables: dict[str, str] | None = None) -> str:
-    """Empty if a command ends well; else one line of why not."""
+    """Empty if the command succeeds; else a one-line reason why it failed."""
     environment = {**os.environ, **(variables or {})}
     try:
         completed = subprocess.run(

@@ -1,4 +1,4 @@
-"""A 3-D convolution in every precision and memory format: how long it takes, and whether it is right."""
+"""A 3-D convolution in every precision and memory format: its time and its correctness."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2}
 """Largest sound relative error (of norms) against float64: some times the precision's own rounding."""
 TINY = "tiny map"
 _REPEATS = 3
-"""Memory that was never written looks right now and then."""
+"""Repeats of a convolution, since uninitialised memory may hold the right values by chance."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """What one precision and memory format gave."""
+    """The result of one precision and memory format."""
 
     case: str
     precision: str
@@ -83,7 +83,7 @@ def probe_conv3d(device: torch.device, *, conv: Conv | None = None, rounds: int 
 
 
 def _cells_in_subprocess(case: Case) -> list[Cell]:
-    """In a process of its own: where this goes wrong it may also write past the end of its memory."""
+    """Run in a separate process: a faulty kernel may also write past the end of its memory."""
     command = [sys.executable, "-c", "from hasten.study.environment.conv import print_tiny; print_tiny()"]
     try:
         completed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

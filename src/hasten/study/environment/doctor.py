@@ -1,4 +1,4 @@
-"""The examination of a machine: every check, in the order in which they disturb each other least."""
+"""All checks of a machine, in the order in which they disturb each other least."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine's parts give at best: disk, gunzip, memory, copies to the device, matrix multiplication."""
+"""Peak rates of this machine: disk, gunzip, memory, copies to the device, matrix multiplication."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Rates:
 
 
 def best_of(call: Callable[[], object], *, seconds: float, device: torch.device | None = None) -> float:
-    """Least seconds of a call, after one that isn't counted, in about so many seconds (at least 3 calls)."""
+    """Shortest time of a call, after a warm-up call, over about `seconds` seconds (at least 3 calls)."""
     times: list[float] = []
     begun = time.perf_counter()
     for number in range(1000):
@@ -77,7 +77,7 @@ def write_rate_file(folder: Path) -> Path:
 def read_rate(paths: list[Path], *, seconds: float = 2.0) -> float | None:
     """Bytes a second of reading files one after another past the page cache, for at most about so many seconds.
 
-    None where nothing could be read. Files are only read. What a host or a disk keeps for itself can't be dropped.
+    None if nothing could be read. Files are only read. Caches of the host or the disk can't be dropped.
     """
     num_bytes, elapsed = 0, 0.0
     buffer = bytearray(_BLOCK)
@@ -184,7 +184,7 @@ _SLOW_DATA = 50e6
 
 
 def check_rates(rates: Rates) -> tuple[Check, ...]:
-    """What the rates say. Only grossly low ones are called amiss: a machine is as fast as it is."""
+    """Checks of the rates. Only grossly low ones are reported: no rate is wrong by itself."""
     disk_checks = [
         _disk("disk of the cache", rates.cache_disk, _SLOW_CACHE, "cache.dir=/local/folder (or HASTEN_CACHE)"),
         _disk("disk of the data", rates.data_disk, _SLOW_DATA, "data.source=/local/folder"),

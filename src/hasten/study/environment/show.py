@@ -11,7 +11,7 @@ from hasten.study.environment.doctor import Environment
 
 
 def verdict(environment: Environment) -> str:
-    """One sentence: how many checks are bad and how many to be looked at."""
+    """One sentence: how many checks are bad and how many are warnings."""
     bad = [check for check in environment.checks if check.level == "bad"]
     warn = [check for check in environment.checks if check.level == "warn"]
     if not bad and not warn:

@@ -1,4 +1,4 @@
-"""Threads: how many there are for the cores that may be used, and settings that are known to spoil them."""
+"""Threads: their number against the usable cores, and settings that are known to slow them down."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def check_threads(threads: Threads) -> tuple[Check, ...]:
-    """What is amiss with these, and one check that tells the numbers."""
+    """Checks of the problems found, and one check that reports the numbers."""
     text = (
         f"torch uses {threads.torch} threads; this process may run on {threads.usable} of {threads.logical} cores"
         f" ({threads.physical} of the machine without hyperthreads)"

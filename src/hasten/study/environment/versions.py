@@ -1,4 +1,4 @@
-"""Versions that are known to go badly together: a table, and a pure function over it."""
+"""Versions that are known not to work well together: a table, and a pure function over it."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ _VISION_MINORS = 15
 
 
 def check_versions(versions: Versions) -> tuple[Check, ...]:
-    """What the table says to these versions: a check for each that is in place, and one for each rule that holds."""
+    """A check for each installed component, and one for each rule of the table that applies to these versions."""
     checks = [
         Check(area="versions", name=name, told=text)
         for name, text in (

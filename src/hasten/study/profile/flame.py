@@ -37,7 +37,7 @@ def flame_of(recording: Recording) -> Box:
 
 
 def _into(node: Node, parent: Box) -> Box:
-    # What lies in what shows a module's path already.
+    # The enclosing box shows the module's path already.
     name = node.short.rpartition(".")[2] if node.name.startswith(MODULE) else node.short
     if name == parent.name:
         return parent  # autograd's call of a function, and the function
@@ -50,7 +50,7 @@ def _into(node: Node, parent: Box) -> Box:
 def flame_svg(whole: Box, *, describe: str) -> str:
     """An <svg> element as wide as its place; its boxes' texts keep their size and are cut off at the box's end.
 
-    Each box tells its name, time, share and calls where the pointer rests on it.
+    Each box shows its name, time, share and calls in a tooltip.
     """
     parts: list[str] = []
     depth = _draw(whole, 0.0, 100.0, 0, _hues(whole), whole.time or 1, "--rest", parts)

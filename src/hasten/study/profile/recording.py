@@ -1,4 +1,4 @@
-"""What torch's profiler saw, as trees of ranges and operations, one for each thread, with the kernels that they ran."""
+"""What torch's profiler recorded, as trees of ranges and operations, one per thread, with the kernels that they ran."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_TORCH = {
     _AUTOGRAD: BACKWARD,
     "DistributedDataParallel.forward": FORWARD,
 }
-"""What torch itself marks, and the phase that it stands for in a loop without ranges."""
+"""Ranges that torch marks itself, and the phase that each stands for in a loop without ranges."""
 _NO_WORK = re.compile(
     r"^aten::(_?(un)?safe_view|_reshape_alias|alias|as_strided_?|broadcast_to|chunk|detach_?|diagonal|empty\w*|expand(_as)?|"
     r"flatten|is_\w+|item|_local_scalar_dense|lift_fresh|movedim|mT|narrow|new_empty\w*|permute|requires_grad_|reshape|"
@@ -193,7 +193,7 @@ def _whole(microseconds: float) -> int:
 
 
 def _steps(roots: list[Node]) -> int:
-    """How much a thread looks like the one that trains."""
+    """How many training ranges and optimizer steps a thread has: the most are in the thread that trains."""
     names = {STEP, FORWARD, OPTIMIZER}
     count = 0
     for root in roots:

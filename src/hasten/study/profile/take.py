@@ -1,4 +1,4 @@
-"""Running a few steps of a run, a validation and a checkpoint under torch's profiler, in no folder of the run's."""
+"""Profiles a few steps of a run, a validation and a checkpoint with torch's profiler, outside the run's folder."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _PLAIN = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """A profile and what it was taken of."""
+    """A profile and the setting it was recorded with."""
 
     profiler: Any
-    """A finished `torch.profiler.profile`; None where Nsight looked on and torch's profiler kept out of its way."""
+    """A finished `torch.profiler.profile`; None if Nsight recorded instead of torch's profiler."""
     steps: int
     cases: int
     plain_s: float

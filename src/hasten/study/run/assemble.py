@@ -1,4 +1,4 @@
-"""A run put together as for training, with nothing written but to the cache; what a cold cache would cost it."""
+"""A run assembled as for training, writing only to the cache, and the cost of a cold cache."""
 
 from __future__ import annotations
 

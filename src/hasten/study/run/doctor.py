@@ -1,4 +1,4 @@
-"""The diagnosis of a run: its own steps for a bounded time, two ablations, and what follows."""
+"""The diagnosis of a run: its own steps for a bounded time, two ablations, and the findings that follow."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from hasten.study.split import Diagnosis, Split, diagnose
 
 Echo = Callable[[str], None]
 _ENDLESS = 10**9
-"""Steps that a feed may give: it is left when enough were taken."""
+"""Upper bound on the steps of a feed: it is abandoned once enough were taken."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class RunDiagnosis:
     findings: tuple[Finding, ...]
     """The largest gain first."""
     settings: dict[str, Any]
-    """What the run settled on, as far as the findings speak of it."""
+    """The settings that the run chose, as far as the findings refer to them."""
     once: dict[str, float]
     """Seconds before the first step, by what."""
     rare: Rare
@@ -79,7 +79,7 @@ def diagnose_run(
     read_delay_s: float = 0.0,
     echo: Echo | None = None,
 ) -> RunDiagnosis:
-    """Run some of a run's steps and say what holds it back. The run's folder is not asked for and nothing is kept.
+    """Run some of a run's steps and report its bottleneck. The run's folder is not needed and no file is kept.
 
     steps: at most so many are timed; seconds: about so many are spent after the first step is ready. What a cache lacks
     is prepared into it if that is quick, as training would; else a part of the cases is, into a temporary folder.
@@ -148,7 +148,7 @@ class _Bench:
         return Feed(self.parts.program, first=self.first, last=_ENDLESS)
 
     def batch(self) -> Batch:
-        """One that stays."""
+        """A batch that is not overwritten by the next one."""
         source = iter(self.feed())
         batch = next(source)
         copied = batch["image"].clone(), batch["label"].clone()
@@ -218,7 +218,7 @@ def _measure(
 
 
 def _by_hand(parts: RunComponents, ran: Ran, seconds: float) -> dict[str, float]:
-    """Only a run whose variant was set has something to learn: any other took the fastest."""
+    """Only for a run whose variant was set in its configuration: any other run chose the fastest itself."""
     step_s = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
     why = parts.engaged["channels-last"].why
     precision = next(

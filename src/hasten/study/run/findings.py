@@ -210,7 +210,7 @@ def _fixed_share(facts: Facts, doubled: float) -> float:
 
 def _launches(facts: Facts) -> Iterator[Finding]:
     cost = facts.split.parts.get("overhead", 0.0)
-    if cost < 0.15 * facts.split.step_s or any(_batch(facts)):  # one cause is told once
+    if cost < 0.15 * facts.split.step_s or any(_batch(facts)):  # each cause is reported once
         return
     train = facts.config.train
     if facts.cuda and train.capture is False and facts.inline:

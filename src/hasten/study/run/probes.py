@@ -1,4 +1,4 @@
-"""Experiments on one batch that lies ready: what would change if the batch, the pieces, the threads or a switch did."""
+"""Experiments on one ready batch: the effect of another batch size, micro-batch, thread count or switch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hasten.nets.build import divisor
 
 Batch = tuple[Tensor, Tensor]
 _HOPELESS = 20.0
-"""An arm that takes so many times the fastest one's seconds is not timed again."""
+"""An arm that is this many times slower than the fastest one is not timed again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class Arms:
     def launches(self, forward_backward: float) -> float:
         """Seconds of forward and backward that do not grow with the voxels, by a line through two sizes; 0 if unknown.
 
-        A small patch of more than half the voxels tells nothing.
+        A small patch of more than half the voxels gives no estimate.
         """
         small = self.seconds.get("small")
         if small is None or self.small_share > 0.5:

@@ -1,4 +1,4 @@
-"""What comes between steps: validations and checkpoints, one of each, scaled to how often the run has them."""
+"""Work between steps: one validation and one checkpoint, scaled to how often the run has them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _validation(parts: RunComponents, seconds: float) -> tuple[float, int]:
     cases = parts.planned.validation
     voxels = [parts.arena.label(case).numel() for case in parts.arena.index(tuple(case.id for case in cases))]
     count = 1
-    elapsed = _validated(parts, 1)  # what is allocated and looked up at first is no part of it
+    elapsed = _validated(parts, 1)  # warm-up: allocations and lookups of the first call don't count
     if elapsed < seconds:
         count = max(1, min(len(cases), 8, int((seconds - elapsed) / max(elapsed, 1e-6))))
         elapsed = _validated(parts, count)

@@ -1,4 +1,4 @@
-"""A step whose pieces are timed on the device's own time line, and the loop that is timed around it."""
+"""A step whose parts are timed on the device's timeline, and the loop that is timed around it."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def run_steps(
     wrap_feed: WrapFeed | None = None,
     warmup: int = 2,
 ) -> Ran:
-    """Train at most so many steps after the warm-up; fewer, but 2, where `seconds` are over. last: steps of the run."""
+    """Train at most `steps` steps after the warm-up; fewer, but 2, if `seconds` are over. last: steps of the run."""
     marks = Marks(step.device)
     timed = TimedStep(step, marks)
     call: StepLike = wrap_step(timed) if wrap_step is not None else timed
@@ -220,7 +220,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _close(*iterators: Any) -> None:
-    """Ends threads behind a feed now, and not when its generator happens to be collected."""
+    """Ends the threads of a feed now instead of when its generator is garbage-collected."""
     for each in iterators:
         close = getattr(each, "close", None)
         if close is not None:

@@ -1,4 +1,4 @@
-"""The pieces of a measurement as one split of the wall time."""
+"""The parts of a measurement combined into one split of the wall time."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _INDEX = ("", "index", "epoch", "Unnamed: 0")
 
 
 def named(path: Path) -> tuple[str, int, int] | None:
-    """Strategy, workers and seed that a file's name tells; None if it isn't the name of a log."""
+    """Strategy, workers and seed from a file's name; None if it isn't the name of a log."""
     match = _NAME.fullmatch(path.name)
     if match is None or int(match["world"]) < 1:
         return None
@@ -31,7 +31,7 @@ def named(path: Path) -> tuple[str, int, int] | None:
 
 
 def read_csv(path: Path) -> tuple[Log, list[str]]:
-    """The log in a CSV file with a name that `named` knows, and what should be told of it, a sentence each.
+    """The log in a CSV file whose name `named` can parse, and remarks about it, a sentence each.
 
     Columns: time_per_epoch (seconds), loss, training_time (seconds in all), iou or dice; lr and test_time may be there.
     The last three and the metric are the same in every row; the last row's are taken.

@@ -37,7 +37,7 @@ def speedups(analysis: Analysis) -> str:
 
 
 def efficiencies(analysis: Analysis) -> str:
-    """Efficiency over workers with a dashed line at the level that is told."""
+    """Efficiency over workers with a dashed line at the level of the verdict."""
     lines = [_over_workers(one, place, "efficiency") for place, one in enumerate(analysis.series)]
     return graphs(
         lines,

@@ -21,10 +21,10 @@ class Logs:
 
 
 def read_logs(folder: Path) -> Logs:
-    """The logs in `folder`: its CSV files, and its runs as its scale.json names them, else as they tell themselves.
+    """The logs in `folder`: its CSV files, and its runs as listed in scale.json, else as described by their own files.
 
     Raises ValueError naming the file and what is wrong: no folder, no log in it, a log that can't be used, two logs of
-    one strategy, count of workers and seed, or logs whose quality is told by different metrics.
+    one strategy, count of workers and seed, or logs with different metrics.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; name the one that holds the logs of a scaling study")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 BEYOND = 0.05
-"""A difference that chance alone makes this often or less is told from noise."""
+"""A difference counts as more than noise if chance alone makes it this often or less."""
 _COUNTED = 200_000
 """Ways of dealing the values that are still counted one by one."""
 

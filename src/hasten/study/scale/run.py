@@ -1,4 +1,4 @@
-"""A scaling study: each training in turn, remembered in scale.json, so that a stopped study goes on where it was."""
+"""A scaling study: each training in turn, recorded in scale.json, so that a stopped study resumes where it was."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Start(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """What is asked of a study."""
+    """The options of a study."""
 
     worlds: tuple[int, ...]
     strategies: tuple[StrategyName, ...] = ("ddp",)
@@ -64,9 +64,9 @@ class Wanted:
 def run_study(
     config: RunConfig, out: Path, options: Wanted, *, echo: Callable[[str], None], begin: Start = start
 ) -> list[dict[str, Any]]:
-    """Train what is wanted and not yet done, in `out`; the entries of scale.json in the order of the trainings.
+    """Run the requested trainings that are not complete, in `out`; returns the entries of scale.json in their order.
 
-    A training that fails is told, and the rest goes on. echo: a line about each. begin: what runs a command.
+    A training that fails is reported, and the rest goes on. echo: a line about each. begin: what runs a command.
     Raises ValueError for settings that can't be studied so, and if `out` holds another study.
     """
     planned = plan_run(config)

@@ -90,7 +90,7 @@ def is_run(folder: Path) -> bool:
 
 
 def guessed(folder: Path) -> Listed:
-    """A run's folder that no list names: what its own files tell of it. Raises ValueError where they can't be read."""
+    """The entry of a run folder that is in no list, from its own files. Raises ValueError where they can't be read."""
     world = mapping(_read(folder / SUMMARY_JSON, json.loads).get("world"))
     settings = _read(folder / RUN_YAML, load_yaml)
     size, strategy = integer(world.get("size")) or 1, str(world.get("strategy") or SINGLE)
@@ -112,7 +112,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def read_own(folder: Path, entry: Listed) -> tuple[Log | None, list[str]]:
-    """The log of a run below `folder`, and what should be told of it; no log where the run isn't complete."""
+    """The log of a run below `folder`, and remarks about it; no log if the run isn't complete."""
     place = folder / entry.folder
     at = entry.folder
     if entry.status and entry.status not in DONE:

@@ -1,4 +1,4 @@
-"""Logs put together: for each strategy and count of workers the times, the speed-up and the quality over the seeds."""
+"""Logs combined: for each strategy and count of workers the times, the speed-up and the quality over the seeds."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Series:
 
 
 def chosen_epoch(logs: Sequence[Log], requested: int | None, folder: Path) -> int | None:
-    """The epoch to compare: the one asked for, else 4 if all are logs by others that have it, else None (the median).
+    """The epoch to compare: the requested one, else 4 if all are logs by others that have it, else None (the median).
 
-    Raises ValueError if the one asked for isn't in every log.
+    Raises ValueError if the requested epoch isn't in every log.
     """
     epoch = DEFAULT_EPOCH if requested is None else requested
     lacking = [log for log in logs if epoch not in log.epochs]

@@ -1,4 +1,4 @@
-"""Starting one training of a study as a job of its own, and ending it if the study is stopped."""
+"""Starts one training of a study as a separate job, and ends it if the study is stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _PATIENCE_S = 60.0
-"""What a training may take to save when it is asked to stop."""
+"""Seconds that a training gets to save a checkpoint after it is interrupted."""
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -22,7 +22,7 @@ def command_of(settings: Path, out: Path, world: int) -> list[str]:
 
 
 def start(command: Sequence[str], *, threads: int, log: Path) -> int:
-    """Run the command to its end, what it says in the file `log`, and return its exit code.
+    """Run the command to its end with its output in the file `log`, and return its exit code.
 
     threads: of each process. When the study is interrupted, or asked to end, so is the command, which gets time to
     save, before KeyboardInterrupt is raised.
@@ -65,7 +65,7 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def last_error(log: Path) -> str:
-    """The line of a log that tells most of why it ended: the last one that begins with `error`, else the last."""
+    """The line of a log that best explains why it ended: the last one that begins with `error`, else the last."""
     try:
         lines = [
             line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()

@@ -1,4 +1,4 @@
-"""What a scaling study found, to the terminal and into a folder."""
+"""Writes the results of a scaling study to the terminal and into a folder."""
 
 from __future__ import annotations
 

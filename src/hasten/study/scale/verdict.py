@@ -1,4 +1,4 @@
-"""What a scaling study found, in sentences."""
+"""The results of a scaling study in sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POSSIBLE = 1.1
 
 
 def verdicts(series: Sequence[Series], *, drop: float, metric: str) -> tuple[str, ...]:
-    """Who wins, where it stops to pay, and where quality falls by more than `drop`: sentences for a reader."""
+    """Sentences: the fastest strategy, where more workers stop paying, and where quality falls by more than `drop`."""
     return tuple(filter(None, [_winner(series), *_efficiencies(series), *_falls(series, drop, metric)]))
 
 
@@ -118,7 +118,7 @@ def _efficiencies(series: Sequence[Series]) -> list[str]:
 
 
 def _falls(series: Sequence[Series], drop: float, metric: str) -> list[str]:
-    """Falls of single runs are told together, those over several seeds each with its judgement."""
+    """Falls of single runs are reported together, those over several seeds one by one, each with its significance."""
     measured = [point for one in series for point in one.points[1:] if point.fall is not None]
     if not measured:
         return []

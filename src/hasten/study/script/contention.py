@@ -1,4 +1,4 @@
-"""Workers that take the cores from a training on a CPU: nothing waits, and every layer is slower."""
+"""Workers that compete with CPU training for the cores: nothing waits, but every layer is slower."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def contended_s(record: Record) -> float:
 
 
 def _without_core_s(record: Record) -> float:
-    """Seconds of a step in which the training's own thread stood ready and had no core, as workers had it.
+    """Seconds of a step in which the training thread was runnable but had no core because workers used it.
 
     That is the step's wall time without its waits, less its processor time; beside other programs, the workers' share.
     """

@@ -1,4 +1,4 @@
-"""`hasten doctor -- python train.py`: run it, judge it, tell it."""
+"""`hasten doctor -- python train.py`: runs the script, diagnoses it and reports the result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hasten.study.script.split import split_of
 from hasten.study.split import diagnose
 
 FAILED = 2
-"""Exit code for a script that we had to stop without having learned anything."""
+"""Exit code for a script that had to be stopped before anything could be measured."""
 
 
 def doctor_script(
@@ -29,11 +29,11 @@ def doctor_script(
     echo: Callable[[str], None],
     as_json: bool = False,
 ) -> int:
-    """Watch `command` for `steps` training steps or `seconds`, and tell verdict and findings through `echo`.
+    """Watch `command` for `steps` training steps or `seconds`, and report verdict and findings through `echo`.
 
     out: folder for doctor.json and doctor.html; None writes nothing. try_cures: run it again with and without each cure
-    that can be applied from outside. as_json: one JSON document is all that is told, and the script's own output is
-    kept back. Returns the exit code to pass on: the script's own, 0 where it was stopped at the bound. Raises
+    that can be applied from outside. as_json: the only output is one JSON document, and the script's own output is
+    suppressed. Returns the exit code to pass on: the script's own, 0 where it was stopped at the bound. Raises
     ValueError for a command that can't be run and for bounds below 1.
     """
     if steps < 1 or seconds <= 0:

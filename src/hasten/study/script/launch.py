@@ -28,7 +28,7 @@ _TAIL_BYTES = 20_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptRun:
-    """What became of one run of a script."""
+    """The result of one run of a script."""
 
     command: tuple[str, ...]
     exit_code: int
@@ -104,7 +104,7 @@ def _environment(more: Mapping[str, str], request: str, cures: Sequence[str]) ->
 
 
 def _watch(child: subprocess.Popen[bytes], out: Path, seconds: float, budget: float, setup: float) -> bool:
-    """Wait for the end of the script, or bring it about. Whether it had to be killed."""
+    """Wait for the end of the script, or bring it about. Returns whether it had to be killed."""
     start = time.monotonic()
     trains: float | None = None
     limit: float | None = None

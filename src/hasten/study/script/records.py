@@ -44,7 +44,7 @@ class Record:
 
     @property
     def steps(self) -> int:
-        """All that it made."""
+        """Number of steps that it made."""
         return len(self.raw.get("steps", ()))
 
     @property

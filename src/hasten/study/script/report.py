@@ -1,4 +1,4 @@
-"""What the watching found: lines for the terminal, JSON for programs, a page for people."""
+"""The doctor's report: lines for the terminal, JSON for programs, a page for people."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """All that one call of the doctor has to say."""
+    """The complete result of one call of the doctor."""
 
     run: ScriptRun
     assume_cuda: bool
@@ -91,7 +91,7 @@ def untried(run: ScriptRun) -> list[str]:
 
 
 def busy(report: Report) -> list[str]:
-    """A warning, where the times can't be trusted."""
+    """A warning if the times can't be trusted."""
     if report.others <= BUSY:
         return []
     return [f"warning: other programs used {report.others:.1f} cores meanwhile: costs and gains are rough"]

@@ -40,7 +40,7 @@ def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _named(record: Record, parts: dict[str, float]) -> dict[str, float]:
-    """What the probe can't tell apart by itself."""
+    """Rename parts that the probe can't distinguish by itself."""
     renamed = dict(parts)
     before = "sample" if record.training_loaders else "overhead"
     if not renamed.get("forward"):

@@ -1,4 +1,4 @@
-"""`--try`: run the script with and without each cure in turns, and say what it gained and whether the losses agree."""
+"""`--try`: run the script with and without each cure in turns, and report the gain and whether the losses agree."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def _few(run: ScriptRun) -> str:
 
 
 def _not_applied(run: ScriptRun, cures: Sequence[str]) -> str:
-    """The first cure's error, as the probe told it."""
+    """The first cure's error, as the probe reported it."""
     record = _training_record(run)
     for cure in cures:
         message = str(record.cures.get(cure, "")) if record is not None else ""

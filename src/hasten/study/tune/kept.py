@@ -1,4 +1,4 @@
-"""What was measured here before: comparisons kept in the cache folder, so that a second search asks for none."""
+"""Earlier measurements: comparisons stored in the cache folder, so that a second search repeats none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Kept:
-    """Comparisons of one machine, network, shape and torch (`about` says which), in one file."""
+    """Comparisons of one machine, network, shape and torch version (see `about`), in one file."""
 
     path: Path
     about: dict[str, Any]
@@ -34,13 +34,13 @@ class Kept:
 
     @classmethod
     def open(cls, folder: Path, about: dict[str, Any], *, fresh: bool) -> Kept:
-        """fresh: nothing is taken from the file, and what is measured replaces it."""
+        """fresh: ignore the file's content; new measurements replace it."""
         path = folder / f"tune-{digest(about)}.json"
         measured, facts = ({}, {}) if fresh else _read(path)
         return cls(path, about, measured, facts)
 
     def measure(self, measure: Measure) -> Measure:
-        """`measure`, but for what is known. What is unclear, or of a busy machine, is not kept."""
+        """Wrap `measure` to skip stored comparisons. Unclear ones, and those of a busy machine, are not stored."""
 
         def ask(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
             keys = {arm: _key(kind, base, arm) for arm in arms}
@@ -62,7 +62,7 @@ class Kept:
         return ask
 
     def cost(self, cost: Cost) -> Cost:
-        """`cost` of what is not known."""
+        """`cost` of the comparisons that are not stored."""
 
         def known(kind: Kind, base: Setting, arms: Sequence[Setting]) -> float:
             missing = [arm for arm in arms if _key(kind, base, arm) not in self.found]
@@ -71,7 +71,7 @@ class Kept:
         return known
 
     def ceiling(self, ceiling: Ceiling) -> Ceiling:
-        """`ceiling`, but for what is known."""
+        """`ceiling`, unless it is stored."""
 
         def known(stage: Stage, base: Setting) -> tuple[float, str] | None:
             name = f"ceiling-{digest([stage.name, base.values])}"

@@ -29,7 +29,7 @@ _AMID_LOAD = 1.5
 _HOPELESS = 2.0
 """Times of the fastest arm's best from which an arm isn't timed again."""
 _SPREAD = 0.25
-"""Spread of one setting's own times from which a machine counts as busy, whatever its load says."""
+"""Spread of one setting's own times from which a machine counts as busy, whatever its load."""
 _COMPILE_S = 30.0
 """What compiling a network costs, until one was compiled."""
 _SAME_LABELS = 0.999
@@ -92,7 +92,7 @@ class Lab:
         return results
 
     def cost(self, kind: Kind, base: Setting, arms: Sequence[Setting]) -> float:
-        """Seconds for building the arms and for the fewest rounds that can tell something."""
+        """Seconds for building the arms and for the fewest rounds that allow a verdict."""
         if not arms:
             return 0.0
         kinds = TRAINS if kind in TRAINS else (kind,)

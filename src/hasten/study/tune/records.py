@@ -16,7 +16,7 @@ from hasten.study.tune.setting import changes_text
 
 TUNED_YAML, TUNE_JSON, TUNE_HTML = "tuned.yaml", "tune.json", "tune.html"
 _SEEMS = 1.03
-"""Gain from which an unclear comparison is told as promising."""
+"""Gain from which an unclear comparison is reported as promising."""
 _ORDER = ("won", "same", "lost", "unclear", "disagreed", "failed", "not tried")
 _UNITS = {"step": "step", "run": "step with its batch", "validate": "validation", "update": "update"}
 
@@ -37,7 +37,7 @@ class Tuned:
     suggestions: tuple[str, ...]
     """What won but is not taken, or has no field in a run's YAML."""
     notes: tuple[str, ...]
-    """What keeps this from being the last word."""
+    """Caveats."""
     about: dict[str, Any]
     """The machine, network and shape that it holds for."""
     busy: bool = False

@@ -45,7 +45,7 @@ def room_of(workshop: Workshop, start: Setting, store: Kept) -> Room:
 
 
 def fitted(start: Setting, room: Room) -> tuple[Setting, Row | None]:
-    """The start, with activations recomputed where a step would not fit otherwise, and the line that says so."""
+    """The start, with activations recomputed where a step would not fit otherwise, and the table row for that."""
     if room.fits or start["activations"] != "all":
         return start, None
     budget = max(1, int(_SAFE * room.free) >> 20)

@@ -91,7 +91,7 @@ def _tuned(
     base, memory = fitted(start, room)
     lab = Lab(workshop, base, meter=meter)
     remaining = max(0.0, end - time.monotonic())
-    # Even asking what a comparison costs takes a step: with no time left, nothing is asked.
+    # Even estimating the cost of a comparison takes a step: with no time left, nothing is estimated.
     rules = Rules(
         cost=store.cost(lab.cost if remaining > 0 else _endless),
         ceiling=store.ceiling(lab.ceiling),

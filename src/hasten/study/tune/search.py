@@ -72,9 +72,9 @@ class Stage:
     reach: float = 1.5
     """The most that a change of `beside` is thought to gain: bounds which arms it is tried on."""
     takes: bool = True
-    """Whether what wins is taken; else it is only told."""
+    """Whether what wins is taken; else it is only reported."""
     least: float = 0.0
-    """Share that an arm must gain at the lower end of its interval to be taken, above what tells a gain from noise."""
+    """Share that an arm must gain, beyond noise, at the lower end of its interval to be taken."""
     weight: float = 1.0
     """Share of the time left that it gets, beside those of the stages after it."""
 
@@ -347,7 +347,7 @@ class _Search:
         return self._back(start), None
 
     def _back(self, to: Setting) -> Setting:
-        """`to`, with what was gained in validation; what is given up on the way is not decided."""
+        """`to`, with the changes that won in validation; the changes that are dropped are not decided."""
         changes: dict[str, Value] = {}
         for row in self.rows:
             if row.taken and row.kind not in TRAINS:

@@ -66,9 +66,9 @@ def start_of(planned: Planned) -> Setting:
 
 
 def space_of(planned: Planned, start: Setting, room: Room, *, larger_batch: bool = False) -> Space:
-    """Stages from what matters most; those after the sliding window have no setting of a run, and are only told.
+    """Stages from what matters most; those after the sliding window have no setting of a run, and are only reported.
 
-    larger_batch: whether another batch size may be taken, and not only told.
+    larger_batch: whether another batch size may be taken instead of only reported.
     """
     cuda = planned.device.type == "cuda"
     batch = _batch(planned.config, start, room, takes=larger_batch)
@@ -130,7 +130,7 @@ def _validation(start: Setting, *, cuda: bool) -> Stage:
 
 
 def _advice_stages(config: RunConfig, start: Setting, room: Room, *, cuda: bool) -> list[Stage]:
-    """What a run's settings can't say, or what only costs time here."""
+    """Stages that a run's settings can't express, or that only cost time here."""
     cores = usable_cores()
     counts = sorted({1, max(1, cores // 2), cores})
     half = max(1, room.step // 2 >> 20)
@@ -172,7 +172,7 @@ def pays_within(steps: int) -> Callable[[Setting, Setting, Measured], str | None
 
 
 def advice(changes: Changes) -> str:
-    """How to have what no setting of a run says."""
+    """Advice on changes that no setting of a run expresses."""
     if "batch_size" in changes:
         return (
             f"patches a second with sample.batch_size={changes['batch_size']}, but fewer steps, so that the result may "

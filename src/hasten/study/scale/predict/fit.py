@@ -16,7 +16,7 @@ _SEED = 0
 _RANGE = (0.1, 0.9)
 """The central 80 %."""
 _BETWEEN_RUNS = 0.03
-"""Relative standard deviation of a training's pace from one allocation of nodes to the next, which no log tells."""
+"""Relative standard deviation of a training's pace from one allocation of nodes to the next, which no log records."""
 _LEAST = 1e-12
 
 
@@ -76,7 +76,7 @@ def _range(best: float, samples: Sequence[float]) -> tuple[float, float]:
 
 
 def nonnegative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """(n,) x >= 0 for which `columns` (m, n) @ x is nearest to `wanted` (m,): Lawson and Hanson's active set.
+    """(n,) x >= 0 for which `columns` (m, n) @ x is nearest to `target` (m,): Lawson and Hanson's active set.
 
     Solving Least Squares Problems (1974), chapter 23.
     """

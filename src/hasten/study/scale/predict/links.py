@@ -1,4 +1,4 @@
-"""What workers are joined by: measured, or named with an assumed speed."""
+"""The links between workers: measured, or named with an assumed speed."""
 
 from __future__ import annotations
 

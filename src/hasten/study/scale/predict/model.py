@@ -76,7 +76,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """What the model says of one count of workers."""
+    """The model's prediction for one count of workers."""
 
     workers: int
     step_s: float

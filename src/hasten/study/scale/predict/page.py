@@ -1,4 +1,4 @@
-"""What is predicted, for the terminal, as JSON and as a page."""
+"""Predictions for the terminal, as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RANGE = "The range is the central 80 % of what the measurements and the assumpt
 
 
 def columns(source: Source) -> tuple[str, ...]:
-    """Names of what is told of each count."""
+    """Names of the columns."""
     time = "Epoch" if source.epochs_only else "Step"
     return ("Workers", "Efficiency", "Range", time, "Gradients' wait", "Limited by")
 

@@ -29,12 +29,12 @@ _FEWEST_LINES = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A fitted model and what else its source tells."""
+    """A fitted model and other facts from its source."""
 
     name: str
     fitted: Fitted
     epochs_only: bool
-    """Whether nothing but epochs is known, so that there are no steps to tell."""
+    """Whether nothing but epochs is known, so that no step times can be reported."""
     mode: Mode
     batch: int | None = None
     """Samples of a step in one process, if that is known."""
@@ -56,7 +56,7 @@ def source_of(
     """The model of what `folder` holds: a scaling study's logs, or the run of one process.
 
     network, gradient_mib, epochs, imbalance: for a run only; network None is `USUAL_LINK` there, with a note. mode: of
-    logs that don't tell theirs, and of what is predicted; None: theirs, else weak. Raises ValueError for what can't be
+    logs without a mode, and of what is predicted; None: theirs, else weak. Raises ValueError for what can't be
     fitted, or is asked of the wrong source.
     """
     if not folder.is_dir():
@@ -155,7 +155,7 @@ def _from_run(
     imbalance: float,
 ) -> Source:
     run = read_run(folder)
-    # A run that isn't finished tells its processes by the files that all but the first write.
+    # The number of processes of an unfinished run shows in the files that all but the first write.
     if guessed(folder).world > 1 or any((folder / RANKS).glob("rank-[1-9]*.jsonl")):
         raise ValueError(
             f"{folder}: was trained by several processes, whose steps hold their communication; give the run of one "

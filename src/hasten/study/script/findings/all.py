@@ -19,7 +19,7 @@ from hasten.study.script.findings import (
 from hasten.study.script.records import Record
 
 LEAST_STEPS = 4
-"""Steps behind the first one without which nothing is told."""
+"""Fewest steps after the first one for which findings are reported."""
 
 
 def findings_of(records: Sequence[Record]) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""What the experiments in the script's process say: each fault that a measured gain proves, with its cure."""
+"""Findings from the experiments in the script's process: each fault that a measured gain proves, with its cure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOY_S = 0.015
 SMALL_BATCH = 1.3
 """Samples a second on the doubled batch over those now, the lower end of the interval."""
 AMID_LOAD = 1.5
-"""While others use the machine, only such a factor is believed; below it a finding is told as a note."""
+"""While others use the machine, only such a factor is trusted; below it a finding is reported as a note."""
 AGREE = {"autocast": 0.05, "exact": 1e-3}
 """Largest difference of the outputs, relative to the largest output."""
 HIDDEN = 0.05

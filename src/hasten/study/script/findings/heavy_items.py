@@ -16,7 +16,7 @@ SHARE = 0.15
 
 
 def find(record: Record, findings: list[Finding]) -> list[Finding]:
-    """`found`: what is known already; where more workers hide the items, or all of one can be kept, that is it."""
+    """findings: of the other rules. Nothing is added where more workers hide the items or caching them is the cure."""
     loader, items = record.experiments.get("workers") or {}, record.experiments.get("items") or {}
     loaders = record.training_loaders
     if not loaders or items.get("kind") == "whole":

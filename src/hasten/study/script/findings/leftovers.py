@@ -1,4 +1,4 @@
-"""Tools for finding errors that were left on."""
+"""Debugging tools that were left switched on."""
 
 from __future__ import annotations
 

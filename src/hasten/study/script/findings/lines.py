@@ -16,7 +16,7 @@ SHARE = 0.05
 HEAVY = 0.25
 """Of the time, from which it is also too much work, wherever it is done."""
 FEW = 4
-"""Samples below which a line's time says nothing."""
+"""Fewest samples for which a line's time is meaningful."""
 EVERY = 0.005
 """Seconds between samples."""
 AGAIN = 1.5
@@ -159,7 +159,7 @@ def _loops(record: Record) -> list[Finding]:
     for call in record.listed("torch_calls"):
         if call["count"] >= calls.get(call["site"], {"count": LOOPED})["count"]:
             calls[call["site"]] = call
-    # The probe's own work between the operations keeps their time from being told apart from it: it is told, not timed.
+    # The probe's own work between the operations can't be separated from their time: reported, but not timed.
     return [
         Finding(
             name="python-loop", where=place(site), level="note",

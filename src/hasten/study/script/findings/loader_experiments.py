@@ -1,4 +1,4 @@
-"""What the experiments on the loader say: another number of workers, and work on the items that is done again."""
+"""Findings from the experiments on the loader: another number of workers, and work on the items that is repeated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hasten.study.script.findings.words import place
 from hasten.study.words import ms
 
 LEAST = 1.05
-"""Predicted factor on the whole step from which something is a finding: what less would bring is left unsaid."""
+"""Predicted factor on the whole step from which something is a finding; smaller gains are not reported."""
 BEFORE_DRAW = 0.25
 """Share of an item that must be made before its first random number: less is but the reading of a prepared file."""
 HANDOVER_S = 0.0005

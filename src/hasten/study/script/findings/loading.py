@@ -36,7 +36,7 @@ def _workers(record: Record, loader: dict[str, Any]) -> list[Finding]:
     tried = record.experiments.get("workers") or {}
     measured = bool(tried) and "skipped" not in tried and "error" not in tried
     if loader["num_workers"] or loader["own_thread"] or measured:
-        return []  # Where other counts were measured, that says it better.
+        return []  # The experiments on the loader report it where other counts were measured.
     if wait < LEAST_WAIT_S or wait < WAITS * step_s:
         return []
     fetches = max(1, loader["fetches"])
@@ -59,7 +59,7 @@ def _workers(record: Record, loader: dict[str, Any]) -> list[Finding]:
 
 
 def _many(record: Record, loader: dict[str, Any]) -> list[Finding]:
-    """More workers than cores, on a CPU that trains; where whole steps were measured, that says it better."""
+    """More workers than cores, on a CPU that trains; where whole steps were measured, the experiments report it."""
     cores = int(record.raw.get("cores") or 0)
     measured = len((record.experiments.get("workers") or {}).get("loop") or ()) > 1
     if measured or not cores or loader["num_workers"] <= cores or "cuda" in record.devices:

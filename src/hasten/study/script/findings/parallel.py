@@ -35,7 +35,7 @@ def find_wrapper(record: Record) -> list[Finding]:
 def work(record: Record) -> float:
     """Median seconds a step that a rank is busy itself: waiting for data counts, waiting for other ranks doesn't.
 
-    On a CPU that is the thread's processor time. On a GPU, where the host's time says nothing, the forward pass stands
+    On a CPU that is the thread's processor time. On a GPU, where the host's time is no measure, the forward pass stands
     for it, as there are no collectives in it.
     """
     if "cuda" in record.devices:

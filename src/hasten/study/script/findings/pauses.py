@@ -10,7 +10,7 @@ from hasten.study.script.records import WARMUP, Record
 from hasten.study.words import ms
 
 VALIDATING = 0.30
-"""Share of the time from which validation is too much; a fifth of it is what one asks for."""
+"""Share of the time from which validation is too much; the cure aims at a fifth of it."""
 SAVING = 0.10
 """Share of the time from which checkpoints stall the training."""
 

@@ -1,4 +1,4 @@
-"""What the step does with its tensors that it needn't: gradients nobody uses, copies and casts made again."""
+"""Needless tensor work in the step: unused gradients, repeated copies and casts."""
 
 from __future__ import annotations
 

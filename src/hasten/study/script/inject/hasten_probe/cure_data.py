@@ -1,4 +1,4 @@
-"""Datasets that keep what they made, without being asked to: the same object, under a subclass of its own class."""
+"""Caching of dataset items from outside: the same dataset object, under a subclass of its own class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from .exp_time import memory
 
 _ROOM = 0.2
-"""Share of the memory that stays free: what comes after isn't kept."""
+"""Share of the memory that stays free: later items aren't cached."""
 
 
 class _BoundedCache(dict):
@@ -22,7 +22,7 @@ class _BoundedCache(dict):
 
 
 def kept_items(dataset: Any) -> Any:
-    """Each item is made once, and given again as a copy, since collates and callers may write into it."""
+    """Each item is made once and then returned as a copy, since collate functions and callers may write into it."""
     kind = type(dataset)
     if not hasattr(kind, "__getitem__") or not hasattr(kind, "__len__") or hasattr(dataset, "_hasten_kept"):
         return dataset

@@ -1,6 +1,6 @@
 """Cures that can be put in from outside: `apply(name)` patches torch before the script builds anything.
 
-A name may carry a value, `workers=2`. What `apply` returns tells what was done; ValueError for a name it doesn't know.
+A name may carry a value, `workers=2`. `apply` returns a description of the patch; ValueError for an unknown name.
 """
 
 from __future__ import annotations

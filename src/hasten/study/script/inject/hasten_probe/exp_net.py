@@ -37,7 +37,7 @@ class Net:
         return clone if clone.training else clone.train()
 
     def cycle(self, model: nn.Module, args: Any = None, kwargs: Any = None) -> Callable[[], object]:
-        """Forward and backward of `twin`, on the last batch if none is given."""
+        """Forward and backward of `model`, on the last batch if none is given."""
         args, kwargs = (self.args, self.kwargs) if args is None else (args, kwargs)
 
         def run() -> None:

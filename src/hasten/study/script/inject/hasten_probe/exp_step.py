@@ -54,7 +54,7 @@ def _parameters(optimizer: Any) -> list[torch.Tensor]:
 
 
 def _cloned(optimizer: Any, changed: dict[str, Any]) -> Any:
-    """The same class and options on clones, each with a gradient, the same for every twin."""
+    """The same class and options on cloned parameters, each with a gradient that is the same in every clone."""
     generator = torch.Generator().manual_seed(0)
     groups = []
     for group in optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""One way of doing a thing against another, timed in turns, inside the user's own process."""
+"""Two implementations of the same work, timed in turns inside the user's own process."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def usable_cores() -> int:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of memory available and in all; (0, 0) where the system doesn't say."""
+    """Bytes of memory available and in all; (0, 0) if the system doesn't report them."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
             lines = dict(line.split(":", 1) for line in file)
@@ -134,7 +134,7 @@ class Others:
         self._mark = _times()
 
     def cores(self) -> float | None:
-        """None where the system doesn't say."""
+        """None if the system doesn't report it."""
         now = _times()
         if now is None or self._mark is None:
             return None

@@ -1,4 +1,4 @@
-"""Put every patch in, right after torch was imported."""
+"""Installs all patches right after torch was imported."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ EVERY = 0.005
 COUNTED = 2
 """The step, one of the warm-up, whose calls are counted."""
 _NETWORK = ("wait", "backward", "optimizer", "checkpoint", "gradient_sync")
-"""Spans that are told of by themselves."""
+"""Spans that are reported separately."""
 
 
 def watch(session: Session) -> None:

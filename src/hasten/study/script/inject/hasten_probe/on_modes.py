@@ -1,4 +1,4 @@
-"""What a training loop is better off without: anomaly detection, profilers, memory housekeeping; and checkpoints."""
+"""Watches modes and calls that slow a training loop: anomaly detection, profilers, memory housekeeping, checkpoints."""
 
 from __future__ import annotations
 

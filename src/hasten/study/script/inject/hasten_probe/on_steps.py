@@ -69,7 +69,7 @@ def _after(session: Session, optimizer: Any) -> None:
 
 
 def _gradients(optimizer: Any) -> tuple[Any, ...]:
-    """What tells whether the first weights' gradients have changed since."""
+    """Versions of the first weights' gradients, to detect a change."""
     some = [p for group in optimizer.param_groups for p in group["params"]][:4]
     return tuple(None if p.grad is None else (id(p.grad), p.grad._version) for p in some)
 

@@ -26,7 +26,7 @@ READS = {
     "__format__": "format",
 }
 READERS = ("ignite", "monai.engines", "monai.handlers", "torch.utils.tensorboard", "tensorboardX")
-"""Libraries whose reads are told at the user's line that calls them."""
+"""Libraries whose reads are attributed to the user's line that calls them."""
 WIDE = 256
 """Elements from which a float64 tensor is worth a word."""
 COMPARED = 1 << 20

@@ -1,4 +1,4 @@
-"""All that is known about one watched process."""
+"""The state of one watched process."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Session:
         return self.on and threading.get_ident() == self.thread
 
     def sync(self) -> None:
-        """On an accelerator, in the few steps whose parts are timed: wait until it has done what it was told."""
+        """On an accelerator, in the few steps whose parts are timed: wait until its queued work is complete."""
         if self.syncing:
             self.wait_for_device()
 

@@ -82,7 +82,7 @@ def finish(session: Session, why: str) -> None:
 
 
 def again(session: Session) -> None:
-    """End a script that went on although it was ended."""
+    """End a script that caught the stop exception and went on."""
     if session.finished and session.pid == os.getpid() and threading.get_ident() == session.thread:
         raise (Bounded() if multiprocessing.parent_process() is None else BoundedChild(0))
 
