@@ -59,20 +59,20 @@ def examine(
     """
     if data is not None and not data.exists():
         raise ValueError(f"{data}: no such file or folder; name a data set, or leave it out")
-    tell = echo or (lambda _: None)
+    report = echo or (lambda _: None)
     begin = time.perf_counter()
     where = pick_device(device)
     folder = cache or cache_dir(CacheConfig())
-    tell("looking at what else runs here")
+    report("looking at what else runs here")
     meter = LoadMeter()
     time.sleep(_WATCH_SECONDS)
     others = meter.others()
     versions, homes = versions_here(), homes_here(folder)
-    tell("timing and checking 3-D convolutions")
+    report("timing and checking 3-D convolutions")
     cells = probe_conv3d(where)
-    tell("measuring disk, gunzip, memory and multiplication")
+    report("measuring disk, gunzip, memory and multiplication")
     rates = measure_rates(where, cache=folder, data=data)
-    tell("trying the compiler")
+    report("trying the compiler")
     compiler = check_compiler(whole=compiles)
     checks = (
         *check_versions(versions),

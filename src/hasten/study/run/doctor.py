@@ -92,13 +92,13 @@ def diagnose_run(
     if steps < 2 or seconds <= 0:
         raise ValueError(f"steps={steps}, seconds={seconds:g}: give at least 2 steps and a time above 0")
     begin = time.perf_counter()
-    tell = echo or (lambda _: None)
+    report = echo or (lambda _: None)
     meter = LoadMeter()
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
-        tell("putting the run together")
+        report("putting the run together")
         run = assemble(config, Path(folder), seconds=seconds, read_delay_s=read_delay_s)
         bench = _Bench(run.parts, wrap_feed=_with_delay(run.parts, wrap_feed, read_delay_s))
-        measured = _measure(bench, run, Path(folder), steps, seconds, wrap_step, tell)
+        measured = _measure(bench, run, Path(folder), steps, seconds, wrap_step, report)
         facts = _facts(config, run, measured, read_delay_s, meter.others())
     return RunDiagnosis(
         split=facts.split,
@@ -171,13 +171,13 @@ def _with_delay(parts: RunComponents, wrap_feed: WrapFeed | None, delay: float) 
 
 
 def _measure(
-    bench: _Bench, run: Assembled, folder: Path, steps: int, seconds: float, wrap_step: WrapStep | None, tell: Echo
+    bench: _Bench, run: Assembled, folder: Path, steps: int, seconds: float, wrap_step: WrapStep | None, report: Echo
 ) -> _Measurements:
     parts, device = bench.parts, bench.device
     last = parts.planned.config.train.steps
     disk_s = _disk_seconds(parts, bench.first)
     captured_s = _captured(parts, steps, seconds * 0.1)
-    tell(f"training {steps} steps")
+    report(f"training {steps} steps")
     with collected_between_steps():
         ran = run_steps(
             parts.step,
@@ -188,18 +188,18 @@ def _measure(
             wrap_step=wrap_step,
             wrap_feed=bench.wrap_feed,
         )
-    tell("the feed without steps")
+    report("the feed without steps")
     alone = feed_alone(bench.feed(), bench.wrap_feed, steps=steps, seconds=seconds * 0.08, device=device)
-    tell("steps on a fixed batch, and on twice its samples")
+    report("steps on a fixed batch, and on twice its samples")
     batch = bench.batch()
     arms = run_arms(parts, batch, threads=threads_here().wanted, seconds=seconds * 0.25)
     shares = _intensity(parts, batch, ran)
     busy_s = device_busy(lambda: parts.step(*batch, 0), device)
-    tell("a validation and a checkpoint")
+    report("a validation and a checkpoint")
     rare = measure_rare(
         parts, folder / "checkpoints", cases=run.validation_cases, step_s=ran.step_s, seconds=seconds * 0.12
     )
-    tell("the augmentation, operation by operation")
+    report("the augmentation, operation by operation")
     operations = operation_costs(parts, seconds=seconds * 0.08)
     by_hand = _by_hand(parts, ran, seconds * 0.25)
     return _Measurements(

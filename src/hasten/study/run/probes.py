@@ -137,7 +137,7 @@ def operation_costs(parts: RunComponents, *, seconds: float) -> dict[str, float]
     names = dict.fromkeys(type(op).__name__ for op in segment.chain.ops if getattr(op, "prob", 0.0) > 0)
     arms = {"batch": segment} | {name: _without(segment, name) for name in names}
     times: dict[str, list[float]] = {name: [] for name in arms}
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     for number in range(13):
         for name, each in arms.items():
             draws = next(each.draws(number, number + 1))
@@ -147,7 +147,7 @@ def operation_costs(parts: RunComponents, *, seconds: float) -> dict[str, float]
                 torch.cuda.synchronize(segment.device)
             if number:
                 times[name].append(time.perf_counter() - start)
-        if number >= 2 and time.perf_counter() - begun > seconds:
+        if number >= 2 and time.perf_counter() - start_s > seconds:
             break
     # Means: with probabilities below 1, some batches hold more of an operation than others, the same for all arms.
     mean = {name: statistics.fmean(samples) for name, samples in times.items()}

@@ -132,7 +132,7 @@ def run_steps(
     watched = _Watched(iter(feed))
     outer = iter(wrap_feed(watched) if wrap_feed is not None else watched)
     reads = _Reads(timed)
-    begun = begin = time.perf_counter()
+    start = begin = time.perf_counter()
     count, asked_s, index = 0, 0.0, 0
     with reads.counted() if wrap_step is not None else _nothing():
         while True:
@@ -141,9 +141,9 @@ def run_steps(
                 watched.seconds, asked_s, reads.count, marks._events = 0.0, 0.0, 0, []
                 begin = time.perf_counter()
                 marks.mark("begin")
-            ask = time.perf_counter()
+            batch_start = time.perf_counter()
             batch = next(outer)
-            asked_s += time.perf_counter() - ask
+            asked_s += time.perf_counter() - batch_start
             marks.mark("batch")
             reads.outside = True
             call(batch["image"], batch["label"], min(index, last - 1))
@@ -151,7 +151,7 @@ def run_steps(
             marks.mark("around")
             index += 1
             count = max(0, index - warmup)
-            if count >= steps or (count >= 2 and time.perf_counter() - begun > seconds):
+            if count >= steps or (count >= 2 and time.perf_counter() - start > seconds):
                 break
     _wait(step.device)
     wall = time.perf_counter() - begin

@@ -22,7 +22,7 @@ def chance(low: Sequence[float], high: Sequence[float]) -> float:
     ranks = _ranks([*low, *high])
     count, rank_sum = len(low), sum(ranks[: len(low)])
     if math.comb(len(ranks), count) <= _COUNTED:
-        as_low = sum(sum(dealt) <= rank_sum + 1e-9 for dealt in combinations(ranks, count))
+        as_low = sum(sum(values) <= rank_sum + 1e-9 for values in combinations(ranks, count))
         return as_low / math.comb(len(ranks), count)
     mean = statistics.fmean(ranks)
     variance = count * len(high) / (len(ranks) - 1) * statistics.fmean((rank - mean) ** 2 for rank in ranks)

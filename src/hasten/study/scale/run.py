@@ -156,14 +156,14 @@ def _train(
     with replacing(settings, settings.with_name(f".{settings.name}")) as file:
         file.write(dump_run(config).encode())
     meter = LoadMeter()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     try:
         code = begin(command_of(settings, folder, arm.world), threads=threads, log=log)
     except BaseException:
         entry["status"] = "interrupted"
         write_json(out / RUNS_JSON, record)
         raise
-    entry |= {"seconds": time.perf_counter() - begun, "exit_code": code, "others_cores": meter.others()}
+    entry |= {"seconds": time.perf_counter() - start, "exit_code": code, "others_cores": meter.others()}
     entry |= _ended(folder, code, log)
     write_json(out / RUNS_JSON, record)
     return entry

@@ -76,14 +76,14 @@ def chosen_epoch(logs: Sequence[Log], requested: int | None, folder: Path) -> in
     Raises ValueError if the requested epoch isn't in every log.
     """
     epoch = DEFAULT_EPOCH if requested is None else requested
-    lacking = [log for log in logs if epoch not in log.epochs]
+    missing = [log for log in logs if epoch not in log.epochs]
     if requested is None:
-        return None if lacking or any(log.machine is not None for log in logs) else epoch
-    if lacking:
-        shortest = min(lacking, key=lambda log: len(log.epochs))
+        return None if missing or any(log.machine is not None for log in logs) else epoch
+    if missing:
+        shortest = min(missing, key=lambda log: len(log.epochs))
         there = f"{min(shortest.epochs)} to {max(shortest.epochs)}" if shortest.epochs else "none"
         raise ValueError(
-            f"--epoch {epoch}: not in {_some([log.source for log in lacking])} of {folder} ({shortest.source} has "
+            f"--epoch {epoch}: not in {_some([log.source for log in missing])} of {folder} ({shortest.source} has "
             f"{there}, counted from 0); name one that all have, or `median`"
         )
     return epoch
@@ -114,15 +114,15 @@ def series_of(
 
 def _require_baseline(by_strategy: dict[str, list[Log]], baseline: int, folder: Path) -> None:
     worlds = {strategy: sorted({log.world for log in logs}) for strategy, logs in by_strategy.items()}
-    lacking = [strategy for strategy, counts in worlds.items() if baseline not in counts]
-    if not lacking:
+    missing = [strategy for strategy, counts in worlds.items() if baseline not in counts]
+    if not missing:
         return
-    there = "; ".join(f"{strategy}: {', '.join(map(str, counts))}" for strategy, counts in worlds.items())
+    available = "; ".join(f"{strategy}: {', '.join(map(str, counts))}" for strategy, counts in worlds.items())
     common = set.intersection(*(set(counts) for counts in worlds.values()))
     remedy = f"use --baseline {min(common)}" if common else "train the strategies on one count that all have"
     raise ValueError(
-        f"{folder}: no log of {' and '.join(lacking)} with {workers(baseline)}, which speed-up is measured against "
-        f"(workers there: {there}); add that run, or {remedy}"
+        f"{folder}: no log of {' and '.join(missing)} with {workers(baseline)}, which speed-up is measured against "
+        f"(workers there: {available}); add that run, or {remedy}"
     )
 
 

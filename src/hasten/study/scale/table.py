@@ -40,7 +40,7 @@ def rows(analysis: Analysis, *, spreads: bool = True) -> tuple[tuple[str, ...], 
         (f"To {analysis.metric} {analysis.target or 0:g}", _target),
         (analysis.metric[:1].upper() + analysis.metric[1:], lambda point: _quality(point.metric, spreads)),
     ]
-    cells = [[tell(point) for point in analysis.points] for _, tell in columns]
+    cells = [[text_of(point) for point in analysis.points] for _, text_of in columns]
     filled = [place for place, column in enumerate(cells) if any(column)]
     names = tuple(columns[place][0] for place in filled)
     return names, tuple(tuple(cells[place][number] or words.DASH for place in filled)

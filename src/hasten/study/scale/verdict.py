@@ -152,16 +152,17 @@ def _single_falls(worlds: Sequence[int], falls: dict[str, list[float]], metric: 
 
 
 def _judged(series: Series, point: Point, metric: str, base: str) -> str:
-    here, there = point.metric, series.base.metric
-    assert here is not None
-    assert there is not None
+    spread, base_spread = point.metric, series.base.metric
+    assert spread is not None
+    assert base_spread is not None
     text = (
-        f"{series.strategy}: {metric} at {workers(point.world)} is {_quality(here)} against {_quality(there)} on {base}"
+        f"{series.strategy}: {metric} at {workers(point.world)} is {_quality(spread)} "
+        f"against {_quality(base_spread)} on {base}"
     )
-    sizes = (len(here.values), len(there.values))
+    sizes = (len(spread.values), len(base_spread.values))
     if least_chance(*sizes) > BEYOND:
         return f"{text}: {sizes[0]} and {sizes[1]} seeds are too few to tell that from noise (3 and 3 can)."
-    by_chance = chance(here.values, there.values)
+    by_chance = chance(spread.values, base_spread.values)
     often = f"chance alone makes it so in {share(by_chance)} of cases"
     return f"{text}: {'beyond' if by_chance <= BEYOND else 'within'} the seeds' noise ({often})."
 

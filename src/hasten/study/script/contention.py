@@ -53,5 +53,5 @@ def _beyond_alone_s(record: Record) -> float:
 
 def alone_s(record: Record) -> float:
     """Seconds of forward and backward alone: the slowest measured, as the script's loss may cost more; 0 if none."""
-    tried = (record.experiments.get(name) or {} for name in _NETWORK)
-    return max((float(one.get("base_s") or 0.0) for one in tried), default=0.0)
+    results = (record.experiments.get(name) or {} for name in _NETWORK)
+    return max((float(one.get("base_s") or 0.0) for one in results), default=0.0)

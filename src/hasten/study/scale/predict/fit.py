@@ -94,16 +94,16 @@ def nonnegative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
             break
         free[int(slope.argmax())] = True
         while True:
-            tried = np.zeros_like(x)
-            tried[free] = np.linalg.lstsq(scaled[:, free], target, rcond=None)[0]
-            below = free & (tried <= 0)
+            candidate = np.zeros_like(x)
+            candidate[free] = np.linalg.lstsq(scaled[:, free], target, rcond=None)[0]
+            below = free & (candidate <= 0)
             if not below.any():
                 break
-            step = np.min(x[below] / np.maximum(x[below] - tried[below], _LEAST))
-            x = x + step * (tried - x)
+            step = np.min(x[below] / np.maximum(x[below] - candidate[below], _LEAST))
+            x = x + step * (candidate - x)
             free &= x > 1e-14
             x[~free] = 0.0
-        x = tried
+        x = candidate
     return x / sizes
 
 
@@ -139,9 +139,9 @@ def alpha_beta(points: Sequence[tuple[float, float]], workers: int, *, name: str
 
 def _errors(columns: np.ndarray, target: np.ndarray, solution: np.ndarray) -> list[float]:
     """Relative standard errors of a least squares fit."""
-    rest = target - columns @ solution
-    spare = max(1, len(target) - len(solution))
-    covariance = np.linalg.pinv(columns.T @ columns) * float(rest @ rest) / spare
+    residuals = target - columns @ solution
+    freedom = max(1, len(target) - len(solution))
+    covariance = np.linalg.pinv(columns.T @ columns) * float(residuals @ residuals) / freedom
     return [
         min(1.0, max(0.02, math.sqrt(max(0.0, variance)) / value)) if value > 0 else 1.0
         for variance, value in zip(np.diag(covariance), solution, strict=True)
@@ -175,8 +175,8 @@ def fit_epochs(
 
     shares = fit(seconds)
     fitted = columns @ shares
-    spare = len(counts) - int((shares > 0).sum())
-    misfit = math.sqrt(float(np.sum((fitted / seconds - 1) ** 2)) / spare) if spare > 0 else 0.0
+    freedom = len(counts) - int((shares > 0).sum())
+    misfit = math.sqrt(float(np.sum((fitted / seconds - 1) ** 2)) / freedom) if freedom > 0 else 0.0
     spreads = np.array([(errors or {}).get(count, 0.0) for count in counts])
     noise = np.sqrt(spreads**2 + max(misfit, _BETWEEN_RUNS) ** 2)
     random = np.random.default_rng(_SEED)

@@ -33,35 +33,35 @@ def findings(record: Any) -> list[Finding]:
     Nothing is found where the interval of the measured rounds doesn't prove it, and what is found while other programs
     use the machine is a note unless it is gross.
     """
-    tried: Results = record if isinstance(record, Mapping) else record.experiments
-    step = step_of(tried)
+    results: Results = record if isinstance(record, Mapping) else record.experiments
+    step = step_of(results)
     if step is None:
         return []
     candidates = [
-        rule(tried, step) for rule in (workers, items, _autocast, _layout, _batch, _fused, _biases, _subclass)
+        rule(results, step) for rule in (workers, items, _autocast, _layout, _batch, _fused, _biases, _subclass)
     ]
-    others = tried.get("others") or 0.0
+    others = results.get("others") or 0.0
     return [_amid_load(finding, others) for finding in candidates if finding is not None]
 
 
 def costs(record: Any) -> dict[str, float]:
     """Measured seconds a step of faults that are found by watching: "zero-grad-memset", "anomaly-detection",
     "cudnn-benchmark". Only where the interval says that there is a cost."""
-    tried: Results = record if isinstance(record, Mapping) else record.experiments
+    results: Results = record if isinstance(record, Mapping) else record.experiments
     names = {"zero_grad": "zero-grad-memset", "anomaly": "anomaly-detection", "cudnn_benchmark": "cudnn-benchmark"}
-    arms = {name: _arm(tried, key, 1.0) for key, name in names.items()}
+    arms = {name: _arm(results, key, 1.0) for key, name in names.items()}
     return {name: arm["base_s"] - arm["arm_s"] for name, arm in arms.items() if arm is not None}
 
 
-def step_of(tried: Results) -> Step | None:
+def step_of(results: Results) -> Step | None:
     """The step's model out of the loader's and the network's own times; None without measured steps."""
-    step_s = tried.get("step_s")
+    step_s = results.get("step_s")
     if not step_s or step_s <= 0:
         return None
-    loader = tried.get("workers") or {}
+    loader = results.get("workers") or {}
     count = int(loader.get("now") or 0)
     alone = (loader.get("seconds") or {}).get(str(count))
-    wait_s = tried.get("wait_s")
+    wait_s = results.get("wait_s")
     if wait_s is None:
         if alone is None:
             return Step(step_s=step_s, batch_s=None, compute_s=step_s, workers=count)
@@ -77,15 +77,15 @@ def step_of(tried: Results) -> Step | None:
     return Step(step_s=step_s, batch_s=step_s, compute_s=step_s - wait_s, workers=count)
 
 
-def _arm(tried: Results, name: str, low: float) -> dict[str, Any] | None:
+def _arm(results: Results, name: str, low: float) -> dict[str, Any] | None:
     """An experiment's result if the lower end of its gain is above `low`."""
-    arm = tried.get(name) or {}
+    arm = results.get(name) or {}
     return dict(arm) if arm.get("low", 0.0) > low else None
 
 
-def _weighty(tried: Results, name: str) -> dict[str, Any] | None:
+def _weighty(results: Results, name: str) -> dict[str, Any] | None:
     """The same for another precision or layout of a network that isn't a toy."""
-    arm = _arm(tried, name, LEAST)
+    arm = _arm(results, name, LEAST)
     if arm is None or arm["gain"] < CLEAR:
         return None
     return None if arm.get("device", "cpu") == "cpu" and arm["base_s"] < TOY_S else arm
@@ -106,8 +106,8 @@ def _amid_load(finding: Finding, others: float) -> Finding:
     return Finding(**{**values, "level": "note", "evidence": evidence})
 
 
-def _autocast(tried: Results, step: Step) -> Finding | None:
-    arm = _weighty(tried, "autocast")
+def _autocast(results: Results, step: Step) -> Finding | None:
+    arm = _weighty(results, "autocast")
     if arm is None or arm.get("difference", 1.0) > AGREE["autocast"]:
         return None
     device, dtype = arm.get("device", "cuda"), arm["dtype"]
@@ -123,8 +123,8 @@ def _autocast(tried: Results, step: Step) -> Finding | None:
     )
 
 
-def _layout(tried: Results, step: Step) -> Finding | None:
-    arm = _weighty(tried, "channels_last")
+def _layout(results: Results, step: Step) -> Finding | None:
+    arm = _weighty(results, "channels_last")
     if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
         return None
     layout = arm["layout"]
@@ -139,9 +139,9 @@ def _layout(tried: Results, step: Step) -> Finding | None:
     )
 
 
-def _subclass(tried: Results, step: Step) -> Finding | None:
+def _subclass(results: Results, step: Step) -> Finding | None:
     """A note where no gain shows, as small operations feel it most."""
-    arm = tried.get("plain_tensors") or {}
+    arm = results.get("plain_tensors") or {}
     if not arm.get("subclass"):
         return None
     texts = {
@@ -155,8 +155,8 @@ def _subclass(tried: Results, step: Step) -> Finding | None:
     return finding or Finding(where=place(arm.get("site", "")), evidence=str(arm["subclass"]), level="note", **texts)  # type: ignore[arg-type]
 
 
-def _fused(tried: Results, step: Step) -> Finding | None:
-    arm = _arm(tried, "fused", CLEAR)
+def _fused(results: Results, step: Step) -> Finding | None:
+    arm = _arm(results, "fused", CLEAR)
     if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
         return None
     return _of_arm(
@@ -179,8 +179,8 @@ def _of_arm(arm: dict[str, Any], step: Step, *, what: str, also: str, **texts: s
     return Finding(where=place(arm.get("site", "")), evidence=evidence, cost_s=saved_s, gain=gain, **texts)  # type: ignore[arg-type]
 
 
-def _batch(tried: Results, step: Step) -> Finding | None:
-    arm = _arm(tried, "doubled_batch", SMALL_BATCH)
+def _batch(results: Results, step: Step) -> Finding | None:
+    arm = _arm(results, "doubled_batch", SMALL_BATCH)
     room = None if arm is None else arm.get("free_share")
     if arm is None or (room is not None and room < BATCH_ROOM):
         return None
@@ -200,7 +200,7 @@ def _batch(tried: Results, step: Step) -> Finding | None:
     return Finding(
         name="small-batch",
         title=f"a batch of {size} leaves the machine idle: fixed costs rule the step",
-        where=place((tried.get("workers") or {}).get("site") or arm.get("site", "")),
+        where=place((results.get("workers") or {}).get("site") or arm.get("site", "")),
         cure=f"batch_size={2 * size} or more (and the learning rate with it)",
         evidence=f"forward and backward take {ms(arm['base_s'])} on {size} samples and {ms(arm['arm_s'])} on "
         f"{2 * size}: {arm['gain']:.2f} times the samples a second ({arm['low']:.2f} to {arm['high']:.2f}); "
@@ -210,9 +210,9 @@ def _batch(tried: Results, step: Step) -> Finding | None:
     )
 
 
-def _biases(tried: Results, step: Step) -> Finding | None:
+def _biases(results: Results, step: Step) -> Finding | None:
     """A note where no gain shows: it is idle work in any case, but other hardware than this may not feel it."""
-    arm = tried.get("conv_bias") or {}
+    arm = results.get("conv_bias") or {}
     names = arm.get("modules") or []
     if not names or arm.get("difference", 1.0) > AGREE["exact"]:
         return None

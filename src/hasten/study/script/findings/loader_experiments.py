@@ -44,8 +44,8 @@ class Step:
         return min(20.0, self.step_s / self.after(**changed))
 
 
-def workers(tried: Results, step: Step) -> Finding | None:
-    loader = tried.get("workers") or {}
+def workers(results: Results, step: Step) -> Finding | None:
+    loader = results.get("workers") or {}
     times = {int(count): seconds for count, seconds in (loader.get("seconds") or {}).items()}
     if step.workers not in times:
         return None
@@ -54,7 +54,7 @@ def workers(tried: Results, step: Step) -> Finding | None:
         return _of_loops(loader, loops, step)
     predicted = {
         count: step.after(
-            batch_s=_beside(tried, step, times, count), workers=count, saved_s=0.0 if step.workers else -HANDOVER_S
+            batch_s=_beside(results, step, times, count), workers=count, saved_s=0.0 if step.workers else -HANDOVER_S
         )
         for count in times
     }
@@ -80,26 +80,26 @@ def workers(tried: Results, step: Step) -> Finding | None:
     )
 
 
-def _beside(tried: Results, step: Step, times: dict[int, float], count: int) -> float:
+def _beside(results: Results, step: Step, times: dict[int, float], count: int) -> float:
     """Seconds a batch with the training beside it: on a CPU both share the cores."""
     batch = times[count] + (HANDOVER_S if count else 0.0)
     if step.workers and step.batch_s is not None:
         batch *= step.batch_s / times[step.workers]
-    if count == 0 or tried.get("device", "cpu") != "cpu" or 0 not in times:
+    if count == 0 or results.get("device", "cpu") != "cpu" or 0 not in times:
         return batch
-    loader = tried["workers"]
+    loader = results["workers"]
     cores = max(1, int(loader.get("cores") or 1))
     threads = min(cores, int(loader.get("threads") or 1))
     work = times[0] * float(loader.get("cpu_share", 1.0)) + step.compute_s * threads
     return max(batch, work / cores)
 
 
-def items(tried: Results, step: Step) -> Finding | None:
-    items = tried.get("items") or {}
+def items(results: Results, step: Step) -> Finding | None:
+    items = results.get("items") or {}
     if items.get("kind") not in ("whole", "prefix", "before-draw"):
         return None
     size, count, each = int(items.get("batch_size") or 1), int(items.get("items") or 0), items["cached_s"]
-    alone = ((tried.get("workers") or {}).get("seconds") or {}).get(str(step.workers), 0.0)
+    alone = ((results.get("workers") or {}).get("seconds") or {}).get(str(step.workers), 0.0)
     lanes = max(1, step.workers)
     share = each * size / lanes / max(alone, items["item_s"] * size / lanes, 1e-9)
     if step.batch_s is None:

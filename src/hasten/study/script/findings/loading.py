@@ -33,8 +33,8 @@ def find(record: Record) -> list[Finding]:
 
 def _workers(record: Record, loader: dict[str, Any]) -> list[Finding]:
     wait, step_s = record.part("wait"), record.step_s
-    tried = record.experiments.get("workers") or {}
-    measured = bool(tried) and "skipped" not in tried and "error" not in tried
+    results = record.experiments.get("workers") or {}
+    measured = bool(results) and "skipped" not in results and "error" not in results
     if loader["num_workers"] or loader["own_thread"] or measured:
         return []  # The experiments on the loader report it where other counts were measured.
     if wait < LEAST_WAIT_S or wait < WAITS * step_s:

@@ -45,13 +45,13 @@ def items(session: Any, seconds: float) -> dict[str, Any]:
 
 def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
     """Make items several times under other random states, and compare."""
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     times: list[float] = []
     size = checked = 0
     for index in indices:
         first, count = None, 0
         for draw in range(_DRAWS):
-            if times and time.perf_counter() - begun > seconds / 2:
+            if times and time.perf_counter() - begin > seconds / 2:
                 break
             _seed(draw)
             mark = random_mark()
@@ -80,17 +80,17 @@ def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
 
 def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float) -> dict[str, Any]:
     """An item that draws: what is done before its first draw gives the same result each time."""
-    early, shares, begun = [], [], time.perf_counter()
+    early, shares, begin = [], [], time.perf_counter()
     for index in indices:
         with _first_draw() as draws:
             start = time.perf_counter()
             dataset[index]
-            took = time.perf_counter() - start
+            elapsed = time.perf_counter() - start
         if not draws:
             return {"kind": "random", "item_s": item_s}
         early.append(draws[0] - start)
-        shares.append((draws[0] - start) / max(took, 1e-9))
-        if time.perf_counter() - begun > seconds:
+        shares.append((draws[0] - start) / max(elapsed, 1e-9))
+        if time.perf_counter() - begin > seconds:
             break
     # The watching slows both parts down alike, so that the share of the item is what counts.
     before = min(statistics.median(early), item_s * statistics.median(shares))
@@ -159,7 +159,7 @@ def _prefix(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any] 
     )
     if end == 0:
         return {"kind": "random", "item_s": None}
-    begun, prefixes, wholes, size = time.perf_counter(), [], [], 0
+    begin, prefixes, wholes, size = time.perf_counter(), [], [], 0
     for index in indices:
         start = time.perf_counter()
         item = compose(dataset.data[index], end=end)
@@ -170,7 +170,7 @@ def _prefix(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any] 
             compose(item, start=end)
         prefixes.append(middle - start)
         wholes.append(middle - start + time.perf_counter() - between)
-        if time.perf_counter() - begun > seconds:
+        if time.perf_counter() - begin > seconds:
             break
     names = [type(step).__name__ for step in compose.transforms[:end]]
     return {

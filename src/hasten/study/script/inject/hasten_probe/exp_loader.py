@@ -84,7 +84,7 @@ def seconds_a_batch(loader: Any, batches: list[Any], workers: int, seconds: floa
     Workers deliver in bursts of one each, so the clock starts after the first burst and stops after a whole one.
     """
     burst = max(1, workers)
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     iterator = iter(rebuilt(loader, list(itertools.islice(itertools.cycle(batches), 200 * burst)), workers, seconds))
     best = None
     try:
@@ -96,7 +96,7 @@ def seconds_a_batch(loader: Any, batches: list[Any], workers: int, seconds: floa
                 next(iterator)
             now = time.perf_counter()
             best = (now - start) / (bursts * burst)
-            if now - begun > seconds or (bursts >= 3 and now - start > 0.5):
+            if now - begin > seconds or (bursts >= 3 and now - start > 0.5):
                 break
     except StopIteration:
         pass
@@ -138,10 +138,10 @@ def step_beside(
     The batches that the workers made ahead are worked off first. None if that takes longer than `limit` seconds.
     """
     many = itertools.islice(itertools.cycle(batches), 200 * max(1, workers))
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     iterator = iter(rebuilt(loader, list(many), workers, max(1.0, limit)))
     ahead = workers * (loader.prefetch_factor or 2)
-    start, steps = begun, 0
+    start, steps = begin, 0
     try:
         while True:
             next(iterator)
@@ -149,9 +149,9 @@ def step_beside(
             steps, now = steps + 1, time.perf_counter()
             if steps == ahead:
                 start = now
-            if steps >= ahead + max(3, workers) and now - begun > limit / 2:
+            if steps >= ahead + max(3, workers) and now - begin > limit / 2:
                 return (now - start) / (steps - ahead)
-            if now - begun > limit:
+            if now - begin > limit:
                 return (now - start) / (steps - ahead) if steps >= ahead + max(2, workers // 2) else None
     except StopIteration:
         return None
@@ -171,9 +171,9 @@ def whole_loop(
     times: dict[str, list[float]] = {}
     for order in (counts, counts[::-1]):
         for count in order:
-            took = step_beside(loader, batches, count, cycle, limit)
-            if took is not None:
-                times.setdefault(str(count), []).append(took)
+            elapsed = step_beside(loader, batches, count, cycle, limit)
+            if elapsed is not None:
+                times.setdefault(str(count), []).append(elapsed)
     return times
 
 
@@ -189,13 +189,13 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
     reason = unfit(loader)
     if reason:
         return {"skipped": reason, "site": site, "now": loader.num_workers}
-    begun, whole = time.perf_counter(), seconds
+    begin, whole = time.perf_counter(), seconds
     seconds = seconds if cycle is None else seconds / 2  # The rest is for whole steps.
     batches = index_batches(loader, 64)
     first = batches[0][0] if loader.batch_sampler is not None else batches[0]
     if on_device(loader.dataset[first]):
         return {"skipped": "the items are on the device already", "site": site, "now": loader.num_workers}
-    slow = (time.perf_counter() - begun) * (loader.batch_size or 1)
+    slow = (time.perf_counter() - begin) * (loader.batch_size or 1)
     if slow > seconds / 4:
         why = f"a batch takes {slow:.1f} s"
         return {"skipped": why, "needs_s": 16 * slow, "site": site, "now": loader.num_workers}
@@ -207,20 +207,20 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
     result.update(cpu_share=share, threads=torch.get_num_threads())
     times: dict[int, float] = {}
     for number, count in enumerate(counts):
-        remaining = seconds - (time.perf_counter() - begun)
+        remaining = seconds - (time.perf_counter() - begin)
         # A quarter for the present one, whose time all others are judged by.
         share = remaining / 4 if number == 0 else remaining / (len(counts) - number)
         if remaining <= 0.2:
             result["cut"] = "no time for more workers"
             break
-        took = seconds_a_batch(loader, batches, count, share)
-        if took is not None:
-            times[count] = took
+        elapsed = seconds_a_batch(loader, batches, count, share)
+        if elapsed is not None:
+            times[count] = elapsed
     result["seconds"] = {str(count): times[count] for count in sorted(times)}
     if cycle is not None and times:
         other = (0, min(times, key=lambda count: times[count]), cores)
         tried = list(dict.fromkeys([loader.num_workers, *other]))
-        result["loop"] = whole_loop(loader, batches, tried, cycle, whole - (time.perf_counter() - begun))
+        result["loop"] = whole_loop(loader, batches, tried, cycle, whole - (time.perf_counter() - begin))
     if times:
         # The fewest that come within a tenth of the fastest: more only take memory.
         result["best"] = min(count for count in times if times[count] <= 1.1 * min(times.values()))

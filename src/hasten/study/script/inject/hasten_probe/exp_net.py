@@ -245,11 +245,11 @@ def conv_bias(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     sites = [session.conv_sites.get(id(live[name]), "") for name in names]
     for name in names:
         other.get_submodule(name).register_parameter("bias", None)
-    unlike = difference(
+    deviation = difference(
         _seeded(lambda: clone(*net.args, **net.kwargs)), _seeded(lambda: other(*net.args, **net.kwargs))
     )
     result = versus(net.cycle(clone), net.cycle(other), seconds, net.sync)
-    result.update(modules=names, sites=sites, difference=unlike)
+    result.update(modules=names, sites=sites, difference=deviation)
     return result
 
 

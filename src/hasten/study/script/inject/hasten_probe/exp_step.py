@@ -32,7 +32,7 @@ def fused(optimizer: Any, site: str, session: Any, seconds: float) -> dict[str, 
     sync = torch.cuda.synchronize if parameters[0].is_cuda else None
     plain.step()
     fast.step()
-    unlike = max(
+    deviation = max(
         difference(one, other)
         for one, other in zip(_parameters(plain), _parameters(fast))  # noqa: B905
     )
@@ -42,7 +42,7 @@ def fused(optimizer: Any, site: str, session: Any, seconds: float) -> dict[str, 
             "class": kind.__name__,
             "site": site,
             "tensors": len(parameters),
-            "difference": unlike,
+            "difference": deviation,
             "foreach": optimizer.param_groups[0].get("foreach"),
         }
     )

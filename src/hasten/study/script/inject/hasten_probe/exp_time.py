@@ -40,12 +40,12 @@ def versus(
     """
     if seconds <= 0:
         return {"skipped": "no time left"}
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     calls = (base, arm)
     # Unrecorded: the first ones allocate, and choose kernels.
     first = [_timed(call, 1, sync) for call in calls]
-    once = max(_timed(call, 1, sync) if 6 * sum(first) < seconds else took for call, took in zip(calls, first))  # noqa: B905
-    elapsed = time.perf_counter() - begun
+    once = max(_timed(call, 1, sync) if 6 * sum(first) < seconds else duration for call, duration in zip(calls, first))  # noqa: B905
+    elapsed = time.perf_counter() - begin
     needs = 2 * once * FEWEST + elapsed
     if 2 * once * _HOPELESS > seconds - elapsed:
         return {"skipped": f"a call takes {once:.2g} s, and {FEWEST} rounds of two are wanted", "needs_s": needs}
@@ -53,7 +53,7 @@ def versus(
     inner = max(1, min(50, int(_GRAIN / max(once, 1e-9)), int(remaining / (2 * FEWEST * max(once, 1e-9)))))
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(MOST):
-        passed = time.perf_counter() - begun
+        passed = time.perf_counter() - begin
         if number == _HOPELESS and max(times[0][i] / times[1][i] for i in range(number)) < least:
             break
         if number >= FEWEST and passed > seconds:

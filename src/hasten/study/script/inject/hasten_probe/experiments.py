@@ -51,7 +51,7 @@ def run(session: Any) -> dict[str, Any]:
     """
     if _ranks() > 1:
         return {"skipped": "several ranks: one can't stop to experiment while the others train"}
-    begun, others = time.perf_counter(), Others()
+    begin, others = time.perf_counter(), Others()
     results: dict[str, Any] = {"cores": usable_cores(), **_step(session)}
     with contextlib.ExitStack() as stack:
         stack.enter_context(random_state_kept())
@@ -67,7 +67,7 @@ def run(session: Any) -> dict[str, Any]:
             del calls[name]
         total = sum(SHARES[name] for name in calls)
         for name, call in calls.items():
-            remaining = session.budget_s - (time.perf_counter() - begun)
+            remaining = session.budget_s - (time.perf_counter() - begin)
             share = remaining * SHARES[name] / max(total, 1e-9)
             total -= SHARES[name]
             if remaining > 0.2 or name in ALWAYS:
@@ -77,7 +77,7 @@ def run(session: Any) -> dict[str, Any]:
         for name in SHARES:
             results.setdefault(name, {"skipped": reason})
     results["others"] = others.cores()
-    results["took_s"] = time.perf_counter() - begun
+    results["took_s"] = time.perf_counter() - begin
     return results
 
 
@@ -101,7 +101,7 @@ def _expected(session: Any, names: Iterable[str]) -> dict[str, float]:
 
 
 def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str, Any]:
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     try:
         result = call(seconds)
     except Exception as error:
@@ -111,7 +111,7 @@ def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str,
         gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    result["took_s"] = time.perf_counter() - begun
+    result["took_s"] = time.perf_counter() - begin
     return result
 
 

@@ -119,7 +119,7 @@ def _saving(session: Session, original: Callable[..., Any]) -> Callable[..., Any
         finally:
             line.pop()
             line.over = over
-            took = time.perf_counter() - start
-            session.saves.append({"step": session.index, "site": nearest(), "seconds": took})
+            elapsed = time.perf_counter() - start
+            session.saves.append({"step": session.index, "site": nearest(), "seconds": elapsed})
 
     return save

@@ -90,8 +90,8 @@ def _load(session: Session) -> None:
     if "load_at" not in session.uses:
         session.uses["load_at"] = now, children_s(), Others()
         return
-    begun, children, others = session.uses["load_at"]
-    workers = max(0.0, children_s() - children) / max(now - begun, 1e-9)
+    start, children, others = session.uses["load_at"]
+    workers = max(0.0, children_s() - children) / max(now - start, 1e-9)
     # What has not ended yet of the children counts as others there.
     session.load = {"workers": workers, "others": max(0.0, (others.cores() or 0.0) - workers)}
 

@@ -144,7 +144,7 @@ def _moving(session: Session, original: Callable[..., Any]) -> Callable[..., Any
         _note_move(session, self, moved, args, kwargs)
         if before == after:
             return moved
-        took = time.perf_counter() - start
+        elapsed = time.perf_counter() - start
         if before == "cpu":
             line.mark("host_to_device")
             copies = session.copies
@@ -152,12 +152,12 @@ def _moving(session: Session, original: Callable[..., Any]) -> Callable[..., Any
                 copies["count"] += 1
                 copies["bytes"] += self.numel() * self.element_size()
                 copies["pinned"] += bool(after == "cuda" and self.is_pinned())
-                copies["seconds"] += took
+                copies["seconds"] += elapsed
         else:
             line.mark("device_reads")
             frame = sys._getframe(1)
             if after == "cpu" and is_user(frame.f_code.co_filename):
-                _count(session, frame, '.to("cpu")', took, self)
+                _count(session, frame, '.to("cpu")', elapsed, self)
         return moved
 
     return move
