@@ -59,11 +59,11 @@ def function_of(spec: Spec) -> tuple[Function, tuple[Tensor, ...], int]:
     names = sorted(drawn)
 
     def apply(image: Tensor, *numbers: Tensor) -> Tensor:
-        given = dict(zip(names, numbers, strict=True))
+        tensors = dict(zip(names, numbers, strict=True))
         for number, op in enumerate(spec.what):
             start = f"{number}."
-            own = {name.removeprefix(start): value for name, value in given.items() if name.startswith(start)}
-            image = op.apply(image, own)
+            drawn = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+            image = op.apply(image, drawn)
         return image
 
     return apply, (torch.zeros(1, *spec.shape), *(drawn[name] for name in names)), 0
@@ -124,9 +124,9 @@ def try_out(spec: Spec, path: Path) -> None:
     from hasten.augment.kernels import opened
 
     function, arguments, _ = function_of(spec)
-    wanted = function(*arguments)
-    made = opened(path)([each.contiguous() for each in arguments])
-    for one, other in zip(made, (wanted,) if isinstance(wanted, Tensor) else wanted, strict=True):
+    expected = function(*arguments)
+    actual = opened(path)([each.contiguous() for each in arguments])
+    for one, other in zip(actual, (expected,) if isinstance(expected, Tensor) else expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 

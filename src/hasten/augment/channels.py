@@ -42,12 +42,12 @@ def factors(
 ) -> Tensor:
     """(B, channels) factors, 1 for the channels that are left as they are. Takes `stream` and the one after it."""
     if halves:
-        found = around_one(per_channel(key, stream, channels, same=same), *value)
+        values = around_one(per_channel(key, stream, channels, same=same), *value)
     else:
-        found = uniform_in(key, stream, *value, count=1 if same else channels).expand(-1, channels)
+        values = uniform_in(key, stream, *value, count=1 if same else channels).expand(-1, channels)
     if p_per_channel >= 1.0:
-        return found
-    return torch.where(uniform(key, stream + 1, channels) < p_per_channel, found, 1.0)
+        return values
+    return torch.where(uniform(key, stream + 1, channels) < p_per_channel, values, 1.0)
 
 
 def check_halves(name: str, field: str, value: tuple[float, float], halves: bool) -> None:
@@ -73,7 +73,7 @@ def deviation(centred: Tensor, count: Tensor | float) -> Tensor:
     return torch.sqrt((centred * centred).sum(-1, keepdim=True) / count)
 
 
-def within(found: Tensor, flat: Tensor) -> Tensor:
-    """`found` clipped to the range of `flat`, both (B, G, N). `torch.clamp` is slower with bounds in tensors."""
+def within(values: Tensor, flat: Tensor) -> Tensor:
+    """`values` clipped to the range of `flat`, both (B, G, N). `torch.clamp` is slower with bounds in tensors."""
     lowest, highest = flat.amin(-1, keepdim=True), flat.amax(-1, keepdim=True)
-    return torch.minimum(torch.maximum(found, lowest), highest)
+    return torch.minimum(torch.maximum(values, lowest), highest)

@@ -114,13 +114,13 @@ def _range_of(name: str, value: float | Range) -> Range:
                 f"ColorJitter: {name}={value}; a single number must not be negative: give it or (low, high)"
             )
         first, last = centre - value, centre + value
-        found = (first if name == "hue" else max(0.0, first), last)
+        limits = (first if name == "hue" else max(0.0, first), last)
     else:
         if len(value) != 2:
             raise ValueError(f"ColorJitter: {name}={value}; give a number or (low, high)")
-        found = (float(value[0]), float(value[1]))
-    check_range("ColorJitter", name, found, low=low, high=high)
-    return found
+        limits = (float(value[0]), float(value[1]))
+    check_range("ColorJitter", name, limits, low=low, high=high)
+    return limits
 
 
 def _in_order(drawn: Mapping[str, Tensor], numbers: tuple[int, ...]) -> tuple[_Blend, ...]:
@@ -128,10 +128,10 @@ def _in_order(drawn: Mapping[str, Tensor], numbers: tuple[int, ...]) -> tuple[_B
     if not numbers:
         return ()
     place = torch.argsort(drawn["order"], dim=1)
-    own = torch.stack([place[:, number] for number in numbers], dim=1)
-    turns = torch.argsort(own, dim=1)
+    places = torch.stack([place[:, number] for number in numbers], dim=1)
+    turns = torch.argsort(places, dim=1)
     factor = torch.stack([drawn[_NAMES[number]] for number in numbers], dim=1).gather(1, turns)
-    before_hue = own.gather(1, turns) < place[:, _HUE:]
+    before_hue = places.gather(1, turns) < place[:, _HUE:]
 
     def share(number: int) -> Tensor:
         return (turns == (numbers.index(number) if number in numbers else -1)).to(torch.float32)

@@ -266,10 +266,10 @@ def _check_size(name: str, size: Triple, num_samples: int) -> None:
 
 
 def _some(mask: np.ndarray, seed: int) -> np.ndarray:
-    found = np.flatnonzero(mask)
-    if found.size > _MAX_POINTS:
-        found = np.random.default_rng(seed).choice(found, _MAX_POINTS, replace=False)
-    return found.astype(np.int32)
+    voxels = np.flatnonzero(mask)
+    if voxels.size > _MAX_POINTS:
+        voxels = np.random.default_rng(seed).choice(voxels, _MAX_POINTS, replace=False)
+    return voxels.astype(np.int32)
 
 
 def _middle(slack: Tensor) -> Tensor:
@@ -283,9 +283,9 @@ def _anywhere(key: Tensor, shape: Tensor, patch: Triple) -> Tensor:
 
 
 def _around(sets: PointSets, case: Tensor, key: Tensor, ratios: Tensor, shape: Tensor, patch: Triple) -> Tensor:
-    point, found = draw_point(sets, case, key, ratios)
+    point, exists = draw_point(sets, case, key, ratios)
     size = constant(patch, key.device)
     slack = shape - size
     inside = torch.minimum((voxel_of(point, shape) - size // 2).clamp(min=0), slack.clamp(min=0))
     centred = torch.where(slack < 0, _middle(slack), inside)
-    return torch.where(found[:, None], centred, _anywhere(key, shape, patch))
+    return torch.where(exists[:, None], centred, _anywhere(key, shape, patch))

@@ -62,11 +62,11 @@ def separable(values: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 def _terms(degree: int, dims: int) -> list[int]:
     """Which terms there are, as flat positions in an array of (degree + 1,) * dims, first axis slowest."""
-    found = []
+    indices = []
     for at, powers in enumerate(product(range(degree + 1), repeat=dims)):
         if powers[1] <= powers[0] if dims == 2 else sum(powers) <= degree:
-            found.append(at)
-    return found
+            indices.append(at)
+    return indices
 
 
 def _legendre(side: int, degree: int, device: torch.device) -> Tensor:

@@ -44,8 +44,8 @@ class GibbsNoise:
         forth, back = _distances(sides, image.device)
         # Keeping the real part of what an uneven mask leaves is the same as the mean of the mask and its mirror image,
         # and with an even mask half of the spectrum tells the other half.
-        kept = ((forth <= radius * radius).to(image.dtype) + (back <= radius * radius)) * 0.5
-        return torch.fft.irfftn(torch.fft.rfftn(image, dim=axes).mul_(kept), s=sides, dim=axes)
+        mask = ((forth <= radius * radius).to(image.dtype) + (back <= radius * radius)) * 0.5
+        return torch.fft.irfftn(torch.fft.rfftn(image, dim=axes).mul_(mask), s=sides, dim=axes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +85,8 @@ class KSpaceSpikeNoise:
             )
         low = constant(tuple(float(each[0]) for each in ranges), key.device)
         width = constant(tuple(float(each[1] - each[0]) for each in ranges), key.device)
-        own = channels if self.channel_wise else 1
-        words = random_words(key, _PLACE, own * len(sides)).view(-1, own, len(sides))
+        count = channels if self.channel_wise else 1
+        words = random_words(key, _PLACE, count * len(sides)).view(-1, count, len(sides))
         return {
             "loc": below(words, constant(tuple(sides), key.device)),
             "intensity": low + width * uniform(key, _INTENSITY, channels),
@@ -109,10 +109,10 @@ class KSpaceSpikeNoise:
         real = (part[..., 0] * cosine + part[..., 1] * sine).sum(1, keepdim=True)
         imaginary = (part[..., 1] * cosine - part[..., 0] * sine).sum(1, keepdim=True)
         present = torch.sqrt(real * real + imaginary * imaginary)
-        wanted = torch.exp(intensity).reshape(-1, 1)
+        target = torch.exp(intensity).reshape(-1, 1)
         # From what is there to what is wanted, in the same phase (phase 0 where nothing is there).
-        factor = (wanted / present.clamp(min=1e-30) - 1.0) / size
-        real = torch.where(present > 0, real * factor, wanted / size)
+        factor = (target / present.clamp(min=1e-30) - 1.0) / size
+        real = torch.where(present > 0, real * factor, target / size)
         imaginary = imaginary * factor
         wave = torch.stack([real * cosine - imaginary * sine, -(real * sine + imaginary * cosine)], dim=2)
         return torch.baddbmm(lines, wave, torch.stack([torch.cos(last), torch.sin(last)], dim=1)).view(image.shape)
@@ -145,12 +145,12 @@ def _distances(sides: tuple[int, ...], device: torch.device) -> tuple[Tensor, Te
 
 def _angles(loc: Tensor, sides: list[int]) -> list[Tensor]:
     """For each axis (B, C or 1, side): the phase of the frequency at each voxel, from 0 to 2 pi."""
-    found = []
+    angles = []
     for axis, side in enumerate(sides):
         frequency = loc[..., axis, None] - side // 2
         turns = torch.remainder(frequency * torch.arange(side, device=loc.device), side)  # exact, being whole
-        found.append(turns.to(torch.float32) * (2 * math.pi / side))
-    return found
+        angles.append(turns.to(torch.float32) * (2 * math.pi / side))
+    return angles
 
 
 def _mean_log(image: Tensor) -> Tensor:

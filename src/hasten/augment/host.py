@@ -101,24 +101,24 @@ def _run_from(stages: Sequence[Stage], at: int) -> list[Placed]:
 def _applied(run: Sequence[Placed], batch: Batch, numbers: Sequence[Mapping[str, Tensor]], kernels: Kernels) -> Batch:
     """Sample by sample through all of a run, so that a patch is written back once."""
     uses = [drawn["use"].tolist() for drawn in numbers]
-    found = dict(batch)
+    result = dict(batch)
     for key in dict.fromkeys(key for stage in run for key in stage.op.keys):
-        image = found[key] = batch[key] if batch[key].dtype == torch.float32 else batch[key].to(torch.float32)
+        image = result[key] = batch[key] if batch[key].dtype == torch.float32 else batch[key].to(torch.float32)
         for row in range(image.shape[0]):
             before = value = image[row : row + 1]
             at = 0
             while at < len(run):
                 stage, (count, fused) = run[at], kernels.fused.get(run[at].position, (1, None))
                 if uses[at][row] and key in stage.op.keys:
-                    own = _own(numbers[at : at + count], row, many=fused is not None)
-                    value = (fused or kernels.apply.get(stage.position, stage.op.apply))(value, own)
+                    numbers_of_row = _numbers_of_row(numbers[at : at + count], row, many=fused is not None)
+                    value = (fused or kernels.apply.get(stage.position, stage.op.apply))(value, numbers_of_row)
                 at += count
             if value is not before:
                 before.copy_(value)
-    return found
+    return result
 
 
-def _own(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: bool) -> Drawn:
+def _numbers_of_row(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: bool) -> Drawn:
     """What one sample drew; of several operations with the number of each in front."""
     return {
         f"{number}.{name}" if many else name: each[row : row + 1]
@@ -135,10 +135,10 @@ def kernel_length(kernels: Kernels, stage: Stage) -> int:
 
 def groups_of(warp: Warp) -> list[tuple[str, ...]]:
     """The keys of a Warp that are read at the same places, together."""
-    found: dict[tuple[int, ...], list[str]] = {}
+    groups: dict[tuple[int, ...], list[str]] = {}
     for key, reading in warp.readings.items():
-        found.setdefault(tuple(each.position for each in reading.ops), []).append(key)
-    return [tuple(keys) for keys in found.values()]
+        groups.setdefault(tuple(each.position for each in reading.ops), []).append(key)
+    return [tuple(keys) for keys in groups.values()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,14 +149,14 @@ class _Reader:
     spatial_dims: int
 
     def read(
-        self, cases: Mapping[str, Cases], case: Tensor, start: Tensor, bent: Bent, given: Mapping[str, Tensor]
+        self, cases: Mapping[str, Cases], case: Tensor, start: Tensor, bent: Bent, buffers: Mapping[str, Tensor]
     ) -> Batch:
-        """(B, C, D, H, W) by key. given: (B, C, *S) to write into; {} makes them."""
+        """(B, C, D, H, W) by key. buffers: (B, C, *S) to write into; {} allocates them."""
         batch = {}
         for key, reading in self.warp.readings.items():
             dtype = cases[key].values.dtype if reading.is_label else torch.float32
             shape = (case.shape[0], cases[key].channels, *self.warp.out)
-            batch[key] = given[key].view(shape) if given else torch.empty(shape, dtype=dtype)
+            batch[key] = buffers[key].view(shape) if buffers else torch.empty(shape, dtype=dtype)
         for keys in groups_of(self.warp):
             self._group(keys, cases, case, start, bent, batch)
         return batch
@@ -165,11 +165,11 @@ class _Reader:
         self, keys: tuple[str, ...], cases: Mapping[str, Cases], case: Tensor, start: Tensor, bent: Bent, batch: Batch
     ) -> None:
         lead, reading = cases[keys[0]], self.warp.readings[keys[0]]
-        found, size = bent.maps[keys[0]], case.shape[0]
+        affine, size = bent.maps[keys[0]], case.shape[0]
         uses = bent.uses[keys[0]].tolist() if keys[0] in bent.uses else [False] * size
         numbers_of_cases = case.tolist()
         shapes, offsets = lead.shape[case].tolist(), lead.offset[case].tolist()
-        linears, shifts, starts = found.linear.tolist(), found.shift.tolist(), start.tolist()
+        linears, shifts, starts = affine.linear.tolist(), affine.shift.tolist(), start.tolist()
         kernel = self.kernels.read.get((self.stage, keys[0]))
         for row in range(size):
             if numbers_of_cases[row] < 0:
@@ -183,23 +183,25 @@ class _Reader:
                 for volume, target in zip(volumes, out, strict=True):
                     target.copy_(whole.of(volume))
                 continue
-            own = Map(found.linear[row : row + 1], found.shift[row : row + 1])
+            sample_map = Map(affine.linear[row : row + 1], affine.shift[row : row + 1])
             if kernel is not None and not uses[row]:
                 at = case[row : row + 1]
                 values = [cases[key].values for key in keys]
                 place = (lead.shape[at], lead.offset[at], start[row : row + 1])
-                for made, target in zip(kernel(*values, *place, own.linear, own.shift), out, strict=True):
-                    target.copy_(made[0])
+                for source, target in zip(
+                    kernel(*values, *place, sample_map.linear, sample_map.shift), out, strict=True
+                ):
+                    target.copy_(source[0])
                 continue
             numbers = {name: value[row : row + 1] for name, value in bent.numbers.get(keys[0], {}).items()}
-            self._between(keys, volumes, start[row], own, numbers if uses[row] else None, out)
+            self._between(keys, volumes, start[row], sample_map, numbers if uses[row] else None, out)
 
     def _between(
         self,
         keys: tuple[str, ...],
         volumes: list[Tensor],
         start: Tensor,
-        own: Map,
+        sample_map: Map,
         numbers: Drawn | None,
         out: list[Tensor],
     ) -> None:
@@ -209,7 +211,7 @@ class _Reader:
         extent = torch.tensor(volumes[0].shape[1:])
         coordinates = tuple(
             bounded(axis, start[number : number + 1], extent[number : number + 1], reading.padding_mode).reshape(-1)
-            for number, axis in enumerate(coordinates_of(own, self.warp.size, self.warp.out, displaced))
+            for number, axis in enumerate(coordinates_of(sample_map, self.warp.size, self.warp.out, displaced))
         )
         bounds = bounds_of(coordinates)
         for key, volume, target in zip(keys, volumes, out, strict=True):

@@ -58,8 +58,12 @@ class SimulateLowResolution:
         channels, dims = shape[0], len(shape) - 1
         _check_among("ignore_axes", self.ignore_axes, dims)
         _check_among("allowed_channels", self.allowed_channels or (), channels)
-        own, free = 1 if self.synchronize_channels else channels, 1 if self.synchronize_axes else dims
-        zoom = uniform_in(key, _ZOOM, *self.zoom_range, count=own * free).view(-1, own, free).expand(-1, own, dims)
+        zoom_channels, free = 1 if self.synchronize_channels else channels, 1 if self.synchronize_axes else dims
+        zoom = (
+            uniform_in(key, _ZOOM, *self.zoom_range, count=zoom_channels * free)
+            .view(-1, zoom_channels, free)
+            .expand(-1, zoom_channels, dims)
+        )
         if self.allowed_channels is not None or self.p_per_channel < 1:
             changed = uniform(key, _CHANNEL, channels) < self.p_per_channel
             if self.allowed_channels is not None:
@@ -75,9 +79,9 @@ class SimulateLowResolution:
         ]
         rows = _mixed_rows(image, lead)
         shape = (*last.first.shape[:2], *[1] * len(lead), image.shape[-1])
-        found = rows.gather(-1, last.first.view(shape).expand(image.shape))
+        result = rows.gather(-1, last.first.view(shape).expand(image.shape))
         other = rows.gather(-1, last.second.view(shape).expand(image.shape))
-        return found.lerp_(other, last.weight.view(shape))
+        return result.lerp_(other, last.weight.view(shape))
 
 
 def _check_among(field: str, values: tuple[int, ...], end: int) -> None:

@@ -135,18 +135,18 @@ def augment_batch(segment: Segment, batch: Mapping[str, Tensor], first: int) -> 
 
     Raises ValueError where its form is not that which the segment was made for.
     """
-    given = {key: batch[key] for key in segment.chain.keys}
-    store, entering = store_of_batch(given, segment.device), segment.warp.size
-    if store.channels != segment.store.channels or size_of(given) != entering:
+    entries = {key: batch[key] for key in segment.chain.keys}
+    store, entering = store_of_batch(entries, segment.device), segment.warp.size
+    if store.channels != segment.store.channels or size_of(entries) != entering:
         raise ValueError(
-            f"a batch has {dict(store.channels)} channels and {size_of(given)} voxels, the program was made for "
+            f"a batch has {dict(store.channels)} channels and {size_of(entries)} voxels, the program was made for "
             f"{dict(segment.store.channels)} and {entering}; samples must be alike"
         )
     count, device = store.shape.shape[0], segment.device
     rows = torch.arange(count, device=device)
     with torch.no_grad():
         draws = segment.drawn_for(rows, rows + first)
-    samples = {key: store.values[key].view(value.shape) for key, value in given.items()}
+    samples = {key: store.values[key].view(value.shape) for key, value in entries.items()}
     return segment.finish(Prepared(draws, samples, {}))
 
 

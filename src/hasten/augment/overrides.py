@@ -21,12 +21,12 @@ def with_overrides(ops: Sequence[Any], override: Mapping[str, Any]) -> tuple[Any
     Raises ValueError for an operation or a field that there is not, with the near names and all that there are, and
     for a value that the field can't have.
     """
-    found = list(ops)
+    result = list(ops)
     for target, value in override_items(override).items():
         match = _TARGET.fullmatch(target)
         assert match is not None  # by the check of the settings
         name, number, field = match.groups()
-        places = [place for place, op in enumerate(found) if _name(op) == name]
+        places = [place for place, op in enumerate(result) if _name(op) == name]
         if not places:
             there = _near(name, filter(None, map(_name, ops)), "the chain")
             raise ValueError(f"augment.override: {target}: no such operation{there}")
@@ -36,11 +36,11 @@ def with_overrides(ops: Sequence[Any], override: Mapping[str, Any]) -> tuple[Any
                 f"{name}[{len(places) - 1}].{field}, or {name}.{field} for all of them"
             )
         for place in places if number is None else [places[int(number)]]:
-            found[place] = _changed(found[place], field, value, target)
-    return tuple(found)
+            result[place] = _with_field(result[place], field, value, target)
+    return tuple(result)
 
 
-def _changed(op: Any, field: str, value: Any, target: str) -> Any:
+def _with_field(op: Any, field: str, value: Any, target: str) -> Any:
     fields = [each.name for each in dataclasses.fields(op) if each.init] if dataclasses.is_dataclass(op) else []
     if field not in fields:
         raise ValueError(f"augment.override: {target}: no such field{_near(field, fields, _name(op))}")
@@ -60,13 +60,13 @@ def _value_for(op: Any, field: str, value: Any) -> Any:
     except (NameError, PydanticUserError):  # of a user's operation, whose types may be anything
         return value
     try:
-        found = adapter.validate_python(value)
+        validated = adapter.validate_python(value)
     except ValidationError as errors:
         rule = errors.errors()[0]["msg"].removeprefix("Input should be ")
         raise ValueError(f"must be {rule} (given {value})") from None
-    if isinstance(value, bool) and not isinstance(found, bool):
+    if isinstance(value, bool) and not isinstance(validated, bool):
         raise ValueError(f"must be a number (given {value})")
-    return found
+    return validated
 
 
 def _name(op: Any) -> str:

@@ -30,12 +30,12 @@ def run_per_sample(stage: Stage, batch: Batch, key: Tensor) -> Batch:
     seeds = op_key(key, stage.position)[:, 0].tolist()
     device = next(iter(batch.values())).device
     stays = all(isinstance(each, OnGpu) for each in stage.op.transforms)
-    items = {name: value if stays else value.cpu() for name, value in batch.items()}
-    found = [
-        run_one(stage.op.transforms, {name: value[row] for name, value in items.items()}, seed)
+    entries = {name: value if stays else value.cpu() for name, value in batch.items()}
+    items = [
+        run_one(stage.op.transforms, {name: value[row] for name, value in entries.items()}, seed)
         for row, seed in enumerate(seeds)
     ]
-    return {name: value.to(device) for name, value in stacked(stage.op.transforms, found).items()}
+    return {name: value.to(device) for name, value in stacked(stage.op.transforms, items).items()}
 
 
 def run_one(transforms: tuple[Any, ...], item: dict[str, Any], seed: int) -> Any:
@@ -44,10 +44,10 @@ def run_one(transforms: tuple[Any, ...], item: dict[str, Any], seed: int) -> Any
     So are torch's and numpy's own generators, which transforms from elsewhere draw from, while such a one runs.
     """
     for number, each in enumerate(transforms):
-        own = (seed + 0x9E3779B1 * number) % 2**32
-        with _RANDOM, Range(getattr(each, "__name__", type(each).__name__)), _seeded(own):
+        transform_seed = (seed + 0x9E3779B1 * number) % 2**32
+        with _RANDOM, Range(getattr(each, "__name__", type(each).__name__)), _seeded(transform_seed):
             if hasattr(each, "set_random_state"):
-                each.set_random_state(state=np.random.RandomState(own))
+                each.set_random_state(state=np.random.RandomState(transform_seed))
             item = each(item)
     return item
 

@@ -25,6 +25,6 @@ def draw_point(sets: PointSets, case: Tensor, key: Tensor, ratios: Tensor) -> tu
     rows = torch.arange(case.shape[0], device=case.device)
     count = counts[rows, chosen]
     slot = sets.first[case, chosen] + below(random_words(key, _POINT, 1)[:, 0], count.clamp(min=1))
-    found = (total[:, 0] > 0) & (count > 0)
+    exists = (total[:, 0] > 0) & (count > 0)
     point = sets.points[slot.clamp(max=max(sets.points.shape[0] - 1, 0))] if sets.points.shape[0] else slot * 0
-    return point.to(torch.int64), found
+    return point.to(torch.int64), exists

@@ -202,7 +202,7 @@ class Segment:
         self, span: range, draws: Draws, *, batch: Batch | None = None, cases: dict[str, Cases] | None = None
     ) -> Batch:
         """Stages of the chain; the first one reads `cases`, and takes from `batch` the samples whose case is -1."""
-        made, dims, on_gpu = batch or {}, self.store.spatial_dims, draws.key.device.type == "cuda"
+        result, dims, on_gpu = batch or {}, self.store.spatial_dims, draws.key.device.type == "cuda"
         itemised = self.spans or (ranges_on() and not on_gpu)
         for first, last in self._groups(span, itemised):
             stages, numbers = self.stages[first:last], draws.stages[first:last]
@@ -210,16 +210,16 @@ class Segment:
                 if first == 0:
                     here = draws._replace(stages=numbers)
                     if on_gpu:
-                        made = self.renderer(stages, cases, here, dims, made)
+                        result = self.renderer(stages, cases, here, dims, result)
                     else:
-                        made = render_on_host(stages, cases or {}, here, dims, self.kernels, made)
+                        result = render_on_host(stages, cases or {}, here, dims, self.kernels, result)
                 elif is_per_sample(stages[0]):
-                    made = run_per_sample(stages[0], made, draws.key)
+                    result = run_per_sample(stages[0], result, draws.key)
                 elif on_gpu:
-                    made = self.follower(stages, made, numbers, dims)
+                    result = self.follower(stages, result, numbers, dims)
                 else:
-                    made = follow_on_host(stages, made, numbers, dims, self.kernels, first=first)
-        return made
+                    result = follow_on_host(stages, result, numbers, dims, self.kernels, first=first)
+        return result
 
     def _groups(self, span: range, itemised: bool) -> Iterator[tuple[int, int]]:
         """Which stages run together: all up to the next that runs sample by sample; for a profile, each kernel."""

@@ -163,11 +163,11 @@ def read_by_kernel(
 ) -> Tensor:
     """As `read_mapped` of `hasten.augment.read`, but that a voxel of no weight counts as 0 where it is not finite."""
     nearest = mode == "nearest"
-    found = values.new_empty((case.shape[0], channels, *out), dtype=values.dtype if nearest else torch.float32)
-    if found.numel() == 0:
-        return found
+    output = values.new_empty((case.shape[0], channels, *out), dtype=values.dtype if nearest else torch.float32)
+    if output.numel() == 0:
+        return output
     # A boolean has no pointer type of its own.
-    stored, target = (each.view(torch.uint8) if each.dtype == torch.bool else each for each in (values, found))
+    stored, target = (each.view(torch.uint8) if each.dtype == torch.bool else each for each in (values, output))
     linear, shift = place.linear.contiguous(), place.shift.contiguous()
     programs = case.shape[0] * triton.cdiv(out[0] * out[1] * out[2], _BLOCK)
     read_kernel[(programs,)](
@@ -176,4 +176,4 @@ def read_by_kernel(
         CHANNELS=channels, NEAREST=nearest, PADDING=_PADDINGS[padding_mode], FLAT=spatial_dims == 2,
         DISPLACED=displaced is not None, BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
-    return found
+    return output

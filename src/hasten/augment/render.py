@@ -53,18 +53,18 @@ def changed(stage: Placed, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
         return op.apply(batch)
     if isinstance(op, BatchOp):
         return op.apply_batch(batch, drawn)
-    found = dict(batch)
+    result = dict(batch)
     for key in op.keys:
         image = batch[key].to(torch.float32)
         new = op.apply(image, drawn)
-        found[key] = new if op.prob >= 1 else torch.where(spread(drawn["use"], image), new, image)
-    return found
+        result[key] = new if op.prob >= 1 else torch.where(spread(drawn["use"], image), new, image)
+    return result
 
 
 def _warped(
     warp: Warp, cases: Mapping[str, Cases], bent: Bent, case: Tensor, start: Tensor, spatial_dims: int
 ) -> Batch:
-    found = {}
+    result = {}
     for key, reading in warp.readings.items():
         displaced = None
         if reading.bends is not None:
@@ -78,12 +78,12 @@ def _warped(
             padding_mode=reading.padding_mode, spatial_dims=spatial_dims,
         )  # fmt: skip
         value = value.view(len(case), -1, *warp.out)
-        found[key] = value if reading.is_label else value.to(torch.float32)
-    return found
+        result[key] = value if reading.is_label else value.to(torch.float32)
+    return result
 
 
 def _by_channel(
-    cases: Cases, case: Tensor, start: Tensor, found: Map, displaced: Tensor | None
+    cases: Cases, case: Tensor, start: Tensor, affine: Map, displaced: Tensor | None
 ) -> tuple[Cases, Tensor, Tensor, Map, Tensor | None]:
     """Each channel of a sample as a sample: one expression of one shape, which a compiler makes one kernel of.
 
@@ -99,7 +99,7 @@ def _by_channel(
     offset = cases.offset[case][:, None] * cases.channels + channel * shape.prod(1)[:, None]
     own = Cases(cases.values, every(shape), offset.flatten(), 1)
     rows = torch.arange(len(own.offset), device=case.device)
-    return own, rows, every(start), Map(*map(every, found)), None if displaced is None else every(displaced)
+    return own, rows, every(start), Map(*map(every, affine)), None if displaced is None else every(displaced)
 
 
 def _flat(batch: Batch, spatial_dims: int) -> Batch:

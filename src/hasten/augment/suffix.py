@@ -51,10 +51,10 @@ def to_channels(keys: Keys, groups: Sequence[Sequence[int]]) -> Fixed:
 
     nnU-Net's regions: `groups=[(1, 2, 3), (2, 3), (3,)]`.
     """
-    found = tuple(tuple(int(value) for value in group) for group in groups)
-    if not found or not all(found):
+    classes = tuple(tuple(int(value) for value in group) for group in groups)
+    if not classes or not all(classes):
         raise ValueError(f"to_channels: groups={groups}; give at least one group and at least one class in each")
-    return _changing("to_channels", keys, partial(_grouped, groups=found))
+    return _changing("to_channels", keys, partial(_grouped, groups=classes))
 
 
 def convert_to_brats_classes(keys: Keys, et_label: int = 4) -> Fixed:
@@ -170,8 +170,8 @@ def _selected(value: Tensor, where: str, labels: tuple[int, ...], merge: bool) -
     outside = [label for label in labels if not 0 <= label < value.shape[1]]
     if outside:
         raise ValueError(f"{where} has {value.shape[1]} channels; select_labels={labels} asks for channel {outside[0]}")
-    found = torch.cat([value[:, label : label + 1] for label in labels], dim=1)
-    return found.any(1, keepdim=True) if merge else found
+    channels = torch.cat([value[:, label : label + 1] for label in labels], dim=1)
+    return channels.any(1, keepdim=True) if merge else channels
 
 
 def _repeated(value: Tensor, where: str, repeats: int) -> Tensor:
@@ -209,19 +209,19 @@ def _check_classes(value: Tensor, where: str) -> None:
 
 
 def _tuple(name: str, keys: Keys) -> tuple[str, ...]:
-    found = (keys,) if isinstance(keys, str) else tuple(keys)
-    if not found:
+    names = (keys,) if isinstance(keys, str) else tuple(keys)
+    if not names:
         raise ValueError(f"{name}: keys={keys}; name at least one entry of the batch")
-    return found
+    return names
 
 
 def _dtype_of(name: str, dtype: Any) -> torch.dtype:
     if isinstance(dtype, torch.dtype):
         return dtype
     try:
-        found = getattr(torch, np.dtype(dtype).name, None)
+        converted = getattr(torch, np.dtype(dtype).name, None)
     except TypeError:
-        found = getattr(torch, str(dtype), None)
-    if not isinstance(found, torch.dtype):
+        converted = getattr(torch, str(dtype), None)
+    if not isinstance(converted, torch.dtype):
         raise ValueError(f'{name}: dtype={dtype}; no such type of tensors: write one like torch.float32 or "uint8"')
-    return found
+    return converted
