@@ -47,8 +47,10 @@ def build_network(
     """
     if is_own(config):
         assert patch is not None
-        own = own_network(config, num_channels=num_channels, num_classes=num_classes, spatial_dims=spatial_dims)
-        return own.build(patch[3 - spatial_dims :])
+        user_network = own_network(
+            config, num_channels=num_channels, num_classes=num_classes, spatial_dims=spatial_dims
+        )
+        return user_network.build(patch[3 - spatial_dims :])
     mistake = network_mistake(config, spatial_dims)
     if mistake:
         raise ValueError(mistake)
@@ -63,20 +65,20 @@ def build_network(
 
 def monai_network(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> tuple[str, dict[str, Any]]:
     """The class in `monai.networks.nets` of a built-in network that is MONAI's, and its arguments, plain values."""
-    made = (config, inputs, outputs, dims)
+    args = (config, inputs, outputs, dims)
     match config.name:
         case "unet":
-            return "UNet", _unet(*made)
+            return "UNet", _unet(*args)
         case "dynunet":
-            return "DynUNet", _dynunet(*made)
+            return "DynUNet", _dynunet(*args)
         case "segresnet":
-            return "SegResNet", {**_of_segresnets(*made), "dropout_prob": config.dropout or None}
+            return "SegResNet", {**_of_segresnets(*args), "dropout_prob": config.dropout or None}
         case "segresnetds":
-            return "SegResNetDS", {**_of_segresnets(*made), "dsdepth": 1 + config.deep_supervision}
+            return "SegResNetDS", {**_of_segresnets(*args), "dsdepth": 1 + config.deep_supervision}
         case "mednext":
-            return "MedNeXt", _mednext(*made)
+            return "MedNeXt", _mednext(*args)
         case "swinunetr":
-            return "SwinUNETR", _swinunetr(*made)
+            return "SwinUNETR", _swinunetr(*args)
     raise AssertionError(config.name)
 
 

@@ -58,7 +58,7 @@ def dynunet_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif match[4] == "weight":
             if place.startswith("upsamples"):
                 coarser = weights[f"encoder.stages.{levels - 1 - int(match[1])}.0.convs.0.conv.weight"].shape[2:]
-                missing = [(wide - side) // 2 for wide, side in zip(coarser, value.shape[2:], strict=True)]
-                value = F.pad(value, [each for side in reversed(missing) for each in (side, side)])
+                padding = [(wide - side) // 2 for wide, side in zip(coarser, value.shape[2:], strict=True)]
+                value = F.pad(value, [each for side in reversed(padding) for each in (side, side)])
             renamed[f"{place}.conv{layer}.conv.weight"] = value
     return renamed

@@ -47,8 +47,8 @@ def freeze_norms(network: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]
         if getattr(module, "running_mean", None) is None:
             continue
         start = f"{name}." if name else ""
-        own = [start + key for key, _ in module.named_parameters(recurse=False)]
-        if _fits(f"{start}running_mean", patterns) or (own and all(_fits(key, patterns) for key in own)):
+        names = [start + key for key, _ in module.named_parameters(recurse=False)]
+        if _fits(f"{start}running_mean", patterns) or (names and all(_fits(key, patterns) for key in names)):
             become(module, _Evaluated)
             module.eval()
             frozen.append(name)

@@ -41,8 +41,8 @@ class _SumOfOneLoss(torch.autograd.Function):
 
 def sum_over_ranks(value: Tensor, group: ProcessGroup | None = None) -> Tensor:
     """`value`, of any shape, added up over the ranks; each rank may go on with it in its own way."""
-    found: Tensor = _Sum.apply(value, group)
-    return found
+    total: Tensor = _Sum.apply(value, group)
+    return total
 
 
 def counts_over_ranks(counts: Tensor) -> Tensor:
@@ -51,8 +51,8 @@ def counts_over_ranks(counts: Tensor) -> Tensor:
     The gradients of the ranks must be averaged afterwards, as DistributedDataParallel does: they are then those of one
     process with the whole batch. Backward sends nothing.
     """
-    found: Tensor = _SumOfOneLoss.apply(counts) if several_ranks() else counts
-    return found
+    total: Tensor = _SumOfOneLoss.apply(counts) if several_ranks() else counts
+    return total
 
 
 def _total(value: Tensor, group: ProcessGroup | None) -> Tensor:

@@ -25,9 +25,9 @@ def count_flops(network: nn.Module, shape: Sequence[int]) -> int | None:
     Nothing is computed: shapes alone go through a copy of the network. None where it does not run without values.
     """
     try:
-        twin = copy.deepcopy(network).to("meta").eval()
+        network_copy = copy.deepcopy(network).to("meta").eval()
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            twin(torch.empty(*shape, device="meta"))
+            network_copy(torch.empty(*shape, device="meta"))
     except Exception:  # whatever the user's own code raises
         return None
     return counter.get_total_flops()

@@ -80,13 +80,13 @@ def common_prefixes(here: State, saved: State) -> tuple[str, str]:
         for prefix, suffix in _cuts(name):
             by_suffix.setdefault(suffix, []).append((prefix, name))
     same: Counter[tuple[str, str]] = Counter()
-    named: Counter[tuple[str, str]] = Counter()
+    matches: Counter[tuple[str, str]] = Counter()
     for name, value in saved.items():
         for prefix, suffix in _cuts(name):
             for other, full in by_suffix.get(suffix, ()):
-                named[prefix, other] += 1
+                matches[prefix, other] += 1
                 same[prefix, other] += value.shape == here[full].shape
-    return max(named, key=lambda pair: (same[pair], named[pair], -len(pair[0]) - len(pair[1])), default=("", ""))
+    return max(matches, key=lambda pair: (same[pair], matches[pair], -len(pair[0]) - len(pair[1])), default=("", ""))
 
 
 def _cuts(name: str) -> Iterator[tuple[str, str]]:
@@ -104,11 +104,11 @@ def first_filters(weights: State) -> str:
 
 def last_weight(weights: Mapping[str, object]) -> str:
     """The last weight that is not one of before under a second name: an output's bias, where it has one."""
-    seen: set[int] = set()
+    pointers: set[int] = set()
     last = ""
     for name, value in weights.items():
-        if isinstance(value, Tensor) and value.numel() and value.data_ptr() not in seen:
-            seen.add(value.data_ptr())
+        if isinstance(value, Tensor) and value.numel() and value.data_ptr() not in pointers:
+            pointers.add(value.data_ptr())
             last = name
     return last
 
@@ -182,9 +182,9 @@ def _require(here: State, saved: State, values: State) -> None:
     whole = min(sum(value.numel() for value in side.values()) for side in (here, saved))
     fits = sum(value.numel() for value in values.values())
     if not fits or fits < _LEAST * whole:
-        what = "nothing of it fits" if not fits else f"only {len(values)} small tensors of it fit"
+        summary = "nothing of it fits" if not fits else f"only {len(values)} small tensors of it fit"
         raise ValueError(
-            f"{what} this network: the file has {few(saved, len(saved))}; the network has {few(here, len(here))}"
+            f"{summary} this network: the file has {few(saved, len(saved))}; the network has {few(here, len(here))}"
         )
 
 

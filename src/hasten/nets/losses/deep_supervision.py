@@ -75,8 +75,8 @@ def nearest(target: Tensor, size: Sequence[int]) -> Tensor:
     sides = target.shape[2:]
     if tuple(sides) == tuple(size):
         return target
-    if all(side % wanted == 0 for side, wanted in zip(sides, size, strict=True)):
-        steps = [side // wanted for side, wanted in zip(sides, size, strict=True)]
+    if all(side % length == 0 for side, length in zip(sides, size, strict=True)):
+        steps = [side // length for side, length in zip(sides, size, strict=True)]
         for axis, step in enumerate(steps, start=2):
             target = target[(slice(None),) * axis + (slice(step // 2, None, step),)]
         return target

@@ -42,11 +42,11 @@ class Report:
         if not self.modules and self.fits:
             return f"nothing is recomputed: a step holds {before} of activations, within the budget of {budget}"
         share = self.seconds / self.forward_seconds if self.forward_seconds > 0 else 0.0
-        told = (
+        text = (
             f"{len(self.modules)} modules are recomputed: a step holds {predicted} of activations instead of {before}, "
             f"and computes {share:.0%} of a forward pass again"
         )
-        return told if self.fits else f"{told}; no choice fits the budget of {budget}"
+        return text if self.fits else f"{text}; no choice fits the budget of {budget}"
 
 
 def recompute(
@@ -72,15 +72,15 @@ def recompute(
         raise ValueError(f"budget_bytes={budget_bytes}: give the bytes of activations that a step may hold, 1 or more")
     undo(network)
     arguments = probe if isinstance(probe, tuple) else (probe,)
-    found = profile if profile is not None else profile_network(network, *arguments)
+    profiled = profile if profile is not None else profile_network(network, *arguments)
     if batch_size is not None:
-        found = _scaled(found, batch_size, arguments[0].shape[0])
-    blocks, held = choose(found, budget_bytes)
+        profiled = _scaled(profiled, batch_size, arguments[0].shape[0])
+    blocks, predicted = choose(profiled, budget_bytes)
     recompute_modules(network, [block.name for block in blocks], draws={block.name for block in blocks if block.draws})
     return Report(
-        modules=tuple(block.name for block in blocks), budget=budget_bytes, before=occupied(found, ()).peak,
-        predicted=held.peak, kept=held.kept, seconds=sum(block.seconds for block in blocks),
-        forward_seconds=found.seconds, left_out=found.left_out,
+        modules=tuple(block.name for block in blocks), budget=budget_bytes, before=occupied(profiled, ()).peak,
+        predicted=predicted.peak, kept=predicted.kept, seconds=sum(block.seconds for block in blocks),
+        forward_seconds=profiled.seconds, left_out=profiled.left_out,
     )  # fmt: skip
 
 
@@ -99,10 +99,10 @@ def recompute_modules(network: nn.Module, names: Iterable[str], *, draws: Iterab
 
 def undo(network: nn.Module) -> int:
     """Recompute nothing any more. Returns how many modules were."""
-    found = [module for module in network.modules() if isinstance(module, Recomputed)]
-    for module in found:
+    recomputed = [module for module in network.modules() if isinstance(module, Recomputed)]
+    for module in recomputed:
         turn_off(module)
-    return len(found)
+    return len(recomputed)
 
 
 def _scaled(profile: Profile, batch_size: int, probed: int) -> Profile:

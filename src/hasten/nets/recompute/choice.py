@@ -31,7 +31,7 @@ def occupied(profile: Profile, blocks: Iterable[Block]) -> Occupied:
     nothing but what was kept before its end. It keeps its inputs, and saves within it anew what is not there yet.
     """
     seen: set[int] = set()
-    kept = peak = place = 0
+    kept_bytes = peak = place = 0
 
     def keep(storages: Iterable[int]) -> int:
         new = set(storages) - seen
@@ -39,12 +39,12 @@ def occupied(profile: Profile, blocks: Iterable[Block]) -> Occupied:
         return sum(profile.sizes[storage] for storage in new)
 
     for call in sorted(block.call for block in blocks):
-        kept += keep(profile.saves[place : call.begin]) + keep(call.inputs)
+        kept_bytes += keep(profile.saves[place : call.begin]) + keep(call.inputs)
         inner = set(profile.saves[call.begin : call.end]) - seen
-        peak = max(peak, kept + sum(profile.sizes[storage] for storage in inner))
+        peak = max(peak, kept_bytes + sum(profile.sizes[storage] for storage in inner))
         place = call.end
-    kept += keep(profile.saves[place:])
-    return Occupied(kept, max(peak, kept))
+    kept_bytes += keep(profile.saves[place:])
+    return Occupied(kept_bytes, max(peak, kept_bytes))
 
 
 def choose(profile: Profile, budget: int) -> tuple[tuple[Block, ...], Occupied]:
@@ -58,12 +58,12 @@ def choose(profile: Profile, budget: int) -> tuple[tuple[Block, ...], Occupied]:
     if nothing.peak <= budget:
         return (), nothing
     search = _search(profile)
-    found = _cheapest(search, budget, peaks=False)
-    if found is None:
+    way = _cheapest(search, budget, peaks=False)
+    if way is None:
         smallest = _cheapest(search, nothing.peak, peaks=True)
         assert smallest is not None
-        found = _cheapest(search, int(smallest.cost), peaks=False) or smallest
-    blocks = tuple(found.blocks())
+        way = _cheapest(search, int(smallest.cost), peaks=False) or smallest
+    blocks = tuple(way.blocks())
     return blocks, occupied(profile, blocks)
 
 
@@ -97,23 +97,23 @@ class _Way(NamedTuple):
 
 def _search(profile: Profile) -> _Search:
     total = sum(profile.sizes[storage] for storage in set(profile.saves))
-    known: dict[Call, Block] = {}
+    blocks: dict[Call, Block] = {}
     for block in profile.blocks:
         call = block.call
         within = set(profile.saves[call.begin : call.end]) - set(call.inputs)
         # A wrapper and what it wraps are one choice.
-        faster = call not in known or block.seconds < known[call].seconds
+        faster = call not in blocks or block.seconds < blocks[call].seconds
         if faster and sum(profile.sizes[storage] for storage in within) > _SHARE * total:
-            known[call] = block
+            blocks[call] = block
     starting: dict[int, list[Block]] = {}
-    for call, block in known.items():
+    for call, block in blocks.items():
         starting.setdefault(call.begin, []).append(block)
-    ends = {call.end for call in known}
+    ends = {call.end for call in blocks}
     places = sorted({0, len(profile.saves), *starting, *ends})
     later = {places[-1]: 0}
     for here, after in reversed(list(pairwise(places))):
-        taken = [storage for block in starting.get(here, []) for storage in block.call.inputs]
-        later[here] = later[after] | _bits(profile.saves[here:after]) | _bits(taken)
+        inputs = [storage for block in starting.get(here, []) for storage in block.call.inputs]
+        later[here] = later[after] | _bits(profile.saves[here:after]) | _bits(inputs)
     return _Search(profile, places, starting, later)
 
 
@@ -138,8 +138,8 @@ def _kept(search: _Search, way: _Way, saves: tuple[int, ...], budget: int, *, pe
 def _jumped(search: _Search, way: _Way, block: Block, budget: int, *, peaks: bool) -> Iterator[_Way]:
     call = block.call
     kept, seen = _added(way, call.inputs, search.profile.sizes)
-    taken = _Way(way.cost, kept, seen, None, None)
-    most, _ = _added(taken, search.profile.saves[call.begin : call.end], search.profile.sizes)
+    after_inputs = _Way(way.cost, kept, seen, None, None)
+    most, _ = _added(after_inputs, search.profile.saves[call.begin : call.end], search.profile.sizes)
     if most <= budget:
         yield _Way(max(way.cost, most) if peaks else way.cost + block.seconds, kept, seen, block, way)
 
@@ -157,13 +157,13 @@ def _added(way: _Way, storages: Iterable[int], sizes: tuple[int, ...]) -> tuple[
 
 def _front(ways: list[_Way], later: int, sizes: tuple[int, ...]) -> list[_Way]:
     """The ways that no other beats, cheap ones first."""
-    found: list[_Way] = []
+    front: list[_Way] = []
     for way in sorted(ways, key=lambda way: (way.cost, way.kept)):
-        if not any(_beats(other, way, later, sizes) for other in found):
-            found.append(way)
-    if len(found) <= _WIDTH:
-        return found
-    return [found[round(place * (len(found) - 1) / (_WIDTH - 1))] for place in range(_WIDTH)]
+        if not any(_beats(other, way, later, sizes) for other in front):
+            front.append(way)
+    if len(front) <= _WIDTH:
+        return front
+    return [front[round(place * (len(front) - 1) / (_WIDTH - 1))] for place in range(_WIDTH)]
 
 
 def _beats(one: _Way, other: _Way, later: int, sizes: tuple[int, ...]) -> bool:
@@ -180,7 +180,7 @@ def _beats(one: _Way, other: _Way, later: int, sizes: tuple[int, ...]) -> bool:
 
 
 def _bits(storages: Iterable[int]) -> int:
-    found = 0
+    bits = 0
     for storage in storages:
-        found |= 1 << storage
-    return found
+        bits |= 1 << storage
+    return bits

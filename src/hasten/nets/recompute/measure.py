@@ -51,14 +51,14 @@ def memory_curve(
     Counted is what a step adds to what was held before it: tensors on a CPU, the allocator's bytes on a GPU.
     """
     image, label = probe_batch
-    twin = copy.deepcopy(network).train()
-    undo(twin)
-    profile = profile_network(twin, image)
-    reports = [recompute(twin, image, budget, profile=profile) for budget in budgets]
+    network_copy = copy.deepcopy(network).train()
+    undo(network_copy)
+    profile = profile_network(network_copy, image)
+    reports = [recompute(network_copy, image, budget, profile=profile) for budget in budgets]
     draws = {block.name for block in profile.blocks if block.draws}
 
     def forward() -> Tensor:
-        value: Tensor = loss(twin(image), label)
+        value: Tensor = loss(network_copy(image), label)
         return value
 
     with random_state_kept(image.device):
@@ -66,13 +66,13 @@ def memory_curve(
         times: list[list[float]] = [[] for _ in reports]
         for number in range(rounds + 1):
             for place, report in enumerate(reports):
-                undo(twin)
-                recompute_modules(twin, report.modules, draws=draws)
+                undo(network_copy)
+                recompute_modules(network_copy, report.modules, draws=draws)
                 if number:
                     times[place].append(_milliseconds(forward, image.device))
                 else:
                     measured.append(step_bytes(forward, image.device))
-                twin.zero_grad(set_to_none=True)
+                network_copy.zero_grad(set_to_none=True)
     return [
         Point(report.budget, report.predicted, *sizes, median(spent) if spent else 0.0, report)
         for report, sizes, spent in zip(reports, measured, times, strict=True)
@@ -122,23 +122,23 @@ class HostBytes(TorchDispatchMode):
     ) -> Any:
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Tensor):
-                self._note(tensor, made=False)
-        found = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(found):
+                self._note(tensor, created=False)
+        output = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):
-                self._note(tensor, made=True)
+                self._note(tensor, created=True)
         if self.limit is not None and self.held > self.limit:
             raise MemoryError(f"a step holds more than {self.limit / 2**20:.0f} MiB")
-        return found
+        return output
 
-    def _note(self, tensor: Tensor, *, made: bool) -> None:
+    def _note(self, tensor: Tensor, *, created: bool) -> None:
         if tensor.layout is not torch.strided or tensor.device.type != "cpu":
             return
         storage = tensor.untyped_storage()
         if storage._cdata in self._sizes:
             return
         # What an operation was given and nothing here made was there before.
-        size = storage.nbytes() if made else 0
+        size = storage.nbytes() if created else 0
         self._sizes[storage._cdata] = size
         self.held += size
         self.peak = max(self.peak, self.held)

@@ -76,13 +76,13 @@ def profile_network(network: nn.Module, *probe: Any) -> Profile:
     if not network.training:
         network.train()
     try:
-        with _state_kept(network), random_state_kept(device), torch.enable_grad():
+        with _state_restored(network), random_state_kept(device), torch.enable_grad():
             watch = _watched(network, probe, device)
             rounds = [_timed(network, probe, list(watch.calls), device) for _ in range(_ROUNDS)]
     finally:
         for module, mode in modes.items():
             module.training = mode
-    seconds = {name: median(found[name] for found in rounds) for name in rounds[0]}
+    seconds = {name: median(times[name] for times in rounds) for name in rounds[0]}
     blocks = (
         Block(name=name, call=calls[0], seconds=seconds[name], draws=name in watch.draws)
         for name, calls in watch.calls.items()
@@ -97,7 +97,7 @@ def profile_network(network: nn.Module, *probe: Any) -> Profile:
 class _Watch:
     """What is noted during the one pass that is watched."""
 
-    def __init__(self, held: list[Tensor]) -> None:
+    def __init__(self, existing: list[Tensor]) -> None:
         self.sizes: list[int] = []
         self.saves: list[int] = []
         self.calls: dict[str, list[Call]] = {}
@@ -107,7 +107,7 @@ class _Watch:
         # Storages are told apart by address, so that all those seen must live until the pass is over.
         self._alive: list[Tensor] = []
         self._versions: dict[str, list[tuple[Tensor, int]]] = {}
-        for tensor in held:
+        for tensor in existing:
             self.sizes[self.number(tensor)] = 0
 
     def number(self, tensor: Tensor) -> int:
@@ -156,8 +156,8 @@ class _Watch:
 
 
 def _watched(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -> _Watch:
-    held = [*network.parameters(), *network.buffers(), *_tensors(probe)]
-    watch = _Watch(held)
+    existing = [*network.parameters(), *network.buffers(), *_tensors(probe)]
+    watch = _Watch(existing)
     modules = dict(network.named_modules())
     for name, module in modules.items():
         reason = _unfit(module)
@@ -181,8 +181,8 @@ def _watched(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -
     for name in modules:
         culprit = next((inner for inner in changed if _within(inner, name)), None)
         if culprit is not None:
-            told = "" if culprit == name else f"{culprit} within it "
-            watch.left_out[name] = f"{told}keeps something from its forward pass"
+            prefix = "" if culprit == name else f"{culprit} within it "
+            watch.left_out[name] = f"{prefix}keeps something from its forward pass"
     for name, calls in watch.calls.items():
         if len(calls) > 1:
             watch.left_out.setdefault(name, "is called more than once")
@@ -212,8 +212,8 @@ def _timed(network: nn.Module, probe: tuple[Any, ...], names: list[str], device:
         network(*probe)
     if cuda:
         torch.cuda.synchronize(device)
-        return {name: sum(1e-3 * begin.elapsed_time(end) for begin, end in found) for name, found in spans.items()}
-    return {name: sum(end - begin for begin, end in found) for name, found in spans.items()}
+        return {name: sum(1e-3 * begin.elapsed_time(end) for begin, end in pairs) for name, pairs in spans.items()}
+    return {name: sum(end - begin for begin, end in pairs) for name, pairs in spans.items()}
 
 
 @contextmanager
@@ -253,11 +253,11 @@ def _unfit(module: nn.Module) -> str | None:
 
 def _state_of(module: nn.Module) -> dict[str, Any]:
     """Everything that a forward pass could leave in the module itself, and what lists and dicts held."""
-    own: dict[str, Any] = {name: value for name, value in vars(module).items() if name not in _TABLES}
-    contents = {name: value.copy() for name, value in own.items() if type(value) in (list, dict)}
-    held = {**module._parameters, **({} if isinstance(module, _NormBase) else module._buffers)}
-    versions = {name: (tensor, tensor._version) for name, tensor in held.items() if tensor is not None}
-    return {"own": own, "contents": contents, "versions": versions}
+    attributes: dict[str, Any] = {name: value for name, value in vars(module).items() if name not in _TABLES}
+    contents = {name: value.copy() for name, value in attributes.items() if type(value) in (list, dict)}
+    tensors = {**module._parameters, **({} if isinstance(module, _NormBase) else module._buffers)}
+    versions = {name: (tensor, tensor._version) for name, tensor in tensors.items() if tensor is not None}
+    return {"own": attributes, "contents": contents, "versions": versions}
 
 
 def _changed(module: nn.Module, before: dict[str, Any]) -> bool:
@@ -281,17 +281,17 @@ def _same(one: list[Any] | dict[Any, Any], other: list[Any] | dict[Any, Any]) ->
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def _put_back(module: nn.Module, before: dict[str, Any]) -> None:
-    own = vars(module)
-    for name in [name for name in own if name not in _TABLES and name not in before["own"]]:
-        del own[name]
-    own.update(before["own"])
+def _restore(module: nn.Module, before: dict[str, Any]) -> None:
+    attributes = vars(module)
+    for name in [name for name in attributes if name not in _TABLES and name not in before["own"]]:
+        del attributes[name]
+    attributes.update(before["own"])
     for name, content in before["contents"].items():
-        own[name].clear()
+        attributes[name].clear()
         if isinstance(content, dict):
-            own[name].update(content)
+            attributes[name].update(content)
         else:
-            own[name].extend(content)
+            attributes[name].extend(content)
 
 
 def _within(inner: str, outer: str) -> bool:
@@ -299,17 +299,17 @@ def _within(inner: str, outer: str) -> bool:
 
 
 @contextmanager
-def _state_kept(network: nn.Module) -> Iterator[None]:
+def _state_restored(network: nn.Module) -> Iterator[None]:
     """Put back running statistics, and what modules keep of a forward pass, which may hold the probe's whole graph."""
-    kept = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
+    saved = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
     before = [(module, _state_of(module)) for module in network.modules()]
     try:
         yield
     finally:
         for module, state in before:
-            _put_back(module, state)
+            _restore(module, state)
         with torch.no_grad():
-            for buffer, value in kept:
+            for buffer, value in saved:
                 buffer.copy_(value)
 
 

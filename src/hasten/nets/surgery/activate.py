@@ -35,12 +35,12 @@ def gradient_before(gradient: Tensor, normed: Tensor, slope: Slope) -> Tensor:
     if isinstance(slope, Tensor) and slope.numel() > 1:
         return torch.where(normed > 0, gradient, gradient * per_channel(slope.to(gradient.dtype), normed))
     factor = float(slope)
-    found: Tensor
+    result: Tensor
     if factor == 0:
-        found = _aten.threshold_backward(gradient, normed, 0)
+        result = _aten.threshold_backward(gradient, normed, 0)
     else:
-        found = _aten.leaky_relu_backward(gradient, normed, factor, False)
-    return found
+        result = _aten.leaky_relu_backward(gradient, normed, factor, False)
+    return result
 
 
 def gradient_of_slope(gradient: Tensor, normed: Tensor, slope: Tensor) -> Tensor:
@@ -74,5 +74,5 @@ class _PReLU(torch.autograd.Function):
 
 def prelu(image: Tensor, slope: Tensor) -> Tensor:
     """PReLU of (B, C, ...) on a CPU. slope: one element, or one per channel. Differentiable once."""
-    found: Tensor = _PReLU.apply(image, slope)
-    return found
+    output: Tensor = _PReLU.apply(image, slope)
+    return output

@@ -47,7 +47,7 @@ def cancelled_biases(network: nn.Module, probe: Probe, *, flow: Flow | None = No
     for module in flow.network.modules():
         for value in module._parameters.values():
             owners[id(value)] = owners.get(id(value), 0) + 1
-    found = []
+    candidates = []
     for name, module in flow.network.named_modules():
         bias = module._parameters.get("bias") if isinstance(module, _ConvNd | nn.Linear) else None
         if bias is None or owners[id(bias)] > 1 or is_unbiased(module):
@@ -55,15 +55,15 @@ def cancelled_biases(network: nn.Module, probe: Probe, *, flow: Flow | None = No
         norms = _norms_behind(name, module, flow)
         if norms:
             tracked = tuple(norm for norm in norms if _running_mean(flow.network.get_submodule(norm)) is not None)
-            found.append(Cancelled(name, len(bias), tracked))
-    return _proved(copied(network), probe, _untangled(found, flow))
+            candidates.append(Cancelled(name, len(bias), tracked))
+    return _proved(copied(network), probe, _untangled(candidates, flow))
 
 
 def _norms_behind(name: str, layer: nn.Module, flow: Flow) -> tuple[str, ...]:
     """The norms that every output of the layer goes to and nowhere else, if each of them cancels its bias."""
     norms: dict[str, None] = {}
     for call in flow.calls_of(name):
-        consumers = flow.consumers(call.found) if isinstance(call.found, Tensor) else None
+        consumers = flow.consumers(call.output) if isinstance(call.output, Tensor) else None
         if not consumers or not all(_cancels(flow.network, layer, consumer) for consumer in consumers):
             return ()
         norms.update(dict.fromkeys(consumer.module for consumer in consumers))
@@ -71,7 +71,7 @@ def _norms_behind(name: str, layer: nn.Module, flow: Flow) -> tuple[str, ...]:
 
 
 def _cancels(network: nn.Module, layer: nn.Module, call: Call) -> bool:
-    norm, dims = network.get_submodule(call.module), call.given.ndim
+    norm, dims = network.get_submodule(call.module), call.input.ndim
     if isinstance(layer, nn.Linear):
         # Its channels are the last axis, a norm's the second: they are one in (B, C) alone.
         return dims == 2 and isinstance(norm, _BatchNorm)
@@ -85,40 +85,40 @@ def _cancels(network: nn.Module, layer: nn.Module, call: Call) -> bool:
     return isinstance(norm, _BatchNorm | _InstanceNorm)
 
 
-def _untangled(found: list[Cancelled], flow: Flow) -> list[Cancelled]:
+def _untangled(candidates: list[Cancelled], flow: Flow) -> list[Cancelled]:
     """Without those whose running mean would have to lose another layer's bias, too."""
-    kept = []
-    for each in found:
-        outputs = {id(call.found) for call in flow.calls_of(each.layer)}
-        inputs = [call.given for norm in each.tracked for call in flow.calls_of(norm)]
-        if all(id(given) in outputs for given in inputs):
-            kept.append(each)
-    return kept
+    independent = []
+    for each in candidates:
+        outputs = {id(call.output) for call in flow.calls_of(each.layer)}
+        inputs = [call.input for norm in each.tracked for call in flow.calls_of(norm)]
+        if all(id(image) in outputs for image in inputs):
+            independent.append(each)
+    return independent
 
 
 @torch.no_grad()
-def _proved(twin: nn.Module, probe: Probe, found: list[Cancelled]) -> tuple[Cancelled, ...]:
-    """Those that can be changed without a change of the output; `twin` is used up."""
-    if not found:
+def _proved(network: nn.Module, probe: Probe, candidates: list[Cancelled]) -> tuple[Cancelled, ...]:
+    """Those that can be changed without a change of the output; `network` is used up."""
+    if not candidates:
         return ()
-    before = run(twin, probe)
+    before = run(network, probe)
     if not _any_number(before):
         return ()
-    if _unchanged(twin, probe, found, before):
-        return tuple(found)
-    return tuple(each for each in found if _unchanged(twin, probe, [each], before))
+    if _unchanged(network, probe, candidates, before):
+        return tuple(candidates)
+    return tuple(each for each in candidates if _unchanged(network, probe, [each], before))
 
 
-def _unchanged(twin: nn.Module, probe: Probe, found: Iterable[Cancelled], before: Any) -> bool:
+def _unchanged(network: nn.Module, probe: Probe, candidates: Iterable[Cancelled], before: Any) -> bool:
     generator = torch.Generator().manual_seed(1)
-    biases = [twin.get_submodule(each.layer)._parameters["bias"] for each in found]
+    biases = [network.get_submodule(each.layer)._parameters["bias"] for each in candidates]
     changes = []
     for bias in biases:
         assert bias is not None
         change = torch.randn(bias.shape, generator=generator).to(bias)
         bias.add_(change)
         changes.append(change)
-    after = run(twin, probe)
+    after = run(network, probe)
     for bias, change in zip(biases, changes, strict=True):
         assert bias is not None
         bias.sub_(change)
@@ -146,14 +146,14 @@ def _running_mean(norm: nn.Module) -> Tensor | None:
     return value if isinstance(value, Tensor) else None
 
 
-def leave_out(network: nn.Module, found: Iterable[Cancelled]) -> tuple[str, ...]:
-    """Make the layers of `found` add no bias, in place, and return the names of those that can.
+def leave_out(network: nn.Module, cancelled: Iterable[Cancelled]) -> tuple[str, ...]:
+    """Make the layers of `cancelled` add no bias, in place, and return the names of those that can.
 
     Names and shapes stay: a bias is no longer trained, keeps its value if no running mean holds it, and is 0 if one
     does, which is shifted by it; so is what is loaded from a checkpoint that has another bias there.
     """
-    done = []
-    for each in found:
+    names = []
+    for each in cancelled:
         layer = network.get_submodule(each.layer)
         if not to_unbiased(layer):
             continue
@@ -164,8 +164,8 @@ def leave_out(network: nn.Module, found: Iterable[Cancelled]) -> tuple[str, ...]
             _shift(network, each.tracked, bias)
             bias.data.zero_()
             _shift_what_is_loaded(network, each)
-        done.append(each.layer)
-    return tuple(done)
+        names.append(each.layer)
+    return tuple(names)
 
 
 @torch.no_grad()
@@ -218,8 +218,8 @@ def drop_biases(network: nn.Module, probe: Probe) -> tuple[Cancelled, ...]:
 
     Keep what is returned: `without_biases` and `with_biases` convert checkpoints by it. An optimizer is made after.
     """
-    found = cancelled_biases(network, probe)
-    for each in found:
+    cancelled = cancelled_biases(network, probe)
+    for each in cancelled:
         layer = network.get_submodule(each.layer)
         bias = layer._parameters["bias"]
         assert bias is not None
@@ -230,7 +230,7 @@ def drop_biases(network: nn.Module, probe: Probe) -> tuple[Cancelled, ...]:
             # Not in place: a state dict that was taken before keeps the mean that goes with its bias.
             norm.running_mean = mean - bias.detach().to(mean)
         layer.register_parameter("bias", None)
-    return found
+    return cancelled
 
 
 def without_biases(state: Mapping[str, Any], found: Iterable[Cancelled], *, prefix: str = "") -> dict[str, Any]:

@@ -30,9 +30,9 @@ class Call:
     """One call of a module."""
 
     module: str
-    given: Any
+    input: Any
     """The first argument."""
-    found: Any
+    output: Any
     """What it returned."""
 
 
@@ -71,13 +71,13 @@ class Flow:
         """
         if id(tensor) in self.outputs:
             return None
-        found: dict[int, Call] = {}
+        consumers: dict[int, Call] = {}
         for use in self.uses_of(tensor):
             number = self._taker(use, tensor)
             if number is None:
                 return None
-            found[number] = self.calls[number]
-        return list(found.values())
+            consumers[number] = self.calls[number]
+        return list(consumers.values())
 
     def uses_of(self, tensor: Tensor) -> list[Use]:
         """In their order, without dropouts that do nothing."""
@@ -91,7 +91,7 @@ class Flow:
         return self.calls[number] if number is not None else None
 
     def _taker(self, use: Use, tensor: Tensor) -> int | None:
-        return next((number for number in reversed(use.inside) if self.calls[number].given is tensor), None)
+        return next((number for number in reversed(use.inside) if self.calls[number].input is tensor), None)
 
 
 @dataclass(slots=True)
@@ -120,35 +120,35 @@ def see_flow(network: nn.Module, probe: Probe) -> Flow:
     The network, its running statistics and the random state are left as they are. Raises ValueError if it can't be
     copied or does not run on the probe.
     """
-    twin = copied(network)
+    network_copy = copied(network)
     watch = _Watch()
     calls: dict[int, Call] = {}
 
     def enter(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         number = len(calls)
-        given = args[0] if args else next(iter(kwargs.values()), None)
-        calls[number] = Call(name, given, None)
+        image = args[0] if args else next(iter(kwargs.values()), None)
+        calls[number] = Call(name, image, None)
         watch.open.append(number)
 
-    def leave(found: Any) -> None:
+    def leave(output: Any) -> None:
         number = watch.open.pop()
-        calls[number] = replace(calls[number], found=found)
-        watch.held.extend(leaf for leaf in tree_leaves((calls[number].given, found)) if isinstance(leaf, Tensor))
+        calls[number] = replace(calls[number], output=output)
+        watch.held.extend(leaf for leaf in tree_leaves((calls[number].input, output)) if isinstance(leaf, Tensor))
 
     handles = []
-    for name, module in twin.named_modules():
+    for name, module in network_copy.named_modules():
         handles += [
             module.register_forward_pre_hook(
                 lambda _, args, kwargs, name=name: enter(name, args, kwargs), with_kwargs=True
             ),
-            module.register_forward_hook(lambda _, args, found: leave(found)),
+            module.register_forward_hook(lambda _, args, output: leave(output)),
         ]
     with watch:
-        result = run(twin, probe)
+        result = run(network_copy, probe)
     for handle in handles:
         handle.remove()
     leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-    return Flow(twin, calls, watch.uses, frozenset(map(id, leaves)), result, [*watch.held, *leaves])
+    return Flow(network_copy, calls, watch.uses, frozenset(map(id, leaves)), result, [*watch.held, *leaves])
 
 
 def copied(network: nn.Module) -> nn.Module:

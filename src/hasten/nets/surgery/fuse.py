@@ -46,9 +46,9 @@ class _Kept(Mixed):
     def forward(self: Any, image: Tensor) -> Tensor:
         ours = on_cpu_only(image, self.weight, self.bias) or (self.hasten_kernels and kernels_take(image))
         if not (ours and _regular(self, image)):
-            found: Tensor = super().forward(image)  # type: ignore[misc]
-            traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(found, Deferred)
-            return found if traced else found.contiguous(memory_format=layout_of(image))
+            output: Tensor = super().forward(image)  # type: ignore[misc]
+            traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(output, Deferred)
+            return output if traced else output.contiguous(memory_format=layout_of(image))
         finish = partial(_finish, self, image)
         return Deferred(image, finish) if self.hasten_defers else finish(None, False)
 
@@ -77,9 +77,9 @@ class _Following(Mixed):
     def forward(self: Any, image: Tensor) -> Tensor:
         slope = _slope(self)
         if isinstance(image, Deferred):
-            found = image.activated(slope, inplace=getattr(self, "inplace", False))
-            if found is not None:
-                return found
+            output = image.activated(slope, inplace=getattr(self, "inplace", False))
+            if output is not None:
+                return output
             image = image.value()
         if isinstance(slope, Tensor) and _takes(image, slope):
             return prelu(image, slope)
@@ -141,13 +141,13 @@ def unfuse(module: nn.Module) -> None:
 
 def _followers(name: str, flow: Flow) -> tuple[str, ...]:
     """The activations that every output of a norm goes to, and nowhere else."""
-    found: dict[str, None] = {}
+    followers: dict[str, None] = {}
     for call in flow.calls_of(name):
-        follower = _follower(call.found, flow)
+        follower = _follower(call.output, flow)
         if follower is None:
             return ()
-        found[follower] = None
-    return tuple(found)
+        followers[follower] = None
+    return tuple(followers)
 
 
 def _follower(output: Any, flow: Flow) -> str | None:
@@ -157,9 +157,9 @@ def _follower(output: Any, flow: Flow) -> str | None:
     if call is None:
         alone = len(uses) == 1 and not uses[0].returned_it and id(output) not in flow.outputs
         return "" if alone and uses[0].function in FUNCTIONS else None
-    if call.found is not output and len(flow.consumers(output) or ()) != 1:
+    if call.output is not output and len(flow.consumers(output) or ()) != 1:
         # Had the activation changed it in place, what uses it later would be using the activation's output.
         return None
     activation = flow.network.get_submodule(call.module)
-    known = type(activation) in _ACTIVATIONS or isinstance(activation, _Following)
-    return call.module if known and getattr(activation, "negative_slope", 0.0) >= 0 else None
+    supported = type(activation) in _ACTIVATIONS or isinstance(activation, _Following)
+    return call.module if supported and getattr(activation, "negative_slope", 0.0) >= 0 else None

@@ -52,10 +52,10 @@ class _GroupNormAct(torch.autograd.Function):
             mean, var = group_moments(image, groups)
             rstd = (var + eps).rsqrt()
             normed = normalise(image, mean, rstd, scale, offset)
-        found = activate_(normed, slope)
-        _save(ctx, image, (weight, bias), slope, (mean, rstd), found if keep_output else None)
+        output = activate_(normed, slope)
+        _save(ctx, image, (weight, bias), slope, (mean, rstd), output if keep_output else None)
         ctx.groups = groups
-        return found
+        return output
 
     @staticmethod
     @once_differentiable
@@ -134,13 +134,13 @@ def group_norm_act(
 
         return triton_norm_act(image, groups, weight, bias, slope, eps)
     if has_torch_function((image,)):
-        found: Tensor = handle_torch_function(
+        output: Tensor = handle_torch_function(
             group_norm_act, (image,), image, groups, weight, bias, slope, eps, keep_output=keep_output
         )
-        return found
+        return output
     keep_output = keep_output and slope is not None
-    found = _GroupNormAct.apply(image, weight, bias, slope, groups, eps, keep_output)
-    return found
+    output = _GroupNormAct.apply(image, weight, bias, slope, groups, eps, keep_output)
+    return output
 
 
 def norm_act(image: Tensor, slope: Tensor, eps: float) -> Tensor:
@@ -188,7 +188,7 @@ class NormAct(nn.Module):
         slope: Tensor = self.A.weight if isinstance(self.A, nn.PReLU) else self.slope  # type: ignore[assignment]
         ours = on_cpu_only(image, slope) or (self.hasten_kernels and kernels_take(image))
         if not ours or image.shape[2:].numel() == 1:
-            found: Tensor = self.A(self.N(image))
-            return found
+            output: Tensor = self.A(self.N(image))
+            return output
         eps: float = self.N.eps  # type: ignore[assignment]
         return norm_act(image, slope, eps)

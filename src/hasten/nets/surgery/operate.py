@@ -60,9 +60,9 @@ def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = Tr
     unbiased = leave_out(network, cancelled_biases(network, probe, flow=flow)) if biases else ()
     if not fuse:
         return Surgery(unbiased=unbiased)
-    done = fuse_norms(network, flow)
-    pairs = tuple(dict.fromkeys(norm for norm, _ in done.pairs))
-    return Surgery(pairs, unbiased, done.norms, done.activations)
+    fused = fuse_norms(network, flow)
+    pairs = tuple(dict.fromkeys(norm for norm, _ in fused.pairs))
+    return Surgery(pairs, unbiased, fused.norms, fused.activations)
 
 
 def undo(network: nn.Module) -> None:

@@ -53,5 +53,5 @@ def _empty(base: type[nn.Module], *mixins: Any) -> nn.Module:
     kind: Any = base
     for mixin in mixins:
         kind = _mixed(mixin, kind)
-    found: nn.Module = kind.__new__(kind)
-    return found
+    module: nn.Module = kind.__new__(kind)
+    return module
