@@ -89,5 +89,5 @@ def build_schedule(config: PlannedTrain, steps: int, batch_size: int) -> Schedul
     peak, first, reference = config.learning_rate, FIRST, config.learning_rate_batch
     if reference > 0:
         peak, first = scaled_rate(peak, batch_size, reference), warmup_start(batch_size, reference)
-    given: dict[str, Any] = {"kind": config.schedule, "milestones": config.milestones, "power": config.poly_power}
-    return Schedule(steps=steps, peak=peak, warmup_fraction=config.warmup_fraction, first=first, **given)
+    options: dict[str, Any] = {"kind": config.schedule, "milestones": config.milestones, "power": config.poly_power}
+    return Schedule(steps=steps, peak=peak, warmup_fraction=config.warmup_fraction, first=first, **options)

@@ -26,11 +26,11 @@ def param_groups(network: nn.Module, *, weight_decay: float, exempt: Sequence[st
     "*.position_embeddings". Every parameter is in one group, in the network's order; a group that would be empty is
     left out. ValueError for a pattern that no name fits.
     """
-    kept = {id(parameter) for parameter in exempt_parameters(network, exempt)}
+    exempt_ids = {id(parameter) for parameter in exempt_parameters(network, exempt)}
     decay: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for parameter in network.parameters():
-        (rest if id(parameter) in kept else decay).append(parameter)
+        (rest if id(parameter) in exempt_ids else decay).append(parameter)
     groups = [{"params": decay, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 

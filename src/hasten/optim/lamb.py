@@ -56,7 +56,7 @@ class Lamb(OwnOptimizer):
         moving = [(group, pair) for group in self.param_groups for pair in self._moving(group)]
         divisor = self._divisor([gradients for _, (_, gradients) in moving], amp)
         for group, (parameters, gradients) in moving:
-            updates = self._directions(parameters, gradients, group, amp.scaled_by(divisor), amp.found)
+            updates = self._directions(parameters, gradients, group, amp.scaled_by(divisor), amp.found_inf)
             ratios = self._ratios(parameters, updates, group) * -group["lr"]
             # A masked +0 on this side of the product keeps even the sign of a weight of -0.
             factors = ratios if amp.skip is None else torch.where(amp.skip, 0.0, ratios)
@@ -82,7 +82,7 @@ class Lamb(OwnOptimizer):
 
     def _directions(
         self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any],
-        scale: Tensor | None, found: Tensor | None,
+        scale: Tensor | None, found_inf: Tensor | None,
     ) -> list[Tensor]:  # fmt: skip
         """Adam's direction plus weight decay, of each; moments and steps are moved on."""
         directions = self._scratches(parameters)
@@ -95,10 +95,10 @@ class Lamb(OwnOptimizer):
         torch._fused_adamw_(
             directions, gradients, moments, squares, [], steps,
             lr=-1.0, beta1=group["betas"][0], beta2=group["betas"][1], weight_decay=group["weight_decay"] - 1.0,
-            eps=group["eps"], amsgrad=False, maximize=False, grad_scale=scale, found_inf=found,
+            eps=group["eps"], amsgrad=False, maximize=False, grad_scale=scale, found_inf=found_inf,
         )  # fmt: skip
-        if found is not None:
-            torch._foreach_sub_(steps, [found] * len(steps))
+        if found_inf is not None:
+            torch._foreach_sub_(steps, [found_inf] * len(steps))
         return directions
 
     def _ratios(self, parameters: list[Tensor], updates: list[Tensor], group: dict[str, Any]) -> Tensor:

@@ -42,18 +42,18 @@ class Lookahead(torch.optim.Optimizer):
         """One step of the inner optimizer, and a pull if it is due. Returns what the inner one does."""
         fast = [parameter for group in self.param_groups for parameter in group["params"]]
         slow = [self._slow(parameter) for parameter in fast]
-        found = getattr(self, "found_inf", None)
+        found_inf = getattr(self, "found_inf", None)
         loss = self._inner_step(closure)
         count = self._counter(fast)
         if count.device.type == "cpu" and self._reads_on_cpu:
-            if found is None or not found:
+            if found_inf is None or not found_inf:
                 count += 1
                 if not count % self.every:
                     _pull(fast, slow, self.alpha)
             return loss
-        taken = torch.ones_like(count) if found is None else (found == 0).to(count.device, count.dtype)
-        count += taken
-        _pull_where(fast, slow, self.alpha, taken * (count % self.every == 0))
+        applied = torch.ones_like(count) if found_inf is None else (found_inf == 0).to(count.device, count.dtype)
+        count += applied
+        _pull_where(fast, slow, self.alpha, applied * (count % self.every == 0))
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -67,12 +67,12 @@ class Lookahead(torch.optim.Optimizer):
         self.inner.load_state_dict({name: value for name, value in state_dict.items() if name != _KEY})
         self.param_groups = self.inner.param_groups
         self.state.clear()
-        own = state_dict.get(_KEY, {"slow": {}, "count": None})
+        lookahead = state_dict.get(_KEY, {"slow": {}, "count": None})
         parameters = list(self._parameters())
-        for number, slow in own["slow"].items():
+        for number, slow in lookahead["slow"].items():
             parameter = parameters[number]
             self.state[parameter]["slow"] = torch.empty_like(parameter).copy_(slow)
-        count = own["count"]
+        count = lookahead["count"]
         self._count = None if count is None else count.clone()
 
     def _parameters(self) -> list[Tensor]:
@@ -94,20 +94,20 @@ class Lookahead(torch.optim.Optimizer):
         return self._count
 
     def _inner_step(self, closure: Callable[[], Any] | None) -> Any:
-        given = {name: getattr(self, name) for name in ("grad_scale", "found_inf") if hasattr(self, name)}
-        if given and not self._step_supports_amp_scaling:
+        attributes = {name: getattr(self, name) for name in ("grad_scale", "found_inf") if hasattr(self, name)}
+        if attributes and not self._step_supports_amp_scaling:
             raise ValueError(
                 f"{type(self.inner).__name__} in a Lookahead cannot skip a step by itself: build it with fused=True"
             )
-        if given.get("found_inf") is not None:
+        if attributes.get("found_inf") is not None:
             # torch's kernels look for exactly 1, but a scaler adds up what several devices found.
-            given["found_inf"] = (given["found_inf"] != 0).to(torch.float32)
-        for name, value in given.items():
+            attributes["found_inf"] = (attributes["found_inf"] != 0).to(torch.float32)
+        for name, value in attributes.items():
             setattr(self.inner, name, value)
         try:
             return self.inner.step(closure)
         finally:
-            for name in given:
+            for name in attributes:
                 delattr(self.inner, name)
 
 

@@ -95,16 +95,16 @@ class Muon(OwnOptimizer):
             _add_product(parameter, matrix, factor, alpha=rate * 0.2 * max(matrix.shape) ** 0.5, swap=group["swap"])
 
     def _adamw(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> None:
-        steps, found = self._scalars(parameters, "step"), amp.found
+        steps, found_inf = self._scalars(parameters, "step"), amp.found_inf
         torch._foreach_add_(steps, 1)
         torch._fused_adamw_(
             parameters, gradients, self._moments(parameters, "exp_avg"), self._moments(parameters, "exp_avg_sq"), [],
             steps, lr=group["lr"], beta1=group["betas"][0], beta2=group["betas"][1],
             weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False, maximize=False,
-            grad_scale=amp.scale, found_inf=found,
+            grad_scale=amp.scale, found_inf=found_inf,
         )  # fmt: skip
-        if found is not None:
-            torch._foreach_sub_(steps, [found] * len(steps))
+        if found_inf is not None:
+            torch._foreach_sub_(steps, [found_inf] * len(steps))
 
 
 def is_filter_bank(parameter: Tensor) -> bool:
@@ -160,7 +160,7 @@ def _factors(matrices: Sequence[Tensor], iterations: int = 5) -> list[Tensor]:
     sides: dict[int, list[int]] = {}
     for number, wide in enumerate(wides):
         sides.setdefault(wide.shape[0], []).append(number)
-    found = list(matrices)
+    factors = list(matrices)
     for side, numbers in sides.items():
         gram = torch.empty(len(numbers), side, side, dtype=wides[0].dtype, device=wides[0].device)
         for one, number in zip(gram, numbers, strict=True):
@@ -168,8 +168,8 @@ def _factors(matrices: Sequence[Tensor], iterations: int = 5) -> list[Tensor]:
         norm = gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_()[:, None, None] + 1e-7
         products = _polynomial(gram.div_(norm * norm), iterations).div_(norm)
         for number, product in zip(numbers, products, strict=True):
-            found[number] = product
-    return found
+            factors[number] = product
+    return factors
 
 
 def _gram(wide: Tensor, *, out: Tensor) -> None:
@@ -190,10 +190,10 @@ def _polynomial(gram: Tensor, iterations: int) -> Tensor:
     a, b, c = _COEFFICIENTS
     diagonal = a * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     product: Tensor | None = None
-    for left in range(iterations, 0, -1):
+    for remaining in range(iterations, 0, -1):
         factor = torch.baddbmm(diagonal + b * gram, gram, gram, alpha=c)
         product = factor if product is None else factor @ product
-        if left > 1:
+        if remaining > 1:
             gram = factor @ gram @ factor
     assert product is not None
     return product

@@ -28,7 +28,7 @@ class Amp:
     """Bool: leave parameters and states as they are."""
 
     @property
-    def found(self) -> Tensor | None:
+    def found_inf(self) -> Tensor | None:
         """`skip` as torch's fused kernels take it: exactly 1 or 0."""
         return None if self.skip is None else self.skip.to(torch.float32)
 
@@ -78,16 +78,16 @@ class OwnOptimizer(torch.optim.Optimizer):
     @contextmanager
     def _filled(self) -> Iterator[None]:
         """Parameters that do not fill their memory, such as a column of a matrix, are copies that do meanwhile."""
-        own = [
+        strided = [
             (each, each.data) for group in self.param_groups for each in group["params"]
             if each.grad is not None and not each.is_contiguous() and not _fills_memory(each)
         ]  # fmt: skip
-        for parameter, data in own:
+        for parameter, data in strided:
             parameter.data = data.contiguous()
         try:
             yield
         finally:
-            for parameter, data in own:
+            for parameter, data in strided:
                 data.copy_(parameter.data)
                 parameter.data = data
 
@@ -98,10 +98,10 @@ class OwnOptimizer(torch.optim.Optimizer):
     def _amp(self) -> Amp | None:
         """None where the step is known to be skipped."""
         # GradScaler sets both before a step and deletes them after it; a class attribute would be in its way.
-        scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        if found is not None and self._reads(found):
-            return None if bool(found) else Amp(scale, None)
-        return Amp(scale, None if found is None else found != 0)
+        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if found_inf is not None and self._reads(found_inf):
+            return None if bool(found_inf) else Amp(scale, None)
+        return Amp(scale, None if found_inf is None else found_inf != 0)
 
     def _reads(self, value: Tensor) -> bool:
         """Whether reading this value waits for nobody."""
@@ -109,27 +109,27 @@ class OwnOptimizer(torch.optim.Optimizer):
 
     def _moving(self, group: dict[str, Any]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
         """Parameters of a group that have a gradient, with the gradients: lists of one device and dtype each."""
-        found: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+        groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
         for parameter in group["params"]:
             gradient = parameter.grad
             if gradient is not None:
-                parameters, gradients = found.setdefault((parameter.device, parameter.dtype), ([], []))
+                parameters, gradients = groups.setdefault((parameter.device, parameter.dtype), ([], []))
                 parameters.append(parameter)
                 gradients.append(laid_as(parameter, gradient))
-        yield from found.values()
+        yield from groups.values()
 
     def _moments(self, parameters: list[Tensor], name: str) -> list[Tensor]:
         """The state `name` of each: of its shape, dtype and strides, 0 at first."""
-        return [_kept(self.state[parameter], name, parameter) for parameter in parameters]
+        return [_state_like(self.state[parameter], name, parameter) for parameter in parameters]
 
     def _scratches(self, parameters: list[Tensor]) -> list[Tensor]:
         """Memory as large as each parameter, of no meaning between steps and in no state_dict."""
         scratch: dict[Tensor, Tensor] = self.__dict__.setdefault("_scratch", {})
-        return [_kept(scratch, parameter, parameter) for parameter in parameters]
+        return [_state_like(scratch, parameter, parameter) for parameter in parameters]
 
     def _scalars(self, parameters: list[Tensor], name: str) -> list[Tensor]:
         """The state `name` of each: () float32 on its device, 0 at first."""
-        found = []
+        values = []
         for parameter in parameters:
             state = self.state[parameter]
             value = state.get(name)
@@ -137,8 +137,8 @@ class OwnOptimizer(torch.optim.Optimizer):
                 value = state[name] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             elif value.device != parameter.device or value.dtype != torch.float32:
                 value = state[name] = value.to(parameter.device, torch.float32)
-            found.append(value)
-        return found
+            values.append(value)
+        return values
 
 
 def _fills_memory(value: Tensor) -> bool:
@@ -146,7 +146,7 @@ def _fills_memory(value: Tensor) -> bool:
     return last + 1 == value.numel()
 
 
-def _kept(home: dict[Any, Tensor], name: Any, like: Tensor) -> Tensor:
+def _state_like(home: dict[Any, Tensor], name: Any, like: Tensor) -> Tensor:
     value = home.get(name)
     if value is None:
         value = home[name] = torch.zeros_like(like)
@@ -158,19 +158,19 @@ def _kept(home: dict[Any, Tensor], name: Any, like: Tensor) -> Tensor:
 
 def momentum_step(
     parameter: Tensor, gradient: Tensor, moment: Tensor, *, lr: float | Tensor, momentum: float, factor: float = 1.0,
-    weight_decay: float = 0.0, nesterov: bool = False, scale: Tensor | None = None, found: Tensor | None = None,
+    weight_decay: float = 0.0, nesterov: bool = False, scale: Tensor | None = None, found_inf: Tensor | None = None,
 ) -> None:  # fmt: skip
     """moment <- momentum * moment + factor * (gradient / scale + weight_decay * parameter); parameter -= lr * moment.
 
     In one pass. With `nesterov` the parameter moves by the gradient plus momentum * moment; `factor` is then 1, and so
-    it is without momentum, where no moment is kept. Nothing changes where `found` is 1. With a `scale` the divided
+    it is without momentum, where no moment is kept. Nothing changes where `found_inf` is 1. With a `scale` the divided
     gradient is written back.
     """
     assert factor == 1.0 or (momentum != 0 and not nesterov)
     torch._fused_sgd_(
         [parameter], [gradient], [moment] if momentum != 0 else [],
         lr=lr, momentum=momentum, dampening=1.0 - factor, weight_decay=weight_decay, nesterov=nesterov,
-        maximize=False, is_first_step=False, grad_scale=scale, found_inf=found,
+        maximize=False, is_first_step=False, grad_scale=scale, found_inf=found_inf,
     )  # fmt: skip
 
 
