@@ -52,8 +52,8 @@ def part_order(dealt: Dealt, *, seed: Tensor, share: Share, batch_size: int, rep
         number = torch.arange(steps * each, device=sample.device)
         number = number + (torch.div(sample[0], total, rounding_mode="floor") - dealt.begun)
         drawn = [
-            part[repeated_cases_of(own, number, part.shape[0], repeats)].view(steps, share.pieces, -1)
-            for part, own in zip(cases, seeds.unbind(), strict=True)
+            part[repeated_cases_of(seed_of_part, number, part.shape[0], repeats)].view(steps, share.pieces, -1)
+            for part, seed_of_part in zip(cases, seeds.unbind(), strict=True)
         ]
         return torch.stack(drawn, dim=2).flatten()
 

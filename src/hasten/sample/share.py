@@ -63,9 +63,9 @@ def share_mistake(batch_size: int, accumulate: int, size: int, parts: int = 0) -
         return None
     among = f"{size} processes" if not parts else f"{parts} parts (distribute.parts)"
     pieces = f" in each of {accumulate} pieces (train.accumulate)" if accumulate > 1 else ""
-    told = f"sample.batch_size: {batch_size} can't be dealt among {among}{pieces}; use {_nearest(batch_size, unit)}"
+    reason = f"sample.batch_size: {batch_size} can't be dealt among {among}{pieces}; use {_nearest(batch_size, unit)}"
     fits = [number for number in range(1, size) if batch_size % (accumulate * number) == 0]
-    return told if parts or not fits else f"{told}, or start {fits[-1]} of them"
+    return reason if parts or not fits else f"{reason}, or start {fits[-1]} of them"
 
 
 def _nearest(value: int, unit: int) -> str:
