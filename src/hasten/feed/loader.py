@@ -33,13 +33,13 @@ class ThreadBuffer:
         self._stop.set()
 
     def __iter__(self) -> Iterator[Any]:
-        made: queue.Queue[Any] = queue.Queue(self.buffer_size)
+        batches: queue.Queue[Any] = queue.Queue(self.buffer_size)
         stop = self._stop = threading.Event()
-        thread = threading.Thread(target=_make, args=(iter(self.src), made, stop), name="loader", daemon=True)
+        thread = threading.Thread(target=_make, args=(iter(self.src), batches, stop), name="loader", daemon=True)
         thread.start()
         try:
-            taken = Range(LOADING)(made.get)
-            while not stop.is_set() and (batch := taken()) is not _STOP:
+            get = Range(LOADING)(batches.get)
+            while not stop.is_set() and (batch := get()) is not _STOP:
                 if isinstance(batch, _Failure):
                     raise batch.error
                 yield batch
@@ -48,7 +48,7 @@ class ThreadBuffer:
             while thread.is_alive():
                 # The thread may wait for room; what is taken out here is thrown away.
                 try:
-                    made.get(timeout=0.01)
+                    batches.get(timeout=0.01)
                 except queue.Empty:
                     thread.join(0.01)
 
@@ -85,8 +85,8 @@ class ThreadDataLoader(DataLoader):
             from monai.data.thread_buffer import _ProcessThreadContext
 
             settings |= {"multiprocessing_context": _ProcessThreadContext(), "persistent_workers": False}
-        told = dataset if isinstance(dataset, IterableDataset) else _Told(dataset)
-        super().__init__(told, batch_size=batch_size, shuffle=shuffle, num_workers=num_workers, **settings)
+        wrapped = dataset if isinstance(dataset, IterableDataset) else _WithItemNote(dataset)
+        super().__init__(wrapped, batch_size=batch_size, shuffle=shuffle, num_workers=num_workers, **settings)
         self.buffer_size, self.buffer_timeout, self.repeats = buffer_size, buffer_timeout, repeats
 
     def __iter__(self) -> Iterator[Any]:
@@ -100,15 +100,15 @@ class _Failure:
         self.error = error
 
 
-def _make(batches: Iterator[Any], made: queue.Queue[Any], stop: threading.Event) -> None:
+def _make(batches: Iterator[Any], target: queue.Queue[Any], stop: threading.Event) -> None:
     try:
         for batch in batches:
-            made.put(batch)
+            target.put(batch)
             if stop.is_set():
                 return
-        made.put(_STOP)
+        target.put(_STOP)
     except BaseException as error:
-        made.put(_Failure(error))
+        target.put(_Failure(error))
     finally:
         # Worker processes end with their iterator, now and not at some later collection.
         shutdown = getattr(batches, "_shutdown_workers", None)
@@ -116,7 +116,7 @@ def _make(batches: Iterator[Any], made: queue.Queue[Any], stop: threading.Event)
             shutdown()
 
 
-class _Told(Dataset[Any]):
+class _WithItemNote(Dataset[Any]):
     """A data set that says which item failed."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:

@@ -45,14 +45,14 @@ class Ring(Generic[Batch]):
             self._free.put(slot)
         self._thread.start()
         try:
-            while (taken := self._full.get()) is not None:
-                if isinstance(taken, BaseException):
-                    raise taken
-                self._await_copy(taken)
-                yield self._slots[taken]
+            while (slot_or_error := self._full.get()) is not None:
+                if isinstance(slot_or_error, BaseException):
+                    raise slot_or_error
+                self._await_copy(slot_or_error)
+                yield self._slots[slot_or_error]
                 if self._cuda:
-                    self._used[taken].record(torch.cuda.current_stream(self._device))
-                self._free.put(taken)
+                    self._used[slot_or_error].record(torch.cuda.current_stream(self._device))
+                self._free.put(slot_or_error)
         finally:
             self._ended = True
             self._free.put(0)  # wakes a thread that waits for a slot
