@@ -44,7 +44,7 @@ def build_optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Opt
 
 
 def fusion_of(name: OptimizerName) -> str:
-    """In words, how an optimizer updates many weights at once."""
+    """Text that says how an optimizer updates many weights at once."""
     return _FUSED.get(name, "all weights are updated together, one operation after another")
 
 
@@ -70,17 +70,17 @@ def _optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimize
 
 
 def _laid_right(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Let states that are loaded lie in memory as their parameters do.
+    """Convert loaded states to the memory format of their parameters.
 
-    torch's fused kernels walk both as flat memory, so that a checkpoint of channels-last weights would else be read in
-    the wrong order by a contiguous network, without a word.
+    torch's fused kernels walk both as flat memory: without this, a contiguous network would silently read a checkpoint
+    of channels-last weights in the wrong order.
     """
     optimizer.register_load_state_dict_post_hook(lay_out_moments)
     return optimizer
 
 
 def paced_schedule(config: PlannedTrain, batch_size: int) -> PacedSchedule:
-    """`build_schedule` over `config.steps`, which a limit of time may shorten on the way."""
+    """`build_schedule` over `config.steps`, which a time limit may shorten during the run."""
     return PacedSchedule(schedule=build_schedule(config, config.steps, batch_size), steps=config.steps)
 
 

@@ -1,4 +1,4 @@
-"""Parameter groups: what weight decay acts on and what it does not."""
+"""Parameter groups: which parameters weight decay applies to, and learning rates of their own for some."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[
 def scale_rates(
     optimizer: torch.optim.Optimizer, network: nn.Module, factors: Mapping[str, float], *, at: str = "factors"
 ) -> None:
-    """Give parameters whose names fit a pattern of `factors` that much of the learning rate, in place.
+    """Scale the learning rate of parameters whose names match a pattern of `factors`, in place.
 
-    Groups are divided, and those with a factor carry it as `lr_scale`, which `set_rate` heeds; the first pattern that
-    fits counts. Before the first step. Raises ValueError, `at` naming the factors, for a pattern that fits nothing.
+    Splits the groups; those with a factor store it as `lr_scale`, which `set_rate` reads. The first matching pattern
+    counts. Call it before the first step. Raises ValueError, `at` naming the factors, for a pattern that fits nothing.
     """
     named = dict(network.named_parameters())
     factor: dict[int, float] = {}
@@ -77,9 +77,9 @@ def scale_rates(
 def delay_rates(
     optimizer: torch.optim.Optimizer, network: nn.Module, first: Sequence[str], steps: int, *, at: str = "patterns"
 ) -> None:
-    """Give parameters whose names fit none of the patterns `first` a learning rate of 0 for that many steps, in place.
+    """Give parameters whose names match none of the patterns `first` a learning rate of 0 for `steps` steps, in place.
 
-    Groups are divided, and those that wait carry `lr_from`, which `set_rate` heeds. Before the first step. Raises
+    Splits the groups; those that wait store `lr_from`, which `set_rate` reads. Call it before the first step. Raises
     ValueError, `at` naming the patterns, for a pattern that fits nothing.
     """
     named = dict(network.named_parameters())
@@ -94,7 +94,7 @@ def _divide(
     key: Callable[[Tensor], Any],
     entries: Callable[[dict[str, Any], Any], dict[str, Any]],
 ) -> None:
-    """Divide each group by the key of its parameters, in place; `entries` are added to those of a group and a key."""
+    """Split each group by the key of its parameters, in place; `entries` are added to the groups of a key."""
     divided = []
     for group in optimizer.param_groups:
         parts: dict[Any, list[Tensor]] = {}

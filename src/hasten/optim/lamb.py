@@ -69,7 +69,7 @@ class Lamb(OwnOptimizer):
             torch._foreach_addcmul_(parameters, updates, list(factors.unbind()))
 
     def _divisor(self, gradients: list[list[Tensor]], amp: Amp) -> Tensor | None:
-        """(): what all gradients are divided by before their moments, None for nothing."""
+        """(): divisor of all gradients before their moments; None if they are not divided."""
         largest = self.defaults["max_grad_norm"]
         if not gradients or (largest is None and not self.defaults["nvlamb"]):
             return None
@@ -84,7 +84,7 @@ class Lamb(OwnOptimizer):
         self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any],
         scale: Tensor | None, found_inf: Tensor | None,
     ) -> list[Tensor]:  # fmt: skip
-        """Adam's direction plus weight decay, of each; moments and steps are moved on."""
+        """Adam's direction plus weight decay for each parameter; updates moments and steps."""
         directions = self._scratches(parameters)
         moments, squares = self._moments(parameters, "exp_avg"), self._moments(parameters, "exp_avg_sq")
         steps = self._scalars(parameters, "step")
@@ -102,7 +102,7 @@ class Lamb(OwnOptimizer):
         return directions
 
     def _ratios(self, parameters: list[Tensor], updates: list[Tensor], group: dict[str, Any]) -> Tensor:
-        """(N,): what each update is multiplied by, beside the learning rate."""
+        """(N,): factor of each update besides the learning rate."""
         if group["weight_decay"] == 0 and not group["always_adapt"]:
             return torch.ones(len(parameters), device=parameters[0].device)
         weights, steps = norms_of(parameters), norms_of(updates)

@@ -69,7 +69,7 @@ class Lars(OwnOptimizer):
 
 
 def _ratios(parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> Tensor:
-    """(N,): what gradient and decay of each layer are multiplied by."""
+    """(N,): factor of the gradient and the weight decay of each layer."""
     weights, slopes = norms_of(parameters), amp.unscaled(norms_of(gradients))
     ratios = group["trust"] * weights / (slopes + group["weight_decay"] * weights + group["eps"])
     ratios = torch.where((weights > 0) & (slopes > 0), ratios, 1.0)

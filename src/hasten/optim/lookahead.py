@@ -1,4 +1,4 @@
-"""Lookahead: every few steps the weights are pulled back towards a slow copy, which moves a part of the way to them.
+"""Lookahead: every few steps, slow weights move a share of the way to the weights, which are then set to them.
 
 M. Zhang et al., "Lookahead optimizer: k steps forward, 1 step back", NeurIPS 2019 (arXiv:1907.08610).
 """
@@ -21,7 +21,7 @@ class Lookahead(torch.optim.Optimizer):
     The inner optimizer's states are untouched by a pull. `state_dict` is the inner one's with one more entry; one
     without that entry loads too, and the slow weights then start where the weights are.
 
-    It knows torch's protocol for skipped steps if the inner optimizer does: such a step is not counted. On a GPU the
+    Supports torch's protocol for skipped steps if the inner optimizer does: a skipped step is not counted. On a GPU the
     count lies on the device, so that a captured CUDA graph pulls when it should.
     """
 
@@ -39,7 +39,7 @@ class Lookahead(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of the inner optimizer, and a pull if it is due. Returns what the inner one does."""
+        """One step of the inner optimizer, and a pull if it is due. Returns the inner step's result."""
         fast = [parameter for group in self.param_groups for parameter in group["params"]]
         slow = [self._slow(parameter) for parameter in fast]
         found_inf = getattr(self, "found_inf", None)
@@ -63,7 +63,7 @@ class Lookahead(torch.optim.Optimizer):
         return {**self.inner.state_dict(), _KEY: {"slow": slow, "count": self._count}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` returned, or the inner optimizer's alone. ValueError as the inner one has it."""
+        """Load what `state_dict` returned, or the inner optimizer's state alone. Raises its ValueError."""
         self.inner.load_state_dict({name: value for name, value in state_dict.items() if name != _KEY})
         self.param_groups = self.inner.param_groups
         self.state.clear()
@@ -85,7 +85,7 @@ class Lookahead(torch.optim.Optimizer):
         return state["slow"]
 
     def _counter(self, fast: list[Tensor]) -> Tensor:
-        """() int64 beside the weights: steps that were taken."""
+        """() int64 on the weights' device: number of steps that were not skipped."""
         device = fast[0].device
         if self._count is None:
             self._count = torch.zeros((), dtype=torch.int64, device=device)

@@ -129,7 +129,7 @@ def _matrix(filters: Tensor, *, swap: bool) -> Tensor:
 
 
 def _add_product(parameter: Tensor, matrix: Tensor, factor: Tensor, *, alpha: float, swap: bool) -> None:
-    """Add to filters what `factor` makes of their direction's matrix, times alpha."""
+    """Add alpha times the product of `factor` and the direction's matrix to the filters."""
     # In the matrix's own orientation, so that no transposed copy is made.
     first, second = (factor, matrix) if factor.shape[0] == matrix.shape[0] else (matrix, factor.mT)
     if swap and not _last(parameter):
@@ -151,7 +151,7 @@ def orthogonal(matrices: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _factors(matrices: Sequence[Tensor], iterations: int = 5) -> list[Tensor]:
-    """What the iterations multiply each matrix by on its short side, (short, short).
+    """The (short, short) product of the iterations' factors, which multiplies each matrix on its short side.
 
     Every iteration is a polynomial of the first G, so they are multiplied up in this small space, for all matrices of
     one short side together: two products with the long side instead of ten.
@@ -186,7 +186,7 @@ def _gram(wide: Tensor, *, out: Tensor) -> None:
 
 
 def _polynomial(gram: Tensor, iterations: int) -> Tensor:
-    """(N, side, side): what the iterations multiply X by, from G = X X^T with a norm of X of at most 1."""
+    """(N, side, side): product of the iterations' factors of X, from G = X X^T with a norm of X of at most 1."""
     a, b, c = _COEFFICIENTS
     diagonal = a * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     product: Tensor | None = None

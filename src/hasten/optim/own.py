@@ -1,6 +1,6 @@
-"""What Hasten's own optimizers share: who moves in a step, states in the weights' memory format, and skipped steps.
+"""Base class of Hasten's optimizers: parameter selection, states in the weights' memory format, skipped steps.
 
-The states of a parameter are made at its first gradient and kept. The fused kernels of torch walk parameter, gradient
+The states of a parameter are created at its first gradient. The fused kernels of torch walk parameter, gradient
 and states as flat memory, so each has the parameter's strides; a state that lies otherwise (a checkpoint of another
 memory format, a network that was converted meanwhile) is copied over once.
 """
@@ -20,7 +20,7 @@ from hasten.optim.layout import laid_as
 
 @dataclass(frozen=True, slots=True)
 class Amp:
-    """What torch's AMP protocol asks of a step; each () and on the device."""
+    """The inputs of torch's AMP protocol for one step; each () and on the device."""
 
     scale: Tensor | None
     """Gradients are to be divided by this."""
@@ -47,8 +47,8 @@ class OwnOptimizer(torch.optim.Optimizer):
     """Base of the optimizers in this package.
 
     Its `step` follows the protocol of torch's fused ones (`_step_supports_amp_scaling`): with `grad_scale` set the
-    gradients are divided by it, and where `found_inf` is not 0 the step changes nothing, however broken the gradients
-    are. A GPU is never waited for; on a CPU there is nobody to wait for and `found_inf` is read.
+    gradients are divided by it, and where `found_inf` is not 0 the step changes nothing, even for NaN gradients. The
+    host never synchronizes with a GPU; on a CPU, where reading is free, it reads `found_inf`.
     `lr` of a group is a float, or a () tensor on the device, as a captured CUDA graph needs it.
     """
 
@@ -63,7 +63,7 @@ class OwnOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of every parameter that has a gradient. closure: computes the loss anew, which is returned.
 
-        Gradients are used up: their values afterwards mean nothing.
+        Overwrites the gradients: their values are undefined afterwards.
         """
         loss = None
         if closure is not None:
@@ -77,7 +77,7 @@ class OwnOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def _filled(self) -> Iterator[None]:
-        """Parameters that do not fill their memory, such as a column of a matrix, are copies that do meanwhile."""
+        """Replace parameters that do not fill their memory, such as a matrix column, by contiguous copies meanwhile."""
         strided = [
             (each, each.data) for group in self.param_groups for each in group["params"]
             if each.grad is not None and not each.is_contiguous() and not _fills_memory(each)
@@ -96,7 +96,7 @@ class OwnOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _amp(self) -> Amp | None:
-        """None where the step is known to be skipped."""
+        """None if the host knows that the step is skipped."""
         # GradScaler sets both before a step and deletes them after it; a class attribute would be in its way.
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if found_inf is not None and self._reads(found_inf):
@@ -104,11 +104,11 @@ class OwnOptimizer(torch.optim.Optimizer):
         return Amp(scale, None if found_inf is None else found_inf != 0)
 
     def _reads(self, value: Tensor) -> bool:
-        """Whether reading this value waits for nobody."""
+        """Whether the host can read this value without synchronizing."""
         return value.device.type == "cpu" and self._reads_on_cpu
 
     def _moving(self, group: dict[str, Any]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """Parameters of a group that have a gradient, with the gradients: lists of one device and dtype each."""
+        """Parameters of a group that have a gradient, and their gradients: one pair of lists per device and dtype."""
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
         for parameter in group["params"]:
             gradient = parameter.grad
@@ -123,7 +123,7 @@ class OwnOptimizer(torch.optim.Optimizer):
         return [_state_like(self.state[parameter], name, parameter) for parameter in parameters]
 
     def _scratches(self, parameters: list[Tensor]) -> list[Tensor]:
-        """Memory as large as each parameter, of no meaning between steps and in no state_dict."""
+        """Scratch memory of each parameter's size; undefined between steps and not in the state_dict."""
         scratch: dict[Tensor, Tensor] = self.__dict__.setdefault("_scratch", {})
         return [_state_like(scratch, parameter, parameter) for parameter in parameters]
 

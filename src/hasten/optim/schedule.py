@@ -180,9 +180,9 @@ def warmup_start(batch_size: int, reference_batch: int) -> float:
 
 
 class ScheduleLR(torch.optim.lr_scheduler.LRScheduler):
-    """A schedule for those who expect a torch scheduler (MONAI's LrScheduleHandler, Lightning, a loop of one's own).
+    """A schedule as a torch scheduler, as MONAI's LrScheduleHandler, Lightning or a custom loop expect it.
 
-    Every group gets the schedule's rate of the step. Its state is the step alone.
+    Every group gets the schedule's rate of the step. The step is its only state.
     """
 
     def __init__(
