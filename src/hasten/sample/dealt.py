@@ -1,7 +1,7 @@
 """Training cases dealt into parts, so that a process needs only those of its own parts.
 
-Each slot of a batch draws from one part, in an order of that part's own. What a sample shows is decided by the number
-of parts and the seed; how many processes share the parts changes nothing.
+Each slot of a batch draws from one part, in that part's own order. A sample depends on the number of parts and the
+seed, not on how many processes share the parts.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Dealt:
     """P parts of the training cases. A piece of a batch has equally many slots of each part, one part after another."""
 
     parts: tuple[tuple[int, ...], ...]
-    """Of each part, positions in the arena. Those of other ranks' parts are not looked at and may be left empty."""
+    """Positions in the arena, by part. Those of other ranks' parts are not read and may be empty."""
     round: int = 0
-    """How often the cases were dealt anew before."""
+    """How often the cases were redealt before."""
     begun: int = 0
     """Samples that each part gave in earlier rounds."""
 

@@ -1,4 +1,4 @@
-"""A rank's share of every batch: with those of the other ranks it is the batch that a single process makes."""
+"""A rank's share of every batch; the shares of all ranks are the batch of a single process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 class Share:
     """Of each of the `pieces` that a batch is accumulated in, the slots that rank `rank` of `size` makes.
 
-    A piece is cut and not the batch, so that what all ranks see of a piece together is what a single process sees.
+    Pieces are split, not the batch, so that the ranks' shares of a piece are the piece of a single process.
     """
 
     rank: int = 0
