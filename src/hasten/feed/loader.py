@@ -16,10 +16,10 @@ _STOP = object()
 
 
 class ThreadBuffer:
-    """What an iterable gives, made up to `buffer_size` ahead on a thread: MONAI's ThreadBuffer.
+    """Prefetches up to `buffer_size` values of an iterable on a thread: MONAI's ThreadBuffer.
 
-    An error of the iterable is raised where its value would have come. The thread ends with the iteration, also where
-    that is broken off. timeout: taken, and of no use, as nothing is polled.
+    An error of the iterable is raised in place of its value. The thread ends with the iteration, also when that stops
+    early. timeout: accepted and ignored, as nothing is polled.
     """
 
     def __init__(self, src: Iterable[Any], buffer_size: int = 1, timeout: float = 0.01) -> None:
@@ -29,7 +29,7 @@ class ThreadBuffer:
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """End the iteration after the value that is taken next."""
+        """End the iteration after the next value."""
         self._stop.set()
 
     def __iter__(self) -> Iterator[Any]:
@@ -46,7 +46,7 @@ class ThreadBuffer:
         finally:
             stop.set()
             while thread.is_alive():
-                # The thread may wait for room; what is taken out here is thrown away.
+                # The thread may be waiting for room: discard values to let it go on.
                 try:
                     batches.get(timeout=0.01)
                 except queue.Empty:
@@ -54,15 +54,15 @@ class ThreadBuffer:
 
 
 class ThreadDataLoader(DataLoader):
-    """MONAI's `DataLoader` that makes up to `buffer_size` batches ahead, on one thread.
+    """MONAI's `DataLoader` that prefetches up to `buffer_size` batches on one thread.
 
-    For cached data sets, whose items cost little: no worker processes, no copies between them, tensors on a GPU work.
+    For cached data sets, whose items are cheap: no worker processes, no copies between them, and GPU tensors work.
     Other arguments are those of `DataLoader`: lists of samples are joined, and transforms draw from torch's seed. With
     num_workers > 0 the thread collects from worker processes.
-    repeats: each batch is given so many times in a row. use_thread_workers: those workers are threads, which share the
-    random transforms, whose draws come in no fixed order. buffer_timeout: taken, and of no use.
-    A failing item raises its own error, of its own type and with its own traceback, and a note that tells its position
-    and its files. The thread ends with the iteration, also where that is broken off or fails.
+    repeats: how many times in a row each batch is yielded. use_thread_workers: the workers are threads, which share the
+    random transforms, so that their draws are not reproducible. buffer_timeout: accepted and ignored.
+    A failing item raises its original error and traceback, with a note that names its position and its files. The
+    thread ends with the iteration, also when that stops early or fails.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ def _make(batches: Iterator[Any], target: queue.Queue[Any], stop: threading.Even
 
 
 class _WithItemNote(Dataset[Any]):
-    """A data set that says which item failed."""
+    """Adds a note to an item's error that says which item failed."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self.inner = dataset

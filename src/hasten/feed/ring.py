@@ -18,9 +18,9 @@ Batch = TypeVar("Batch")
 class Ring(Generic[Batch]):
     """A fixed number of slots, allocated once: one thread fills them in order, the consumer takes them in order.
 
-    A batch holds until the consumer asks for the next one. Its slot is filled again only after the work that the
-    consumer had queued by then (an event on the consumer's stream says so), and one side stream lives as long as the
-    ring. An error in the thread is raised in the consumer, with the thread's traceback. A ring is iterated once.
+    A batch stays valid until the consumer requests the next one. Its slot is refilled only after the work that the
+    consumer had queued by then has run (an event on its stream tells), and one side stream lives as long as the ring.
+    An error in the thread is raised in the consumer, with the thread's traceback. A ring can be iterated once.
     """
 
     def __init__(self, batches: Generator[Batch, None, None], device: torch.device, *, depth: int = 2) -> None:
