@@ -14,12 +14,12 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 def compile_blocks(network: nn.Module) -> list[str]:
     """Compile every repeated block in place, lazily, and return their names; an empty list if nothing repeats.
 
-    A block is an outermost module that is no mere container of torch's, holds weights in modules of its own, whose
-    class occurs twice or more in the network and never inside itself. Names, parameters and copies of the network stay
+    A block is an outermost module that is not a torch container, holds weights in submodules, and whose class occurs
+    twice or more in the network and never inside itself. Names, parameters and copies of the network stay
     as they are (a copy is not compiled).
     """
     blocks = list(repeated_blocks(network))
-    # One class runs at several sizes, and torch would give up at the ninth.
+    # One class runs at several sizes, and torch stops compiling at the ninth.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 8 + 2 * len(blocks))
     for _, block in blocks:
         block.compile(dynamic=False)

@@ -1,4 +1,4 @@
-"""Networks from MONAI, or of the user's own, built from the plan. MONAI is imported here and not before."""
+"""Builds a plan's network: MONAI's, nnU-Net's or the user's. MONAI is imported inside the functions."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def build_network(
 ) -> nn.Module:
     """A network that maps (B, C, D, H, W) to (B, K, D, H, W) scores, or (B, C, H, W) to (B, K, H, W) in 2-D.
 
-    With deep supervision it gives several in training. patch: (D, H, W) of a training patch, for a network of the
-    user's own, whose code is executed. Raises ValueError for a combination that the network does not have.
+    With deep supervision it returns several in training. patch: (D, H, W) of a training patch, for a user's network,
+    whose code is executed. Raises ValueError for a combination that the network does not support.
     """
     if is_own(config):
         assert patch is not None
@@ -141,7 +141,7 @@ def _of_segresnets(config: PlannedNetwork, inputs: int, outputs: int, dims: int)
         "blocks_down": config.blocks or (1, *[2] * (levels - 1)),
         "blocks_up": (1,) * (levels - 1),
         "norm": (config.norm, {"affine": True}),
-        "act": _act(config) if config.act != "prelu" else "RELU",  # theirs takes no activation with weights
+        "act": _act(config) if config.act != "prelu" else "RELU",  # these accept no activation with weights
     }
 
 

@@ -1,4 +1,4 @@
-"""Parameters that are not trained, and the batch norms among them, whose statistics stay."""
+"""Freezes parameters by name, and the running statistics of batch norms."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hasten.nets.surgery.reclass import Mixed, become
 
 
 class _Evaluated(Mixed):
-    """A norm that keeps to its running statistics, and leaves them as they are, in training too."""
+    """A norm that uses its running statistics, and does not update them, in training too."""
 
     def train(self: Any, mode: bool = True) -> Any:
         return super().train(False)  # type: ignore[misc]
 
 
 def freeze_parameters(network: nn.Module, patterns: Sequence[str], *, at: str = "patterns") -> tuple[str, ...]:
-    """Take the gradient from every parameter whose name fits a pattern of `fnmatch`, in place; returns their names.
+    """Set requires_grad=False on parameters whose names match an `fnmatch` pattern, in place; returns their names.
 
-    Such a parameter is neither moved nor decayed by an optimizer. `at` names the patterns in errors. Raises ValueError
+    An optimizer neither updates nor decays such a parameter. `at` names the patterns in errors. Raises ValueError
     for a pattern that no parameter's name fits, or where nothing is left to train; the network is then unchanged.
     """
     named = dict(network.named_parameters())
@@ -39,8 +39,8 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str], *, at: str = 
 def freeze_norms(network: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
     """Keep norms with running statistics in evaluation mode, in place, where their names fit; returns their names.
 
-    Those whose statistics (NAME.running_mean) fit a pattern, or all of whose parameters do. After a conversion to
-    `SyncBatchNorm`, which makes other modules.
+    Selects norms whose statistics (NAME.running_mean) match a pattern, or all of whose parameters do. Call it after a
+    conversion to `SyncBatchNorm`, which replaces modules.
     """
     frozen = []
     for name, module in network.named_modules():

@@ -37,7 +37,7 @@ class Layers:
 
 
 class ConvNormAct(nn.Module):
-    """A convolution that keeps the sides but for its stride, and what follows it."""
+    """A same-padded convolution, then dropout, norm and activation."""
 
     def __init__(
         self, layers: Layers, inputs: int, outputs: int, kernel: Sides, stride: Sides, *, plain: bool = False,
@@ -136,7 +136,7 @@ class Decoder(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.heads = heads
-        self.encoder = encoder  # not run here, but its weights have these names too
+        self.encoder = encoder  # not called, but its weights have these names too
         ones = (1,) * layers.dims
         self.stages, self.transpconvs, self.seg_layers = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for level in reversed(range(len(strides))):

@@ -1,4 +1,4 @@
-"""A network of the user's own: built from the code that `network.name` names, and tried out before it is trained."""
+"""A user's network: built from the code that `network.name` names, and tested before training."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hasten.config.user_code import UserCode, is_file, load_user_code, raised_te
 from hasten.nets.random_state import random_state_kept
 
 _SIDES = (16, 24, 32, 48, 64, 96)
-"""Of the images that are tried, one after another: multiples of what networks divide their sides by."""
+"""Sides of the images that are tried in turn: multiples of the divisors that networks usually need."""
 _SMALL = 32
 """Voxels along a side of a small image: at least one is left after five halvings."""
 _OF_CODE = (TypeError, NameError, AttributeError, LookupError, NotImplementedError, AssertionError)
-"""What an image of another size would not help against."""
+"""Errors that do not depend on the image size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Own:
-    """The user's code with what a run gives it."""
+    """The user's code and the arguments of a run."""
 
     code: UserCode
     setting: str
@@ -40,11 +40,11 @@ class Own:
 
     @property
     def asks_for_patch(self) -> bool:
-        """Whether it is built for images of one size."""
+        """Whether the network is built for images of one size."""
         return "patch" in _parameters(self.code.value, self.setting)
 
     def build(self, patch: Sequence[int]) -> nn.Module:
-        """The network for patches of that size, without the depth in 2-D. Raises ValueError if there can be none."""
+        """The network for patches of that size, without the depth in 2-D. Raises ValueError if it can't be built."""
         available = {
             "in_channels": self.num_channels,
             "out_channels": self.num_classes,
@@ -98,7 +98,7 @@ class Own:
 
 
 class _WrongSize(ValueError):
-    """An image of another size might do."""
+    """The network might accept an image of another size."""
 
 
 def own_network(config: NetworkConfig, *, num_channels: int, num_classes: int, spatial_dims: int) -> Own:
@@ -161,9 +161,9 @@ def _check_parameters(factory: Callable[..., Any], setting: str, args: dict[str,
 
 
 def find_divisor(factory: Own) -> Triple:
-    """What each side (D, H, W) of an image must be a multiple of, found by trying images of few voxels.
+    """What each side (D, H, W) of an image must be a multiple of, found by trying small images.
 
-    A network that asks for `patch` is built anew for each size. Raises ValueError, saying why, if it takes none of
+    A network that takes `patch` is rebuilt for each size. Raises ValueError with the reason if it accepts none of
     them.
     """
     with random_state_kept(torch.device("cpu")):
@@ -250,7 +250,7 @@ def _check_heads(factory: Own, network: nn.Module, image: Tensor) -> None:
 
 
 class _Reads(TorchDispatchMode):
-    """Notes whether a number of a tensor is asked for, as by `if x.mean() > 0` or `.item()`."""
+    """Detects reads of a tensor's value, as by `if x.mean() > 0` or `.item()`."""
 
     seen = False
 
@@ -263,7 +263,7 @@ _READING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.d
 
 
 def decides_by_values(network: nn.Module, image: Tensor) -> bool:
-    """Whether a copy of the network looks at values on the way, so that another image may take another way through it.
+    """Whether the network's control flow depends on values, so that another image may run other operations.
 
     The network and the random state are left as they are.
     """

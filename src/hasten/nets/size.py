@@ -1,4 +1,4 @@
-"""How large a network is: its weights, and the arithmetic of one forward pass."""
+"""Counts a network's parameters, and the floating-point operations of one forward pass."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def count_flops(network: nn.Module, shape: Sequence[int]) -> int | None:
         network_copy = copy.deepcopy(network).to("meta").eval()
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             network_copy(torch.empty(*shape, device="meta"))
-    except Exception:  # whatever the user's own code raises
+    except Exception:  # the user's code may raise anything
         return None
     return counter.get_total_flops()
 

@@ -1,4 +1,4 @@
-"""Which tensors of a state dict fit another network's, under which names, and what is made of those that nearly do.
+"""Matches the tensors of a state dict with another network's, by name and shape, and adapts those that nearly fit.
 
 Pure functions: names and tensors in, names and tensors out.
 """
@@ -24,23 +24,23 @@ _GRIDS = ("pos_embed", "position_embedding", "position_embeddings", "pos_embeddi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """What a network takes from a state dict. Names are the network's own, but those in `unused`."""
+    """What a network loads from a state dict. Names are those of the network, except in `unused`."""
 
     values: dict[str, Tensor]
-    """What goes into the network: `taken` and `adapted`."""
+    """The tensors to load: `taken` and `adapted`."""
     prefixes: tuple[str, str]
     """(saved, here): names begin so on each side and are the same behind that."""
     taken: tuple[str, ...]
     adapted: dict[str, str]
-    """How each was made to fit."""
+    """How each was adapted."""
     left: dict[str, str]
-    """Why each stays as it was drawn."""
+    """Why each keeps its initial values."""
     unused: tuple[str, ...]
     """Saved names that the network has no place for."""
 
 
 def fit_weights(here: State, saved: State, *, spatial_dims: int = 3) -> Fit:
-    """Match a saved state dict with a network's own, by name and shape.
+    """Match a saved state dict with a network's, by name and shape.
 
     The pair of prefixes under which most tensors are the same counts. Image channels: filters of the first layer are
     shared out, so that equal channels give what they gave. Classes: tensors of the last layer stay. Learned positions
@@ -98,12 +98,12 @@ def _cuts(name: str) -> Iterator[tuple[str, str]]:
 
 
 def first_filters(weights: State) -> str:
-    """The first convolution's filters, which look at the image; "" if there are none."""
+    """Name of the first convolution's filters, which read the image; "" if there are none."""
     return next((name for name, value in weights.items() if value.ndim >= 3 and not name.endswith(_GRIDS)), "")
 
 
 def last_weight(weights: Mapping[str, object]) -> str:
-    """The last weight that is not one of before under a second name: an output's bias, where it has one."""
+    """Name of the last weight that is not an alias of an earlier one: the output layer's bias, if it has one."""
     pointers: set[int] = set()
     last = ""
     for name, value in weights.items():

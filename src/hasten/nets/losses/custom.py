@@ -1,4 +1,4 @@
-"""A loss of the user's: called with float32 scores and labels, and tried out before training."""
+"""A user's loss: called with float32 scores and labels, and tested before training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIDE = 8
 
 
 class CustomLoss(nn.Module):
-    """Calls a loss as PyTorch's and MONAI's are called: with float32 scores and targets, outside of autocast.
+    """Calls a loss with the arguments of PyTorch's and MONAI's: float32 scores and targets, outside of autocast.
 
     function: (scores (B, K, ...), targets) -> () loss. Targets are (B, 1, ...) int64 class index, or, with regions,
     (B, K, ...) float32 masks of 0 and 1.

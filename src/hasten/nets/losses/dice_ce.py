@@ -39,7 +39,7 @@ class _DiceCE(torch.autograd.Function):
         numerator, denominator = 2 * overlap + _SMOOTH, size + _SMOOTH
         dice = (1 - numerator / denominator)[:, first:].mean()
         weight = 1 / (numerator.shape[0] * (classes - first))
-        # Gradients are averaged over the ranks, each of which has only its own voxels'.
+        # Gradients are averaged over the ranks, each of which has only those of its voxels.
         weight *= distributed.get_world_size() if batch and over_ranks and several_ranks() else 1
         to_hit, to_size = -2 * weight / denominator, weight * numerator / denominator**2
         to_hit[:, :first], to_size[:, :first] = 0, 0

@@ -1,7 +1,7 @@
 """The sigmoid focal loss as one differentiable operation in few passes, equal to MONAI's `sigmoid_focal_loss`.
 
 With s = -z where the label holds and z elsewhere, q = sigmoid(s) is the share of the wrong answer, and the loss
-q^g softplus(s). Its derivative q^g (g (1 - q) softplus(s) + q) in s is made in the forward pass, from what that has.
+q^g softplus(s). Its derivative q^g (g (1 - q) softplus(s) + q) in s is computed in the forward pass, from its terms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 
 def _sums_and_slope(signed: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """(B, K) sums over space of signed scores (B, K, N), and what the derivative is in each of them."""
+    """(B, K) sums of the loss over space for signed scores (B, K, N), and its derivative in each score."""
     surprise, wrong = F.softplus(signed), signed.sigmoid()
     much = wrong.square() if gamma == 2 else wrong.pow(gamma)
     sums = torch.linalg.vecdot(much, surprise)

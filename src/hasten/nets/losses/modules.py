@@ -72,7 +72,7 @@ class DiceLoss(OverlapLoss):
 class GeneralizedDiceLoss(OverlapLoss):
     """MONAI's: one Dice over all classes, each weighed by the inverse of its labelled volume.
 
-    w_type: "square" (of the volume), "simple" or "uniform". A class that no label holds gets the largest weight found.
+    w_type: "square" (of the volume), "simple" or "uniform". A class in no label gets the largest of the other weights.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class TverskyLoss(OverlapLoss):
 class FocalTverskyLoss(TverskyLoss):
     """Each class's Tversky loss to the power of `gamma`, before the reduction (Abraham and Khan, 2018, use 0.75).
 
-    Above 1, a class that is found well counts less; below 1 it counts more. MONAI has none.
+    Above 1, a well segmented class counts less; below 1 it counts more. Not in MONAI.
     """
 
     def __init__(

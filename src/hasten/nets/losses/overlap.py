@@ -1,4 +1,4 @@
-"""What the losses have in common: the target as the terms need it, class weights, reductions, soft counts."""
+"""Shared parts of the losses: target formats, class weights, reductions, soft counts."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class OverlapLoss(nn.Module):
 
 
 def warn_of_one_channel(scores: Tensor, *, to_onehot_y: bool, include_background: bool, softmax: bool = False) -> None:
-    """Of arguments that one channel of scores makes meaningless."""
+    """Warn about arguments that have no effect with one channel of scores."""
     if scores.shape[1] > 1 or torch.compiler.is_compiling():
         return
     ignored = {

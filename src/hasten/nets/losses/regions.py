@@ -25,7 +25,7 @@ Members = Sequence[Sequence[int]]
 def region_masks(label: Tensor, members: Members) -> Tensor:
     """(B, R, ...) bool, the voxels of each region, on the label's device. label: (B, 1, ...) class index.
 
-    Comparisons with numbers that the host knows: nothing is sent, and nothing waits. One or two for each run of
+    Compares with numbers that the host knows: no copy to the device and no synchronization. One or two for each run of
     neighbouring indices, so that "all classes from 2 on" costs one pass.
     """
     return torch.cat([_mask(label, indices) for indices in members], dim=1)

@@ -1,5 +1,5 @@
 # mypy: disallow-untyped-defs = False, disallow-incomplete-defs = False
-"""The Triton kernels of `soft_counts_triton`, which says what they are for.
+"""The Triton kernels of `soft_counts_triton`; see there.
 
 Scores (B, C, voxels) are read in tiles of ROWS voxels and COLUMNS classes, the power of two that holds all C, of one
 sample. LAST: channels-last; else the voxels of a class lie next to each other.

@@ -1,4 +1,4 @@
-"""Activation checkpointing: modules that compute their activations again in the backward pass, to fit a budget."""
+"""Activation checkpointing: modules recompute their activations in the backward pass, to fit a memory budget."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hasten.nets.recompute.profile import Profile, profile_network
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What is recomputed, and what that is predicted to change. Bytes are of activations, without weights."""
+    """The recomputed modules and the predicted effect. Bytes are of activations, without weights."""
 
     modules: tuple[str, ...]
     """Names of the modules that are recomputed."""
     budget: int
     before: int
-    """Bytes that a step holds at most where nothing is recomputed."""
+    """Peak bytes of a step without recomputation."""
     predicted: int
-    """Bytes that it holds at most now; the fewest that were found, if `fits` is false."""
+    """Peak bytes of a step with recomputation; the lowest possible if `fits` is false."""
     kept: int
     """Bytes between the forward and the backward pass."""
     seconds: float
-    """Forward seconds that a step spends more, at the size of the probe."""
+    """Additional forward seconds of a step, at the size of the probe."""
     forward_seconds: float
     """Seconds of one forward pass of the probe."""
     left_out: dict[str, str]
@@ -62,8 +62,8 @@ def recompute(
     probe: the network's input as in training, or a tuple of its arguments, on the network's device; it is run a few
     times, under the autocast that the caller is in. batch_size: the batch that is trained with, where the probe has a
     smaller one; activations grow in proportion. profile: what `profile_network` found for the probe, to save running
-    it. A budget that cannot be met is met as nearly as possible, and the report says so. What an earlier call chose is
-    taken off first. Call it before `torch.compile`, and after the network was moved, laid out and operated on.
+    it. A budget that cannot be met is met as nearly as possible, and the report says so. The choice of an earlier
+    call is undone first. Call it before `torch.compile`, and after the network was moved, laid out and operated on.
     Raises ValueError for a compiled network and for a budget that is not positive.
     """
     if hasattr(network, "_orig_mod"):
@@ -85,8 +85,8 @@ def recompute(
 
 
 def recompute_modules(network: nn.Module, names: Iterable[str], *, draws: Iterable[str] = ()) -> None:
-    """Recompute the modules of these names, as a `Report` has them. draws: those that take random numbers other than by
-    torch's dropout modules, which are seen by themselves.
+    """Recompute the modules of these names, as a `Report` has them. draws: modules that draw random numbers other than
+    by torch's dropout modules, which are detected.
 
     Raises ValueError for a name that the network does not have.
     """
@@ -98,7 +98,7 @@ def recompute_modules(network: nn.Module, names: Iterable[str], *, draws: Iterab
 
 
 def undo(network: nn.Module) -> int:
-    """Recompute nothing any more. Returns how many modules were."""
+    """Undo all recomputation. Returns the number of modules that were recomputed."""
     recomputed = [module for module in network.modules() if isinstance(module, Recomputed)]
     for module in recomputed:
         turn_off(module)

@@ -1,4 +1,4 @@
-"""How many bytes a step holds, measured, and what each budget costs in time."""
+"""Measures the memory of a step, and the time that each memory budget costs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Point(NamedTuple):
     budget: int
     """Bytes."""
     predicted: int
-    """Bytes of activations that a step was predicted to hold at most."""
+    """Predicted peak bytes of activations of a step."""
     kept: int
     """Bytes measured between the forward and the backward pass: activations, output and loss."""
     peak: int
-    """Bytes measured at most: these, the gradients, and what operations pass on to one another."""
+    """Measured peak bytes: these, the gradients, and intermediate results."""
     milliseconds: float
     """Median of a forward and backward pass."""
     report: Report
@@ -44,11 +44,11 @@ def memory_curve(
     *,
     rounds: int = 3,
 ) -> list[Point]:
-    """What each budget (bytes) gives: predicted and measured bytes, and the time of a forward and backward pass.
+    """For each budget (bytes): predicted and measured bytes, and the time of a forward and backward pass.
 
     probe_batch: image (B, C, ...) and label (B, 1, ...) on the network's device, for loss(output, label). A copy of the
-    network is measured, under the caller's autocast, budgets in turn; torch's random state is left as it was.
-    Counted is what a step adds to what was held before it: tensors on a CPU, the allocator's bytes on a GPU.
+    network is measured, under the caller's autocast, budgets in turn; torch's random state is restored.
+    Counts the bytes that a step adds to those allocated before: tensors on a CPU, the allocator's bytes on a GPU.
     """
     image, label = probe_batch
     network_copy = copy.deepcopy(network).train()
@@ -80,7 +80,7 @@ def memory_curve(
 
 
 def step_bytes(forward: Callable[[], Tensor], device: torch.device) -> tuple[int, int]:
-    """Bytes held after `forward()`, which returns the loss, and at most until its backward pass is over."""
+    """Bytes allocated after `forward()`, which returns the loss, and the peak until the end of the backward pass."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -105,10 +105,10 @@ def _milliseconds(forward: Callable[[], Tensor], device: torch.device) -> float:
 
 
 class HostBytes(TorchDispatchMode):
-    """Counts the bytes of tensors made within it that are still there, and the most there were at once.
+    """Counts the bytes of the live tensors that were created within it, and their peak.
 
-    What lives inside a single operation is not seen. limit: bytes at which MemoryError is raised, long before the
-    kernel would end the process.
+    Temporary memory inside a single operation is not counted. limit: bytes at which MemoryError is raised, long
+    before the kernel would end the process.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -137,7 +137,7 @@ class HostBytes(TorchDispatchMode):
         storage = tensor.untyped_storage()
         if storage._cdata in self._sizes:
             return
-        # What an operation was given and nothing here made was there before.
+        # An input that no operation in here created existed before.
         size = storage.nbytes() if created else 0
         self._sizes[storage._cdata] = size
         self.held += size

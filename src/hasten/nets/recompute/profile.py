@@ -1,4 +1,4 @@
-"""What each module of a network saves for the backward pass, and how long it takes forwards: one measured probe."""
+"""Profiles a network on a probe: the tensors each module saves for the backward pass, and its forward time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 Left = Callable[[Any], None]
 """Called at the end of a module's call, with its output."""
 Entered = Callable[[str, tuple[Any, ...], dict[str, Any]], Left]
-"""Called at its beginning, with its name and arguments."""
+"""Called at the beginning of a module's call, with its name and arguments."""
 
 
 class Call(NamedTuple):
@@ -55,7 +55,7 @@ class Profile:
     """A forward pass as a row of saves."""
 
     sizes: tuple[int, ...]
-    """Bytes of each storage; 0 for what the network or the caller holds anyway."""
+    """Bytes of each storage; 0 if the network or the caller holds it anyway."""
     saves: tuple[int, ...]
     """The storage of each tensor that was saved for the backward pass, in order."""
     blocks: tuple[Block, ...]
@@ -66,10 +66,10 @@ class Profile:
 
 
 def profile_network(network: nn.Module, *probe: Any) -> Profile:
-    """Run `network(*probe)` a few times in training mode, under the caller's autocast, and see what it saves.
+    """Run `network(*probe)` a few times in training mode, under the caller's autocast, and record what it saves.
 
-    Weights, running statistics, random state, gradients and modes are left as they were. The passes hold what a plain
-    forward pass of this probe holds.
+    Restores weights, running statistics, random state, gradients and modes. The passes need the memory of a plain
+    forward pass of this probe.
     """
     modes = {module: module.training for module in network.modules()}
     device = next((tensor.device for tensor in _tensors(probe)), torch.device("cpu"))
@@ -95,7 +95,7 @@ def profile_network(network: nn.Module, *probe: Any) -> Profile:
 
 
 class _Watch:
-    """What is noted during the one pass that is watched."""
+    """Recorder of the saves and calls of one forward pass."""
 
     def __init__(self, existing: list[Tensor]) -> None:
         self.sizes: list[int] = []
@@ -104,7 +104,7 @@ class _Watch:
         self.left_out: dict[str, str] = {}
         self.draws: set[str] = set()
         self._numbers: dict[int, int] = {}
-        # Storages are told apart by address, so that all those seen must live until the pass is over.
+        # Storages are distinguished by address, so that all of them must stay alive until the pass is over.
         self._alive: list[Tensor] = []
         self._versions: dict[str, list[tuple[Tensor, int]]] = {}
         for tensor in existing:
@@ -129,7 +129,7 @@ class _Watch:
         return tensor.detach()
 
     def enter(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Left:
-        """Note the beginning of a call; returns what notes its end."""
+        """Record the beginning of a call; returns a function that records its end."""
         begin = len(self.saves)
         inputs = list(_tensors((args, kwargs)))
         if not _plain((*args, *kwargs.values())):
@@ -218,7 +218,7 @@ def _timed(network: nn.Module, probe: tuple[Any, ...], names: list[str], device:
 
 @contextmanager
 def _hooked(modules: dict[str, nn.Module], entered: Entered) -> Iterator[None]:
-    """Call `entered` before every call of these modules, and what it returned after it."""
+    """Call `entered` before every call of these modules, and the function that it returned after the call."""
     handles: list[RemovableHandle] = []
     pending: list[Left] = []
 
@@ -252,7 +252,7 @@ def _unfit(module: nn.Module) -> str | None:
 
 
 def _state_of(module: nn.Module) -> dict[str, Any]:
-    """Everything that a forward pass could leave in the module itself, and what lists and dicts held."""
+    """Everything that a forward pass could change in the module itself, with the contents of lists and dicts."""
     attributes: dict[str, Any] = {name: value for name, value in vars(module).items() if name not in _TABLES}
     contents = {name: value.copy() for name, value in attributes.items() if type(value) in (list, dict)}
     tensors = {**module._parameters, **({} if isinstance(module, _NormBase) else module._buffers)}
@@ -300,7 +300,7 @@ def _within(inner: str, outer: str) -> bool:
 
 @contextmanager
 def _state_restored(network: nn.Module) -> Iterator[None]:
-    """Put back running statistics, and what modules keep of a forward pass, which may hold the probe's whole graph."""
+    """Restore running statistics, and attributes that a forward pass set, which may hold the probe's whole graph."""
     saved = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
     before = [(module, _state_of(module)) for module in network.modules()]
     try:
@@ -318,12 +318,12 @@ def _random_state(device: torch.device) -> list[Tensor]:
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
-    # To ask anything of a norm's output that waits for its activation would have it computed without.
+    # Any access to a deferred norm output would compute it without its activation.
     return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and not isinstance(leaf, Deferred))
 
 
 def _plain(values: tuple[Any, ...]) -> bool:
-    """Whether all of this is tensors, numbers and texts, or tuples of them: nothing that the callee could change."""
+    """Whether all values are tensors, numbers and strings, or tuples of them: nothing that the callee could change."""
     return all(
         _plain(value) if type(value) in (tuple, torch.Size) else isinstance(value, Tensor | int | float | str | None)
         for value in values

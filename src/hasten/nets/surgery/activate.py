@@ -1,4 +1,4 @@
-"""leaky_relu, ReLU and PReLU on a CPU, in place on what a norm made, and their derivatives.
+"""leaky_relu, ReLU and PReLU on a CPU, in place on a norm's output, and their derivatives.
 
 torch's own gradient of a PReLU's slope is taken element by element on a CPU; here it is one sum.
 """
@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 Slope = Tensor | float | None
-"""The factor of what is below 0, one or one per channel; None is no activation."""
+"""The negative slope, one number or one per channel; None for no activation."""
 
 _aten = torch.ops.aten
 
@@ -29,7 +29,7 @@ def activate_(normed: Tensor, slope: Slope) -> Tensor:
 
 
 def gradient_before(gradient: Tensor, normed: Tensor, slope: Slope) -> Tensor:
-    """From the gradient behind the activation to that before it. Of `normed` only the sign is asked."""
+    """The gradient before the activation from that after it. Of `normed` only the sign is used."""
     if slope is None:
         return gradient
     if isinstance(slope, Tensor) and slope.numel() > 1:

@@ -1,6 +1,6 @@
-"""Biases that the normalisation behind a convolution or a linear layer takes away again.
+"""Biases that the normalisation after a convolution or a linear layer cancels.
 
-Two ways to be rid of them: `leave_out` keeps the parameters, so that checkpoints load both ways as they are; `drop`
+Two ways to remove them: `leave_out` keeps the parameters, so that checkpoints load both ways as they are; `drop`
 removes them, with `without_biases` and `with_biases` for checkpoints.
 """
 
@@ -27,19 +27,19 @@ _CHANGED = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A bias that a norm takes away again."""
+    """A bias that a norm cancels."""
 
     layer: str
     """Name of the convolution or linear layer."""
     channels: int
     tracked: tuple[str, ...]
-    """Names of the norms behind it whose running mean holds the bias: it is taken off there, too."""
+    """Names of the norms after it whose running mean includes the bias: it is subtracted there, too."""
 
 
 def cancelled_biases(network: nn.Module, probe: Probe, *, flow: Flow | None = None) -> tuple[Cancelled, ...]:
     """The biases that change nothing in training, and in evaluation only together with a running mean.
 
-    Found by following one forward pass, and proved by changing them and comparing what the network returns. A group
+    Found by tracing one forward pass, and verified by changing them and comparing the network's outputs. A group
     norm cancels a bias only if every group is one channel. `network` is left as it is.
     """
     flow = flow or see_flow(network, probe)
@@ -60,7 +60,7 @@ def cancelled_biases(network: nn.Module, probe: Probe, *, flow: Flow | None = No
 
 
 def _norms_behind(name: str, layer: nn.Module, flow: Flow) -> tuple[str, ...]:
-    """The norms that every output of the layer goes to and nowhere else, if each of them cancels its bias."""
+    """The norms that are the only consumers of the layer's outputs, if each of them cancels its bias."""
     norms: dict[str, None] = {}
     for call in flow.calls_of(name):
         consumers = flow.consumers(call.output) if isinstance(call.output, Tensor) else None
@@ -86,7 +86,7 @@ def _cancels(network: nn.Module, layer: nn.Module, call: Call) -> bool:
 
 
 def _untangled(candidates: list[Cancelled], flow: Flow) -> list[Cancelled]:
-    """Without those whose running mean would have to lose another layer's bias, too."""
+    """Drop candidates whose running mean also includes another layer's bias."""
     independent = []
     for each in candidates:
         outputs = {id(call.output) for call in flow.calls_of(each.layer)}
@@ -98,7 +98,7 @@ def _untangled(candidates: list[Cancelled], flow: Flow) -> list[Cancelled]:
 
 @torch.no_grad()
 def _proved(network: nn.Module, probe: Probe, candidates: list[Cancelled]) -> tuple[Cancelled, ...]:
-    """Those that can be changed without a change of the output; `network` is used up."""
+    """The candidates that don't affect the output; `network` is modified."""
     if not candidates:
         return ()
     before = run(network, probe)
@@ -177,7 +177,7 @@ def _shift(network: nn.Module, norms: Iterable[str], bias: Tensor) -> None:
 
 
 def _shift_what_is_loaded(network: nn.Module, each: Cancelled) -> None:
-    """On the innermost module that holds layer and norms, so that loading a part of a network is seen, too."""
+    """Hooks the innermost module that contains layer and norms, so that loading a part of a network works, too."""
     paths = [name.split(".")[:-1] for name in (each.layer, *each.tracked)]
     depth = 0
     while all(len(path) > depth for path in paths) and len({path[depth] for path in paths}) == 1:
@@ -216,7 +216,7 @@ class _Shift:
 def drop_biases(network: nn.Module, probe: Probe) -> tuple[Cancelled, ...]:
     """Remove the biases that change nothing, in place: `bias` of those layers is None, and no state dict has it.
 
-    Keep what is returned: `without_biases` and `with_biases` convert checkpoints by it. An optimizer is made after.
+    Keep the result: `without_biases` and `with_biases` need it to convert checkpoints. Create the optimizer afterwards.
     """
     cancelled = cancelled_biases(network, probe)
     for each in cancelled:
@@ -227,16 +227,16 @@ def drop_biases(network: nn.Module, probe: Probe) -> tuple[Cancelled, ...]:
             norm = network.get_submodule(name)
             mean = _running_mean(norm)
             assert mean is not None
-            # Not in place: a state dict that was taken before keeps the mean that goes with its bias.
+            # Not in place: an earlier state dict keeps the mean that goes with its bias.
             norm.running_mean = mean - bias.detach().to(mean)
         layer.register_parameter("bias", None)
     return cancelled
 
 
 def without_biases(state: Mapping[str, Any], found: Iterable[Cancelled], *, prefix: str = "") -> dict[str, Any]:
-    """A state dict of the network with biases, for the one without: each bias is taken off the running means behind it.
+    """A state dict with biases, for the network without: each is subtracted from the running means after it.
 
-    prefix: what stands before the names in `state`, such as "module.". Values are shared, `state` is left as it is.
+    prefix: of the names in `state`, such as "module.". Values are shared, `state` is left as it is.
     """
     new = _shallow(state)
     for each in found:

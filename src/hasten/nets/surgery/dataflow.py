@@ -1,4 +1,4 @@
-"""Which module's output goes where, seen in one forward pass: of any module, whatever its control flow."""
+"""Traces the data flow between modules in one forward pass: of any network, whatever its control flow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUIET = frozenset(
     [getattr(Tensor, name).__get__ for name in _PROPERTIES.split() if hasattr(Tensor, name)]
     + [getattr(Tensor, name) for name in _METHODS.split()]
 )
-"""What asks a tensor for its form and not for its values."""
+"""Functions that read a tensor's metadata and not its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +33,23 @@ class Call:
     input: Any
     """The first argument."""
     output: Any
-    """What it returned."""
+    """The output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One function that took a tensor."""
+    """One function call with a tensor as an argument."""
 
     function: Any
     inside: tuple[int, ...]
-    """Numbers of the module calls that it happened in, the outermost first."""
+    """Numbers of the enclosing module calls, the outermost first."""
     returned_it: bool
-    """It gave back the very tensor that it took, as a dropout of 0 does."""
+    """Whether it returned the same tensor, as a dropout of 0 does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What one forward pass did with its tensors. They are kept, so that no two of them have one id."""
+    """The uses of all tensors of one forward pass. The tensors are kept alive, so that ids are unique."""
 
     network: nn.Module
     """The copy that was run, in training mode."""
@@ -80,7 +80,7 @@ class Flow:
         return list(consumers.values())
 
     def uses_of(self, tensor: Tensor) -> list[Use]:
-        """In their order, without dropouts that do nothing."""
+        """In call order, without dropouts that do nothing."""
         uses = self.uses.get(id(tensor), [])
         return [use for use in uses if not (use.returned_it and "dropout" in use.function.__name__)]
 

@@ -1,7 +1,7 @@
-"""A norm's output that is not computed before it is known what comes next.
+"""A norm's output whose computation waits until its consumer is known.
 
-An activation takes it as one operation with the norm. Anything else that touches it gets the norm's output as it would
-have been: control flow that was not foreseen costs time and changes nothing.
+An activation computes it as one operation with the norm. Any other operation gets the plain norm output: unexpected
+control flow costs time and changes no result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Finish = Callable[[Slope, bool], Tensor]
 
 _RELU = (functional.relu, torch.relu, Tensor.relu)
 FUNCTIONS = (*_RELU, functional.leaky_relu)
-"""Functions, and not modules, that a norm may be one operation with."""
+"""Functions, not modules, that can be fused with a norm."""
 
 _DROPOUT = (
     functional.dropout,
@@ -63,9 +63,9 @@ class Deferred(Tensor):
         return self._value
 
     def activated(self, slope: Slope, *, inplace: bool = False) -> Tensor | None:
-        """The norm's output behind an activation, as one operation; None where the output is in use already.
+        """Norm and activation as one operation; None if the norm's output is in use already.
 
-        inplace: whoever holds this sees the activated output from now on.
+        inplace: this object then stands for the activated output.
         """
         if self._value is not None or torch.is_grad_enabled() != self._graph:
             return None

@@ -1,4 +1,4 @@
-"""Single layers in float32 within a network that runs in a shorter float."""
+"""Runs single layers in float32 within a network in lower precision."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Means and variances of (B, C, ...) images, what is normalised by them, and the gradients, on a CPU.
+"""Means and variances of (B, C, ...) images, normalisation and its gradients, on a CPU.
 
-Channels-last images are given to the kernels of batch norm, one sample at a time: those alone work in that format in
-both directions.
+Channels-last images go to the kernels of batch norm, one sample at a time: only those support that format forward
+and backward.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hasten.nets.surgery.activate import per_channel
 
 _aten = torch.ops.aten
 _ROWS = 8192
-"""Voxels that are summed in float32 one after the other; more are put together in float64 (without it 5e-5 is lost)."""
+"""Voxels that are summed in float32 one after the other; more are combined in float64 (without it 5e-5 is lost)."""
 
 Grads = tuple[Tensor | None, Tensor | None, Tensor | None]
 """Of the image, the weight and the bias."""
@@ -28,7 +28,7 @@ def layout_of(image: Tensor) -> torch.memory_format:
 
 
 def on_cpu_only(*tensors: Tensor | None) -> bool:
-    """Whether operations of our own, written for a CPU and differentiable once, may run now on these."""
+    """Whether Hasten's CPU operations, which are differentiable once, may run now on these tensors."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.jit.is_scripting():
         return False
     if torch._C._are_functorch_transforms_active():
@@ -39,7 +39,7 @@ def on_cpu_only(*tensors: Tensor | None) -> bool:
 def _pieces(image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(B, P, C) float64 means and variances of pieces of every sample, and (P,) their shares of it."""
     exact = torch.promote_types(image.dtype, torch.float32)
-    # Given only so that the statistics of a short image are not short, too; with a share of 0 they stay.
+    # Passed only so that the statistics of a half-precision image are not half precision; a momentum of 0 keeps them.
     running = image.new_zeros(image.shape[1], dtype=exact)
     size = image.shape[2]
     if layout_of(image) is not torch.contiguous_format:

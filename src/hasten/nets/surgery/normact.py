@@ -1,11 +1,11 @@
-"""Norm and activation as one differentiable operation that gives back the memory format it was given.
+"""Norm and activation as one differentiable operation that keeps the memory format.
 
 The operation for a GPU is in `normact_triton`; what follows is about a CPU.
 
-torch's own two there: `instance_norm` leaves channels-last activations contiguous, so that the next convolution turns
-them back; `group_norm` turns them around in its backward pass. Turning costs several times what the norm does. The
-rules are the same here; only the order of rounding differs. Between forward and backward nothing is kept but the image,
-which the convolution before it made, and if it is asked for, the output, which the one behind keeps anyway.
+torch's `instance_norm` returns contiguous activations for channels-last ones, so that the next convolution converts
+them back; its `group_norm` converts them in its backward pass. A conversion costs several times the norm itself. The
+formulas are the same here; only the order of rounding differs. Between forward and backward only the image is kept,
+which is the output of the convolution before, and on request the output, which the next layer keeps anyway.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _save(
 
 
 def _open(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-    """What was saved, the gradient before the activation, and that of the slope."""
+    """The saved tensors, the gradient before the activation, and that of the slope."""
     image, weight, bias, learned, mean, rstd, output = ctx.saved_tensors
     slope = learned if learned is not None else ctx.slope
     gradient = gradient.contiguous(memory_format=layout_of(image))

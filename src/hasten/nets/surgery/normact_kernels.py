@@ -1,5 +1,5 @@
 # mypy: disallow-untyped-defs = False, disallow-incomplete-defs = False
-"""The Triton kernels of `normact_triton`, which says what they are for.
+"""The Triton kernels of `normact_triton`; see there.
 
 An image (B, C, voxels) is read in tiles of ROWS voxels and COLUMNS channels of one sample. LAST: channels-last; else
 the voxels of a channel lie next to each other. The first element of a tile is found in 64 bits, the others relative to

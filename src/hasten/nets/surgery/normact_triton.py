@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def shape(self) -> dict[str, int | bool]:
-        """What every kernel has to know."""
+        """Compile-time arguments that all kernels share."""
         return {"C": self.channels, "LAST": self.last, "ROWS": self.rows, "COLUMNS": self.columns}
 
     @property

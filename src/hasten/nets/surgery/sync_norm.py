@@ -1,4 +1,4 @@
-"""Batch norm over all processes, on a GPU as torch does it, and on a CPU, where torch refuses."""
+"""Batch norm over all processes: torch's on a GPU, and one for CPUs, which torch's does not support."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Shared(Mixed):
 
 
 def sync_batch_norm(network: nn.Module, process_group: ProcessGroup | None = None) -> nn.Module:
-    """Every batch norm of `network` becomes one over the processes of the group; names and parameters stay.
+    """Convert every batch norm of `network` to one over the processes of the group; names and parameters stay.
 
     process_group: None is all processes. On processes that speak gloo the layers stay `BatchNorm`s, as
     DistributedDataParallel refuses torch's `SyncBatchNorm` on a CPU; else they are torch's. Before or after `operate`,
