@@ -1,4 +1,4 @@
-"""What a user's chain file holds, as a plan of Hasten's operations.
+"""Converts the object of a user's chain file to a plan of Hasten's operations.
 
 Prepared cases hold two entries, "image" and "label" (classes), and a batch of a run holds the same.
 """
@@ -20,7 +20,7 @@ from hasten.config.schema import Triple
 
 KEYS, LABEL_KEYS = ("image", "label"), ("label",)
 _NEEDED = ("label_key", "image_key", "w_key", "fg_indices_key", "bg_indices_key", "indices_key")
-"""Where MONAI's transforms name entries that they look at, besides `keys`."""
+"""Attributes of MONAI's transforms that name entries besides `keys`."""
 
 
 def plan_of(value: Any, patch: Triple, spatial_dims: int) -> Plan:
@@ -103,7 +103,7 @@ def _of_monai(transforms: Any, patch: Triple, spatial_dims: int) -> Plan:
 
 
 def _check_transforms(transforms: Sequence[Any], before: Collection[str] = ()) -> None:
-    """Raises ValueError for a transform of arrays, and for keys that there are not."""
+    """Raises ValueError for a transform of arrays, and for unknown keys."""
     from monai.transforms import Compose, MapTransform, Transform
 
     created = set(before)

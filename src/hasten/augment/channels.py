@@ -1,4 +1,4 @@
-"""What the operations that treat channels one by one have in common: their draws, and statistics in few passes."""
+"""Shared parts of the operations that treat channels separately: their draws, and statistics in few passes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def between(unit: Tensor, low: float, high: float) -> Tensor:
 
 
 def around_one(unit: Tensor, low: float, high: float) -> Tensor:
-    """Numbers of [0, 1): the lower half of them stretched to [low, 1], the upper to [1, high], all to both if low >= 1.
+    """Numbers of [0, 1): the lower half stretched to [low, 1], the upper to [1, high]; all to [low, high] if low >= 1.
 
     nnU-Net's `BGContrast`, so that as many factors darken as brighten whatever the range.
     """

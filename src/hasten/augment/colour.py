@@ -1,4 +1,4 @@
-"""Colour of RGB images, whose four changes come in another order for each sample."""
+"""Colour jitter of RGB images, whose four changes have a random order for each sample."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class ColorJitter:
             for blend in blends:
                 image = self._blended(image, blend, blend.factor)
             return image
-        # Hue may come before, between or after the others. It is done once, and they are gone through twice: before it
-        # and after it, with a factor of 1, which changes nothing, where it is not their turn.
+        # Hue may come before, between or after the others. It runs once, and the others run twice: before it and after
+        # it, with a factor of 1, which changes nothing, where it is not their turn.
         for blend in blends:
             image = self._blended(image, blend, torch.where(blend.before_hue, blend.factor, 1.0))
         image = _turned(image, drawn["hue"])

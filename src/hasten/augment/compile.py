@@ -1,4 +1,4 @@
-"""A MONAI chain of dictionary transforms, its random part lowered to Hasten's operations."""
+"""Lowers the random part of a chain of MONAI's dictionary transforms to Hasten's operations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransformProgram:
-    """A chain of transforms and what becomes of each; `bind` it to data, or call it on batches."""
+    """A lowered chain of transforms; `bind` it to data, or call it on batches."""
 
     cached: CachedChain
     plan: Plan
@@ -62,11 +62,11 @@ class TransformProgram:
         return Chain(crop=self.plan.crop, ops=self.plan.ops, keys=self.context.keys, label_keys=self.context.label_keys)
 
     def explain(self) -> str:
-        """A table: each transform, how it runs, why, what it is merged with, and Hasten's operation for it."""
+        """A table: each transform, how it runs, why, which others it is merged with, and Hasten's operation for it."""
         return explain_table(self.plan, self.chain, self.context)
 
     def backends(self) -> str:
-        """A table like MONAI's of transforms: what each can run on there and here."""
+        """A table of the backends of each transform, in MONAI and in Hasten."""
         return backends_table(self.plan)
 
     def bind(
@@ -114,7 +114,7 @@ class TransformProgram:
                 program(0)
                 return program
             except (TypeError, RuntimeError, LookupError, AttributeError) as error:
-                # Code of the user's may ask for more of an item, such as a type, than a batch keeps.
+                # User code may need more of an item, such as its type, than a batch keeps.
                 reason = str(error.__cause__ or error)
             why = f"a transform fails on what batches hold ({reason})"
         log.warning("%s: all that is random runs sample by sample", why)
@@ -205,7 +205,7 @@ class TransformProgram:
         return store_of_items(rows, keys, [key for key in numbers if key not in keys])
 
     def _sampled(self, source: WholeCases, options: dict[str, Any]) -> Program:
-        """With the operations lowered for what the transforms on whole cases give."""
+        """A program whose operations are lowered for the output of the transforms on whole cases."""
         batch, _ = source.batch([0])
         context = replace(self.context, dims=next(iter(batch.values())).ndim - 2)
         plan = plan_steps(self.cached, context, size=size_of(batch), least=len(source.transforms))
@@ -233,7 +233,7 @@ class TransformProgram:
         return any(key in keys for key in apart.numbers) or any(np.ndim(apart.example()[key]) for key in new)
 
     def _made_of(self, source: WholeCases, ops: tuple[Any, ...], options: dict[str, Any]) -> Program:
-        """A program of what transforms on whole cases give, and these operations."""
+        """A program of transforms on whole cases, followed by these operations."""
         batch, _ = source.batch([0])
         labels = tuple(key for key in self.context.label_keys if key in source.keys)
         cases = Cases(store=store_of_batch(batch, "cpu"), whole_cases=source)
@@ -270,9 +270,9 @@ def compile_transforms(
 
 
 def _checked(plan: Plan, strict: bool, *, final: bool = True) -> Plan:
-    """Raises ValueError naming the first transform that runs sample by sample, if that is not wanted.
+    """The plan itself. Raises ValueError naming the first transform that runs sample by sample, if `strict`.
 
-    final: whether all is known that decides it.
+    final: whether the sizes that may decide it are known.
     """
     unlowered = (step for step in plan.steps if step.how == PER_SAMPLE and (final or not step.undecided))
     step = next(unlowered, None)
@@ -282,7 +282,7 @@ def _checked(plan: Plan, strict: bool, *, final: bool = True) -> Plan:
 
 
 def _first_plan(cached: CachedChain, context: Context) -> tuple[Plan, Context]:
-    """Before data tell how many axes they have: what the sizes in the chain tell, or what leaves least to MONAI."""
+    """The plan without data: for the dimensions of the chain's sizes, or those that lower the most transforms."""
     dims_of_chain = _dims(cached)
     plans: list[tuple[Plan, Context]] = []
     errors: list[ValueError] = []
@@ -298,7 +298,7 @@ def _first_plan(cached: CachedChain, context: Context) -> tuple[Plan, Context]:
 
 
 def _dims(cached: CachedChain) -> int | None:
-    """Axes of space, as the sizes that transforms are given tell."""
+    """Number of spatial axes, from the sizes in the transforms' arguments."""
     for each in cached.compose.transforms:
         parts = [getattr(each, name, None) for name in ("cropper", "padder", "resizer", "rand_affine")]
         inner = [getattr(one, name, None) for one in parts for name in ("cropper", "padder")]
@@ -361,7 +361,7 @@ def _numbers(items: Items, here: TransformProgram) -> tuple[str, ...]:
     read = _indices_keys(here.cached)
     candidates = [key for key in candidates if key not in read]
     alike = [key for key in candidates if np.ndim(item[key]) < 2 or np.shape(item[key]) == np.shape(last.get(key))]
-    # Whole volumes beside patches of others are what the crop was to leave behind.
+    # Whole volumes beside cropped patches are left out of the batch.
     numbers = [key for key in alike if not (cropped and _is_image(item[key]))]
     others += [key for key in candidates if key not in numbers]
     if others:

@@ -15,7 +15,7 @@ from hasten.sample.random import random_words, uniform, uniform_in
 _FACTOR, _CHANNEL, _INVERT, _RETAIN = 1, 2, 3, 4
 _COUNT, _POINT = 1, 2
 _TINY = 1e-7
-"""What both sources guard a division by an empty range with."""
+"""Guards the division by an empty range, as in both sources."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ from hasten.sample.random import below, random_words, uniform
 
 _PLACE, _CHOICE = 1, 2
 _MAX_POINTS = 2**16
-"""Voxels that are remembered of each set and case: enough that no crop is seen to repeat, 256 KB at most."""
+"""Voxels that are remembered of each set and case: enough that crops hardly repeat, 256 KB at most."""
 
 
 @runtime_checkable
@@ -45,11 +45,11 @@ class CropOp(Protocol):
 
 @runtime_checkable
 class CentredCropOp(CropOp, Protocol):
-    """Cuts patches about voxels that the values of a key decide on."""
+    """Cuts patches around voxels that are selected by the values of a key."""
 
     @property
     def centred_on(self) -> str:
-        """That key."""
+        """The key."""
 
     def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
         """The point sets of a case, int32 linear indices. values: (C, D, H, W) of `centred_on`."""
@@ -273,7 +273,7 @@ def _some(mask: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _middle(slack: Tensor) -> Tensor:
-    """Where a patch starts in whose middle a smaller case lies, half a voxel earlier where that is odd."""
+    """Start of a patch that has a smaller case in its centre, half a voxel earlier where the difference is odd."""
     return -((-slack) // 2)
 
 

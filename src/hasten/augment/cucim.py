@@ -38,7 +38,7 @@ def can_run() -> bool:
 
 
 def arguments(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by name. Raises ValueError where the transform does not take them."""
+    """The arguments by name. Raises ValueError if the transform does not accept them."""
     parameters = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in PARAMETERS[name]]
     try:
         return dict(inspect.Signature(parameters).bind_partial(*args, **kwargs).arguments)
@@ -78,7 +78,7 @@ class OnGpu:
         return torch.from_dlpack(cupy.ascontiguousarray(output)).to(image.device)
 
     def _drawn(self) -> tuple[str, dict[str, Any]]:
-        """The deterministic transform that is to run and its arguments; no name where none is."""
+        """The deterministic transform to run and its arguments; "" if none runs."""
         if not self.name.startswith("rand_"):
             return self.name, self.kwargs
         kwargs = {key: value for key, value in self.kwargs.items() if key not in ("prob", "whole_batch")}

@@ -1,4 +1,4 @@
-"""All numbers of a batch, drawn at once: what the two renderers work from."""
+"""Draws all random numbers of a batch at once, for both renderers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Draws(NamedTuple):
     start: Tensor
     """(B, 3) int64 first voxel of the patch in its case."""
     key: Tensor
-    """(B, 2) int64 words that all else is keyed by."""
+    """(B, 2) int64 words that key all other draws."""
     stages: tuple[Bent | Drawn, ...]
     """Of each stage: where a Warp reads; the numbers of an operation, with `use` (B,) bool."""
 
@@ -116,5 +116,5 @@ def _numbers(placed: Placed, words: _Words, size: Triple, channels: Mapping[str,
 
 
 def part(draws: Draws, first: int, count: int) -> Draws:
-    """What was drawn for `count` samples from the `first` one on, in tensors of their own."""
+    """The draws of `count` samples from the `first` one on, as new tensors."""
     return pytree.tree_map(lambda value: value[first : first + count].clone(), draws)

@@ -1,4 +1,4 @@
-"""What became of a chain of transforms, as tables of text."""
+"""Text tables that say how each transform of a chain runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONG: Triple = (4096, 4096, 4096)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """What became of one transform."""
+    """How one transform runs."""
 
     name: str
     how: str
@@ -138,7 +138,7 @@ def _listed(plan: Plan, numbers: Sequence[int]) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines with columns one below the other: the first to the right, the last as long as it likes."""
+    """Lines with aligned columns: the first to the right, the last of any length."""
     first, *others = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     aligned = []
     for row in rows:

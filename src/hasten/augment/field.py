@@ -55,7 +55,7 @@ def separable(values: Tensor, weights: Sequence[Tensor]) -> Tensor:
     values: (B, *N); weights: for each axis one (S, N).
     """
     for each in weights:
-        # Takes the first axis away and puts its outcome last, so that the axes come round to their places.
+        # Contracts the first axis and puts the result last, so that the axes end in their order.
         values = torch.tensordot(values, each, dims=([1], [1]))
     return values
 

@@ -43,7 +43,7 @@ class GibbsNoise:
         radius = spread((1.0 - drawn["alpha"]) * (max(sides) / math.sqrt(2)), image)
         forth, back = _distances(sides, image.device)
         # Keeping the real part of what an uneven mask leaves is the same as the mean of the mask and its mirror image,
-        # and with an even mask half of the spectrum tells the other half.
+        # and with an even mask half of the spectrum determines the other half.
         mask = ((forth <= radius * radius).to(image.dtype) + (back <= radius * radius)) * 0.5
         return torch.fft.irfftn(torch.fft.rfftn(image, dim=axes).mul_(mask), s=sides, dim=axes)
 
@@ -104,13 +104,13 @@ class KSpaceSpikeNoise:
         last = last.expand(batch, channels, -1).flatten(0, 1)
         lines = image.reshape(batch * channels, -1, sides[-1])
         cosine, sine = torch.cos(lead), torch.sin(lead)
-        # What the image has of this frequency.
+        # The image's coefficient of this frequency.
         part = torch.bmm(lines, torch.stack([torch.cos(last), -torch.sin(last)], dim=2))
         real = (part[..., 0] * cosine + part[..., 1] * sine).sum(1, keepdim=True)
         imaginary = (part[..., 1] * cosine - part[..., 0] * sine).sum(1, keepdim=True)
         present = torch.sqrt(real * real + imaginary * imaginary)
         target = torch.exp(intensity).reshape(-1, 1)
-        # From what is there to what is wanted, in the same phase (phase 0 where nothing is there).
+        # From the present to the target magnitude, with the same phase (phase 0 where the present one is 0).
         factor = (target / present.clamp(min=1e-30) - 1.0) / size
         real = torch.where(present > 0, real * factor, target / size)
         imaginary = imaginary * factor

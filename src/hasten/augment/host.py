@@ -1,6 +1,6 @@
-"""A batch on a CPU, sample by sample, doing only what was drawn.
+"""Renders a batch on a CPU, sample by sample, running only the operations that were drawn.
 
-It gives what `render` gives (copies and labels bit for bit, the rest to float32 rounding) at a fraction of the work:
+The result is that of `render` (copies and labels bit for bit, the rest to float32 rounding) at a fraction of the work:
 a sample that drew no rotation is a strided copy, and an operation runs on the samples that drew it. Working sample by
 sample keeps a patch in the processor's cache and the memory taken beside the batch to a few patches. Drawn values are
 read on the host, which on a CPU costs nothing; this is never used on a GPU.
@@ -27,12 +27,12 @@ from hasten.sample.host import bounds_of, cut, interpolate, nearest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kernels:
-    """What is compiled, each for one sample of fixed size; what is absent runs as written."""
+    """Compiled kernels, each for one sample of fixed size; all else runs eagerly."""
 
     apply: Mapping[int, Callable[..., Tensor]]
     """By position in the chain."""
     fused: Mapping[int, tuple[int, Callable[..., Tensor]]]
-    """How many operations that every sample goes through are one kernel, by the position of the first."""
+    """By the position of the first operation: how many operations one kernel fuses, and the kernel."""
     read: Mapping[tuple[int, str], Callable[..., list[Tensor]]]
     """By stage and first key of a group; each reads all keys of its group."""
 
@@ -99,7 +99,7 @@ def _run_from(stages: Sequence[Stage], at: int) -> list[Placed]:
 
 
 def _applied(run: Sequence[Placed], batch: Batch, numbers: Sequence[Mapping[str, Tensor]], kernels: Kernels) -> Batch:
-    """Sample by sample through all of a run, so that a patch is written back once."""
+    """Apply a run of operations sample by sample, so that a patch is written back once."""
     uses = [drawn["use"].tolist() for drawn in numbers]
     result = dict(batch)
     for key in dict.fromkeys(key for stage in run for key in stage.op.keys):
@@ -119,7 +119,7 @@ def _applied(run: Sequence[Placed], batch: Batch, numbers: Sequence[Mapping[str,
 
 
 def _numbers_of_row(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: bool) -> Drawn:
-    """What one sample drew; of several operations with the number of each in front."""
+    """The draws of one sample; of several operations with the number of each as a prefix."""
     return {
         f"{number}.{name}" if many else name: each[row : row + 1]
         for number, drawn in enumerate(numbers)
@@ -129,7 +129,7 @@ def _numbers_of_row(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: 
 
 
 def kernel_length(kernels: Kernels, stage: Stage) -> int:
-    """How many stages run at once from this one on."""
+    """Number of stages that run as one kernel from this one on."""
     return kernels.fused.get(stage.position, (1, None))[0] if isinstance(stage, Placed) else 1
 
 
@@ -245,7 +245,7 @@ class _Whole:
 def _whole(
     shape: list[int], start: list[int], linear: list[list[float]], shift: list[float], warp: Warp, reading: Reading
 ) -> _Whole | None:
-    """What a map copies; None where it lies between voxels, or reads outside and padding is not zeros.
+    """The box that a map copies; None if it interpolates, or reads outside and padding is not zeros.
 
     linear of a flip, a quarter turn or a swap has one 1 or -1 in each row; all else needs interpolation.
     """

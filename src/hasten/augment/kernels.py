@@ -1,7 +1,7 @@
-"""Compiled kernels for the host, one a costly step and sample size, built once and kept on disk as shared libraries.
+"""Compiled host kernels, one per costly step and sample size, built once and cached on disk as shared libraries.
 
-torch.compile keeps its work on disk too, but every process must import and trace again before it finds it (2 to 4
-seconds). A library that torch's ahead-of-time compiler made is opened in milliseconds and needs neither.
+torch.compile has a disk cache too, but every process must import and trace again before a hit (2 to 4 seconds). A
+library of torch's ahead-of-time compiler loads in milliseconds and needs neither.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Kernels and what became of the wish for them."""
+    """The kernels and whether and why they are compiled."""
 
     kernels: Kernels
     compiled: bool
@@ -93,7 +93,7 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
 
 
 def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[int, str], Spec]]:
-    """Where each kernel is used, and what it is."""
+    """Place and specification of each kernel."""
     dims = store.spatial_dims
     size = (1, 1, 1)
     covered: set[int] = set()
@@ -132,7 +132,7 @@ def _always_from(stages: Sequence[Stage], at: int) -> list[Placed]:
 
 
 def _bare(op: Any) -> Any:
-    """The operation without what only decides whether, where and how strongly: that is not compiled in."""
+    """The operation without the fields that only affect its draws, which are not compiled in."""
     changes: dict[str, Any] = {"keys": (), "prob": 1.0}
     if isinstance(op, GaussianNoise | RicianNoise):
         changes["std"] = (0.0, 1.0)
@@ -140,7 +140,7 @@ def _bare(op: Any) -> Any:
 
 
 def _digest(spec: Spec) -> str:
-    """Of all that goes into a library: the work, the code, the compiler and the processor."""
+    """Hash of everything that a library depends on: operations, source, compiler and processor."""
     modules: list[Any] = [build_kernel, constant, gather, maps, op, random, read]
     if spec.kind == "apply":
         modules += [sys.modules[type(each).__module__] for each in spec.what]
@@ -153,7 +153,7 @@ def _digest(spec: Spec) -> str:
 
 
 def _build(spec: Spec, path: Path) -> None:
-    """Raises RuntimeError with what the compiler said, OSError."""
+    """Raises RuntimeError with the compiler's message, and OSError."""
     temporary = temporary_for(path)
     # The package's name must end so.
     output = temporary.with_name(temporary.name + ".pt2")
@@ -188,7 +188,7 @@ def opened(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
             return [output] if isinstance(output, Tensor) else list(output)
 
         return call
-    # What the public function returns wraps this one, behind an import of the whole compiler.
+    # The public function returns a wrapper of this one, but imports the whole compiler.
     library = loader(str(path), "model", False, 1, -1)
 
     def run(arguments: list[Tensor]) -> list[Tensor]:
@@ -206,5 +206,5 @@ def _applied(run: Callable[[list[Tensor]], list[Tensor]]) -> Callable[..., Tenso
 
 
 def _read(run: Callable[[list[Tensor]], list[Tensor]]) -> Callable[..., list[Tensor]]:
-    # The library takes layout for granted.
+    # The library assumes contiguous inputs.
     return lambda *arguments: run([each.contiguous() for each in arguments])

@@ -24,8 +24,8 @@ class SimulateLowResolution:
 
     nnU-Net's SimulateLowResolutionTransform (batchgeneratorsv2), and MONAI's RandSimulateLowResolution with its default
     modes. `drawn`: zoom (B, C or 1, number of axes) from U(zoom_range), 1 where nothing changes; the small image has
-    round(side * zoom) voxels on an axis, at least 1. It is never made: its size differs from sample to sample, so each
-    voxel is computed straight from those of the image that it comes from.
+    round(side * zoom) voxels on an axis, at least 1. It is never stored, as its size differs from sample to
+    sample: each voxel is computed directly from the voxels of the image that it depends on.
 
     half_pixel: True takes the voxel that lies nearest, as nnU-Net does. MONAI takes the one at or before the corner of
     the small voxel, which moves the image by up to half a small voxel against its labels: False gives MONAI's result
@@ -45,7 +45,7 @@ class SimulateLowResolution:
     allowed_channels: tuple[int, ...] | None = None
     """The channels that may change; None: all."""
     p_per_channel: float = 1.0
-    """With which probability each channel changes."""
+    """Probability that each channel changes."""
 
     def __post_init__(self) -> None:
         check_prob("SimulateLowResolution", self.prob)

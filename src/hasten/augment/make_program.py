@@ -1,4 +1,4 @@
-"""Chain and cases put together, and compiled: the making of segments and programs."""
+"""Builds segments and programs from a chain and cases, and compiles them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 GPU_OPTIONS: dict[str, Any] = {
     # The indices are clamped by construction, so inductor's bounds check on each would be work for nothing.
     "assert_indirect_indexing": False,
-    # What is stored between kernels follows from what is read again, and not from how long an expression is: half of
-    # the bytes of nnU-Net's chain (tools/gpu_dry/inductor.py).
+    # Store intermediates that are read again, whatever the length of an expression: half of the bytes of nnU-Net's
+    # chain (tools/gpu_dry/inductor.py).
     "realize_opcount_threshold": 1000,
     "realize_reads_threshold": 3,
 }
@@ -40,7 +40,7 @@ GPU_OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cases:
-    """What batches are made of, and where it lies."""
+    """The source of batches, and its location."""
 
     store: Store
     on_device: Part | None = None
@@ -133,7 +133,7 @@ def program_of(segment: Segment) -> Program:
 def augment_batch(segment: Segment, batch: Mapping[str, Tensor], first: int) -> Batch:
     """A batch of samples `first` ... through the operations of a chain without a crop. batch: (B, C, *S) by key.
 
-    Raises ValueError where its form is not that which the segment was made for.
+    Raises ValueError if its shape does not match the segment.
     """
     entries = {key: batch[key] for key in segment.chain.keys}
     store, entering = store_of_batch(entries, segment.device), segment.warp.size

@@ -1,4 +1,4 @@
-"""Where each output voxel lies in the input: maps that neighbouring operations compose into one.
+"""Affine maps from output voxels to the input, which neighbouring operations compose into one.
 
 A map takes an offset from the centre of the output to an offset from the centre of the input, in voxels along D, H, W:
 `linear @ offset + shift`. About centres, a flip or a quarter turn is exact in float32 whatever the size. 2-D images
@@ -29,7 +29,7 @@ class Map(NamedTuple):
 
 @runtime_checkable
 class MapOp(Protocol):
-    """Changes where values lie. What is drawn is the same for all `keys`."""
+    """A spatial operation. The draws are the same for all `keys`."""
 
     @property
     def keys(self) -> tuple[str, ...]: ...
@@ -43,7 +43,7 @@ class MapOp(Protocol):
 
     @property
     def padding_mode(self) -> str:
-        """What lies outside: `zeros`, `border` or `reflection`; "" for an operation that never reads outside."""
+        """Padding mode: `zeros`, `border` or `reflection`; "" for an operation that never reads outside."""
 
     def out_size(self, size: Triple) -> Triple:
         """(D, H, W) of the output, the same for every sample. Raises ValueError where it can't be."""

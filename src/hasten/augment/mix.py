@@ -1,7 +1,7 @@
-"""Samples of a batch mixed with each other.
+"""MixUp and CutMix: operations that mix the samples of a batch.
 
-What comes out of these depends on which samples share a batch: with another batch size, or another number of processes,
-a sample gets another partner. What is drawn for a sample (its weight, its box) stays the same.
+The result depends on which samples share a batch: with another batch size, or another number of processes, a sample
+gets another partner. The draws of a sample (its weight, its box) stay the same.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _weight_and_order(key: Tensor, alpha: float, prob: float) -> Drawn:
     weight = _symmetric_beta(uniform(key, _WEIGHT, 2), alpha)
     return {
         "weight": torch.where(used(key, prob), weight, 1.0),
-        # Of a sample alone: how many others there will be is not known before the batch is put together.
+        # Drawn per sample: the number of other samples is not known before the batch is assembled.
         "order": random_words(key, _ORDER, 1)[:, 0],
     }
 

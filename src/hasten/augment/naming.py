@@ -1,4 +1,4 @@
-"""Which entries a chain of transforms works on, and which of them hold classes."""
+"""Determines the entries that a chain of transforms works on, and which of them hold classes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LABELS = ("label", "seg", "mask")
 
 
 def batch_keys(cached: CachedChain, requested: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What batches hold, and which of it only if items have it as an image.
+    """Entries of a batch, and those of them that a batch holds only if items have them as images.
 
-    Raises ValueError where a chain names nothing.
+    Raises ValueError if the chain names no keys.
     """
     if requested is not None:
         names = (requested,) if isinstance(requested, str) else tuple(requested)
@@ -27,7 +27,7 @@ def batch_keys(cached: CachedChain, requested: Sequence[str] | None) -> tuple[tu
     sure = _ordered(key for each in rest if _changes(each) for key in keys_of(each) if key not in created)
     if any(is_random_crop(each) for each in rest):
         return sure, ()
-    # Without a crop, what the random part does not touch belongs to the batch as well.
+    # Without a crop, entries that the random part does not change belong to the batch as well.
     maybe = _ordered(
         key for each in (*cached.fixed_transforms, *rest) for key in keys_of(each)
         if key not in sure and key not in created and _names_images(each)
@@ -61,7 +61,7 @@ def check_label_keys(requested: Sequence[str], keys: Sequence[str]) -> tuple[str
 
 
 def _changes(transform: Any) -> bool:
-    """Whether its keys must be in the batch, being more than converted, chosen or left out."""
+    """Whether it changes its keys, beyond conversion and selection, so that they must be in the batch."""
     import monai.transforms as mt
 
     converting = mt.EnsureTyped | mt.CastToTyped | mt.ToTensord | mt.ToNumpyd | mt.ToCupyd | mt.ToDeviced | mt.Identityd

@@ -18,8 +18,8 @@ _TARGET = re.compile(r"(\w+)(?:\[(\d+)\])?\.(\w+)")
 def with_overrides(ops: Sequence[Any], override: Mapping[str, Any]) -> tuple[Any, ...]:
     """The operations with these fields changed: "Gamma.prob" of each Gamma, "Gamma[0].prob" of the first.
 
-    Raises ValueError for an operation or a field that there is not, with the near names and all that there are, and
-    for a value that the field can't have.
+    Raises ValueError for an unknown operation or field, with the closest names and all existing ones, and for an
+    invalid value.
     """
     result = list(ops)
     for target, value in override_items(override).items():
@@ -51,7 +51,7 @@ def _with_field(op: Any, field: str, value: Any, target: str) -> Any:
 
 
 def _value_for(op: Any, field: str, value: Any) -> Any:
-    """The value as the field's type. Raises ValueError where it can't be."""
+    """The value converted to the field's type. Raises ValueError if it is invalid."""
     from pydantic import TypeAdapter, ValidationError
     from pydantic.errors import PydanticUserError
 

@@ -17,13 +17,13 @@ from hasten.augment.op import op_key
 from hasten.observe.ranges import Range
 
 _RANDOM = threading.RLock()
-"""A transform has one random state, and torch and numpy one generator each, whichever thread makes a batch."""
+"""Lock: a transform has one random state, and torch and numpy one generator each, for all threads."""
 
 
 def run_per_sample(stage: Stage, batch: Batch, key: Tensor) -> Batch:
     """Each sample through the transforms, their random states seeded by its key. key: (B, 2).
 
-    Raises ValueError naming the transforms where samples come out with different shapes.
+    Raises ValueError naming the transforms if the results have different shapes.
     """
     assert isinstance(stage, Placed)
     assert isinstance(stage.op, PerSample)
@@ -39,9 +39,9 @@ def run_per_sample(stage: Stage, batch: Batch, key: Tensor) -> Batch:
 
 
 def run_one(transforms: tuple[Any, ...], item: dict[str, Any], seed: int) -> Any:
-    """An item through the transforms; their random state is set from `seed`, a 32-bit word, and changed by it.
+    """Apply the transforms to an item; their random state is seeded with `seed`, a 32-bit word, and stays changed.
 
-    So are torch's and numpy's own generators, which transforms from elsewhere draw from, while such a one runs.
+    torch's and numpy's generators, which other transforms draw from, are seeded too while a transform runs.
     """
     for number, each in enumerate(transforms):
         transform_seed = (seed + 0x9E3779B1 * number) % 2**32
@@ -65,7 +65,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def stacked(transforms: tuple[Any, ...], items: list[Any]) -> Batch:
-    """The items' tensors one on the other; entries that are not numbers are left out."""
+    """The items' tensors stacked; entries that are not numbers are left out."""
     names = ", ".join(type(each).__name__ for each in transforms)
     if any(not isinstance(item, dict) for item in items):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Drawing one of the voxels that crops are centred on: of foreground and background, a class each, or by weight."""
+"""Draws the voxels that crops are centred on: by foreground and background, by class, or by weight."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def pathology_chain(*, value_range: float = 1.0, crop: CropOp | None = None, lab
 def default_chain(
     sample: SampleConfig, *, patch: Triple, spatial_dims: int, spacing: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> Chain:
-    """The augmentation that `hasten train` uses unless it is told another, with the strengths of `sample`.
+    """The default augmentation of `hasten train`, with the strengths of `sample`.
 
     spacing: voxel size (D, H, W) of prepared cases, which rotations are made in.
     """

@@ -1,4 +1,4 @@
-"""Reading flat cases at the places a map gives, for a whole batch at once: what a GPU and a compiler run."""
+"""Reads flat cases at the coordinates of a map, for a whole batch at once: for GPUs and compiled code."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def read_mapped(
 
 
 def bounded(coordinate: Tensor, start: Tensor, extent: Tensor, padding_mode: str) -> Tensor:
-    """Coordinates (B, ...) from `start` (B,), led back into a case of length `extent` (B,) as the mode has it."""
+    """Coordinates (B, ...) from `start` (B,), mapped back into a case of length `extent` (B,) by the padding mode."""
     if padding_mode in ("zeros", ""):
         return coordinate
     first = -start.to(torch.float32).reshape(-1, *[1] * (coordinate.ndim - 1))

@@ -1,4 +1,4 @@
-"""What the coming samples will read of the cases that lie on the disk."""
+"""Prefetches the parts of cases on the disk that the next samples read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hasten.cache.pages import Pages
 
 
 def read_ahead(pages: Pages, draws: Draws, first: Warp) -> None:
-    """Have the boxes that these samples touch read in the background. first: the stage that reads the cases."""
+    """Read the boxes that these samples touch in the background. first: the stage that reads the cases."""
     bent = draws.stages[0]
     assert isinstance(bent, Bent)
     entering, leaving = (torch.tensor(size, dtype=torch.float32) for size in (first.size, first.out))

@@ -1,5 +1,5 @@
 # mypy: disallow-untyped-defs = False, disallow-incomplete-defs = False
-"""Crop, map and interpolation as one Triton kernel: what `hasten.augment.read` does with some 70 of torch's.
+"""Crop, map and interpolation as one Triton kernel, instead of some 70 of torch's in `hasten.augment.read`.
 
 Coordinates are computed where they are used, in the order of `coordinates_of` and without fused multiply-adds, so that
 both ways give the same voxels. A neighbour whose weight is 0 is not read: a flip or a shift by whole voxels reads each

@@ -1,4 +1,4 @@
-"""A batch from what was drawn, all samples at once: no value is read on the host and shapes are static."""
+"""Renders a batch from its draws, all samples at once: no value is read on the host and shapes are static."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hasten.augment.read import Cases, as_cases, read_mapped
 def render(stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int, given: Batch) -> Batch:
     """(B, C, *S) by key: float32, but keys that are read with `nearest` and not changed stay as they are stored.
 
-    cases: of each key. stages: without PerSample ones; the first is a Warp. given: what the first stage gave elsewhere
-    for the samples whose case is -1; {} where there are none.
+    cases: of each key. stages: without PerSample ones; the first is a Warp. given: output of the first stage on
+    another device for the samples whose case is -1; {} if there are none.
     """
     first, numbers = stages[0], draws.stages[0]
     assert isinstance(first, Warp)

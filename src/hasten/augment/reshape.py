@@ -60,7 +60,7 @@ class Recentre:
     """A patch of another size about the same centre, read between voxels where the sides differ by an odd number.
 
     What MONAI's RandAffine does with a `spatial_size` of its own, whatever it draws. `drawn` is empty but for `like`
-    (B,), which tells the number of samples.
+    (B,), whose length is the number of samples.
     """
 
     keys: tuple[str, ...] = ("image", "label")

@@ -28,7 +28,7 @@ from hasten.config.user_code import load_user_code, require_same_source
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunChain:
-    """What every sample of a run goes through."""
+    """The augmentation of every sample of a run."""
 
     chain: Chain
     """Hasten's operations, with the crop; without one where it is among `transforms`."""
@@ -63,7 +63,7 @@ def run_chain(
 
     patch: (D, H, W) voxels, in 2-D (1, H, W). spacing: (D, H, W) mm. ignore_index: of labelled voxels that no crop is
     centred on. Code that `augment.chain` names is executed.
-    Raises ValueError, naming the setting, for all that can't be a run's chain.
+    Raises ValueError, naming the setting, for a chain that a run can't use.
     """
     crop: CropOp = ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob)
     digest, setting = "", chain_name(augment)
@@ -100,7 +100,7 @@ def run_chain(
 
 
 def with_patch(run: RunChain, patch: Triple) -> RunChain:
-    """The same for patches of another size, of a stage (`sample.stages`). Raises ValueError where it can't follow."""
+    """The same for patches of another size, of a stage (`sample.stages`). Raises ValueError if that is not possible."""
     crop = run.chain.crop
     if crop is None:
         raise ValueError(
@@ -184,7 +184,7 @@ def _chain_of(plan: Plan, patch: Triple, spatial_dims: int, num_channels: int) -
 
 
 def _final_size(chain: Chain, entering: Triple) -> Triple:
-    """(D, H, W) of what comes out, as far as operations say."""
+    """(D, H, W) of the output of the operations."""
     try:
         stages = stages_of(chain, entering)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What becomes of each transform of a chain: cached, fused into operations, or run sample by sample."""
+"""Plans how each transform of a chain runs: cached, fused into operations, or sample by sample."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RESHAPING = (
     "Resize", "Rotate90", "Rotate", "Spacing", "SpatialCrop", "SpatialPad", "SpatialResample", "SqueezeDim",
     "Transpose", "Zoom",
 )  # fmt: skip
-"""MONAI's transforms that may change the size of what they are given, besides random crops; without the d."""
+"""MONAI's transforms that may change the size of their input, besides random crops; names without the d."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,16 +38,16 @@ class Step:
     how: str
     why: str = ""
     ops: tuple[Any, ...] = ()
-    """Of Hasten, in place of it: its crop or its operations."""
+    """Hasten's crop or operations in place of it."""
     positions: tuple[int, ...] = ()
-    """Of these in the chain of operations; none for a crop."""
+    """Positions of `ops` in the chain of operations; none for a crop."""
     undecided: bool = False
     """Whether it may be lowered once the size of the items is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a chain is lowered to."""
+    """The result of lowering a chain."""
 
     steps: tuple[Step, ...]
     source: tuple[Any, ...]
@@ -62,7 +62,7 @@ def plan_steps(
     """size: (D, H, W) that operations start with where there is no crop among them, None while it is not known.
 
     least: at least so many random transforms run on whole cases. whole: False for batches, which can't be cropped.
-    Raises ValueError for arguments that can't be, naming the transform.
+    Raises ValueError for invalid arguments, naming the transform.
     """
     transforms = cached.compose.transforms
     done = tuple(Step(transform=each, how=CACHED, why=_cached_why(each)) for each in transforms[: cached.fixed])
@@ -203,7 +203,7 @@ def _draws(steps: Sequence[Step]) -> bool:
 
 
 def _explained(steps: Sequence[Step], count: int) -> list[Step]:
-    """With a reason for each transform that runs on whole cases."""
+    """Adds a reason to each transform that runs on whole cases."""
     if not count:
         return list(steps)
     last = name_of(steps[count - 1].transform)

@@ -1,7 +1,7 @@
-"""Steps without chance that end a chain, each on a whole batch of (B, C, *S): what MONAI does to a sample at a time.
+"""Deterministic steps at the end of a chain, each on a whole batch of (B, C, *S): MONAI's per-sample transforms.
 
-Every function gives a `Fixed`; `keys` is one entry of the batch or several. What is wrong with the arguments is said
-at once, what is wrong with a batch when it comes, both by a ValueError with the name of the step.
+Every function returns a `Fixed`; `keys` is one entry of the batch or several. Invalid arguments raise a ValueError with
+the name of the step at once, an invalid batch when it is processed.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def delete(keys: Keys) -> Fixed:
     return Fixed(name="delete", apply=partial(_without, keys=_tuple("delete", keys)))
 
 
-# What the stages hold are module functions with their arguments bound, not closures: these can be sent to a process.
+# Stages hold partials of module functions, not closures, so that they can be pickled.
 
 
 def _changing(name: str, keys: Keys, change: Callable[..., Tensor]) -> Fixed:
@@ -142,7 +142,7 @@ def _discrete(
         value = torch.argmax(value, dim=1, keepdim=True)
     if to_onehot is not None:
         _check_classes(value, where)
-        # Compared, not scattered: a value out of range would end a program on a GPU.
+        # Compared, not scattered: with scatter, a value out of range would abort the program on a GPU.
         classes = torch.arange(to_onehot, device=value.device)
         value = value.to(torch.int64) == classes.view(1, -1, *[1] * (value.ndim - 2))
     if threshold is not None:

@@ -20,7 +20,7 @@ from hasten.sample.order import cases_of
 from hasten.sample.random import sample_key
 
 _CASE, _SAMPLE = 0x50C4, 0x50C5
-"""Places that no operation of a chain has: of the transforms up to a crop, and of those after it."""
+"""Positions that no operation of a chain has: for the transforms up to a crop, and for those after it."""
 _APART = 0x61C88647
 """Between the seeds of neighbouring transforms."""
 
@@ -47,7 +47,7 @@ def items_of_arena(arena: Arena) -> Items:
 
 
 def items_of_lists(data: ChainDataset, each: int) -> Items:
-    """Of a deterministic part that gives a list for each row."""
+    """Items of a deterministic part that returns a list for each row."""
 
     def patch(case: int) -> Any:
         patches = data.prepared(case // each)
@@ -66,7 +66,7 @@ def items_of_lists(data: ChainDataset, each: int) -> Items:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WholeCases:
-    """Transforms on whole cases and what they give: (C, *S) tensors by key, several samples a case or one."""
+    """Runs transforms on whole cases: (C, *S) tensors by key, one or several samples per case."""
 
     transforms: tuple[Any, ...]
     keys: tuple[str, ...]
@@ -86,7 +86,7 @@ class WholeCases:
         return self.samples([number])[0]
 
     def batch(self, numbers: Sequence[int]) -> tuple[Batch, Batch]:
-        """These samples of the stream, one on the other: (B, C, *S) by key, and (B, ...) of what is no image."""
+        """These samples of the stream, stacked: (B, C, *S) by key, and (B, ...) of entries that are not images."""
         samples = self.samples(numbers)
         names = [f"sample {number}" for number in numbers]
         per_case = {
@@ -110,7 +110,7 @@ class WholeCases:
         ]
 
     def _rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """What the transforms give for these samples."""
+        """The outputs of the transforms for these samples."""
         crop = next((at for at, each in enumerate(self.transforms) if _several(each)), len(self.transforms) - 1)
         rows: list[dict[str, Any]] = []
         output, last = None, -1
@@ -140,7 +140,7 @@ class WholeCases:
         return sample
 
     def _batch_entries(self, sample: dict[str, Any], name: str) -> dict[str, Tensor]:
-        """Of a sample, what batches hold."""
+        """The entries of a sample that batches hold."""
         absent = [key for key in (*self.keys, *self.numbers) if key not in sample]
         if absent:
             raise ValueError(
@@ -178,7 +178,7 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _several(transform: Any) -> int:
-    """How many samples a crop lists for a case; 0 for what gives no list."""
+    """Number of samples that a crop returns for a case; 0 if it returns no list."""
     inner = getattr(transform, "transforms", ())
     num_samples = getattr(getattr(transform, "cropper", None), "num_samples", 0)
     return max([int(num_samples), *(_several(each) for each in inner)])

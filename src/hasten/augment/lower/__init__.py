@@ -1,4 +1,4 @@
-"""A MONAI transform as Hasten's operations: one module a family, each with one `match` on MONAI's classes."""
+"""Lowers a MONAI transform to Hasten's operations: one module per family, each with one `match` on MONAI's classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FAMILIES = (lower_crop, lower_geometry, lower_intensity, lower_suffix, lower_cu
 
 
 def lower(transform: Any, context: Context) -> Lowered:
-    """Raises Kept saying why the transform can't be lowered, and ValueError for arguments that can't be."""
+    """The operations. Raises Kept if the transform can't be lowered, with the reason; ValueError for bad arguments."""
     _check_class(transform)
     if getattr(transform, "allow_missing_keys", False):
         raise Kept("leaves out the keys that a case does not have (allow_missing_keys=True)")
@@ -51,7 +51,7 @@ def _check_class(transform: Any) -> None:
 
 
 def _restricted(lowered: Lowered, context: Context) -> Lowered:
-    """Without the keys that are left out of the batch."""
+    """Drop the keys that are not in the batch."""
     ops = []
     for op in lowered.ops:
         keys = getattr(op, "keys", ())

@@ -1,4 +1,4 @@
-"""MONAI's random crops."""
+"""Lowers MONAI's random crops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LATE = "is not the first random transform, so that it crops what was changed al
 
 
 def lower_crop(transform: Any, context: Context) -> Lowered | None:
-    """None for what is no crop. Raises Kept, and ValueError for arguments that can't be."""
+    """None for other transforms. Raises Kept, and ValueError for invalid arguments."""
     import monai.transforms as mt
 
     match transform:

@@ -1,4 +1,4 @@
-"""MONAI's `CuCIMd` and `RandCuCIMd`: cuCIM where it can run, elsewhere Hasten's operations with its parameters."""
+"""Lowers MONAI's `CuCIMd` and `RandCuCIMd`: cuCIM if it can run, else Hasten's operations with its parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_cucim(transform: Any) -> bool:
 
 
 def lower_cucim(transform: Any, context: Context) -> Lowered | None:
-    """None for what is not cuCIM's. Raises ValueError where cuCIM can't run and Hasten has no such operation."""
+    """None for other transforms. Raises ValueError where cuCIM can't run and Hasten has no such operation."""
     if not is_cucim(transform):
         return None
     name = transform.name
@@ -36,7 +36,7 @@ def lower_cucim(transform: Any, context: Context) -> Lowered | None:
     if context.cucim:
         op = PerSample(transforms=(OnGpu(keys_of(transform), name, kwargs),))
         return Lowered(ops=(op,), note="cuCIM on the GPU, sample by sample")
-    # Each key draws for itself there, and so it does here, being an operation of its own.
+    # cuCIM draws for each key separately, so each key is a separate operation here.
     ops = tuple(_equivalent(transform, key, name, kwargs, context) for key in keys_of(transform))
     return Lowered(ops=ops, note=_note(name))
 

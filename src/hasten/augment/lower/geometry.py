@@ -1,4 +1,4 @@
-"""MONAI's transforms that move values."""
+"""Lowers MONAI's spatial transforms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Ranges = tuple[tuple[float, float], ...]
 
 
 def lower_geometry(transform: Any, context: Context) -> Lowered | None:
-    """None for what moves no values. Raises Kept, and ValueError for arguments that can't be."""
+    """None for other transforms. Raises Kept, and ValueError for invalid arguments."""
     return _random(transform, context) or _fixed(transform, context)
 
 
@@ -120,7 +120,7 @@ def _affine(transform: Any, context: Context) -> Lowered:
 
 
 def _resized(transform: Any, spatial_size: Any, context: Context) -> Triple | None:
-    """The size that it gives; None where it keeps the size of what comes in."""
+    """The output size; None if it is the input size."""
     sides = [spatial_size] if isinstance(spatial_size, int) else list(spatial_size)
     if all(side is None or side <= 0 for side in sides):
         return None
@@ -209,7 +209,7 @@ def _cut(transform: Any, size: Triple, context: Context) -> Lowered:
 
 
 def _grown(transform: Any, size: Triple, context: Context) -> Lowered | None:
-    """What becomes of padding: None where nothing is padded. Raises Kept where something is, or may be."""
+    """None if nothing is padded. Raises Kept if something is, or may be."""
     if context.size is None:
         raise Undecided("pads, or does not, as the size of the items has it, which is known when data are bound")
     if all(target <= side for target, side in zip(size, context.size, strict=True)):

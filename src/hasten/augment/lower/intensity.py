@@ -1,4 +1,4 @@
-"""MONAI's transforms that change values."""
+"""Lowers MONAI's intensity transforms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hasten.augment.smooth import GaussianSharpen, GaussianSmooth
 
 
 def lower_intensity(transform: Any, context: Context) -> Lowered | None:
-    """None for what changes no values. Raises Kept, and ValueError for arguments that can't be."""
+    """None for other transforms. Raises Kept, and ValueError for invalid arguments."""
     for family in (_noise, _scaled, _curves, _filters, _holes, _colours, _fixed):
         lowered = family(transform, context)
         if lowered is not None:

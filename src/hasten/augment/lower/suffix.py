@@ -1,4 +1,4 @@
-"""MONAI's deterministic transforms that end a chain."""
+"""Lowers MONAI's deterministic transforms at the end of a chain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TENSORS = "a batch is made of tensors"
 
 
 def lower_suffix(transform: Any, context: Context) -> Lowered | None:
-    """None for what is none of these. Raises Kept, and ValueError for arguments that can't be."""
+    """None for other transforms. Raises Kept, and ValueError for invalid arguments."""
     return _types(transform, context) or _entries(transform, context) or _labels(transform, context)
 
 
@@ -46,7 +46,7 @@ def _cast(transform: Any, dtypes: Any, context: Context) -> Lowered:
         if dtype is None or key not in context.keys + context.made:
             continue
         target = get_equivalent_dtype(dtype, torch.Tensor)
-        # What is no label is float32 all along.
+        # Everything except labels is float32 already.
         if key in context.label_keys or target != torch.float32:
             ops.append(build(transform, suffix.cast, keys=key, dtype=target))
     return Lowered(ops=tuple(ops), note="" if ops else _TENSORS)

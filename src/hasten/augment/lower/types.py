@@ -1,4 +1,4 @@
-"""What lowering a transform is told and what it gives, and what the families of transforms read alike."""
+"""Input and result types of lowering, and argument parsing that the families share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Undecided(Kept):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """What is known where a transform stands."""
+    """The context of a transform in its chain."""
 
     keys: tuple[str, ...]
     """Of the batch."""
@@ -37,7 +37,7 @@ class Context:
     """Entries of the batch that the chain itself makes."""
     dims: int = 3
     size: Triple | None = None
-    """(D, H, W) of what comes in, None where it is known with the data only."""
+    """(D, H, W) of the input, None until data are bound."""
     bytes_keys: tuple[str, ...] = ()
     """Keys that items hold as uint8."""
     fixed: tuple[Any, ...] = ()
@@ -45,16 +45,16 @@ class Context:
     following: Any = None
     """The transform after this one."""
     opening: bool = True
-    """Whether it works on cached cases, so that it may be their crop."""
+    """Whether its input is cached cases, so that it may be their crop."""
     patches: bool = False
-    """Whether patches come in, not whole cases."""
+    """Whether its input is patches, not whole cases."""
     cucim: bool = False
     """Whether cuCIM can run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lowered:
-    """Operations in place of a transform; neither a crop nor operations: there is nothing to do."""
+    """Operations in place of a transform; without a crop and operations, there is nothing to do."""
 
     ops: tuple[Any, ...] = ()
     crop: CropOp | None = None
@@ -87,7 +87,7 @@ def pair(value: Any, field: str) -> tuple[float, float]:
 
 
 def modes_of(transform: Any, context: Context, modes: Sequence[Any] | None = None) -> tuple[str, ...]:
-    """How each key is read. Raises Kept for what Hasten does not do, ValueError where a named label is interpolated."""
+    """Interpolation mode of each key. Raises Kept for unsupported ones, ValueError if a named label is interpolated."""
     names = []
     for key, value in zip(keys_of(transform), transform.mode if modes is None else modes, strict=True):
         mode = str(value)
