@@ -40,8 +40,8 @@ class ColorJitter:
     """Changes brightness, contrast, saturation and hue of RGB, in random order.
 
     `drawn`: brightness, contrast, saturation (B,) factors, hue (B,) shift in turns of the colour wheel, order (B, 4)
-    int64 permutation: the numbers of these four as they are done. torchvision's ColorJitter and its arguments: a
-    number v stands for (max(0, 1 - v), 1 + v), for hue for (-v, v); what is left at 0 is not done at all, whatever
+    int64 permutation: the order of these four. torchvision's ColorJitter and its arguments: a
+    number v stands for (max(0, 1 - v), 1 + v), for hue for (-v, v); a change whose argument is 0 never runs, whatever
     `drawn` holds. Values lie between 0 and `value_range`. In 3-D the mean that contrast blends with is that of the
     volume.
     """

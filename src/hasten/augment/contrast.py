@@ -22,7 +22,7 @@ _TINY = 1e-7
 class AdjustContrast:
     """((v - min) / range) ^ gamma * range + min with gamma from U(gamma), min and range those of the sample.
 
-    `drawn`: gamma (B,). `invert_image`: of -v, and negated again. `retain_stats`: mean and deviation are given back.
+    `drawn`: gamma (B,). `invert_image`: of -v, and negated again. `retain_stats`: mean and deviation are restored.
     MONAI's RandAdjustContrast.
     """
 
@@ -59,7 +59,7 @@ class Gamma:
     """((v - min) / range) ^ gamma * range + min for each channel, gamma below and above 1 by halves.
 
     `drawn`: gamma (B, C), 1 where a channel is left as it is; invert, retain (B, C) bool: whether of -v and negated
-    again, and whether mean and deviation are given back (`retain` is read where 0 < p_retain_stats < 1).
+    again, and whether mean and deviation are restored (`retain` is read where 0 < p_retain_stats < 1).
     batchgeneratorsv2's GammaTransform: `around_one=True` is its `BGContrast(gamma)`, `False` its plain range.
     """
 

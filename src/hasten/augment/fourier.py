@@ -56,7 +56,7 @@ class KSpaceSpikeNoise:
     of the channel, as in MONAI. channel_wise: each channel has a frequency of its own.
     `drawn`: loc (B, C or 1, number of axes) int64, as MONAI counts it, frequency 0 at side // 2; intensity (B, C), the
     log, and where intensity_range is None as a multiple of 2.5 times the mean log.
-    One frequency is a plane wave, so no transform is done, only for the mean log where intensity_range is None.
+    One frequency is a plane wave: no Fourier transform is needed, except for the mean log if intensity_range is None.
     """
 
     keys: tuple[str, ...] = ("image",)

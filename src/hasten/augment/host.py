@@ -2,7 +2,7 @@
 
 The result is that of `render` (copies and labels bit for bit, the rest to float32 rounding) at a fraction of the work:
 a sample that drew no rotation is a strided copy, and an operation runs on the samples that drew it. Working sample by
-sample keeps a patch in the processor's cache and the memory taken beside the batch to a few patches. Drawn values are
+sample keeps a patch in the processor's cache and the memory beside the batch at a few patches. Drawn values are
 read on the host, which on a CPU costs nothing; this is never used on a GPU.
 """
 
@@ -46,17 +46,17 @@ def render_on_host(
     draws: Draws,
     spatial_dims: int,
     kernels: Kernels = NOTHING_COMPILED,
-    given: Mapping[str, Tensor] = MappingProxyType({}),
+    buffers: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Batch:
-    """(B, C, *S) by key, as `render` gives it. given: as there; it is written to.
+    """(B, C, *S) by key, as `render` returns it. buffers: its `partial_batch`, which this writes to.
 
-    Without `given`, samples whose case is -1 are left out, and hold anything.
+    Without `buffers`, samples whose case is -1 are not rendered, and their values are undefined.
     """
     first = stages[0]
     assert isinstance(first, Warp)
     bent: Any = draws.stages[0]
     reader = _Reader(stage=0, warp=first, kernels=kernels, spatial_dims=spatial_dims)
-    batch = _flat(reader.read(cases, draws.case, draws.start, bent, given), spatial_dims)
+    batch = _flat(reader.read(cases, draws.case, draws.start, bent, buffers), spatial_dims)
     return follow_on_host(stages[1:], batch, draws.stages[1:], spatial_dims, kernels, first=1)
 
 
@@ -69,7 +69,7 @@ def follow_on_host(
     *,
     first: int = 0,
 ) -> Batch:
-    """The later stages, on a batch of its own (B, C, *S) by key, which is written to."""
+    """The later stages, in place on a batch (B, C, *S) by key."""
     at = 0
     while at < len(stages):
         stage, drawn = stages[at], numbers[at]

@@ -1,4 +1,4 @@
-"""Images as if they had been taken at a lower resolution."""
+"""Simulation of images of lower resolution."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class SimulateLowResolution:
             .expand(-1, zoom_channels, dims)
         )
         if self.allowed_channels is not None or self.p_per_channel < 1:
-            changed = uniform(key, _CHANNEL, channels) < self.p_per_channel
+            selected = uniform(key, _CHANNEL, channels) < self.p_per_channel
             if self.allowed_channels is not None:
-                changed = changed & _among(self.allowed_channels, channels, key.device)
-            zoom = torch.where(changed[..., None], zoom, torch.ones_like(zoom))
+                selected = selected & _among(self.allowed_channels, channels, key.device)
+            zoom = torch.where(selected[..., None], zoom, torch.ones_like(zoom))
         if self.ignore_axes:
             zoom = torch.where(_among(self.ignore_axes, dims, key.device), torch.ones_like(zoom), zoom)
         return {"zoom": zoom}

@@ -70,8 +70,8 @@ def make_segment(
 ) -> Segment:
     """Batches of a chain and cases.
 
-    train_cases: positions that are drawn from, in parts or not; None for all. device: where batches are wanted. share:
-    what this rank makes of every batch; operations that mix the samples of a batch mix those of the share. compile: the
+    train_cases: positions that are drawn from, in parts or not; None for all. device: of the batches. share:
+    this rank's part of every batch; operations that mix the samples of a batch mix those of the share. compile: the
     costly steps on the host, all of what runs on a GPU; an absent or failing compiler leaves it eager, and `why` says
     so. cache_dir: of compiled kernels, in place of $HASTEN_CACHE. Raises ValueError where chain and cases do not fit,
     naming the operation, and for a batch that can't be dealt among the ranks.

@@ -74,7 +74,7 @@ def _name(op: Any) -> str:
     return "" if isinstance(op, Fixed | PerSample) else type(op).__name__
 
 
-def _near(name: str, names: typing.Iterable[str], what: str) -> str:
+def _near(name: str, names: typing.Iterable[str], owner: str) -> str:
     there = list(dict.fromkeys(names))
     near = difflib.get_close_matches(name, there, n=2)
-    return (f"; did you mean {' or '.join(near)}?" if near else ";") + f" {what} has {', '.join(there) or 'none'}"
+    return (f"; did you mean {' or '.join(near)}?" if near else ";") + f" {owner} has {', '.join(there) or 'none'}"

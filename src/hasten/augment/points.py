@@ -14,7 +14,7 @@ _SET, _POINT = 0x61, 0x62
 def draw_point(sets: PointSets, case: Tensor, key: Tensor, ratios: Tensor) -> tuple[Tensor, Tensor]:
     """A voxel for each sample: (B,) int64 linear index within its case, and (B,) bool whether there was one to draw.
 
-    A set is drawn with the given ratios among those that the case has, then a point of it evenly. case: (B,) int64;
+    A set is drawn with these ratios among those that the case has, then one of its points uniformly. case: (B,) int64;
     key: (B, 2); ratios: (K,) float32, not negative.
     """
     counts = sets.num[case]

@@ -76,7 +76,7 @@ def spleen_chain(
 
 
 def brats_chain(patch: Triple = (224, 224, 144), *, crop: CropOp | None = None, spatial_dims: int = 3) -> Chain:
-    """The random part of MONAI's BraTS tutorial, with the normalisation that stands in its midst."""
+    """The random part of MONAI's BraTS tutorial, with the normalisation in the middle of it."""
     flips = tuple(Flip(prob=0.5, spatial_axis=(axis,)) for axis in range(spatial_dims))
     return Chain(
         crop=crop or SpatialCrop(size=patch),

@@ -269,7 +269,7 @@ class Program:
     """
 
     def __init__(self, make: Callable[[int, PatchStage], Segment], rounds: Rounds, *, first: int = 0) -> None:
-        """make: makes the segment of a round and a stage; called when a batch of that round is first asked for, by all
+        """make: makes the segment of a round and a stage; called when a batch of that round is first requested, by all
         ranks at the same step, since cases may travel between them then. first: the step that the run begins with."""
         self.rounds, self._make = rounds, make
         self._round = rounds.at(first)
@@ -285,12 +285,12 @@ class Program:
 
     @property
     def segment(self) -> Segment | None:
-        """The one that makes every batch; None where patches grow or cases are dealt anew."""
+        """The one that makes every batch; None where patches grow or cases are redealt."""
         return self.latest if len(self.rounds.stages) == 1 and not self.rounds.samples else None
 
     @property
     def latest(self) -> Segment:
-        """Of the last stage, in the round that was asked for last."""
+        """Of the last stage, in the round that was requested last."""
         return self._segments[self.rounds.stages[-1]]
 
     @property

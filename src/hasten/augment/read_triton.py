@@ -133,9 +133,9 @@ def read_kernel(
         in_h, place_h = _nearest(h, first_h, extent_h)
         in_w, place_w = _nearest(w, first_w, extent_w)
         index = (place_d * extent_h + place_h) * extent_w + place_w
-        known = inside & in_d & in_h & in_w
+        in_case = inside & in_d & in_h & in_w
         for channel in range(CHANNELS):
-            value = tl.load(base + channel * volume + index, known, other=0)
+            value = tl.load(base + channel * volume + index, in_case, other=0)
             tl.store(target + channel * voxels.to(tl.int64), value, inside)
     else:
         for channel in range(CHANNELS):

@@ -15,19 +15,21 @@ from hasten.augment.op import spread
 from hasten.augment.read import Cases, as_cases, read_mapped
 
 
-def render(stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int, given: Batch) -> Batch:
+def render(
+    stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int, partial_batch: Batch
+) -> Batch:
     """(B, C, *S) by key: float32, but keys that are read with `nearest` and not changed stay as they are stored.
 
-    cases: of each key. stages: without PerSample ones; the first is a Warp. given: output of the first stage on
-    another device for the samples whose case is -1; {} if there are none.
+    cases: of each key. stages: without PerSample ones; the first is a Warp. partial_batch: output of the first
+    stage on another device for the samples whose case is -1; {} if there are none.
     """
     first, numbers = stages[0], draws.stages[0]
     assert isinstance(first, Warp)
-    case = draws.case.clamp(min=0) if given else draws.case
+    case = draws.case.clamp(min=0) if partial_batch else draws.case
     batch = _flat(_warped(first, cases, cast("Bent", numbers), case, draws.start, spatial_dims), spatial_dims)
-    if given:
+    if partial_batch:
         here = draws.case >= 0
-        batch = {key: torch.where(spread(here, value), value, given[key]) for key, value in batch.items()}
+        batch = {key: torch.where(spread(here, value), value, partial_batch[key]) for key, value in batch.items()}
     return follow(stages[1:], batch, draws.stages[1:], spatial_dims)
 
 
@@ -72,9 +74,9 @@ def _warped(
         places = (cases[key], case, start, bent.maps[key], displaced)
         if cases[key].channels > 1 and torch.compiler.is_compiling():
             places = _by_channel(*places)
-        own, rows, first, moved, displaced = places
+        source, rows, first, moved, displaced = places
         value = read_mapped(
-            own, rows, first, moved, warp.size, warp.out, displaced, mode=reading.mode,
+            source, rows, first, moved, warp.size, warp.out, displaced, mode=reading.mode,
             padding_mode=reading.padding_mode, spatial_dims=spatial_dims,
         )  # fmt: skip
         value = value.view(len(case), -1, *warp.out)
@@ -97,9 +99,9 @@ def _by_channel(
     channel = torch.arange(cases.channels, device=case.device)
     shape = cases.shape[case]
     offset = cases.offset[case][:, None] * cases.channels + channel * shape.prod(1)[:, None]
-    own = Cases(cases.values, every(shape), offset.flatten(), 1)
-    rows = torch.arange(len(own.offset), device=case.device)
-    return own, rows, every(start), Map(*map(every, affine)), None if displaced is None else every(displaced)
+    by_channel = Cases(cases.values, every(shape), offset.flatten(), 1)
+    rows = torch.arange(len(by_channel.offset), device=case.device)
+    return by_channel, rows, every(start), Map(*map(every, affine)), None if displaced is None else every(displaced)
 
 
 def _flat(batch: Batch, spatial_dims: int) -> Batch:

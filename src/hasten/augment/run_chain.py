@@ -210,7 +210,7 @@ def _check_draws(ops: Sequence[Any], space: tuple[int, ...], num_channels: int) 
 
 
 def _check_batch(batch: Batch, size: tuple[int, ...], num_channels: int) -> Batch:
-    """The two entries. Raises ValueError where steps that Hasten does not look into have made them another shape."""
+    """The two entries. Raises ValueError if opaque steps changed their shape."""
     for key, channels in zip(KEYS, (num_channels, 1), strict=True):
         if key not in batch:
             raise ValueError(f'augment.chain: leaves no "{key}" in the batch; select or keep both of {KEYS}')

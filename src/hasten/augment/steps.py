@@ -65,7 +65,7 @@ def plan_steps(
     Raises ValueError for invalid arguments, naming the transform.
     """
     transforms = cached.compose.transforms
-    done = tuple(Step(transform=each, how=CACHED, why=_cached_why(each)) for each in transforms[: cached.fixed])
+    cached_steps = tuple(Step(transform=each, how=CACHED, why=_cached_why(each)) for each in transforms[: cached.fixed])
     rest = transforms[cached.fixed :]
     context = replace(context, fixed=cached.fixed_transforms)
     count = least
@@ -80,7 +80,7 @@ def plan_steps(
         count = needed
     numbered, crop, ops = _assembled(_explained(steps, count), count, context, size)
     source = tuple(_alone_of(step) for step in steps[:count])
-    return Plan(steps=done + numbered, source=source, crop=crop, ops=ops)
+    return Plan(steps=cached_steps + numbered, source=source, crop=crop, ops=ops)
 
 
 def size_setting(cached: CachedChain) -> int:
@@ -111,7 +111,7 @@ def _cached_why(transform: Any) -> str:
 
 
 def _source_step(transform: Any, context: Context) -> Step:
-    """A transform before the operations; why says what keeps it from being one, if it is the transform itself."""
+    """A transform before the operations; `why` is set if it can't be lowered itself."""
     if is_cucim(transform) and not context.cucim:
         raise ValueError(
             f"{name_of(transform)}: {transform.name} must run on whole cases here, before a crop or a transform that "

@@ -24,7 +24,7 @@ def store_of_items(
 
     numbers: entries that are numbers or arrays of them, as `number_keys` gives them; they become `per_case`.
 
-    float16, float32, int16 and uint8 are kept as they are, truth values become uint8, all else
+    float16, float32, int16 and uint8 keep their dtype, bool becomes uint8, all else
     float32. Raises ValueError naming the item.
     """
     names: list[str] = []
@@ -129,7 +129,7 @@ def size_of(batch: Mapping[str, Tensor]) -> Triple:
 
 
 def kept_type(value: Tensor) -> Tensor:
-    """A plain tensor in its own type where stores keep that, else in float32."""
+    """A plain tensor, in its dtype if stores support it, else in float32."""
     plain = value.as_subclass(Tensor).detach()
     return plain if plain.dtype in _KEPT else plain.to(torch.float32)
 
