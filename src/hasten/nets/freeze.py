@@ -25,15 +25,15 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str], *, at: str = 
     An optimizer neither updates nor decays such a parameter. `at` names the patterns in errors. Raises ValueError
     for a pattern that no parameter's name fits, or where nothing is left to train; the network is then unchanged.
     """
-    named = dict(network.named_parameters())
-    names = {name for pattern in patterns for name in fitting(list(named), pattern, at=at)}
-    if patterns and not any(weight.requires_grad for name, weight in named.items() if name not in names):
+    parameters = dict(network.named_parameters())
+    names = {name for pattern in patterns for name in fitting(list(parameters), pattern, at=at)}
+    if patterns and not any(weight.requires_grad for name, weight in parameters.items() if name not in names):
         raise ValueError(
-            f"{at}: {', '.join(patterns)} leaves nothing to train of {few(named, len(named))}; leave some out"
+            f"{at}: {', '.join(patterns)} leaves nothing to train of {few(parameters, len(parameters))}; leave some out"
         )
     for name in names:
-        named[name].requires_grad_(False)
-    return tuple(name for name in named if name in names)
+        parameters[name].requires_grad_(False)
+    return tuple(name for name in parameters if name in names)
 
 
 def freeze_norms(network: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:

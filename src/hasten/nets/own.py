@@ -22,7 +22,7 @@ _SIDES = (16, 24, 32, 48, 64, 96)
 """Sides of the images that are tried in turn: multiples of the divisors that networks usually need."""
 _SMALL = 32
 """Voxels along a side of a small image: at least one is left after five halvings."""
-_OF_CODE = (TypeError, NameError, AttributeError, LookupError, NotImplementedError, AssertionError)
+_CODE_ERRORS = (TypeError, NameError, AttributeError, LookupError, NotImplementedError, AssertionError)
 """Errors that do not depend on the image size."""
 
 
@@ -72,7 +72,7 @@ class Own:
         try:
             with torch.no_grad():
                 output = network(image)
-        except _OF_CODE as error:
+        except _CODE_ERRORS as error:
             raise ValueError(f"{self.setting}: {self._for(image)}{raised_text(error, self.code.path)}") from error
         except Exception as error:
             raise _WrongSize(f"{self.setting}: {self._for(image)}{raised_text(error, self.code.path)}") from error

@@ -35,7 +35,7 @@ class DeepSupervisionLoss(nn.Module):
         """() loss.
 
         input: (B, K, ...); heads of one size stacked (B, heads, K, ...), as MONAI's DynUNet gives in training; or a
-        sequence of (B, K, ...), of any sizes. target: (B, 1, ...) or (B, K, ...), taken at the nearest voxel for a
+        sequence of (B, K, ...), of any sizes. target: (B, 1, ...) or (B, K, ...), resampled to the nearest voxel for a
         head of another size. ValueError if there are more heads than weights.
         """
         heads = heads_of(input, target)

@@ -30,17 +30,17 @@ def occupied(profile: Profile, blocks: Iterable[Block]) -> Occupied:
     A backward pass goes through the saves from last to first and frees them, so that during a block only the saves
     before its end are alive. A block keeps its inputs, and its recomputation saves what is not alive already.
     """
-    seen: set[int] = set()
+    alive: set[int] = set()
     kept_bytes = peak = place = 0
 
     def keep(storages: Iterable[int]) -> int:
-        new = set(storages) - seen
-        seen.update(new)
+        new = set(storages) - alive
+        alive.update(new)
         return sum(profile.sizes[storage] for storage in new)
 
     for call in sorted(block.call for block in blocks):
         kept_bytes += keep(profile.saves[place : call.begin]) + keep(call.inputs)
-        inner = set(profile.saves[call.begin : call.end]) - seen
+        inner = set(profile.saves[call.begin : call.end]) - alive
         peak = max(peak, kept_bytes + sum(profile.sizes[storage] for storage in inner))
         place = call.end
     kept_bytes += keep(profile.saves[place:])
@@ -171,11 +171,11 @@ def _beats(one: _Way, other: _Way, later: int, sizes: tuple[int, ...]) -> bool:
     more = one.kept
     if more > other.kept:
         return False
-    missing = other.seen & ~one.seen & later
-    while missing:
-        lowest = missing & -missing
+    lacking = other.seen & ~one.seen & later
+    while lacking:
+        lowest = lacking & -lacking
         more += sizes[lowest.bit_length() - 1]
-        missing ^= lowest
+        lacking ^= lowest
     return more <= other.kept
 
 

@@ -86,14 +86,14 @@ def step_bytes(forward: Callable[[], Tensor], device: torch.device) -> tuple[int
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         value = forward()
-        kept = torch.cuda.memory_allocated(device) - before
+        after_forward = torch.cuda.memory_allocated(device) - before
         value.backward()
-        return kept, torch.cuda.max_memory_allocated(device) - before
+        return after_forward, torch.cuda.max_memory_allocated(device) - before
     with HostBytes() as counted:
         value = forward()
-        kept = counted.held
+        after_forward = counted.held
         value.backward()
-    return kept, counted.peak
+    return after_forward, counted.peak
 
 
 def _milliseconds(forward: Callable[[], Tensor], device: torch.device) -> float:

@@ -167,12 +167,12 @@ def _watched(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -
     def entered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Left:
         state, leave = _random_state(device), watch.enter(name, args, kwargs)
 
-        def left(output: Any) -> None:
+        def on_exit(output: Any) -> None:
             leave(output)
             if any(not torch.equal(one, other) for one, other in zip(state, _random_state(device), strict=True)):
                 watch.draws.add(name)
 
-        return left
+        return on_exit
 
     before = {name: _state_of(module) for name, module in modules.items()}
     with _hooked(modules, entered), saved_tensors_hooks(watch.save, lambda tensor: tensor):

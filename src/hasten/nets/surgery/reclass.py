@@ -14,8 +14,8 @@ class Mixed:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced: Any = super().__reduce_ex__(protocol)
-        made, _, *rest = reduced
-        assert made is copyreg.__newobj__  # type: ignore[attr-defined]
+        constructor, _, *rest = reduced
+        assert constructor is copyreg.__newobj__  # type: ignore[attr-defined]
         # pickle can't find the class by name.
         return (_empty, _parts(type(self)), *rest)
 
