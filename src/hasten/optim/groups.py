@@ -37,10 +37,12 @@ def param_groups(network: nn.Module, *, weight_decay: float, exempt: Sequence[st
 
 def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[nn.Parameter]:
     """Parameters that do not decay: of at most one dimension, of a norm, or with a name that fits a pattern."""
-    named = dict(network.named_parameters())
+    parameters = dict(network.named_parameters())
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in named):
-            raise ValueError(f"no parameter's name fits {pattern!r}; the first ones are {', '.join(list(named)[:5])}")
+        if not any(fnmatchcase(name, pattern) for name in parameters):
+            raise ValueError(
+                f"no parameter's name fits {pattern!r}; the first ones are {', '.join(list(parameters)[:5])}"
+            )
     norms = {
         id(parameter)
         for module in network.modules()
@@ -49,7 +51,7 @@ def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[
     }
     return [
         parameter
-        for name, parameter in named.items()
+        for name, parameter in parameters.items()
         if parameter.ndim <= 1 or id(parameter) in norms or any(fnmatchcase(name, pattern) for pattern in patterns)
     ]
 
@@ -62,11 +64,11 @@ def scale_rates(
     Splits the groups; those with a factor store it as `lr_scale`, which `set_rate` reads. The first matching pattern
     counts. Call it before the first step. Raises ValueError, `at` naming the factors, for a pattern that fits nothing.
     """
-    named = dict(network.named_parameters())
+    parameters = dict(network.named_parameters())
     factor: dict[int, float] = {}
     for pattern, value in factors.items():
-        for name in fitting(list(named), pattern, at=at):
-            factor.setdefault(id(named[name]), value)
+        for name in fitting(list(parameters), pattern, at=at):
+            factor.setdefault(id(parameters[name]), value)
 
     def scaled(group: dict[str, Any], value: float) -> dict[str, Any]:
         return {"lr_scale": value, "lr": group["lr"] * value} if value != 1.0 else {}
@@ -82,8 +84,8 @@ def delay_rates(
     Splits the groups; those that wait store `lr_from`, which `set_rate` reads. Call it before the first step. Raises
     ValueError, `at` naming the patterns, for a pattern that fits nothing.
     """
-    named = dict(network.named_parameters())
-    early = {id(named[name]) for pattern in first for name in fitting(list(named), pattern, at=at)}
+    parameters = dict(network.named_parameters())
+    early = {id(parameters[name]) for pattern in first for name in fitting(list(parameters), pattern, at=at)}
     _divide(
         optimizer, lambda parameter: id(parameter) in early, lambda _, is_early: {} if is_early else {"lr_from": steps}
     )  # fmt: skip

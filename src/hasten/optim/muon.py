@@ -1,7 +1,7 @@
 """Muon for convolution filters: momentum whose direction is made orthogonal, one matrix per filter bank.
 
 After K. Jordan's Muon (2024) with the RMS-matched scale of Liu et al., "Muon is scalable for LLM training" (2025),
-which lets it share AdamW's learning rate. A filter bank is taken as the matrix (out, in * k^3).
+which lets it share AdamW's learning rate. A filter bank is treated as the matrix (out, in * k^3).
 Biases, norms, activations and the banks next to the image and to the classes, whose matrices are too thin for a
 direction to mean much, are AdamW's.
 """

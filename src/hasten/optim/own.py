@@ -61,7 +61,7 @@ class OwnOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient. closure: computes the loss anew, which is returned.
+        """One update of every parameter that has a gradient. closure: recomputes the loss, which is returned.
 
         Overwrites the gradients: their values are undefined afterwards.
         """
