@@ -1,4 +1,4 @@
-"""What several layers do with files so that a crash or another process never shows half of one."""
+"""Atomic file writes, locks and process identities that several layers share."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def same_file(handle: int, path: Path) -> bool:
-    """Whether an open handle and a name mean the same file or folder; False where the name means none."""
+    """Whether an open handle and a path refer to the same file or folder; False if the path does not exist."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        # Shared: two that look at the same time must not take each other for the owner.
+        # A shared lock: two concurrent checks must not take each other for the owner.
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
@@ -80,7 +80,7 @@ def is_locked(path: Path) -> bool:
 
 
 def boot_id() -> str:
-    """Names this start of this machine's kernel; empty where the system tells of none."""
+    """Identifies the current boot of this machine; empty where the system does not report it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -88,7 +88,7 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> int:
-    """Where a process number means something: a container has its own numbering; 0 where the system has but one."""
+    """Identifies the PID namespace, as a container has its own; 0 where the system has only one."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:

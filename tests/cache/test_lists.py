@@ -176,12 +176,12 @@ def test_three_shards_lie_in_mixed_homes(
 
 def test_device_memory_holds_no_case_of_another_set(three_shards: CaseSet, cache: CacheConfig) -> None:
     whole = rebuilt(three_shards, cache)
-    cases = build._complete(build._wanted(three_shards, SPEC, cache, None), SPEC, cache.max_points, None, None)
-    arena = homes._moved(cases, torch.device("cpu"), "device")
+    cases = build._complete(build._query(three_shards, SPEC, cache, None), SPEC, cache.max_points, None, None)
+    arena = homes._copy_to_device(cases, torch.device("cpu"), "device")
     assert arena.store.values["label"].numel() == sum(map(np.prod, whole.shapes))
     assert_same_cases(arena, whole)
     assert arena.num_voxels == whole.num_voxels
-    part = homes._moved(cases, torch.device("cpu"), "device", (3, 0))
+    part = homes._copy_to_device(cases, torch.device("cpu"), "device", (3, 0))
     assert part.ids == tuple(three_shards.cases[number].id for number in (3, 0))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from hasten.cache.memory import _left_by_limits, available_memory
+from hasten.cache.memory import _cgroup_limits, available_memory
 
 
 def group(folder: Path, prefix: tuple[str, str, str], limit: str, used: int, cached: int) -> None:
@@ -26,25 +26,25 @@ def test_version_2_takes_every_level(tmp_path: Path) -> None:
     group(root / "slurm" / "job" / "step", V2, "max", 10, 0)
     group(root / "slurm" / "job", V2, "1000", 400, 100)
     group(root / "slurm", V2, "5000", 4900, 0)
-    assert list(_left_by_limits(own, root)) == [700, 100]
+    assert list(_cgroup_limits(own, root)) == [700, 100]
 
 
 def test_inside_a_container_the_group_of_the_host_is_not_there(tmp_path: Path) -> None:
     root, own = tmp_path / "root", tmp_path / "own"
     own.write_text("0::/../../docker/abc\n")
     group(root, V2, "1000", 1100, 0)
-    assert list(_left_by_limits(own, root)) == [0]
+    assert list(_cgroup_limits(own, root)) == [0]
 
 
 def test_version_1(tmp_path: Path) -> None:
     root, own = tmp_path / "root", tmp_path / "own"
     own.write_text("5:cpu,cpuacct:/x\n4:memory:/job\n1:name=systemd:/y\n")
     group(root / "memory" / "job", V1, "1000", 300, 200)
-    assert list(_left_by_limits(own, root)) == [900]
+    assert list(_cgroup_limits(own, root)) == [900]
 
 
 def test_without_groups_the_machine_counts(tmp_path: Path) -> None:
-    assert list(_left_by_limits(tmp_path / "none", tmp_path)) == []
+    assert list(_cgroup_limits(tmp_path / "none", tmp_path)) == []
     (tmp_path / "own").write_text("0::/\n")
-    assert list(_left_by_limits(tmp_path / "own", tmp_path / "nothing")) == []
+    assert list(_cgroup_limits(tmp_path / "own", tmp_path / "nothing")) == []
     assert 0 <= available_memory() <= psutil.virtual_memory().total

@@ -189,7 +189,7 @@ def test_time_within_a_part_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch
         now[0] += 64
     steps.cover("")
     steps.end()
-    assert [step["parts"] for step in steps.kept] == [
+    assert [step["parts"] for step in steps.recent] == [
         {"overhead": 16, "optimizer": 9, "forward": 2, "backward": 4},
         {"overhead": 0, "checkpoint": 32, "validation": 64},
     ]

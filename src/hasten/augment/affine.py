@@ -260,11 +260,11 @@ def _between(key: Tensor, stream: int, ranges: tuple[Range, ...], count: int) ->
 
 def _sheared(coefficients: Tensor) -> Tensor:
     """(B, 3, 3): one elementary shear after the other, the first applied first."""
-    found = torch.eye(3, device=coefficients.device).expand(coefficients.shape[0], 3, 3)
+    matrix = torch.eye(3, device=coefficients.device).expand(coefficients.shape[0], 3, 3)
     for number, (row, column) in enumerate(_SHEAR_PLACES):
         place = (
             torch.eye(3, device=coefficients.device)[row][:, None] * torch.eye(3, device=coefficients.device)[column]
         )
         one = torch.eye(3, device=coefficients.device) + coefficients[:, number, None, None] * place
-        found = multiply(one, found)
-    return found
+        matrix = multiply(one, matrix)
+    return matrix

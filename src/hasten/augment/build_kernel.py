@@ -1,6 +1,6 @@
-"""One kernel into one library: `python -m hasten.augment.build_kernel OUT.pt2`, its pickled `Spec` on standard input.
+"""Compiles one kernel: `python -m hasten.augment.build_kernel OUT.pt2`, with a pickled `Spec` on standard input.
 
-A process of its own, so that several are built at a time and the one that trains never imports the compiler.
+A separate process, so that several are built in parallel and the training process never imports the compiler.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _QUICK: dict[str, Any] = {"cpp.vec_isa_ok": True}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spec:
-    """What is compiled, for one sample."""
+    """The work to compile, for one sample."""
 
     kind: Literal["apply", "read"]
     what: Any
@@ -47,7 +47,7 @@ Function = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 def function_of(spec: Spec) -> tuple[Function, tuple[Tensor, ...], int]:
-    """The function, example arguments, and how many of them, from the first on, vary in length."""
+    """The function, example arguments, and how many of the leading ones vary in length."""
     if spec.kind == "read":
         return _reading(spec)
     key = torch.zeros(1, 2, dtype=torch.int64)
@@ -59,11 +59,11 @@ def function_of(spec: Spec) -> tuple[Function, tuple[Tensor, ...], int]:
     names = sorted(drawn)
 
     def apply(image: Tensor, *numbers: Tensor) -> Tensor:
-        given = dict(zip(names, numbers, strict=True))
+        tensors = dict(zip(names, numbers, strict=True))
         for number, op in enumerate(spec.what):
             start = f"{number}."
-            own = {name.removeprefix(start): value for name, value in given.items() if name.startswith(start)}
-            image = op.apply(image, own)
+            op_numbers = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+            image = op.apply(image, op_numbers)
         return image
 
     return apply, (torch.zeros(1, *spec.shape), *(drawn[name] for name in names)), 0
@@ -85,7 +85,7 @@ def _reading(spec: Spec) -> tuple[Function, tuple[Tensor, ...], int]:
         )  # fmt: skip
 
     three = torch.zeros(1, 3, dtype=torch.int64)
-    # Different lengths, so that none is taken to be the other's.
+    # Different lengths, so that the compiler does not treat them as equal.
     values = [
         torch.zeros(4096 + 64 * number, dtype=getattr(torch, dtype.removeprefix("torch.")))
         for number, (_, _, dtype) in enumerate(keys)
@@ -104,7 +104,7 @@ class _Module(torch.nn.Module):
 
 
 def build(spec: Spec, path: Path) -> None:
-    """Compile and write the library. Raises what the compiler raises."""
+    """Compile and write the library. Raises the compiler's errors."""
     function, arguments, varies = function_of(spec)
     dynamic: Any = tuple({0: torch.export.Dim.DYNAMIC} if at < varies else None for at in range(len(arguments)))
     exported = torch.export.export(_Module(function), arguments, dynamic_shapes=(dynamic,))
@@ -116,17 +116,17 @@ def build(spec: Spec, path: Path) -> None:
 
 
 def try_out(spec: Spec, path: Path) -> None:
-    """Load a library and run it once. AssertionError where it gives other numbers than the function.
+    """Load a library and run it once. AssertionError if its results differ from the function's.
 
-    A library that was linked with another C++ runtime than torch's ends the process that loads it; better this one than
-    the one that trains.
+    A library that was linked with another C++ runtime than torch's crashes the process that loads it; better this one
+    than the training process.
     """
     from hasten.augment.kernels import opened
 
     function, arguments, _ = function_of(spec)
-    wanted = function(*arguments)
-    made = opened(path)([each.contiguous() for each in arguments])
-    for one, other in zip(made, (wanted,) if isinstance(wanted, Tensor) else wanted, strict=True):
+    expected = function(*arguments)
+    actual = opened(path)([each.contiguous() for each in arguments])
+    for one, other in zip(actual, (expected,) if isinstance(expected, Tensor) else expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 

@@ -188,7 +188,7 @@ def _warp(group: Sequence[Placed], chain: Chain, size: Triple) -> Warp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chain:
-    """What is done to every sample: a crop, then operations."""
+    """The chain of every sample: a crop, then operations."""
 
     crop: CropOp | None
     ops: tuple[Any, ...]

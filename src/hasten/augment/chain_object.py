@@ -1,4 +1,4 @@
-"""What a user's chain file holds, as a plan of Hasten's operations.
+"""Converts the object of a user's chain file to a plan of Hasten's operations.
 
 Prepared cases hold two entries, "image" and "label" (classes), and a batch of a run holds the same.
 """
@@ -20,7 +20,7 @@ from hasten.config.schema import Triple
 
 KEYS, LABEL_KEYS = ("image", "label"), ("label",)
 _NEEDED = ("label_key", "image_key", "w_key", "fg_indices_key", "bg_indices_key", "indices_key")
-"""Where MONAI's transforms name entries that they look at, besides `keys`."""
+"""Attributes of MONAI's transforms that name entries besides `keys`."""
 
 
 def plan_of(value: Any, patch: Triple, spatial_dims: int) -> Plan:
@@ -94,19 +94,19 @@ def _of_monai(transforms: Any, patch: Triple, spatial_dims: int) -> Plan:
         return plan
     last = next(each for each in reversed(plan.source) if is_random_crop(each))
     try:
-        found = lower(last, replace(context, opening=True))
+        lowered = lower(last, replace(context, opening=True))
     except Kept:
-        found = None  # checked with the first batch
-    if found is not None and found.crop is not None and found.crop.size != patch:
-        raise ValueError(wrong_size(found.crop.size, patch))
+        lowered = None  # checked with the first batch
+    if lowered is not None and lowered.crop is not None and lowered.crop.size != patch:
+        raise ValueError(wrong_size(lowered.crop.size, patch))
     return plan_steps(cached, context, size=patch, least=len(plan.source))
 
 
 def _check_transforms(transforms: Sequence[Any], before: Collection[str] = ()) -> None:
-    """Raises ValueError for a transform of arrays, and for keys that there are not."""
+    """Raises ValueError for a transform of arrays, and for unknown keys."""
     from monai.transforms import Compose, MapTransform, Transform
 
-    made = set(before)
+    created = set(before)
     for each in transforms:
         if isinstance(each, Transform) and not isinstance(each, MapTransform | Compose):
             raise ValueError(
@@ -114,10 +114,10 @@ def _check_transforms(transforms: Sequence[Any], before: Collection[str] = ()) -
             )
         needed = () if getattr(each, "allow_missing_keys", False) else keys_of(each)
         others = (getattr(each, name, None) for name in _NEEDED)
-        check_keys(name_of(each), [*needed, *(key for key in others if key is not None)], {*KEYS, *made})
-        made |= set(made_by(each))
+        check_keys(name_of(each), [*needed, *(key for key in others if key is not None)], {*KEYS, *created})
+        created |= set(made_by(each))
         if isinstance(each, Compose):  # OneOf and the like
-            _check_transforms(each.transforms, made)
+            _check_transforms(each.transforms, created)
 
 
 def check_keys(name: str, keys: Sequence[str], there: Collection[str]) -> None:

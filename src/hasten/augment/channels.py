@@ -1,4 +1,4 @@
-"""What the operations that treat channels one by one have in common: their draws, and statistics in few passes."""
+"""Shared parts of the operations that treat channels separately: their draws, and statistics in few passes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def between(unit: Tensor, low: float, high: float) -> Tensor:
 
 
 def around_one(unit: Tensor, low: float, high: float) -> Tensor:
-    """Numbers of [0, 1): the lower half of them stretched to [low, 1], the upper to [1, high], all to both if low >= 1.
+    """Numbers of [0, 1): the lower half stretched to [low, 1], the upper to [1, high]; all to [low, high] if low >= 1.
 
     nnU-Net's `BGContrast`, so that as many factors darken as brighten whatever the range.
     """
@@ -42,12 +42,12 @@ def factors(
 ) -> Tensor:
     """(B, channels) factors, 1 for the channels that are left as they are. Takes `stream` and the one after it."""
     if halves:
-        found = around_one(per_channel(key, stream, channels, same=same), *value)
+        values = around_one(per_channel(key, stream, channels, same=same), *value)
     else:
-        found = uniform_in(key, stream, *value, count=1 if same else channels).expand(-1, channels)
+        values = uniform_in(key, stream, *value, count=1 if same else channels).expand(-1, channels)
     if p_per_channel >= 1.0:
-        return found
-    return torch.where(uniform(key, stream + 1, channels) < p_per_channel, found, 1.0)
+        return values
+    return torch.where(uniform(key, stream + 1, channels) < p_per_channel, values, 1.0)
 
 
 def check_halves(name: str, field: str, value: tuple[float, float], halves: bool) -> None:
@@ -73,7 +73,7 @@ def deviation(centred: Tensor, count: Tensor | float) -> Tensor:
     return torch.sqrt((centred * centred).sum(-1, keepdim=True) / count)
 
 
-def within(found: Tensor, flat: Tensor) -> Tensor:
-    """`found` clipped to the range of `flat`, both (B, G, N). `torch.clamp` is slower with bounds in tensors."""
+def within(values: Tensor, flat: Tensor) -> Tensor:
+    """`values` clipped to the range of `flat`, both (B, G, N). `torch.clamp` is slower with bounds in tensors."""
     lowest, highest = flat.amin(-1, keepdim=True), flat.amax(-1, keepdim=True)
-    return torch.minimum(torch.maximum(found, lowest), highest)
+    return torch.minimum(torch.maximum(values, lowest), highest)

@@ -1,4 +1,4 @@
-"""Colour of RGB images, whose four changes come in another order for each sample."""
+"""Colour jitter of RGB images, whose four changes have a random order for each sample."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class ColorJitter:
     """Changes brightness, contrast, saturation and hue of RGB, in random order.
 
     `drawn`: brightness, contrast, saturation (B,) factors, hue (B,) shift in turns of the colour wheel, order (B, 4)
-    int64 permutation: the numbers of these four as they are done. torchvision's ColorJitter and its arguments: a
-    number v stands for (max(0, 1 - v), 1 + v), for hue for (-v, v); what is left at 0 is not done at all, whatever
+    int64 permutation: the order of these four. torchvision's ColorJitter and its arguments: a
+    number v stands for (max(0, 1 - v), 1 + v), for hue for (-v, v); a change whose argument is 0 never runs, whatever
     `drawn` holds. Values lie between 0 and `value_range`. In 3-D the mean that contrast blends with is that of the
     volume.
     """
@@ -75,8 +75,8 @@ class ColorJitter:
             for blend in blends:
                 image = self._blended(image, blend, blend.factor)
             return image
-        # Hue may come before, between or after the others. It is done once, and they are gone through twice: before it
-        # and after it, with a factor of 1, which changes nothing, where it is not their turn.
+        # Hue may come before, between or after the others. It runs once, and the others run twice: before it and after
+        # it, with a factor of 1, which changes nothing, where it is not their turn.
         for blend in blends:
             image = self._blended(image, blend, torch.where(blend.before_hue, blend.factor, 1.0))
         image = _turned(image, drawn["hue"])
@@ -114,13 +114,13 @@ def _range_of(name: str, value: float | Range) -> Range:
                 f"ColorJitter: {name}={value}; a single number must not be negative: give it or (low, high)"
             )
         first, last = centre - value, centre + value
-        found = (first if name == "hue" else max(0.0, first), last)
+        limits = (first if name == "hue" else max(0.0, first), last)
     else:
         if len(value) != 2:
             raise ValueError(f"ColorJitter: {name}={value}; give a number or (low, high)")
-        found = (float(value[0]), float(value[1]))
-    check_range("ColorJitter", name, found, low=low, high=high)
-    return found
+        limits = (float(value[0]), float(value[1]))
+    check_range("ColorJitter", name, limits, low=low, high=high)
+    return limits
 
 
 def _in_order(drawn: Mapping[str, Tensor], numbers: tuple[int, ...]) -> tuple[_Blend, ...]:
@@ -128,10 +128,10 @@ def _in_order(drawn: Mapping[str, Tensor], numbers: tuple[int, ...]) -> tuple[_B
     if not numbers:
         return ()
     place = torch.argsort(drawn["order"], dim=1)
-    own = torch.stack([place[:, number] for number in numbers], dim=1)
-    turns = torch.argsort(own, dim=1)
+    places = torch.stack([place[:, number] for number in numbers], dim=1)
+    turns = torch.argsort(places, dim=1)
     factor = torch.stack([drawn[_NAMES[number]] for number in numbers], dim=1).gather(1, turns)
-    before_hue = own.gather(1, turns) < place[:, _HUE:]
+    before_hue = places.gather(1, turns) < place[:, _HUE:]
 
     def share(number: int) -> Tensor:
         return (turns == (numbers.index(number) if number in numbers else -1)).to(torch.float32)

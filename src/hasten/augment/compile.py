@@ -1,4 +1,4 @@
-"""A MONAI chain of dictionary transforms, its random part lowered to Hasten's operations."""
+"""Lowers the random part of a chain of MONAI's dictionary transforms to Hasten's operations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransformProgram:
-    """A chain of transforms and what becomes of each; `bind` it to data, or call it on batches."""
+    """A lowered chain of transforms; `bind` it to data, or call it on batches."""
 
     cached: CachedChain
     plan: Plan
@@ -62,11 +62,11 @@ class TransformProgram:
         return Chain(crop=self.plan.crop, ops=self.plan.ops, keys=self.context.keys, label_keys=self.context.label_keys)
 
     def explain(self) -> str:
-        """A table: each transform, how it runs, why, what it is merged with, and Hasten's operation for it."""
+        """A table: each transform, how it runs, why, which others it is merged with, and Hasten's operation for it."""
         return explain_table(self.plan, self.chain, self.context)
 
     def backends(self) -> str:
-        """A table like MONAI's of transforms: what each can run on there and here."""
+        """A table of the backends of each transform, in MONAI and in Hasten."""
         return backends_table(self.plan)
 
     def bind(
@@ -114,9 +114,9 @@ class TransformProgram:
                 program(0)
                 return program
             except (TypeError, RuntimeError, LookupError, AttributeError) as error:
-                # Code of the user's may ask for more of an item, such as a type, than a batch keeps.
-                told = str(error.__cause__ or error)
-            why = f"a transform fails on what batches hold ({told})"
+                # User code may need more of an item, such as its type, than a batch keeps.
+                reason = str(error.__cause__ or error)
+            why = f"a transform fails on what batches hold ({reason})"
         log.warning("%s: all that is random runs sample by sample", why)
         return here._made_of(apart, (), options)
 
@@ -145,23 +145,23 @@ class TransformProgram:
         Runs where the batch lies. Entries that the chain does not name stay as they are. Raises ValueError for a chain
         with a crop, or one that must begin with whole cases.
         """
-        own = {key: value for key, value in batch.items() if key in self.context.keys}
-        absent = [key for key in self.context.keys if key not in own and key not in self.optional]
-        if absent or not own:
+        entries = {key: value for key, value in batch.items() if key in self.context.keys}
+        absent = [key for key in self.context.keys if key not in entries and key not in self.optional]
+        if absent or not entries:
             raise ValueError(f"the batch has no {absent or list(self.context.keys)}, only {sorted(map(str, batch))}")
-        value = next(iter(own.values()))
+        value = next(iter(entries.values()))
         context = replace(
-            self.context, keys=tuple(own), dims=value.ndim - 2, cucim=self._cucim(value.device),
-            label_keys=tuple(key for key in self.context.label_keys if key in own), bytes_keys=_bytes_keys(own),
+            self.context, keys=tuple(entries), dims=value.ndim - 2, cucim=self._cucim(value.device),
+            label_keys=tuple(key for key in self.context.label_keys if key in entries), bytes_keys=_bytes_keys(entries),
         )  # fmt: skip
-        plan = plan_steps(self.cached, context, size=size_of(own), whole=False)
+        plan = plan_steps(self.cached, context, size=size_of(entries), whole=False)
         if plan.source:
             first_name = name_of(plan.source[-1])
             raise ValueError(f"{first_name} must see whole cases, not batches; use bind(data, ...) for this chain")
         here = replace(self, plan=_checked(plan, self.strict), context=context)
-        segment = segment_of_batch(here.chain, own, seed, value.device)
-        rest = {key: value for key, value in batch.items() if key not in own}
-        return {**rest, **augment_batch(segment, own, first)}
+        segment = segment_of_batch(here.chain, entries, seed, value.device)
+        rest = {key: value for key, value in batch.items() if key not in entries}
+        return {**rest, **augment_batch(segment, entries, first)}
 
     def _for_item(self, item: Any, name: str, device: torch.device) -> TransformProgram:
         """The chain lowered for items like this one."""
@@ -205,7 +205,7 @@ class TransformProgram:
         return store_of_items(rows, keys, [key for key in numbers if key not in keys])
 
     def _sampled(self, source: WholeCases, options: dict[str, Any]) -> Program:
-        """With the operations lowered for what the transforms on whole cases give."""
+        """A program whose operations are lowered for the output of the transforms on whole cases."""
         batch, _ = source.batch([0])
         context = replace(self.context, dims=next(iter(batch.values())).ndim - 2)
         plan = plan_steps(self.cached, context, size=size_of(batch), least=len(source.transforms))
@@ -220,20 +220,20 @@ class TransformProgram:
             return None
         rest = self.cached.compose.transforms[self.cached.fixed :]
         source = WholeCases(transforms=tuple(map(alone, rest)), keys=(), seed=seed, items=items, train_cases=cases)
-        found = source.example()
-        images = [key for key in self.context.keys if _is_image(found.get(key))]
-        same = [key for key in images if _size(found[key]) == _size(found[images[0]])]
-        numbers = [] if self.only_keys else number_keys(found, same)[0]
+        example = source.example()
+        images = [key for key in self.context.keys if _is_image(example.get(key))]
+        same = [key for key in images if _size(example[key]) == _size(example[images[0]])]
+        numbers = [] if self.only_keys else number_keys(example, same)[0]
         return replace(source, keys=tuple(same), numbers=tuple(numbers)) if same else None
 
     def _of_several_sizes(self, apart: WholeCases, item: Mapping[str, Any]) -> bool:
         """Whether the chain gives images of another size than the first has, or makes arrays that it does not name."""
-        own, made = self.context.keys, self.context.made
-        new = [key for key in apart.numbers if key not in item and key not in made]
-        return any(key in own for key in apart.numbers) or any(np.ndim(apart.example()[key]) for key in new)
+        keys, created = self.context.keys, self.context.made
+        new = [key for key in apart.numbers if key not in item and key not in created]
+        return any(key in keys for key in apart.numbers) or any(np.ndim(apart.example()[key]) for key in new)
 
     def _made_of(self, source: WholeCases, ops: tuple[Any, ...], options: dict[str, Any]) -> Program:
-        """A program of what transforms on whole cases give, and these operations."""
+        """A program of transforms on whole cases, followed by these operations."""
         batch, _ = source.batch([0])
         labels = tuple(key for key in self.context.label_keys if key in source.keys)
         cases = Cases(store=store_of_batch(batch, "cpu"), whole_cases=source)
@@ -256,10 +256,10 @@ def compile_transforms(
     transforms name. Raises ValueError for arguments that can't be, naming the transform.
     """
     cached = split_chain(chain)
-    found, optional = batch_keys(cached, keys)
-    labels = label_keys_of(cached, found) if label_keys is None else check_label_keys(label_keys, found)
+    names, optional = batch_keys(cached, keys)
+    labels = label_keys_of(cached, names) if label_keys is None else check_label_keys(label_keys, names)
     context = Context(
-        keys=found, label_keys=labels, named=() if label_keys is None else labels, cucim=not strict and can_run()
+        keys=names, label_keys=labels, named=() if label_keys is None else labels, cucim=not strict and can_run()
     )
     plan, context = _first_plan(cached, context)
     _checked(plan, strict, final=False)
@@ -270,23 +270,23 @@ def compile_transforms(
 
 
 def _checked(plan: Plan, strict: bool, *, final: bool = True) -> Plan:
-    """Raises ValueError naming the first transform that runs sample by sample, if that is not wanted.
+    """The plan itself. Raises ValueError naming the first transform that runs sample by sample, if `strict`.
 
-    final: whether all is known that decides it.
+    final: whether the sizes that may decide it are known.
     """
-    kept = (step for step in plan.steps if step.how == PER_SAMPLE and (final or not step.undecided))
-    step = next(kept, None)
+    unlowered = (step for step in plan.steps if step.how == PER_SAMPLE and (final or not step.undecided))
+    step = next(unlowered, None)
     if strict and step is not None:
         raise ValueError(f"{name_of(step.transform)} can't be lowered: it {step.why}; leave it out, or strict=False")
     return plan
 
 
 def _first_plan(cached: CachedChain, context: Context) -> tuple[Plan, Context]:
-    """Before data tell how many axes they have: what the sizes in the chain tell, or what leaves least to MONAI."""
-    known = _dims(cached)
+    """The plan without data: for the dimensions of the chain's sizes, or those that lower the most transforms."""
+    dims_of_chain = _dims(cached)
     plans: list[tuple[Plan, Context]] = []
     errors: list[ValueError] = []
-    for dims in (3, 2) if known is None else (known,):
+    for dims in (3, 2) if dims_of_chain is None else (dims_of_chain,):
         here = replace(context, dims=dims)
         try:
             plans.append((plan_steps(cached, here), here))
@@ -298,14 +298,14 @@ def _first_plan(cached: CachedChain, context: Context) -> tuple[Plan, Context]:
 
 
 def _dims(cached: CachedChain) -> int | None:
-    """Axes of space, as the sizes that transforms are given tell."""
+    """Number of spatial axes, from the sizes in the transforms' arguments."""
     for each in cached.compose.transforms:
-        own = [getattr(each, name, None) for name in ("cropper", "padder", "resizer", "rand_affine")]
-        inner = [getattr(one, name, None) for one in own for name in ("cropper", "padder")]
-        sizes = (getattr(one, name, None) for one in (*own, *inner) for name in ("spatial_size", "roi_size"))
-        found = next((len(size) for size in sizes if isinstance(size, Sequence) and len(size) in (2, 3)), None)
-        if found is not None:
-            return found
+        parts = [getattr(each, name, None) for name in ("cropper", "padder", "resizer", "rand_affine")]
+        inner = [getattr(one, name, None) for one in parts for name in ("cropper", "padder")]
+        sizes = (getattr(one, name, None) for one in (*parts, *inner) for name in ("spatial_size", "roi_size"))
+        dims = next((len(size) for size in sizes if isinstance(size, Sequence) and len(size) in (2, 3)), None)
+        if dims is not None:
+            return dims
     return None
 
 
@@ -356,14 +356,14 @@ def _same(one: CachedChain, other: CachedChain) -> bool:
 def _numbers(items: Items, here: TransformProgram) -> tuple[str, ...]:
     """Entries that batches hold beside the images; a warning names those that they can't."""
     item, last = items.get(0), items.get(items.count - 1)
-    found, others = number_keys(item, here.context.keys)
+    candidates, others = number_keys(item, here.context.keys)
     cropped = here.plan.crop is not None or bool(here.plan.source)
     read = _indices_keys(here.cached)
-    found = [key for key in found if key not in read]
-    alike = [key for key in found if np.ndim(item[key]) < 2 or np.shape(item[key]) == np.shape(last.get(key))]
-    # Whole volumes beside patches of others are what the crop was to leave behind.
+    candidates = [key for key in candidates if key not in read]
+    alike = [key for key in candidates if np.ndim(item[key]) < 2 or np.shape(item[key]) == np.shape(last.get(key))]
+    # Whole volumes beside cropped patches are left out of the batch.
     numbers = [key for key in alike if not (cropped and _is_image(item[key]))]
-    others += [key for key in found if key not in numbers]
+    others += [key for key in candidates if key not in numbers]
     if others:
         names = ", ".join(f'"{key}"' for key in others)
         log.warning("batches hold images and numbers, and not the entries %s of an item", names)

@@ -15,14 +15,14 @@ from hasten.sample.random import random_words, uniform, uniform_in
 _FACTOR, _CHANNEL, _INVERT, _RETAIN = 1, 2, 3, 4
 _COUNT, _POINT = 1, 2
 _TINY = 1e-7
-"""What both sources guard a division by an empty range with."""
+"""Guards the division by an empty range, as in both sources."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdjustContrast:
     """((v - min) / range) ^ gamma * range + min with gamma from U(gamma), min and range those of the sample.
 
-    `drawn`: gamma (B,). `invert_image`: of -v, and negated again. `retain_stats`: mean and deviation are given back.
+    `drawn`: gamma (B,). `invert_image`: of -v, and negated again. `retain_stats`: mean and deviation are restored.
     MONAI's RandAdjustContrast.
     """
 
@@ -59,7 +59,7 @@ class Gamma:
     """((v - min) / range) ^ gamma * range + min for each channel, gamma below and above 1 by halves.
 
     `drawn`: gamma (B, C), 1 where a channel is left as it is; invert, retain (B, C) bool: whether of -v and negated
-    again, and whether mean and deviation are given back (`retain` is read where 0 < p_retain_stats < 1).
+    again, and whether mean and deviation are restored (`retain` is read where 0 < p_retain_stats < 1).
     batchgeneratorsv2's GammaTransform: `around_one=True` is its `BGContrast(gamma)`, `False` its plain range.
     """
 
@@ -97,7 +97,7 @@ class Gamma:
         sign = 1.0 - 2.0 * invert.to(torch.float32)
         unit = (flat - origin).mul_(sign / span.clamp(min=_TINY))
         if self.p_retain_stats == 0.0:
-            found = _power_(unit, gamma).mul_(sign * span).add_(origin)
+            result = _power_(unit, gamma).mul_(sign * span).add_(origin)
         else:
             mean, std = _mean_std(unit)
             centred, middle, after = _centred_(_power_(unit, gamma))
@@ -106,10 +106,10 @@ class Gamma:
             if self.p_retain_stats < 1.0:
                 retain = drawn["retain"][..., None]
                 scale, shift = torch.where(retain, scale, span), torch.where(retain, shift, span * middle)
-            found = centred.mul_(sign * scale).add_(origin + sign * shift)
+            result = centred.mul_(sign * scale).add_(origin + sign * shift)
         if self.p_per_channel < 1.0:
-            found = torch.where(gamma == 1.0, flat, found)
-        return found.view(image.shape)
+            result = torch.where(gamma == 1.0, flat, result)
+        return result.view(image.shape)
 
 
 def _check_gamma(name: str, field: str, value: tuple[float, float]) -> None:
@@ -167,8 +167,8 @@ class Contrast:
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         flat, multiplier = grouped(image, True), drawn["multiplier"][..., None]
-        found = (flat * multiplier).add_((1 - multiplier) * flat.mean(-1, keepdim=True))
-        return (within(found, flat) if self.preserve_range else found).view(image.shape)
+        result = (flat * multiplier).add_((1 - multiplier) * flat.mean(-1, keepdim=True))
+        return (within(result, flat) if self.preserve_range else result).view(image.shape)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,6 +211,6 @@ class HistogramShift:
         piece = at.to(torch.int32).clamp_(0, floating.shape[1] - 1)
         row = torch.arange(image.shape[0], device=image.device, dtype=torch.int32)[:, None]
         piece = piece.add_(row * floating.shape[1]).view(-1)
-        found = rise.index_select(0, piece).mul_(at.view(-1))
+        result = rise.index_select(0, piece).mul_(at.view(-1))
         del at
-        return found.add_(base.index_select(0, piece)).view(image.shape)
+        return result.add_(base.index_select(0, piece)).view(image.shape)

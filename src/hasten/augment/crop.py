@@ -18,7 +18,7 @@ from hasten.sample.random import below, random_words, uniform
 
 _PLACE, _CHOICE = 1, 2
 _MAX_POINTS = 2**16
-"""Voxels that are remembered of each set and case: enough that no crop is seen to repeat, 256 KB at most."""
+"""Voxels that are remembered of each set and case: enough that crops hardly repeat, 256 KB at most."""
 
 
 @runtime_checkable
@@ -45,11 +45,11 @@ class CropOp(Protocol):
 
 @runtime_checkable
 class CentredCropOp(CropOp, Protocol):
-    """Cuts patches about voxels that the values of a key decide on."""
+    """Cuts patches around voxels that are selected by the values of a key."""
 
     @property
     def centred_on(self) -> str:
-        """That key."""
+        """The key."""
 
     def sets(self, values: np.ndarray, image: np.ndarray | None, seed: int) -> list[np.ndarray]:
         """The point sets of a case, int32 linear indices. values: (C, D, H, W) of `centred_on`."""
@@ -266,14 +266,14 @@ def _check_size(name: str, size: Triple, num_samples: int) -> None:
 
 
 def _some(mask: np.ndarray, seed: int) -> np.ndarray:
-    found = np.flatnonzero(mask)
-    if found.size > _MAX_POINTS:
-        found = np.random.default_rng(seed).choice(found, _MAX_POINTS, replace=False)
-    return found.astype(np.int32)
+    voxels = np.flatnonzero(mask)
+    if voxels.size > _MAX_POINTS:
+        voxels = np.random.default_rng(seed).choice(voxels, _MAX_POINTS, replace=False)
+    return voxels.astype(np.int32)
 
 
 def _middle(slack: Tensor) -> Tensor:
-    """Where a patch starts in whose middle a smaller case lies, half a voxel earlier where that is odd."""
+    """Start of a patch that has a smaller case in its centre, half a voxel earlier where the difference is odd."""
     return -((-slack) // 2)
 
 
@@ -283,9 +283,9 @@ def _anywhere(key: Tensor, shape: Tensor, patch: Triple) -> Tensor:
 
 
 def _around(sets: PointSets, case: Tensor, key: Tensor, ratios: Tensor, shape: Tensor, patch: Triple) -> Tensor:
-    point, found = draw_point(sets, case, key, ratios)
+    point, exists = draw_point(sets, case, key, ratios)
     size = constant(patch, key.device)
     slack = shape - size
     inside = torch.minimum((voxel_of(point, shape) - size // 2).clamp(min=0), slack.clamp(min=0))
     centred = torch.where(slack < 0, _middle(slack), inside)
-    return torch.where(found[:, None], centred, _anywhere(key, shape, patch))
+    return torch.where(exists[:, None], centred, _anywhere(key, shape, patch))

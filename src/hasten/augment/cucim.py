@@ -38,10 +38,10 @@ def can_run() -> bool:
 
 
 def arguments(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by name. Raises ValueError where the transform does not take them."""
-    taken = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in PARAMETERS[name]]
+    """The arguments by name. Raises ValueError if the transform does not accept them."""
+    parameters = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in PARAMETERS[name]]
     try:
-        return dict(inspect.Signature(taken).bind_partial(*args, **kwargs).arguments)
+        return dict(inspect.Signature(parameters).bind_partial(*args, **kwargs).arguments)
     except TypeError as error:
         raise ValueError(f"CuCIM {name}: {error}; it takes {', '.join(PARAMETERS[name])}") from None
 
@@ -52,8 +52,8 @@ class OnGpu:
     Entries are tensors (C, H, W) on any device, and stay there.
     """
 
-    def __init__(self, keys: tuple[str, ...], name: str, given: Mapping[str, Any]) -> None:
-        self.keys, self.name, self.given = keys, name, dict(given)
+    def __init__(self, keys: tuple[str, ...], name: str, kwargs: Mapping[str, Any]) -> None:
+        self.keys, self.name, self.kwargs = keys, name, dict(kwargs)
         self.R = np.random.RandomState()
         self.__name__ = f"cuCIM {name}"
 
@@ -65,39 +65,39 @@ class OnGpu:
         return {**item, **{key: self.changed(item[key]) for key in self.keys}}
 
     def changed(self, image: Tensor) -> Tensor:
-        name, given = self._drawn()
+        name, kwargs = self._drawn()
         if not name:
             return image
         cupy, transforms = _modules()
         run = getattr(transforms, name)
         array = cupy.from_dlpack(image.contiguous().to(_gpu(image)))
         if name == "color_jitter":
-            found = self._with_global_numbers(run, array, given)
+            output = self._with_global_numbers(run, array, kwargs)
         else:
-            found = run(array, **given)
-        return torch.from_dlpack(cupy.ascontiguousarray(found)).to(image.device)
+            output = run(array, **kwargs)
+        return torch.from_dlpack(cupy.ascontiguousarray(output)).to(image.device)
 
     def _drawn(self) -> tuple[str, dict[str, Any]]:
-        """The deterministic transform that is to run and its arguments; no name where none is."""
+        """The deterministic transform to run and its arguments; "" if none runs."""
         if not self.name.startswith("rand_"):
-            return self.name, self.given
-        given = {key: value for key, value in self.given.items() if key not in ("prob", "whole_batch")}
-        use = self.R.rand() < self.given.get("prob", 0.1)
+            return self.name, self.kwargs
+        kwargs = {key: value for key, value in self.kwargs.items() if key not in ("prob", "whole_batch")}
+        use = self.R.rand() < self.kwargs.get("prob", 0.1)
         if self.name == "rand_image_rotate_90":
-            given["k"] = int(self.R.randint(given.pop("max_k", 3))) + 1
+            kwargs["k"] = int(self.R.randint(kwargs.pop("max_k", 3))) + 1
         if self.name == "rand_zoom":
-            low, high = given.pop("min_zoom", 0.9), given.pop("max_zoom", 1.1)
-            given = {"zoom_factor": [float(each) for each in self.R.uniform(np.atleast_1d(low), np.atleast_1d(high))]}
-            if len(given["zoom_factor"]) == 1:
-                given["zoom_factor"] *= 2
-        return (self.name.removeprefix("rand_") if use else ""), given
+            low, high = kwargs.pop("min_zoom", 0.9), kwargs.pop("max_zoom", 1.1)
+            kwargs = {"zoom_factor": [float(each) for each in self.R.uniform(np.atleast_1d(low), np.atleast_1d(high))]}
+            if len(kwargs["zoom_factor"]) == 1:
+                kwargs["zoom_factor"] *= 2
+        return (self.name.removeprefix("rand_") if use else ""), kwargs
 
-    def _with_global_numbers(self, run: Any, array: Any, given: Mapping[str, Any]) -> Any:
+    def _with_global_numbers(self, run: Any, array: Any, kwargs: Mapping[str, Any]) -> Any:
         # It draws from numpy's global state, which belongs to the user.
         before = np.random.get_state()  # noqa: NPY002
         try:
             np.random.seed(self.R.randint(2**32, dtype=np.uint32))  # noqa: NPY002
-            return run(array, **given)
+            return run(array, **kwargs)
         finally:
             np.random.set_state(before)  # noqa: NPY002
 

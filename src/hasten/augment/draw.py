@@ -1,4 +1,4 @@
-"""All numbers of a batch, drawn at once: what the two renderers work from."""
+"""Draws all random numbers of a batch at once, for both renderers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Draws(NamedTuple):
     start: Tensor
     """(B, 3) int64 first voxel of the patch in its case."""
     key: Tensor
-    """(B, 2) int64 words that all else is keyed by."""
+    """(B, 2) int64 words that key all other draws."""
     stages: tuple[Bent | Drawn, ...]
     """Of each stage: where a Warp reads; the numbers of an operation, with `use` (B,) bool."""
 
@@ -43,16 +43,16 @@ def draw_stages(
     stages: Sequence[Stage], key: Tensor, channels: Mapping[str, int], spatial_dims: int
 ) -> tuple[Bent | Drawn, ...]:
     """key: (B, 2) words of the samples; channels: of each key of the batch."""
-    found: list[Bent | Drawn] = []
+    draws: list[Bent | Drawn] = []
     size: Triple = (1, 1, 1)
     words = _words(stages, key)
     for stage in stages:
         if isinstance(stage, Warp):
-            found.append(_bent(stage, words, spatial_dims))
+            draws.append(_bent(stage, words, spatial_dims))
             size = stage.out
         else:
-            found.append(_numbers(stage, words, size, channels, spatial_dims))
-    return tuple(found)
+            draws.append(_numbers(stage, words, size, channels, spatial_dims))
+    return tuple(draws)
 
 
 class _Words(NamedTuple):
@@ -75,28 +75,28 @@ def _placed(warp: Warp) -> list[Placed]:
 
 
 def _bent(warp: Warp, words: _Words, spatial_dims: int) -> Bent:
-    made: dict[tuple[int, ...], Map] = {}
-    found = Bent({}, {}, {})
+    maps: dict[tuple[int, ...], Map] = {}
+    bent = Bent({}, {}, {})
     for name, reading in warp.readings.items():
         positions = tuple(each.position for each in reading.ops)
-        if positions not in made:
-            made[positions] = _merged(reading, words, warp.size, spatial_dims)
-        found.maps[name] = made[positions]
+        if positions not in maps:
+            maps[positions] = _merged(reading, words, warp.size, spatial_dims)
+        bent.maps[name] = maps[positions]
         if reading.bends is not None:
-            own, op = words.key[positions[-1]], reading.bends
+            key, op = words.key[positions[-1]], reading.bends
             use = words.chance[positions[-1]] < op.prob
-            drawn = op.draw(own, warp.out, spatial_dims)
-            found.uses[name] = use
-            found.numbers[name] = {each: spread(use, value) * value for each, value in drawn.items()}
-    return found
+            drawn = op.draw(key, warp.out, spatial_dims)
+            bent.uses[name] = use
+            bent.numbers[name] = {each: spread(use, value) * value for each, value in drawn.items()}
+    return bent
 
 
 def _merged(reading: Reading, words: _Words, size: Triple, spatial_dims: int) -> Map:
     nothing = identity(words.key.shape[1], words.key.device)
     merged: Map | None = None
     for placed in reading.ops:
-        own, op = words.key[placed.position], placed.op
-        one = op.map(op.draw(own, size, spatial_dims), size, spatial_dims)
+        key, op = words.key[placed.position], placed.op
+        one = op.map(op.draw(key, size, spatial_dims), size, spatial_dims)
         if op.prob < 1:
             one = where(words.chance[placed.position] < op.prob, one, nothing)
         merged = one if merged is None else compose(merged, one)
@@ -105,16 +105,16 @@ def _merged(reading: Reading, words: _Words, size: Triple, spatial_dims: int) ->
 
 
 def _numbers(placed: Placed, words: _Words, size: Triple, channels: Mapping[str, int], spatial_dims: int) -> Drawn:
-    op, own = placed.op, words.key[placed.position]
+    op, key = placed.op, words.key[placed.position]
     space = size[3 - spatial_dims :]
     if isinstance(op, BatchOp):
-        return op.draw_batch(own, (channels[op.keys[0]], *space))
+        return op.draw_batch(key, (channels[op.keys[0]], *space))
     if isinstance(op, ValueOp):
         use = words.chance[placed.position] < op.prob
-        return {**op.draw(own, (channels[op.keys[0]], *space)), "use": use}
+        return {**op.draw(key, (channels[op.keys[0]], *space)), "use": use}
     return {}
 
 
 def part(draws: Draws, first: int, count: int) -> Draws:
-    """What was drawn for `count` samples from the `first` one on, in tensors of their own."""
+    """The draws of `count` samples from the `first` one on, as new tensors."""
     return pytree.tree_map(lambda value: value[first : first + count].clone(), draws)

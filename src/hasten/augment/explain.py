@@ -1,4 +1,4 @@
-"""What became of a chain of transforms, as tables of text."""
+"""Text tables that say how each transform of a chain runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONG: Triple = (4096, 4096, 4096)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """What became of one transform."""
+    """How one transform runs."""
 
     name: str
     how: str
@@ -47,10 +47,10 @@ def rows_table(rows: Sequence[Row]) -> str:
     lines = _aligned(
         [("", "transform", "runs", "why"), *((str(at), row.name, row.how, row.why) for at, row in enumerate(rows, 1))]
     )
-    found = [lines[0]]
+    output = [lines[0]]
     for line, row in zip(lines[1:], rows, strict=True):
-        found += [line, *(f"     = {op}" for op in row.ops)]
-    return "\n".join(found)
+        output += [line, *(f"     = {op}" for op in row.ops)]
+    return "\n".join(output)
 
 
 def explain_table(plan: Plan, chain: Chain, context: Context) -> str:
@@ -73,8 +73,8 @@ def backends_table(plan: Plan) -> str:
 def described(op: Any) -> str:
     """An operation with the arguments that are not the default."""
     if isinstance(op, Fixed):
-        told = ", ".join(f'"{key}"' for key in op.keys)
-        return f"{op.name}({told})"
+        keys = ", ".join(f'"{key}"' for key in op.keys)
+        return f"{op.name}({keys})"
     assert is_dataclass(op)
     shown = []
     for field in fields(op):
@@ -118,7 +118,7 @@ def _together(plan: Plan, chain: Chain) -> dict[int, str]:
         stages = stages_of(chain, size)
     except ValueError:
         return {}
-    found: dict[int, str] = {}
+    notes: dict[int, str] = {}
     for at, stage in enumerate(stages):
         if not isinstance(stage, Warp):
             continue
@@ -127,10 +127,10 @@ def _together(plan: Plan, chain: Chain) -> dict[int, str]:
         for number in sorted(members):
             others = sorted(members - {number})
             if others:
-                found[number] = f"one reading with {_listed(plan, others)}"
+                notes[number] = f"one reading with {_listed(plan, others)}"
             elif any(isinstance(op, MapOp) for op in plan.steps[number - 1].ops):
-                found[number] = "a reading of its own"
-    return found
+                notes[number] = "a reading of its own"
+    return notes
 
 
 def _listed(plan: Plan, numbers: Sequence[int]) -> str:
@@ -138,10 +138,10 @@ def _listed(plan: Plan, numbers: Sequence[int]) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines with columns one below the other: the first to the right, the last as long as it likes."""
+    """Lines with aligned columns: the first to the right, the last of any length."""
     first, *others = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    found = []
+    aligned = []
     for row in rows:
         middle = [cell.ljust(width) for cell, width in zip(row[1:-1], others, strict=True)]
-        found.append("  ".join([row[0].rjust(first), *middle, row[-1]]).rstrip())
-    return found
+        aligned.append("  ".join([row[0].rjust(first), *middle, row[-1]]).rstrip())
+    return aligned

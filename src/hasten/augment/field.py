@@ -55,18 +55,18 @@ def separable(values: Tensor, weights: Sequence[Tensor]) -> Tensor:
     values: (B, *N); weights: for each axis one (S, N).
     """
     for each in weights:
-        # Takes the first axis away and puts its outcome last, so that the axes come round to their places.
+        # Contracts the first axis and puts the result last, so that the axes end in their order.
         values = torch.tensordot(values, each, dims=([1], [1]))
     return values
 
 
 def _terms(degree: int, dims: int) -> list[int]:
     """Which terms there are, as flat positions in an array of (degree + 1,) * dims, first axis slowest."""
-    found = []
+    indices = []
     for at, powers in enumerate(product(range(degree + 1), repeat=dims)):
         if powers[1] <= powers[0] if dims == 2 else sum(powers) <= degree:
-            found.append(at)
-    return found
+            indices.append(at)
+    return indices
 
 
 def _legendre(side: int, degree: int, device: torch.device) -> Tensor:

@@ -43,9 +43,9 @@ class GibbsNoise:
         radius = spread((1.0 - drawn["alpha"]) * (max(sides) / math.sqrt(2)), image)
         forth, back = _distances(sides, image.device)
         # Keeping the real part of what an uneven mask leaves is the same as the mean of the mask and its mirror image,
-        # and with an even mask half of the spectrum tells the other half.
-        kept = ((forth <= radius * radius).to(image.dtype) + (back <= radius * radius)) * 0.5
-        return torch.fft.irfftn(torch.fft.rfftn(image, dim=axes).mul_(kept), s=sides, dim=axes)
+        # and with an even mask half of the spectrum determines the other half.
+        mask = ((forth <= radius * radius).to(image.dtype) + (back <= radius * radius)) * 0.5
+        return torch.fft.irfftn(torch.fft.rfftn(image, dim=axes).mul_(mask), s=sides, dim=axes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ class KSpaceSpikeNoise:
     of the channel, as in MONAI. channel_wise: each channel has a frequency of its own.
     `drawn`: loc (B, C or 1, number of axes) int64, as MONAI counts it, frequency 0 at side // 2; intensity (B, C), the
     log, and where intensity_range is None as a multiple of 2.5 times the mean log.
-    One frequency is a plane wave, so no transform is done, only for the mean log where intensity_range is None.
+    One frequency is a plane wave: no Fourier transform is needed, except for the mean log if intensity_range is None.
     """
 
     keys: tuple[str, ...] = ("image",)
@@ -85,8 +85,8 @@ class KSpaceSpikeNoise:
             )
         low = constant(tuple(float(each[0]) for each in ranges), key.device)
         width = constant(tuple(float(each[1] - each[0]) for each in ranges), key.device)
-        own = channels if self.channel_wise else 1
-        words = random_words(key, _PLACE, own * len(sides)).view(-1, own, len(sides))
+        count = channels if self.channel_wise else 1
+        words = random_words(key, _PLACE, count * len(sides)).view(-1, count, len(sides))
         return {
             "loc": below(words, constant(tuple(sides), key.device)),
             "intensity": low + width * uniform(key, _INTENSITY, channels),
@@ -104,15 +104,15 @@ class KSpaceSpikeNoise:
         last = last.expand(batch, channels, -1).flatten(0, 1)
         lines = image.reshape(batch * channels, -1, sides[-1])
         cosine, sine = torch.cos(lead), torch.sin(lead)
-        # What the image has of this frequency.
+        # The image's coefficient of this frequency.
         part = torch.bmm(lines, torch.stack([torch.cos(last), -torch.sin(last)], dim=2))
         real = (part[..., 0] * cosine + part[..., 1] * sine).sum(1, keepdim=True)
         imaginary = (part[..., 1] * cosine - part[..., 0] * sine).sum(1, keepdim=True)
         present = torch.sqrt(real * real + imaginary * imaginary)
-        wanted = torch.exp(intensity).reshape(-1, 1)
-        # From what is there to what is wanted, in the same phase (phase 0 where nothing is there).
-        factor = (wanted / present.clamp(min=1e-30) - 1.0) / size
-        real = torch.where(present > 0, real * factor, wanted / size)
+        target = torch.exp(intensity).reshape(-1, 1)
+        # From the present to the target magnitude, with the same phase (phase 0 where the present one is 0).
+        factor = (target / present.clamp(min=1e-30) - 1.0) / size
+        real = torch.where(present > 0, real * factor, target / size)
         imaginary = imaginary * factor
         wave = torch.stack([real * cosine - imaginary * sine, -(real * sine + imaginary * cosine)], dim=2)
         return torch.baddbmm(lines, wave, torch.stack([torch.cos(last), torch.sin(last)], dim=1)).view(image.shape)
@@ -145,12 +145,12 @@ def _distances(sides: tuple[int, ...], device: torch.device) -> tuple[Tensor, Te
 
 def _angles(loc: Tensor, sides: list[int]) -> list[Tensor]:
     """For each axis (B, C or 1, side): the phase of the frequency at each voxel, from 0 to 2 pi."""
-    found = []
+    angles = []
     for axis, side in enumerate(sides):
         frequency = loc[..., axis, None] - side // 2
         turns = torch.remainder(frequency * torch.arange(side, device=loc.device), side)  # exact, being whole
-        found.append(turns.to(torch.float32) * (2 * math.pi / side))
-    return found
+        angles.append(turns.to(torch.float32) * (2 * math.pi / side))
+    return angles
 
 
 def _mean_log(image: Tensor) -> Tensor:

@@ -129,14 +129,14 @@ class Rotate90:
         sin = constant((0.0, 1.0, 0.0, -1.0), device)[turns]
         first, second = (_axis(axis, spatial_dims) for axis in self.spatial_axes)
         unit = torch.eye(3, device=device)
-        still = 3 - first - second
+        fixed = 3 - first - second
 
         def place(row: int, column: int, value: Tensor) -> Tensor:
             return value[:, None, None] * (unit[row][:, None] * unit[column])
 
         one = torch.ones_like(cos)
         linear = (
-            place(still, still, one) + place(first, first, cos) + place(second, second, cos)
+            place(fixed, fixed, one) + place(first, first, cos) + place(second, second, cos)
             + place(first, second, sin) - place(second, first, sin)
         )  # fmt: skip
         return Map(linear, torch.zeros(turns.shape[0], 3, device=device))
@@ -190,7 +190,7 @@ class AxisSwap:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resize:
-    """MONAI's Resize to a fixed size, without anti-aliasing. Always done; `drawn` is empty.
+    """MONAI's Resize to a fixed size, without anti-aliasing. Always applied; `drawn` is empty.
 
     Half-pixel centres for images and labels: MONAI's `nearest` takes the voxel before (its `nearest-exact` agrees).
     """

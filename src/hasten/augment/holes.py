@@ -109,31 +109,31 @@ class CoarseShuffle:
         # Slots beyond the box do again what the first slot does.
         source = _numbered(torch.where(beyond, order[..., :1], order), start, size, tuple(sides))
         target = _numbered(torch.where(beyond, torch.zeros_like(number), number), start, size, tuple(sides))
-        found = image.flatten(2).clone()
+        result = image.flatten(2).clone()
         for hole in range(holes):
-            values = found.gather(2, source[:, hole])
-            found.scatter_(2, target[:, hole].expand(values.shape), values)
-        return found.view(image.shape)
+            values = result.gather(2, source[:, hole])
+            result.scatter_(2, target[:, hole].expand(values.shape), values)
+        return result.view(image.shape)
 
 
 def inside(start: Tensor, size: Tensor, sides: tuple[int, ...]) -> Tensor:
     """(B, *S) bool: whether a voxel lies in any of the boxes. start, size: (B, holes, number of axes)."""
-    found = None
+    mask = None
     for first in range(0, start.shape[1], _WORD):
         begin, extent = start[:, first : first + _WORD], size[:, first : first + _WORD]
         bit = torch.ones_like(begin[0, :, 0]) << torch.arange(begin.shape[1], device=start.device)
         word = None
         for axis, side in enumerate(sides):
             at = torch.arange(side, device=start.device)
-            hit = (at >= begin[:, :, axis, None]) & (at < (begin + extent)[:, :, axis, None])
+            covered = (at >= begin[:, :, axis, None]) & (at < (begin + extent)[:, :, axis, None])
             # One bit a box: of all axes together, a voxel has the bits of the boxes that it lies in.
-            own = (hit * bit[:, None]).sum(1).to(torch.int32)
-            own = own.view(-1, *[1] * axis, side, *[1] * (len(sides) - 1 - axis))
-            word = own if word is None else word & own
+            bits = (covered * bit[:, None]).sum(1).to(torch.int32)
+            bits = bits.view(-1, *[1] * axis, side, *[1] * (len(sides) - 1 - axis))
+            word = bits if word is None else word & bits
         assert word is not None
-        found = word.bool() if found is None else found | word.bool()
-    assert found is not None
-    return found
+        mask = word.bool() if mask is None else mask | word.bool()
+    assert mask is not None
+    return mask
 
 
 def _check(name: str, op: Any) -> None:
@@ -151,7 +151,7 @@ def _whole(name: str, field: str, value: int | tuple[int, ...], sides: tuple[int
         raise ValueError(
             f"{name}: {field}={value} does not fit an image of {len(sides)} axes; write one number an axis"
         )
-    return tuple(min(own, side) if own > 0 else side for own, side in zip(each, sides, strict=True))
+    return tuple(min(length, side) if length > 0 else side for length, side in zip(each, sides, strict=True))
 
 
 def _largest(name: str, op: Any, sides: tuple[int, ...]) -> tuple[int, ...]:
@@ -181,8 +181,8 @@ def _places(start: Tensor, size: Tensor, extent: tuple[int, ...], sides: tuple[i
     place: Tensor | None = None
     for axis, (most, side) in enumerate(zip(extent, sides, strict=True)):
         offset = torch.minimum(torch.arange(most, device=start.device), size[:, :, axis, None] - 1)
-        own = start[:, :, axis, None] + offset
-        place = own if place is None else (place[..., None] * side + own[:, :, None, :]).flatten(2)
+        coordinate = start[:, :, axis, None] + offset
+        place = coordinate if place is None else (place[..., None] * side + coordinate[:, :, None, :]).flatten(2)
     assert place is not None
     return place.flatten(1)
 
@@ -191,7 +191,7 @@ def _numbered(number: Tensor, start: Tensor, size: Tensor, sides: tuple[int, ...
     """(...) flat places of voxels numbered in their box, last axis fastest. start, size: (..., number of axes)."""
     place, stride = torch.zeros_like(number), 1
     for axis in range(len(sides) - 1, -1, -1):
-        own = size[..., axis]
-        place = place + (start[..., axis] + torch.remainder(number, own)) * stride
-        number, stride = torch.div(number, own, rounding_mode="floor"), stride * sides[axis]
+        length = size[..., axis]
+        place = place + (start[..., axis] + torch.remainder(number, length)) * stride
+        number, stride = torch.div(number, length, rounding_mode="floor"), stride * sides[axis]
     return place

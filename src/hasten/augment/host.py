@@ -1,8 +1,8 @@
-"""A batch on a CPU, sample by sample, doing only what was drawn.
+"""Renders a batch on a CPU, sample by sample, running only the operations that were drawn.
 
-It gives what `render` gives (copies and labels bit for bit, the rest to float32 rounding) at a fraction of the work:
+The result is that of `render` (copies and labels bit for bit, the rest to float32 rounding) at a fraction of the work:
 a sample that drew no rotation is a strided copy, and an operation runs on the samples that drew it. Working sample by
-sample keeps a patch in the processor's cache and the memory taken beside the batch to a few patches. Drawn values are
+sample keeps a patch in the processor's cache and the memory beside the batch at a few patches. Drawn values are
 read on the host, which on a CPU costs nothing; this is never used on a GPU.
 """
 
@@ -27,12 +27,12 @@ from hasten.sample.host import bounds_of, cut, interpolate, nearest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kernels:
-    """What is compiled, each for one sample of fixed size; what is absent runs as written."""
+    """Compiled kernels, each for one sample of fixed size; all else runs eagerly."""
 
     apply: Mapping[int, Callable[..., Tensor]]
     """By position in the chain."""
     fused: Mapping[int, tuple[int, Callable[..., Tensor]]]
-    """How many operations that every sample goes through are one kernel, by the position of the first."""
+    """By the position of the first operation: how many operations one kernel fuses, and the kernel."""
     read: Mapping[tuple[int, str], Callable[..., list[Tensor]]]
     """By stage and first key of a group; each reads all keys of its group."""
 
@@ -46,17 +46,17 @@ def render_on_host(
     draws: Draws,
     spatial_dims: int,
     kernels: Kernels = NOTHING_COMPILED,
-    given: Mapping[str, Tensor] = MappingProxyType({}),
+    buffers: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Batch:
-    """(B, C, *S) by key, as `render` gives it. given: as there; it is written to.
+    """(B, C, *S) by key, as `render` returns it. buffers: its `partial_batch`, which this writes to.
 
-    Without `given`, samples whose case is -1 are left out, and hold anything.
+    Without `buffers`, samples whose case is -1 are not rendered, and their values are undefined.
     """
     first = stages[0]
     assert isinstance(first, Warp)
     bent: Any = draws.stages[0]
     reader = _Reader(stage=0, warp=first, kernels=kernels, spatial_dims=spatial_dims)
-    batch = _flat(reader.read(cases, draws.case, draws.start, bent, given), spatial_dims)
+    batch = _flat(reader.read(cases, draws.case, draws.start, bent, buffers), spatial_dims)
     return follow_on_host(stages[1:], batch, draws.stages[1:], spatial_dims, kernels, first=1)
 
 
@@ -69,7 +69,7 @@ def follow_on_host(
     *,
     first: int = 0,
 ) -> Batch:
-    """The later stages, on a batch of its own (B, C, *S) by key, which is written to."""
+    """The later stages, in place on a batch (B, C, *S) by key."""
     at = 0
     while at < len(stages):
         stage, drawn = stages[at], numbers[at]
@@ -99,27 +99,27 @@ def _run_from(stages: Sequence[Stage], at: int) -> list[Placed]:
 
 
 def _applied(run: Sequence[Placed], batch: Batch, numbers: Sequence[Mapping[str, Tensor]], kernels: Kernels) -> Batch:
-    """Sample by sample through all of a run, so that a patch is written back once."""
+    """Apply a run of operations sample by sample, so that a patch is written back once."""
     uses = [drawn["use"].tolist() for drawn in numbers]
-    found = dict(batch)
+    result = dict(batch)
     for key in dict.fromkeys(key for stage in run for key in stage.op.keys):
-        image = found[key] = batch[key] if batch[key].dtype == torch.float32 else batch[key].to(torch.float32)
+        image = result[key] = batch[key] if batch[key].dtype == torch.float32 else batch[key].to(torch.float32)
         for row in range(image.shape[0]):
             before = value = image[row : row + 1]
             at = 0
             while at < len(run):
                 stage, (count, fused) = run[at], kernels.fused.get(run[at].position, (1, None))
                 if uses[at][row] and key in stage.op.keys:
-                    own = _own(numbers[at : at + count], row, many=fused is not None)
-                    value = (fused or kernels.apply.get(stage.position, stage.op.apply))(value, own)
+                    numbers_of_row = _numbers_of_row(numbers[at : at + count], row, many=fused is not None)
+                    value = (fused or kernels.apply.get(stage.position, stage.op.apply))(value, numbers_of_row)
                 at += count
             if value is not before:
                 before.copy_(value)
-    return found
+    return result
 
 
-def _own(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: bool) -> Drawn:
-    """What one sample drew; of several operations with the number of each in front."""
+def _numbers_of_row(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: bool) -> Drawn:
+    """The draws of one sample; of several operations with the number of each as a prefix."""
     return {
         f"{number}.{name}" if many else name: each[row : row + 1]
         for number, drawn in enumerate(numbers)
@@ -129,16 +129,16 @@ def _own(numbers: Sequence[Mapping[str, Tensor]], row: int, *, many: bool) -> Dr
 
 
 def kernel_length(kernels: Kernels, stage: Stage) -> int:
-    """How many stages run at once from this one on."""
+    """Number of stages that run as one kernel from this one on."""
     return kernels.fused.get(stage.position, (1, None))[0] if isinstance(stage, Placed) else 1
 
 
 def groups_of(warp: Warp) -> list[tuple[str, ...]]:
     """The keys of a Warp that are read at the same places, together."""
-    found: dict[tuple[int, ...], list[str]] = {}
+    groups: dict[tuple[int, ...], list[str]] = {}
     for key, reading in warp.readings.items():
-        found.setdefault(tuple(each.position for each in reading.ops), []).append(key)
-    return [tuple(keys) for keys in found.values()]
+        groups.setdefault(tuple(each.position for each in reading.ops), []).append(key)
+    return [tuple(keys) for keys in groups.values()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,14 +149,14 @@ class _Reader:
     spatial_dims: int
 
     def read(
-        self, cases: Mapping[str, Cases], case: Tensor, start: Tensor, bent: Bent, given: Mapping[str, Tensor]
+        self, cases: Mapping[str, Cases], case: Tensor, start: Tensor, bent: Bent, buffers: Mapping[str, Tensor]
     ) -> Batch:
-        """(B, C, D, H, W) by key. given: (B, C, *S) to write into; {} makes them."""
+        """(B, C, D, H, W) by key. buffers: (B, C, *S) to write into; {} allocates them."""
         batch = {}
         for key, reading in self.warp.readings.items():
             dtype = cases[key].values.dtype if reading.is_label else torch.float32
             shape = (case.shape[0], cases[key].channels, *self.warp.out)
-            batch[key] = given[key].view(shape) if given else torch.empty(shape, dtype=dtype)
+            batch[key] = buffers[key].view(shape) if buffers else torch.empty(shape, dtype=dtype)
         for keys in groups_of(self.warp):
             self._group(keys, cases, case, start, bent, batch)
         return batch
@@ -165,11 +165,11 @@ class _Reader:
         self, keys: tuple[str, ...], cases: Mapping[str, Cases], case: Tensor, start: Tensor, bent: Bent, batch: Batch
     ) -> None:
         lead, reading = cases[keys[0]], self.warp.readings[keys[0]]
-        found, size = bent.maps[keys[0]], case.shape[0]
+        affine, size = bent.maps[keys[0]], case.shape[0]
         uses = bent.uses[keys[0]].tolist() if keys[0] in bent.uses else [False] * size
         numbers_of_cases = case.tolist()
         shapes, offsets = lead.shape[case].tolist(), lead.offset[case].tolist()
-        linears, shifts, starts = found.linear.tolist(), found.shift.tolist(), start.tolist()
+        linears, shifts, starts = affine.linear.tolist(), affine.shift.tolist(), start.tolist()
         kernel = self.kernels.read.get((self.stage, keys[0]))
         for row in range(size):
             if numbers_of_cases[row] < 0:
@@ -183,23 +183,25 @@ class _Reader:
                 for volume, target in zip(volumes, out, strict=True):
                     target.copy_(whole.of(volume))
                 continue
-            own = Map(found.linear[row : row + 1], found.shift[row : row + 1])
+            sample_map = Map(affine.linear[row : row + 1], affine.shift[row : row + 1])
             if kernel is not None and not uses[row]:
                 at = case[row : row + 1]
                 values = [cases[key].values for key in keys]
                 place = (lead.shape[at], lead.offset[at], start[row : row + 1])
-                for made, target in zip(kernel(*values, *place, own.linear, own.shift), out, strict=True):
-                    target.copy_(made[0])
+                for source, target in zip(
+                    kernel(*values, *place, sample_map.linear, sample_map.shift), out, strict=True
+                ):
+                    target.copy_(source[0])
                 continue
             numbers = {name: value[row : row + 1] for name, value in bent.numbers.get(keys[0], {}).items()}
-            self._between(keys, volumes, start[row], own, numbers if uses[row] else None, out)
+            self._between(keys, volumes, start[row], sample_map, numbers if uses[row] else None, out)
 
     def _between(
         self,
         keys: tuple[str, ...],
         volumes: list[Tensor],
         start: Tensor,
-        own: Map,
+        sample_map: Map,
         numbers: Drawn | None,
         out: list[Tensor],
     ) -> None:
@@ -209,7 +211,7 @@ class _Reader:
         extent = torch.tensor(volumes[0].shape[1:])
         coordinates = tuple(
             bounded(axis, start[number : number + 1], extent[number : number + 1], reading.padding_mode).reshape(-1)
-            for number, axis in enumerate(coordinates_of(own, self.warp.size, self.warp.out, displaced))
+            for number, axis in enumerate(coordinates_of(sample_map, self.warp.size, self.warp.out, displaced))
         )
         bounds = bounds_of(coordinates)
         for key, volume, target in zip(keys, volumes, out, strict=True):
@@ -243,7 +245,7 @@ class _Whole:
 def _whole(
     shape: list[int], start: list[int], linear: list[list[float]], shift: list[float], warp: Warp, reading: Reading
 ) -> _Whole | None:
-    """What a map copies; None where it lies between voxels, or reads outside and padding is not zeros.
+    """The box that a map copies; None if it interpolates, or reads outside and padding is not zeros.
 
     linear of a flip, a quarter turn or a swap has one 1 or -1 in each row; all else needs interpolation.
     """

@@ -18,8 +18,8 @@ _FACTOR = 1
 
 def _drawn(key: Tensor, value: tuple[float, float], shape: tuple[int, ...], channel_wise: bool) -> Tensor:
     """(B,), or (B, C) where each channel has a number of its own."""
-    found = uniform_in(key, _FACTOR, *value, count=shape[0] if channel_wise else 1)
-    return found if channel_wise else found[:, 0]
+    numbers = uniform_in(key, _FACTOR, *value, count=shape[0] if channel_wise else 1)
+    return numbers if channel_wise else numbers[:, 0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,10 +127,10 @@ class ScaleIntensityFixedMean:
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         flat = grouped(image, self.channel_wise)
         factor = drawn["factor"].reshape(image.shape[0], -1, 1)
-        found = flat * (1 + factor)
+        result = flat * (1 + factor)
         if self.fixed_mean:
-            found = found.sub_(factor * flat.mean(-1, keepdim=True))
-        return (within(found, flat) if self.preserve_range else found).view(image.shape)
+            result = result.sub_(factor * flat.mean(-1, keepdim=True))
+        return (within(result, flat) if self.preserve_range else result).view(image.shape)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,12 +217,12 @@ class ScaleIntensityRange:
         return {}
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        found = image - self.a_min
+        result = image - self.a_min
         if self.b_min is None or self.b_max is None:
-            found = found.mul_(1 / (self.a_max - self.a_min))
+            result = result.mul_(1 / (self.a_max - self.a_min))
         else:
-            found = found.mul_((self.b_max - self.b_min) / (self.a_max - self.a_min)).add_(self.b_min)
-        return torch.clamp(found, self.b_min, self.b_max) if self.clip else found
+            result = result.mul_((self.b_max - self.b_min) / (self.a_max - self.a_min)).add_(self.b_min)
+        return torch.clamp(result, self.b_min, self.b_max) if self.clip else result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,15 +253,15 @@ class Normalize:
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         flat = grouped(image, self.channel_wise)
         mask = not_zero(flat) if self.nonzero else None
-        subtrahend, divisor = _given(self, "subtrahend", image), _given(self, "divisor", image)
+        subtrahend, divisor = _constant_of(self, "subtrahend", image), _constant_of(self, "divisor", image)
         count: Tensor | float = flat.shape[-1] if mask is None else mask.sum(-1, keepdim=True).clamp(min=1)
         mean = flat.sum(-1, keepdim=True) / count if subtrahend is None or divisor is None else None
         centred = _less(flat, mean if subtrahend is None else subtrahend, mask)
         if divisor is None:
             assert mean is not None
-            found = deviation(centred if subtrahend is None else _less(flat, mean, mask), count)
+            scale = deviation(centred if subtrahend is None else _less(flat, mean, mask), count)
             # Where all values are the same, the rounding of their mean is all the deviation there is.
-            divisor = torch.where(found <= 1e-6 * mean.abs(), 1.0, found)
+            divisor = torch.where(scale <= 1e-6 * mean.abs(), 1.0, scale)
         return centred.div_(divisor).view(image.shape)
 
 
@@ -270,7 +270,7 @@ def _less(flat: Tensor, value: Tensor | float | None, mask: Tensor | None) -> Te
     return flat - value if mask is None else (flat - value).mul_(mask)
 
 
-def _given(op: Normalize, field: str, image: Tensor) -> Tensor | float | None:
+def _constant_of(op: Normalize, field: str, image: Tensor) -> Tensor | float | None:
     """A number, numbers as (1, C, 1), or None. Raises ValueError where they are not one for each channel."""
     value = getattr(op, field)
     if not isinstance(value, tuple):
@@ -279,5 +279,5 @@ def _given(op: Normalize, field: str, image: Tensor) -> Tensor | float | None:
         raise ValueError(
             f"Normalize: {field}={value}; the image has {image.shape[1]} channels and needs as many numbers"
         )
-    kept = tuple(1.0 if field == "divisor" and each == 0 else float(each) for each in value)
-    return constant(kept, image.device)[None, :, None]
+    values = tuple(1.0 if field == "divisor" and each == 0 else float(each) for each in value)
+    return constant(values, image.device)[None, :, None]

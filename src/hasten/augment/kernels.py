@@ -1,7 +1,7 @@
-"""Compiled kernels for the host, one a costly step and sample size, built once and kept on disk as shared libraries.
+"""Compiled host kernels, one per costly step and sample size, built once and cached on disk as shared libraries.
 
-torch.compile keeps its work on disk too, but every process must import and trace again before it finds it (2 to 4
-seconds). A library that torch's ahead-of-time compiler made is opened in milliseconds and needs neither.
+torch.compile has a disk cache too, but every process must import and trace again before a hit (2 to 4 seconds). A
+library of torch's ahead-of-time compiler loads in milliseconds and needs neither.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Kernels and what became of the wish for them."""
+    """The kernels and whether and why they are compiled."""
 
     kernels: Kernels
     compiled: bool
@@ -66,9 +66,9 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
     """
     begin = time.perf_counter()
     where = (folder or cache_dir(CacheConfig())) / "kernels"
-    wanted = list(_specs(stages, store))
-    paths = [where / f"{_digest(spec)}.pt2" for _, spec in wanted]
-    missing = [(spec, path) for (_, spec), path in zip(wanted, paths, strict=True) if not path.exists()]
+    specs = list(_specs(stages, store))
+    paths = [where / f"{_digest(spec)}.pt2" for _, spec in specs]
+    missing = [(spec, path) for (_, spec), path in zip(specs, paths, strict=True) if not path.exists()]
     try:
         if missing:
             where.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
             with ThreadPoolExecutor(usable_cores()) as pool:
                 list(pool.map(lambda row: _build(*row), missing))
         applied, fused, reads = {}, {}, {}
-        for (place, spec), path in zip(wanted, paths, strict=True):
+        for (place, spec), path in zip(specs, paths, strict=True):
             if isinstance(place, int) and len(spec.what) > 1:
                 fused[place] = (len(spec.what), _applied(opened(path)))
             elif isinstance(place, int):
@@ -88,12 +88,12 @@ def host_kernels(stages: Sequence[Stage], store: Store, folder: Path | None = No
         log.warning("the augmentation runs uncompiled: %s", reason)
         return Built(NOTHING_COMPILED, False, f"compiling failed: {reason}", time.perf_counter() - begin)
     seconds = time.perf_counter() - begin
-    told = f"{len(missing)} of {len(wanted)} kernels built" if missing else f"{len(wanted)} kernels from disk"
-    return Built(Kernels(apply=applied, fused=fused, read=reads), bool(wanted), f"{told} in {seconds:.1f} s", seconds)
+    summary = f"{len(missing)} of {len(specs)} kernels built" if missing else f"{len(specs)} kernels from disk"
+    return Built(Kernels(apply=applied, fused=fused, read=reads), bool(specs), f"{summary} in {seconds:.1f} s", seconds)
 
 
 def _specs(stages: Sequence[Stage], store: Store) -> Iterator[tuple[int | tuple[int, str], Spec]]:
-    """Where each kernel is used, and what it is."""
+    """Place and specification of each kernel."""
     dims = store.spatial_dims
     size = (1, 1, 1)
     covered: set[int] = set()
@@ -132,41 +132,41 @@ def _always_from(stages: Sequence[Stage], at: int) -> list[Placed]:
 
 
 def _bare(op: Any) -> Any:
-    """The operation without what only decides whether, where and how strongly: that is not compiled in."""
-    own: dict[str, Any] = {"keys": (), "prob": 1.0}
+    """The operation without the fields that only affect its draws, which are not compiled in."""
+    changes: dict[str, Any] = {"keys": (), "prob": 1.0}
     if isinstance(op, GaussianNoise | RicianNoise):
-        own["std"] = (0.0, 1.0)
-    return dataclasses.replace(op, **own)
+        changes["std"] = (0.0, 1.0)
+    return dataclasses.replace(op, **changes)
 
 
 def _digest(spec: Spec) -> str:
-    """Of all that goes into a library: the work, the code, the compiler and the processor."""
+    """Hash of everything that a library depends on: operations, source, compiler and processor."""
     modules: list[Any] = [build_kernel, constant, gather, maps, op, random, read]
     if spec.kind == "apply":
         modules += [sys.modules[type(each).__module__] for each in spec.what]
         modules.append(channels)
-    known = (hasten.__version__, torch.__version__, torch.backends.cpu.get_cpu_capability(), spec)
-    digest = hashlib.sha256(repr(known).encode())
+    identity = (hasten.__version__, torch.__version__, torch.backends.cpu.get_cpu_capability(), spec)
+    digest = hashlib.sha256(repr(identity).encode())
     for module in modules:
         digest.update(Path(module.__file__).read_bytes())
     return digest.hexdigest()[:24]
 
 
 def _build(spec: Spec, path: Path) -> None:
-    """Raises RuntimeError with what the compiler said, OSError."""
+    """Raises RuntimeError with the compiler's message, and OSError."""
     temporary = temporary_for(path)
     # The package's name must end so.
-    made = temporary.with_name(temporary.name + ".pt2")
-    command = [sys.executable, "-m", "hasten.augment.build_kernel", os.fsdecode(made)]
+    output = temporary.with_name(temporary.name + ".pt2")
+    command = [sys.executable, "-m", "hasten.augment.build_kernel", os.fsdecode(output)]
     try:
-        done = subprocess.run(command, input=pickle.dumps(spec), capture_output=True, timeout=_SECONDS, check=False)
-        if done.returncode:
-            raise RuntimeError(_reason(done.returncode, done.stderr.decode(errors="replace").strip()))
-        made.replace(path)
+        process = subprocess.run(command, input=pickle.dumps(spec), capture_output=True, timeout=_SECONDS, check=False)
+        if process.returncode:
+            raise RuntimeError(_reason(process.returncode, process.stderr.decode(errors="replace").strip()))
+        output.replace(path)
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(f"the compiler took more than {_SECONDS} s") from error
     finally:
-        made.unlink(missing_ok=True)
+        output.unlink(missing_ok=True)
 
 
 def _reason(returncode: int, stderr: str) -> str:
@@ -184,16 +184,16 @@ def opened(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
         package = torch._inductor.aoti_load_package(str(path))
 
         def call(arguments: list[Tensor]) -> list[Tensor]:
-            made = package(*arguments)
-            return [made] if isinstance(made, Tensor) else list(made)
+            output = package(*arguments)
+            return [output] if isinstance(output, Tensor) else list(output)
 
         return call
-    # What the public function returns wraps this one, behind an import of the whole compiler.
+    # The public function returns a wrapper of this one, but imports the whole compiler.
     library = loader(str(path), "model", False, 1, -1)
 
     def run(arguments: list[Tensor]) -> list[Tensor]:
-        found: list[Tensor] = library.boxed_run(arguments)
-        return found
+        outputs: list[Tensor] = library.boxed_run(arguments)
+        return outputs
 
     return run
 
@@ -206,5 +206,5 @@ def _applied(run: Callable[[list[Tensor]], list[Tensor]]) -> Callable[..., Tenso
 
 
 def _read(run: Callable[[list[Tensor]], list[Tensor]]) -> Callable[..., list[Tensor]]:
-    # The library takes layout for granted.
+    # The library assumes contiguous inputs.
     return lambda *arguments: run([each.contiguous() for each in arguments])

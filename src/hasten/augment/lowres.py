@@ -1,4 +1,4 @@
-"""Images as if they had been taken at a lower resolution."""
+"""Simulation of images of lower resolution."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class SimulateLowResolution:
 
     nnU-Net's SimulateLowResolutionTransform (batchgeneratorsv2), and MONAI's RandSimulateLowResolution with its default
     modes. `drawn`: zoom (B, C or 1, number of axes) from U(zoom_range), 1 where nothing changes; the small image has
-    round(side * zoom) voxels on an axis, at least 1. It is never made: its size differs from sample to sample, so each
-    voxel is computed straight from those of the image that it comes from.
+    round(side * zoom) voxels on an axis, at least 1. It is never stored, as its size differs from sample to
+    sample: each voxel is computed directly from the voxels of the image that it depends on.
 
     half_pixel: True takes the voxel that lies nearest, as nnU-Net does. MONAI takes the one at or before the corner of
     the small voxel, which moves the image by up to half a small voxel against its labels: False gives MONAI's result
@@ -45,7 +45,7 @@ class SimulateLowResolution:
     allowed_channels: tuple[int, ...] | None = None
     """The channels that may change; None: all."""
     p_per_channel: float = 1.0
-    """With which probability each channel changes."""
+    """Probability that each channel changes."""
 
     def __post_init__(self) -> None:
         check_prob("SimulateLowResolution", self.prob)
@@ -58,13 +58,17 @@ class SimulateLowResolution:
         channels, dims = shape[0], len(shape) - 1
         _check_among("ignore_axes", self.ignore_axes, dims)
         _check_among("allowed_channels", self.allowed_channels or (), channels)
-        own, free = 1 if self.synchronize_channels else channels, 1 if self.synchronize_axes else dims
-        zoom = uniform_in(key, _ZOOM, *self.zoom_range, count=own * free).view(-1, own, free).expand(-1, own, dims)
+        zoom_channels, free = 1 if self.synchronize_channels else channels, 1 if self.synchronize_axes else dims
+        zoom = (
+            uniform_in(key, _ZOOM, *self.zoom_range, count=zoom_channels * free)
+            .view(-1, zoom_channels, free)
+            .expand(-1, zoom_channels, dims)
+        )
         if self.allowed_channels is not None or self.p_per_channel < 1:
-            changed = uniform(key, _CHANNEL, channels) < self.p_per_channel
+            selected = uniform(key, _CHANNEL, channels) < self.p_per_channel
             if self.allowed_channels is not None:
-                changed = changed & _among(self.allowed_channels, channels, key.device)
-            zoom = torch.where(changed[..., None], zoom, torch.ones_like(zoom))
+                selected = selected & _among(self.allowed_channels, channels, key.device)
+            zoom = torch.where(selected[..., None], zoom, torch.ones_like(zoom))
         if self.ignore_axes:
             zoom = torch.where(_among(self.ignore_axes, dims, key.device), torch.ones_like(zoom), zoom)
         return {"zoom": zoom}
@@ -75,9 +79,9 @@ class SimulateLowResolution:
         ]
         rows = _mixed_rows(image, lead)
         shape = (*last.first.shape[:2], *[1] * len(lead), image.shape[-1])
-        found = rows.gather(-1, last.first.view(shape).expand(image.shape))
+        result = rows.gather(-1, last.first.view(shape).expand(image.shape))
         other = rows.gather(-1, last.second.view(shape).expand(image.shape))
-        return found.lerp_(other, last.weight.view(shape))
+        return result.lerp_(other, last.weight.view(shape))
 
 
 def _check_among(field: str, values: tuple[int, ...], end: int) -> None:

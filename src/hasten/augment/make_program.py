@@ -1,4 +1,4 @@
-"""Chain and cases put together, and compiled: the making of segments and programs."""
+"""Builds segments and programs from a chain and cases, and compiles them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 GPU_OPTIONS: dict[str, Any] = {
     # The indices are clamped by construction, so inductor's bounds check on each would be work for nothing.
     "assert_indirect_indexing": False,
-    # What is stored between kernels follows from what is read again, and not from how long an expression is: half of
-    # the bytes of nnU-Net's chain (tools/gpu_dry/inductor.py).
+    # Store intermediates that are read again, whatever the length of an expression: half of the bytes of nnU-Net's
+    # chain (tools/gpu_dry/inductor.py).
     "realize_opcount_threshold": 1000,
     "realize_reads_threshold": 3,
 }
@@ -40,7 +40,7 @@ GPU_OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cases:
-    """What batches are made of, and where it lies."""
+    """The source of batches, and its location."""
 
     store: Store
     on_device: Part | None = None
@@ -70,8 +70,8 @@ def make_segment(
 ) -> Segment:
     """Batches of a chain and cases.
 
-    train_cases: positions that are drawn from, in parts or not; None for all. device: where batches are wanted. share:
-    what this rank makes of every batch; operations that mix the samples of a batch mix those of the share. compile: the
+    train_cases: positions that are drawn from, in parts or not; None for all. device: of the batches. share:
+    this rank's part of every batch; operations that mix the samples of a batch mix those of the share. compile: the
     costly steps on the host, all of what runs on a GPU; an absent or failing compiler leaves it eager, and `why` says
     so. cache_dir: of compiled kernels, in place of $HASTEN_CACHE. Raises ValueError where chain and cases do not fit,
     naming the operation, and for a batch that can't be dealt among the ranks.
@@ -133,20 +133,20 @@ def program_of(segment: Segment) -> Program:
 def augment_batch(segment: Segment, batch: Mapping[str, Tensor], first: int) -> Batch:
     """A batch of samples `first` ... through the operations of a chain without a crop. batch: (B, C, *S) by key.
 
-    Raises ValueError where its form is not that which the segment was made for.
+    Raises ValueError if its shape does not match the segment.
     """
-    given = {key: batch[key] for key in segment.chain.keys}
-    store, entering = store_of_batch(given, segment.device), segment.warp.size
-    if store.channels != segment.store.channels or size_of(given) != entering:
+    entries = {key: batch[key] for key in segment.chain.keys}
+    store, entering = store_of_batch(entries, segment.device), segment.warp.size
+    if store.channels != segment.store.channels or size_of(entries) != entering:
         raise ValueError(
-            f"a batch has {dict(store.channels)} channels and {size_of(given)} voxels, the program was made for "
+            f"a batch has {dict(store.channels)} channels and {size_of(entries)} voxels, the program was made for "
             f"{dict(segment.store.channels)} and {entering}; samples must be alike"
         )
     count, device = store.shape.shape[0], segment.device
     rows = torch.arange(count, device=device)
     with torch.no_grad():
         draws = segment.drawn_for(rows, rows + first)
-    samples = {key: store.values[key].view(value.shape) for key, value in given.items()}
+    samples = {key: store.values[key].view(value.shape) for key, value in entries.items()}
     return segment.finish(Prepared(draws, samples, {}))
 
 

@@ -1,4 +1,4 @@
-"""Where each output voxel lies in the input: maps that neighbouring operations compose into one.
+"""Affine maps from output voxels to the input, which neighbouring operations compose into one.
 
 A map takes an offset from the centre of the output to an offset from the centre of the input, in voxels along D, H, W:
 `linear @ offset + shift`. About centres, a flip or a quarter turn is exact in float32 whatever the size. 2-D images
@@ -29,7 +29,7 @@ class Map(NamedTuple):
 
 @runtime_checkable
 class MapOp(Protocol):
-    """Changes where values lie. What is drawn is the same for all `keys`."""
+    """A spatial operation. The draws are the same for all `keys`."""
 
     @property
     def keys(self) -> tuple[str, ...]: ...
@@ -43,7 +43,7 @@ class MapOp(Protocol):
 
     @property
     def padding_mode(self) -> str:
-        """What lies outside: `zeros`, `border` or `reflection`; "" for an operation that never reads outside."""
+        """Padding mode: `zeros`, `border` or `reflection`; "" for an operation that never reads outside."""
 
     def out_size(self, size: Triple) -> Triple:
         """(D, H, W) of the output, the same for every sample. Raises ValueError where it can't be."""
@@ -92,8 +92,8 @@ def where(use: Tensor, one: Map, other: Map) -> Map:
 def triple(values: tuple[float, ...], spatial_dims: int, rest: float) -> tuple[float, float, float]:
     """One number an axis, with `rest` for D of a 2-D image and where there are too few."""
     front = (rest,) if spatial_dims == 2 else ()
-    found = (*front, *values, rest, rest, rest)
-    return float(found[0]), float(found[1]), float(found[2])
+    padded = (*front, *values, rest, rest, rest)
+    return float(padded[0]), float(padded[1]), float(padded[2])
 
 
 def columns(size: Triple, device: torch.device) -> Tensor:

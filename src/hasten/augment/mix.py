@@ -1,7 +1,7 @@
-"""Samples of a batch mixed with each other.
+"""MixUp and CutMix: operations that mix the samples of a batch.
 
-What comes out of these depends on which samples share a batch: with another batch size, or another number of processes,
-a sample gets another partner. What is drawn for a sample (its weight, its box) stays the same.
+The result depends on which samples share a batch: with another batch size, or another number of processes, a sample
+gets another partner. The draws of a sample (its weight, its box) stay the same.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class MixUp:
     def apply_batch(self, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
         """Raises ValueError naming a key that holds integers and is not among `label_keys`."""
         partner = torch.argsort(drawn["order"], stable=True)
-        found = dict(batch)
+        result = dict(batch)
         for key in self.keys:
             value = self._shares(key, batch[key]) if key in self.label_keys else _floating(key, batch[key])
             weight = spread(drawn["weight"], value)
             # A weight of 1 alone would let NaN and infinity of the partner through, and turn -0 into 0.
-            found[key] = torch.where(weight < 1.0, torch.lerp(value[partner], value, weight), value)
-        return found
+            result[key] = torch.where(weight < 1.0, torch.lerp(value[partner], value, weight), value)
+        return result
 
     def _shares(self, key: str, label: Tensor) -> Tensor:
         if label.shape[1] == self.num_classes:
@@ -107,7 +107,7 @@ class CutMix:
         partner = torch.argsort(drawn["order"], stable=True)
         sides = batch[self.keys[0]].shape[2:]
         inside = _box(drawn["weight"], drawn["corner"], tuple(sides))
-        found = dict(batch)
+        result = dict(batch)
         for key in self.keys:
             value = batch[key]
             if value.shape[2:] != sides:
@@ -115,8 +115,8 @@ class CutMix:
                     f'CutMix: "{key}" has {tuple(value.shape[2:])} voxels and "{self.keys[0]}" {tuple(sides)}; the '
                     "same box is pasted into all keys, so they must cover the same voxels"
                 )
-            found[key] = torch.where(inside, value[partner], value)
-        return found
+            result[key] = torch.where(inside, value[partner], value)
+        return result
 
 
 def _check_common(name: str, keys: tuple[str, ...], prob: float, alpha: float) -> None:
@@ -131,7 +131,7 @@ def _weight_and_order(key: Tensor, alpha: float, prob: float) -> Drawn:
     weight = _symmetric_beta(uniform(key, _WEIGHT, 2), alpha)
     return {
         "weight": torch.where(used(key, prob), weight, 1.0),
-        # Of a sample alone: how many others there will be is not known before the batch is put together.
+        # Drawn per sample: the number of other samples is not known before the batch is assembled.
         "order": random_words(key, _ORDER, 1)[:, 0],
     }
 

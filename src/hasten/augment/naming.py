@@ -1,4 +1,4 @@
-"""Which entries a chain of transforms works on, and which of them hold classes."""
+"""Determines the entries that a chain of transforms works on, and which of them hold classes."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from hasten.cache.chain import Chain as CachedChain
 _LABELS = ("label", "seg", "mask")
 
 
-def batch_keys(cached: CachedChain, given: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What batches hold, and which of it only if items have it as an image.
+def batch_keys(cached: CachedChain, requested: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Entries of a batch, and those of them that a batch holds only if items have them as images.
 
-    Raises ValueError where a chain names nothing.
+    Raises ValueError if the chain names no keys.
     """
-    if given is not None:
-        found = (given,) if isinstance(given, str) else tuple(given)
-        if not found:
+    if requested is not None:
+        names = (requested,) if isinstance(requested, str) else tuple(requested)
+        if not names:
             raise ValueError("keys is empty; name the entries that batches are to hold")
-        return found, ()
+        return names, ()
     rest = cached.compose.transforms[cached.fixed :]
-    made = {key for each in rest for key in made_by(each)}
-    sure = _ordered(key for each in rest if _changes(each) for key in keys_of(each) if key not in made)
+    created = {key for each in rest for key in made_by(each)}
+    sure = _ordered(key for each in rest if _changes(each) for key in keys_of(each) if key not in created)
     if any(is_random_crop(each) for each in rest):
         return sure, ()
-    # Without a crop, what the random part does not touch belongs to the batch as well.
+    # Without a crop, entries that the random part does not change belong to the batch as well.
     maybe = _ordered(
         key for each in (*cached.fixed_transforms, *rest) for key in keys_of(each)
-        if key not in sure and key not in made and _names_images(each)
+        if key not in sure and key not in created and _names_images(each)
     )  # fmt: skip
     if not sure and not maybe:
         raise ValueError("no transform of the chain names keys; name what batches are to hold by keys")
@@ -40,28 +40,28 @@ def batch_keys(cached: CachedChain, given: Sequence[str] | None) -> tuple[tuple[
 def label_keys_of(cached: CachedChain, keys: Sequence[str]) -> tuple[str, ...]:
     """The keys that a crop looks for classes in, that are read with `nearest` beside others that are not, or that are
     named like one."""
-    found: list[str] = []
+    candidates: list[str] = []
     for each in cached.compose.transforms[cached.fixed :]:
-        found += [getattr(each, "label_key", None) or ""]
+        candidates += [getattr(each, "label_key", None) or ""]
         modes = getattr(each, "mode", None)
         if isinstance(modes, tuple) and len(modes) == len(keys_of(each)):
             nearest = [key for key, mode in zip(keys_of(each), modes, strict=True) if str(mode).startswith("nearest")]
-            found += nearest if len(nearest) < len(modes) else []
-    found += [key for key in keys if any(word in key.lower() for word in _LABELS)]
-    return tuple(key for key in keys if key in found)
+            candidates += nearest if len(nearest) < len(modes) else []
+    candidates += [key for key in keys if any(word in key.lower() for word in _LABELS)]
+    return tuple(key for key in keys if key in candidates)
 
 
-def check_label_keys(given: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
+def check_label_keys(requested: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
     """Raises ValueError for a key that batches do not hold."""
-    found = (given,) if isinstance(given, str) else tuple(given)
-    absent = [key for key in found if key not in keys]
+    names = (requested,) if isinstance(requested, str) else tuple(requested)
+    absent = [key for key in names if key not in keys]
     if absent:
         raise ValueError(f'label_keys: "{absent[0]}" is not among the keys of the batch {list(keys)}')
-    return found
+    return names
 
 
 def _changes(transform: Any) -> bool:
-    """Whether its keys must be in the batch, being more than converted, chosen or left out."""
+    """Whether it changes its keys, beyond conversion and selection, so that they must be in the batch."""
     import monai.transforms as mt
 
     converting = mt.EnsureTyped | mt.CastToTyped | mt.ToTensord | mt.ToNumpyd | mt.ToCupyd | mt.ToDeviced | mt.Identityd

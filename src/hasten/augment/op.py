@@ -1,10 +1,10 @@
-"""What an augmentation is: a frozen description, numbers drawn per sample, and tensor arithmetic that uses them.
+"""The operation protocol: a frozen description, numbers drawn per sample, and tensor arithmetic that uses them.
 
 Two kinds. A `ValueOp` changes values where they are (intensity, noise, colour); a `MapOp` (`hasten.augment.maps`) says
 where each output voxel lies in its input, so that neighbouring ones become one interpolation. Whether a sample is
 changed at all is decided outside, from `prob`; an operation only says how.
 
-Rules for `draw`, `apply` and `map`, held by tests: no value is read on the host (no `.item()`, no `if` on a tensor, no
+Rules for `draw`, `apply` and `map`, tested: no value is read on the host (no `.item()`, no `if` on a tensor, no
 boolean indexing, no `nonzero`), shapes are static, samples do not touch each other, inputs are not written to, and all
 randomness comes from `key` by way of `hasten.sample.random`, whose streams 1, 2, 3 ... an operation numbers for itself.
 """
@@ -42,11 +42,11 @@ class ValueOp(Protocol):
         """Numbers for B samples. key: (B, 2) int64 words; shape: (C, *S) of the first entry that is changed."""
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        """image: (B, C, *S) float32. drawn: as `draw` gives it, or of one's own making."""
+        """image: (B, C, *S) float32. drawn: as `draw` returns it."""
 
 
 def op_keys(key: Tensor, first: int, count: int) -> Tensor:
-    """(count, B, 2) words of each operation's own, so that adding one to the end of a chain changes no other.
+    """(count, B, 2) separate words for each operation, so that adding one to the end of a chain changes no other.
 
     key: (B, 2) words of the samples; first: position in the chain of the first of `count` operations.
     """

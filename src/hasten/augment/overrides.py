@@ -18,15 +18,15 @@ _TARGET = re.compile(r"(\w+)(?:\[(\d+)\])?\.(\w+)")
 def with_overrides(ops: Sequence[Any], override: Mapping[str, Any]) -> tuple[Any, ...]:
     """The operations with these fields changed: "Gamma.prob" of each Gamma, "Gamma[0].prob" of the first.
 
-    Raises ValueError for an operation or a field that there is not, with the near names and all that there are, and
-    for a value that the field can't have.
+    Raises ValueError for an unknown operation or field, with the closest names and all existing ones, and for an
+    invalid value.
     """
-    found = list(ops)
+    result = list(ops)
     for target, value in override_items(override).items():
         match = _TARGET.fullmatch(target)
         assert match is not None  # by the check of the settings
         name, number, field = match.groups()
-        places = [place for place, op in enumerate(found) if _name(op) == name]
+        places = [place for place, op in enumerate(result) if _name(op) == name]
         if not places:
             there = _near(name, filter(None, map(_name, ops)), "the chain")
             raise ValueError(f"augment.override: {target}: no such operation{there}")
@@ -36,11 +36,11 @@ def with_overrides(ops: Sequence[Any], override: Mapping[str, Any]) -> tuple[Any
                 f"{name}[{len(places) - 1}].{field}, or {name}.{field} for all of them"
             )
         for place in places if number is None else [places[int(number)]]:
-            found[place] = _changed(found[place], field, value, target)
-    return tuple(found)
+            result[place] = _with_field(result[place], field, value, target)
+    return tuple(result)
 
 
-def _changed(op: Any, field: str, value: Any, target: str) -> Any:
+def _with_field(op: Any, field: str, value: Any, target: str) -> Any:
     fields = [each.name for each in dataclasses.fields(op) if each.init] if dataclasses.is_dataclass(op) else []
     if field not in fields:
         raise ValueError(f"augment.override: {target}: no such field{_near(field, fields, _name(op))}")
@@ -51,7 +51,7 @@ def _changed(op: Any, field: str, value: Any, target: str) -> Any:
 
 
 def _value_for(op: Any, field: str, value: Any) -> Any:
-    """The value as the field's type. Raises ValueError where it can't be."""
+    """The value converted to the field's type. Raises ValueError if it is invalid."""
     from pydantic import TypeAdapter, ValidationError
     from pydantic.errors import PydanticUserError
 
@@ -60,13 +60,13 @@ def _value_for(op: Any, field: str, value: Any) -> Any:
     except (NameError, PydanticUserError):  # of a user's operation, whose types may be anything
         return value
     try:
-        found = adapter.validate_python(value)
+        validated = adapter.validate_python(value)
     except ValidationError as errors:
         rule = errors.errors()[0]["msg"].removeprefix("Input should be ")
         raise ValueError(f"must be {rule} (given {value})") from None
-    if isinstance(value, bool) and not isinstance(found, bool):
+    if isinstance(value, bool) and not isinstance(validated, bool):
         raise ValueError(f"must be a number (given {value})")
-    return found
+    return validated
 
 
 def _name(op: Any) -> str:
@@ -74,7 +74,7 @@ def _name(op: Any) -> str:
     return "" if isinstance(op, Fixed | PerSample) else type(op).__name__
 
 
-def _near(name: str, names: typing.Iterable[str], what: str) -> str:
+def _near(name: str, names: typing.Iterable[str], owner: str) -> str:
     there = list(dict.fromkeys(names))
     near = difflib.get_close_matches(name, there, n=2)
-    return (f"; did you mean {' or '.join(near)}?" if near else ";") + f" {what} has {', '.join(there) or 'none'}"
+    return (f"; did you mean {' or '.join(near)}?" if near else ";") + f" {owner} has {', '.join(there) or 'none'}"

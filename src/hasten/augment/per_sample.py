@@ -17,37 +17,37 @@ from hasten.augment.op import op_key
 from hasten.observe.ranges import Range
 
 _RANDOM = threading.RLock()
-"""A transform has one random state, and torch and numpy one generator each, whichever thread makes a batch."""
+"""Lock: a transform has one random state, and torch and numpy one generator each, for all threads."""
 
 
 def run_per_sample(stage: Stage, batch: Batch, key: Tensor) -> Batch:
     """Each sample through the transforms, their random states seeded by its key. key: (B, 2).
 
-    Raises ValueError naming the transforms where samples come out with different shapes.
+    Raises ValueError naming the transforms if the results have different shapes.
     """
     assert isinstance(stage, Placed)
     assert isinstance(stage.op, PerSample)
     seeds = op_key(key, stage.position)[:, 0].tolist()
     device = next(iter(batch.values())).device
     stays = all(isinstance(each, OnGpu) for each in stage.op.transforms)
-    items = {name: value if stays else value.cpu() for name, value in batch.items()}
-    found = [
-        run_one(stage.op.transforms, {name: value[row] for name, value in items.items()}, seed)
+    entries = {name: value if stays else value.cpu() for name, value in batch.items()}
+    items = [
+        run_one(stage.op.transforms, {name: value[row] for name, value in entries.items()}, seed)
         for row, seed in enumerate(seeds)
     ]
-    return {name: value.to(device) for name, value in stacked(stage.op.transforms, found).items()}
+    return {name: value.to(device) for name, value in stacked(stage.op.transforms, items).items()}
 
 
 def run_one(transforms: tuple[Any, ...], item: dict[str, Any], seed: int) -> Any:
-    """An item through the transforms; their random state is set from `seed`, a 32-bit word, and changed by it.
+    """Apply the transforms to an item; their random state is seeded with `seed`, a 32-bit word, and stays changed.
 
-    So are torch's and numpy's own generators, which transforms from elsewhere draw from, while such a one runs.
+    torch's and numpy's generators, which other transforms draw from, are seeded too while a transform runs.
     """
     for number, each in enumerate(transforms):
-        own = (seed + 0x9E3779B1 * number) % 2**32
-        with _RANDOM, Range(getattr(each, "__name__", type(each).__name__)), _seeded(own):
+        transform_seed = (seed + 0x9E3779B1 * number) % 2**32
+        with _RANDOM, Range(getattr(each, "__name__", type(each).__name__)), _seeded(transform_seed):
             if hasattr(each, "set_random_state"):
-                each.set_random_state(state=np.random.RandomState(own))
+                each.set_random_state(state=np.random.RandomState(transform_seed))
             item = each(item)
     return item
 
@@ -65,7 +65,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def stacked(transforms: tuple[Any, ...], items: list[Any]) -> Batch:
-    """The items' tensors one on the other; entries that are not numbers are left out."""
+    """The items' tensors stacked; entries that are not numbers are left out."""
     names = ", ".join(type(each).__name__ for each in transforms)
     if any(not isinstance(item, dict) for item in items):
         raise ValueError(

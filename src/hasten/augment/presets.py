@@ -76,7 +76,7 @@ def spleen_chain(
 
 
 def brats_chain(patch: Triple = (224, 224, 144), *, crop: CropOp | None = None, spatial_dims: int = 3) -> Chain:
-    """The random part of MONAI's BraTS tutorial, with the normalisation that stands in its midst."""
+    """The random part of MONAI's BraTS tutorial, with the normalisation in the middle of it."""
     flips = tuple(Flip(prob=0.5, spatial_axis=(axis,)) for axis in range(spatial_dims))
     return Chain(
         crop=crop or SpatialCrop(size=patch),
@@ -114,7 +114,7 @@ def pathology_chain(*, value_range: float = 1.0, crop: CropOp | None = None, lab
 def default_chain(
     sample: SampleConfig, *, patch: Triple, spatial_dims: int, spacing: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> Chain:
-    """The augmentation that `hasten train` uses unless it is told another, with the strengths of `sample`.
+    """The default augmentation of `hasten train`, with the strengths of `sample`.
 
     spacing: voxel size (D, H, W) of prepared cases, which rotations are made in.
     """

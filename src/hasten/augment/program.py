@@ -1,7 +1,7 @@
-"""The one maker of batches: a batch as a pure function of (cases, chain, seed, step).
+"""Makes batches: a batch is a pure function of (cases, chain, seed, step).
 
 Two halves. `draws` turns (seed, step) into a few numbers per sample; rendering turns those numbers and the cases into
-voxels. They are apart because a compiler that sees both recomputes the draws for every voxel.
+voxels. They are separate because a compiler that sees both recomputes the draws for every voxel.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from hasten.sample.schedule import PatchStage, Rounds, cut_by_stage, stage_at
 from hasten.sample.share import WHOLE, Share
 
 _STEPS_PER_DRAW = 32
-"""Drawing is some hundreds of small operations whatever the number of samples, so steps are drawn together."""
+"""Drawing takes some hundreds of small operations for any number of samples, so several steps are drawn together."""
 _PATCH = 0x2C1B
 """Salt of the words that a crop is keyed by, so that operations after it never share them."""
 
 
 class Prepared(NamedTuple):
-    """A batch as far as it is made where the cases lie."""
+    """The part of a batch that is made where the cases are."""
 
     draws: Draws
     batch: Batch
@@ -59,13 +59,13 @@ class Segment:
     store: Store
     """All cases, on the device that numbers are drawn on; of `whole_cases`, an example of what they give."""
     device: torch.device
-    """Where batches are wanted."""
+    """The device of the batches."""
     batch_size: int
     seed: Tensor
     """() int64, on the store's device."""
     order: CaseOrder
     share: Share = WHOLE
-    """Of each batch, the samples that are made here."""
+    """The samples of each batch that this rank makes."""
     on_device: Part | None = None
     """The cases that the device holds, where it holds some of them."""
     pages: Pages | None = None
@@ -73,9 +73,9 @@ class Segment:
     whole_cases: WholeCases | None = None
     """Transforms that run on whole cases, sample by sample, before the stages."""
     hands_over: bool = False
-    """Whether batches are begun where the cases lie and finished on the device."""
+    """Whether batches are begun where the cases are and finished on the device."""
     host_stages: int = 0
-    """How many stages run before a batch is handed over; 0 hands whole samples over."""
+    """Number of stages that run before a batch is copied to the device; 0 copies whole samples."""
     kernels: Kernels = NOTHING_COMPILED
     renderer: Any = render
     follower: Any = follow
@@ -84,8 +84,8 @@ class Segment:
     why: str = "not asked for"
     compile_seconds: float = 0.0
     spans: bool = False
-    """Whether stages run one by one under their names, for a profile, on a GPU too, where that costs what fusing them
-    gained. On a host they do so whenever a profile is taken."""
+    """Whether stages run separately under their names, for a profile, on a GPU too, where that loses the gain of fusing
+    them. On a host they do so whenever a profile is taken."""
 
     @property
     def warp(self) -> Warp:
@@ -101,7 +101,7 @@ class Segment:
 
     @property
     def why_not_captured(self) -> str | None:
-        """What keeps a batch from being part of a CUDA graph."""
+        """Why a batch can't be part of a CUDA graph."""
         if self.hands_over:
             return "the prepared cases do not all lie on the device, so that batches come from the host"
         if self.whole_cases is not None or any(is_per_sample(stage) for stage in self.stages):
@@ -117,11 +117,11 @@ class Segment:
         return map(self.rendered, self.draws(first, last))
 
     def prepare(self, first: int, last: int) -> Generator[Prepared, None, None]:
-        """Batches `first` ... `last` - 1 as far as they are made where the cases lie."""
+        """The parts of batches `first` ... `last` - 1 that are made where the cases are."""
         return (self._prepared(draws) for draws in self.draws(first, last))
 
     def rendered(self, draws: Draws) -> Batch:
-        """The batch of what was drawn, (B, C, *S) by key, made in line."""
+        """The batch of these draws, (B, C, *S) by key, made in line."""
         prepared = self._prepared(draws)
         if self.hands_over:
             prepared = pytree.tree_map(lambda value: value.to(self.device), prepared)
@@ -136,12 +136,12 @@ class Segment:
         return Prepared(*(self._begun(draws, batch) if self.hands_over else (draws, batch)), per_case)
 
     def _begun(self, draws: Draws, batch: Batch) -> tuple[Draws, Batch]:
-        """What the host does of a batch that another device finishes. batch: what transforms on whole cases gave."""
+        """The host's part of a batch that another device finishes. batch: output of the transforms on whole cases."""
         if self.host_stages == 0:
             return _of_samples(draws), batch or {key: _whole(each, draws.case) for key, each in self.stored().items()}
         here = draws
         if self.on_device is not None:
-            # -1: that sample's case is read by the other of host and device.
+            # -1: the other of host and device reads that sample's case.
             position = self.on_device.position[draws.case]
             here = draws._replace(case=torch.where(position < 0, draws.case, -1))
             draws = draws._replace(case=position)
@@ -159,7 +159,7 @@ class Segment:
         return self._run(stages, draws, cases=self.stored(self.on_device.store), batch=batch) | per_case
 
     def draws(self, first: int, last: int) -> Iterator[Draws]:
-        """What is drawn for these batches; the disk is asked for the next one's cases before one is given out."""
+        """The draws of these batches; the next one's cases are requested from the disk before one is yielded."""
         size, count = self.batch_size, self.share.count(self.batch_size)
         for begin in range(first, last, _STEPS_PER_DRAW):
             end = min(last, begin + _STEPS_PER_DRAW)
@@ -191,7 +191,7 @@ class Segment:
             read_ahead(self.pages, draws, self.warp)
 
     def stored(self, store: Store | None = None) -> dict[str, Cases]:
-        """What the first stage reads, by key: the cases of the store, or of another."""
+        """The cases that the first stage reads, by key: of this segment's store, or of another."""
         store = store or self.store
         return {
             key: Cases(store.values[key], store.shape, store.offset, store.channels[key]) for key in self.chain.keys
@@ -202,7 +202,7 @@ class Segment:
         self, span: range, draws: Draws, *, batch: Batch | None = None, cases: dict[str, Cases] | None = None
     ) -> Batch:
         """Stages of the chain; the first one reads `cases`, and takes from `batch` the samples whose case is -1."""
-        made, dims, on_gpu = batch or {}, self.store.spatial_dims, draws.key.device.type == "cuda"
+        result, dims, on_gpu = batch or {}, self.store.spatial_dims, draws.key.device.type == "cuda"
         itemised = self.spans or (ranges_on() and not on_gpu)
         for first, last in self._groups(span, itemised):
             stages, numbers = self.stages[first:last], draws.stages[first:last]
@@ -210,19 +210,19 @@ class Segment:
                 if first == 0:
                     here = draws._replace(stages=numbers)
                     if on_gpu:
-                        made = self.renderer(stages, cases, here, dims, made)
+                        result = self.renderer(stages, cases, here, dims, result)
                     else:
-                        made = render_on_host(stages, cases or {}, here, dims, self.kernels, made)
+                        result = render_on_host(stages, cases or {}, here, dims, self.kernels, result)
                 elif is_per_sample(stages[0]):
-                    made = run_per_sample(stages[0], made, draws.key)
+                    result = run_per_sample(stages[0], result, draws.key)
                 elif on_gpu:
-                    made = self.follower(stages, made, numbers, dims)
+                    result = self.follower(stages, result, numbers, dims)
                 else:
-                    made = follow_on_host(stages, made, numbers, dims, self.kernels, first=first)
-        return made
+                    result = follow_on_host(stages, result, numbers, dims, self.kernels, first=first)
+        return result
 
     def _groups(self, span: range, itemised: bool) -> Iterator[tuple[int, int]]:
-        """Which stages run together: all up to the next that runs sample by sample; for a profile, each kernel."""
+        """Groups of stages that run together: all up to the next per-sample one; for a profile, each kernel."""
         first = span.start
         while first < span.stop:
             last = first + 1
@@ -241,7 +241,7 @@ def _as_cases(batch: Batch) -> dict[str, Cases]:
 
 
 def _of_samples(draws: Draws) -> Draws:
-    """What was drawn, for samples that lie in a batch of their own instead of in their cases."""
+    """The draws, for samples that are in a batch of their own instead of in their cases."""
     rows = torch.arange(draws.case.shape[0], device=draws.case.device)
     return draws._replace(case=rows, start=torch.zeros_like(draws.start))
 
@@ -262,14 +262,14 @@ class Piece(NamedTuple):
 
 
 class Program:
-    """`program(step)` gives the batch of that step, whatever was asked for before: (B, C, *S) by key on `device`.
+    """`program(step)` returns the batch of that step, in any order of calls: (B, C, *S) by key on `device`.
 
-    Steps are made by segments: one for each size of the patches, and others where the cases are dealt anew. Only the
-    segments of one round are held.
+    Segments make the steps: one for each patch size, and new ones where the cases are redealt. Only the segments of one
+    round are kept.
     """
 
     def __init__(self, make: Callable[[int, PatchStage], Segment], rounds: Rounds, *, first: int = 0) -> None:
-        """make: makes the segment of a round and a stage; called when a batch of that round is first asked for, by all
+        """make: makes the segment of a round and a stage; called when a batch of that round is first requested, by all
         ranks at the same step, since cases may travel between them then. first: the step that the run begins with."""
         self.rounds, self._make = rounds, make
         self._round = rounds.at(first)
@@ -277,7 +277,7 @@ class Program:
         self._open(self._round)
 
     def _open(self, number: int) -> dict[PatchStage, Segment]:
-        """The segments of a round. Those of another one, and what they held in memory, are dropped first."""
+        """The segments of a round. Those of another one, and their memory, are released first."""
         if number != self._round or not self._segments:
             self._segments = {}
             self._round, self._segments = number, {stage: self._make(number, stage) for stage in self.rounds.stages}
@@ -285,12 +285,12 @@ class Program:
 
     @property
     def segment(self) -> Segment | None:
-        """The one that makes every batch; None where patches grow or cases are dealt anew."""
+        """The one that makes every batch; None where patches grow or cases are redealt."""
         return self.latest if len(self.rounds.stages) == 1 and not self.rounds.samples else None
 
     @property
     def latest(self) -> Segment:
-        """Of the last stage, in the round that was asked for last."""
+        """Of the last stage, in the round that was requested last."""
         return self._segments[self.rounds.stages[-1]]
 
     @property
@@ -336,4 +336,4 @@ class Program:
         """The batches of steps `first` ... `last` - 1, made in line; each is the same whatever the first one was."""
         for piece in self.pieces(first, last):
             yield from piece.segment.batches(piece.first, piece.last)
-            del piece  # or the next round's cases would find this one's still in memory
+            del piece  # or this round's cases would still be in memory with the next one's

@@ -1,4 +1,4 @@
-"""Reading flat cases at the places a map gives, for a whole batch at once: what a GPU and a compiler run."""
+"""Reads flat cases at the coordinates of a map, for a whole batch at once: for GPUs and compiled code."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def as_cases(image: Tensor) -> Cases:
     return Cases(image.reshape(-1), whole, torch.arange(batch, device=image.device) * voxels, channels)
 
 
-def coordinates_of(found: Map, size: Triple, out: Triple, displaced: Tensor | None = None) -> Coordinates:
+def coordinates_of(affine: Map, size: Triple, out: Triple, displaced: Tensor | None = None) -> Coordinates:
     """Where each voxel of an output of size `out` lies in an input of size `size`, each (B, D, H, W) float32 voxels.
 
     displaced: (B, 3, D, H, W) voxels added to the place in the output first.
     """
-    device = found.linear.device
+    device = affine.linear.device
     axes = [torch.arange(side, device=device, dtype=torch.float32) - (side - 1) / 2 for side in out]
     d, h, w = axes[0][:, None, None], axes[1][None, :, None], axes[2][None, None, :]
     if displaced is not None:
         d, h, w = d + displaced[:, 0], h + displaced[:, 1], w + displaced[:, 2]
     rows = []
     for axis in range(3):
-        a, b, c = (found.linear[:, axis, column].reshape(-1, 1, 1, 1) for column in range(3))
-        start = found.shift[:, axis].reshape(-1, 1, 1, 1) + (size[axis] - 1) / 2
+        a, b, c = (affine.linear[:, axis, column].reshape(-1, 1, 1, 1) for column in range(3))
+        start = affine.shift[:, axis].reshape(-1, 1, 1, 1) + (size[axis] - 1) / 2
         # In this order all but the last sum are of a plane only.
         rows.append(a * d + start + b * h + c * w)
     return rows[0], rows[1], rows[2]
@@ -100,7 +100,7 @@ def read_mapped(
 
 
 def bounded(coordinate: Tensor, start: Tensor, extent: Tensor, padding_mode: str) -> Tensor:
-    """Coordinates (B, ...) from `start` (B,), led back into a case of length `extent` (B,) as the mode has it."""
+    """Coordinates (B, ...) from `start` (B,), mapped back into a case of length `extent` (B,) by the padding mode."""
     if padding_mode in ("zeros", ""):
         return coordinate
     first = -start.to(torch.float32).reshape(-1, *[1] * (coordinate.ndim - 1))

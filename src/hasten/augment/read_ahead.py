@@ -1,4 +1,4 @@
-"""What the coming samples will read of the cases that lie on the disk."""
+"""Prefetches the parts of cases on the disk that the next samples read."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hasten.cache.pages import Pages
 
 
 def read_ahead(pages: Pages, draws: Draws, first: Warp) -> None:
-    """Have the boxes that these samples touch read in the background. first: the stage that reads the cases."""
+    """Read the boxes that these samples touch in the background. first: the stage that reads the cases."""
     bent = draws.stages[0]
     assert isinstance(bent, Bent)
     entering, leaving = (torch.tensor(size, dtype=torch.float32) for size in (first.size, first.out))
-    found = next(iter(bent.maps.values()))
-    reach = (found.linear.abs() * ((leaving - 1) / 2)).sum(2)
-    centre = draws.start + (entering - 1) / 2 + found.shift
+    affine = next(iter(bent.maps.values()))
+    reach = (affine.linear.abs() * ((leaving - 1) / 2)).sum(2)
+    centre = draws.start + (entering - 1) / 2 + affine.shift
     lows = torch.floor(centre - reach).to(torch.int64).tolist()
     highs = (torch.ceil(centre + reach).to(torch.int64) + 2).tolist()
     for case, low, high in zip(draws.case.tolist(), lows, highs, strict=True):

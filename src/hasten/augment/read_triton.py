@@ -1,5 +1,5 @@
 # mypy: disallow-untyped-defs = False, disallow-incomplete-defs = False
-"""Crop, map and interpolation as one Triton kernel: what `hasten.augment.read` does with some 70 of torch's.
+"""Crop, map and interpolation as one Triton kernel, instead of some 70 of torch's in `hasten.augment.read`.
 
 Coordinates are computed where they are used, in the order of `coordinates_of` and without fused multiply-adds, so that
 both ways give the same voxels. A neighbour whose weight is 0 is not read: a flip or a shift by whole voxels reads each
@@ -133,9 +133,9 @@ def read_kernel(
         in_h, place_h = _nearest(h, first_h, extent_h)
         in_w, place_w = _nearest(w, first_w, extent_w)
         index = (place_d * extent_h + place_h) * extent_w + place_w
-        known = inside & in_d & in_h & in_w
+        in_case = inside & in_d & in_h & in_w
         for channel in range(CHANNELS):
-            value = tl.load(base + channel * volume + index, known, other=0)
+            value = tl.load(base + channel * volume + index, in_case, other=0)
             tl.store(target + channel * voxels.to(tl.int64), value, inside)
     else:
         for channel in range(CHANNELS):
@@ -163,11 +163,11 @@ def read_by_kernel(
 ) -> Tensor:
     """As `read_mapped` of `hasten.augment.read`, but that a voxel of no weight counts as 0 where it is not finite."""
     nearest = mode == "nearest"
-    found = values.new_empty((case.shape[0], channels, *out), dtype=values.dtype if nearest else torch.float32)
-    if found.numel() == 0:
-        return found
+    output = values.new_empty((case.shape[0], channels, *out), dtype=values.dtype if nearest else torch.float32)
+    if output.numel() == 0:
+        return output
     # A boolean has no pointer type of its own.
-    stored, target = (each.view(torch.uint8) if each.dtype == torch.bool else each for each in (values, found))
+    stored, target = (each.view(torch.uint8) if each.dtype == torch.bool else each for each in (values, output))
     linear, shift = place.linear.contiguous(), place.shift.contiguous()
     programs = case.shape[0] * triton.cdiv(out[0] * out[1] * out[2], _BLOCK)
     read_kernel[(programs,)](
@@ -176,4 +176,4 @@ def read_by_kernel(
         CHANNELS=channels, NEAREST=nearest, PADDING=_PADDINGS[padding_mode], FLAT=spatial_dims == 2,
         DISPLACED=displaced is not None, BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
-    return found
+    return output

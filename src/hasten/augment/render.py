@@ -1,4 +1,4 @@
-"""A batch from what was drawn, all samples at once: no value is read on the host and shapes are static."""
+"""Renders a batch from its draws, all samples at once: no value is read on the host and shapes are static."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from hasten.augment.op import spread
 from hasten.augment.read import Cases, as_cases, read_mapped
 
 
-def render(stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int, given: Batch) -> Batch:
+def render(
+    stages: Sequence[Stage], cases: Mapping[str, Cases], draws: Draws, spatial_dims: int, partial_batch: Batch
+) -> Batch:
     """(B, C, *S) by key: float32, but keys that are read with `nearest` and not changed stay as they are stored.
 
-    cases: of each key. stages: without PerSample ones; the first is a Warp. given: what the first stage gave elsewhere
-    for the samples whose case is -1; {} where there are none.
+    cases: of each key. stages: without PerSample ones; the first is a Warp. partial_batch: output of the first
+    stage on another device for the samples whose case is -1; {} if there are none.
     """
     first, numbers = stages[0], draws.stages[0]
     assert isinstance(first, Warp)
-    case = draws.case.clamp(min=0) if given else draws.case
+    case = draws.case.clamp(min=0) if partial_batch else draws.case
     batch = _flat(_warped(first, cases, cast("Bent", numbers), case, draws.start, spatial_dims), spatial_dims)
-    if given:
+    if partial_batch:
         here = draws.case >= 0
-        batch = {key: torch.where(spread(here, value), value, given[key]) for key, value in batch.items()}
+        batch = {key: torch.where(spread(here, value), value, partial_batch[key]) for key, value in batch.items()}
     return follow(stages[1:], batch, draws.stages[1:], spatial_dims)
 
 
@@ -53,18 +55,18 @@ def changed(stage: Placed, batch: Batch, drawn: Mapping[str, Tensor]) -> Batch:
         return op.apply(batch)
     if isinstance(op, BatchOp):
         return op.apply_batch(batch, drawn)
-    found = dict(batch)
+    result = dict(batch)
     for key in op.keys:
         image = batch[key].to(torch.float32)
         new = op.apply(image, drawn)
-        found[key] = new if op.prob >= 1 else torch.where(spread(drawn["use"], image), new, image)
-    return found
+        result[key] = new if op.prob >= 1 else torch.where(spread(drawn["use"], image), new, image)
+    return result
 
 
 def _warped(
     warp: Warp, cases: Mapping[str, Cases], bent: Bent, case: Tensor, start: Tensor, spatial_dims: int
 ) -> Batch:
-    found = {}
+    result = {}
     for key, reading in warp.readings.items():
         displaced = None
         if reading.bends is not None:
@@ -72,18 +74,18 @@ def _warped(
         places = (cases[key], case, start, bent.maps[key], displaced)
         if cases[key].channels > 1 and torch.compiler.is_compiling():
             places = _by_channel(*places)
-        own, rows, first, moved, displaced = places
+        source, rows, first, moved, displaced = places
         value = read_mapped(
-            own, rows, first, moved, warp.size, warp.out, displaced, mode=reading.mode,
+            source, rows, first, moved, warp.size, warp.out, displaced, mode=reading.mode,
             padding_mode=reading.padding_mode, spatial_dims=spatial_dims,
         )  # fmt: skip
         value = value.view(len(case), -1, *warp.out)
-        found[key] = value if reading.is_label else value.to(torch.float32)
-    return found
+        result[key] = value if reading.is_label else value.to(torch.float32)
+    return result
 
 
 def _by_channel(
-    cases: Cases, case: Tensor, start: Tensor, found: Map, displaced: Tensor | None
+    cases: Cases, case: Tensor, start: Tensor, affine: Map, displaced: Tensor | None
 ) -> tuple[Cases, Tensor, Tensor, Map, Tensor | None]:
     """Each channel of a sample as a sample: one expression of one shape, which a compiler makes one kernel of.
 
@@ -97,9 +99,9 @@ def _by_channel(
     channel = torch.arange(cases.channels, device=case.device)
     shape = cases.shape[case]
     offset = cases.offset[case][:, None] * cases.channels + channel * shape.prod(1)[:, None]
-    own = Cases(cases.values, every(shape), offset.flatten(), 1)
-    rows = torch.arange(len(own.offset), device=case.device)
-    return own, rows, every(start), Map(*map(every, found)), None if displaced is None else every(displaced)
+    by_channel = Cases(cases.values, every(shape), offset.flatten(), 1)
+    rows = torch.arange(len(by_channel.offset), device=case.device)
+    return by_channel, rows, every(start), Map(*map(every, affine)), None if displaced is None else every(displaced)
 
 
 def _flat(batch: Batch, spatial_dims: int) -> Batch:

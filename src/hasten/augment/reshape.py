@@ -39,14 +39,14 @@ class Cut:
             raise ValueError(f"Cut: size={self.size}; write (D, H, W), each at least 1 (2-D: D = 1)")
 
     def out_size(self, size: Triple) -> Triple:
-        return _triple([min(own, side) for own, side in zip(self.size, size, strict=True)])
+        return _triple([min(length, side) for length, side in zip(self.size, size, strict=True)])
 
     def draw(self, key: Tensor, size: Triple, spatial_dims: int) -> Drawn:
         out = self.out_size(size)
         if self.random:
-            room = constant(tuple(side - own + 1 for side, own in zip(size, out, strict=True)), key.device)
+            room = constant(tuple(side - length + 1 for side, length in zip(size, out, strict=True)), key.device)
             return {"start": below(random_words(key, _START, 3), room)}
-        middle = constant(tuple(side // 2 - own // 2 for side, own in zip(size, out, strict=True)), key.device)
+        middle = constant(tuple(side // 2 - length // 2 for side, length in zip(size, out, strict=True)), key.device)
         return {"start": middle.expand(key.shape[0], 3)}
 
     def map(self, drawn: Mapping[str, Tensor], size: Triple, spatial_dims: int) -> Map:
@@ -60,7 +60,7 @@ class Recentre:
     """A patch of another size about the same centre, read between voxels where the sides differ by an odd number.
 
     What MONAI's RandAffine does with a `spatial_size` of its own, whatever it draws. `drawn` is empty but for `like`
-    (B,), which tells the number of samples.
+    (B,), whose length is the number of samples.
     """
 
     keys: tuple[str, ...] = ("image", "label")

@@ -28,7 +28,7 @@ from hasten.config.user_code import load_user_code, require_same_source
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunChain:
-    """What every sample of a run goes through."""
+    """The augmentation of every sample of a run."""
 
     chain: Chain
     """Hasten's operations, with the crop; without one where it is among `transforms`."""
@@ -63,15 +63,15 @@ def run_chain(
 
     patch: (D, H, W) voxels, in 2-D (1, H, W). spacing: (D, H, W) mm. ignore_index: of labelled voxels that no crop is
     centred on. Code that `augment.chain` names is executed.
-    Raises ValueError, naming the setting, for all that can't be a run's chain.
+    Raises ValueError, naming the setting, for a chain that a run can't use.
     """
     crop: CropOp = ForegroundCrop(size=patch, foreground_prob=sample.foreground_prob)
-    digest, named = "", chain_name(augment)
+    digest, setting = "", chain_name(augment)
     if augment.chain:
         code = load_user_code(augment.chain, setting="augment.chain")
         digest = code.digest
-        require_same_source(code, augment.digest, setting=named)
-        with _naming(named):
+        require_same_source(code, augment.digest, setting=setting)
+        with _naming(setting):
             plan = plan_of(code.value, patch, spatial_dims)
             _check_own_crop(plan, sample)
     else:
@@ -87,20 +87,20 @@ def run_chain(
     if plan.crop is None and not plan.source:
         first = Step(transform=crop, how=FUSED, why="sample.patch, sample.foreground_prob", ops=(crop,))
         plan = replace(plan, crop=crop, steps=(first, *plan.steps))
-    with _naming(named):
+    with _naming(setting):
         chain = _chain_of(plan, patch, spatial_dims, num_channels)
         if isinstance(chain.crop, CropByPosNegLabel):
             chain = replace(chain, crop=replace(chain.crop, ignore_index=ignore_index))
-        found = RunChain(chain=chain, transforms=plan.source, steps=explained(plan, chain), digest=digest)
+        result = RunChain(chain=chain, transforms=plan.source, steps=explained(plan, chain), digest=digest)
         _check_batch_size(chain, sample)
         for _, factor in sample.stages:
             depth, height, width = (max(1, round(side * factor)) for side in patch)
-            with_patch(found, (depth, height, width))
-    return found
+            with_patch(result, (depth, height, width))
+    return result
 
 
 def with_patch(run: RunChain, patch: Triple) -> RunChain:
-    """The same for patches of another size, of a stage (`sample.stages`). Raises ValueError where it can't follow."""
+    """The same for patches of another size, of a stage (`sample.stages`). Raises ValueError if that is not possible."""
     crop = run.chain.crop
     if crop is None:
         raise ValueError(
@@ -184,7 +184,7 @@ def _chain_of(plan: Plan, patch: Triple, spatial_dims: int, num_channels: int) -
 
 
 def _final_size(chain: Chain, entering: Triple) -> Triple:
-    """(D, H, W) of what comes out, as far as operations say."""
+    """(D, H, W) of the output of the operations."""
     try:
         stages = stages_of(chain, entering)
     except ValueError as error:
@@ -195,22 +195,22 @@ def _final_size(chain: Chain, entering: Triple) -> Triple:
 def _check_draws(ops: Sequence[Any], space: tuple[int, ...], num_channels: int) -> None:
     """Draw once for one sample, so that an operation that can't have so many channels, or axes, says so now."""
     for op in ops:
-        named = getattr(op, "spatial_axis", None) or getattr(op, "spatial_axes", None) or ()
-        if not isinstance(op, Mirror) and any(not -len(space) <= axis < len(space) for axis in named):
+        axes = getattr(op, "spatial_axis", None) or getattr(op, "spatial_axes", None) or ()
+        if not isinstance(op, Mirror) and any(not -len(space) <= axis < len(space) for axis in axes):
             raise ValueError(
-                f"{name_of(op)}: axes {tuple(named)}; patches have {len(space)}, counted from 0: name these"
+                f"{name_of(op)}: axes {tuple(axes)}; patches have {len(space)}, counted from 0: name these"
             )
         if isinstance(op, ValueOp):
             channels = 1 if op.keys[:1] == LABEL_KEYS else num_channels
             try:
                 op.draw(torch.zeros(1, 2, dtype=torch.int64), (channels, *space))
             except Exception as error:
-                told = str(error) if isinstance(error, ValueError) else f"{name_of(op)}: draw raises {error!r}"
-                raise ValueError(told) from error
+                message = str(error) if isinstance(error, ValueError) else f"{name_of(op)}: draw raises {error!r}"
+                raise ValueError(message) from error
 
 
 def _check_batch(batch: Batch, size: tuple[int, ...], num_channels: int) -> Batch:
-    """The two entries. Raises ValueError where steps that Hasten does not look into have made them another shape."""
+    """The two entries. Raises ValueError if opaque steps changed their shape."""
     for key, channels in zip(KEYS, (num_channels, 1), strict=True):
         if key not in batch:
             raise ValueError(f'augment.chain: leaves no "{key}" in the batch; select or keep both of {KEYS}')

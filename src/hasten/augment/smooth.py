@@ -131,11 +131,11 @@ class Blur:
         return {"sigma": sigma}
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
-        found = image
+        result = image
         for axis in range(2, image.ndim):
             radius = min(int(3 * self.blur_sigma[1] + 0.25), image.shape[axis] - 1)
-            found = _along(found, _sampled(drawn["sigma"][..., axis - 2], radius), axis, "reflect")
-        return found
+            result = _along(result, _sampled(drawn["sigma"][..., axis - 2], radius), axis, "reflect")
+        return result
 
 
 def _smoothed(image: Tensor, sigma: Tensor, largest: Sequence[float]) -> Tensor:
@@ -173,7 +173,7 @@ def _along(image: Tensor, weight: Tensor, axis: int, mode: str) -> Tensor:
     after = image.ndim - 1 - axis
     padding = [0, 0] * after + [count // 2] * 2 + [0, 0] * (axis - 2)
     wide = pad(image, padding, mode=mode)
-    found = wide.narrow(axis, 0, length) * spread(weight[..., 0], image)
+    result = wide.narrow(axis, 0, length) * spread(weight[..., 0], image)
     for place in range(1, count):
-        found.addcmul_(wide.narrow(axis, place, length), spread(weight[..., place], image))
-    return found
+        result.addcmul_(wide.narrow(axis, place, length), spread(weight[..., place], image))
+    return result

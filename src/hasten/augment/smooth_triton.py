@@ -47,12 +47,12 @@ def along_kernel(
 def along(image: Tensor, weight: Tensor, axis: int, mode: str) -> Tensor:
     """As `_along` of `hasten.augment.smooth`, of float32."""
     image, weight = image.contiguous(), weight.contiguous()
-    found = torch.empty_like(image)
+    out = torch.empty_like(image)
     batch, channels, *sides = image.shape
     voxels = math.prod(sides)
-    if found.numel():
+    if out.numel():
         along_kernel[(batch * channels * triton.cdiv(voxels, _BLOCK),)](
-            image, weight, found, channels, weight.shape[1], voxels, image.shape[axis], math.prod(sides[axis - 1 :]),
+            image, weight, out, channels, weight.shape[1], voxels, image.shape[axis], math.prod(sides[axis - 1 :]),
             COUNT=weight.shape[-1], REFLECT=mode == "reflect", BLOCK=_BLOCK, num_warps=8,
         )  # fmt: skip
-    return found
+    return out

@@ -1,4 +1,4 @@
-"""Stains of histology slides: an RGB image is taken apart into its dyes, which are changed each on its own."""
+"""Stain jitter of histology slides: splits an RGB image into its dyes, and changes each separately."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class StainJitter:
 
     def apply(self, image: Tensor, drawn: Mapping[str, Tensor]) -> Tensor:
         check_rgb("StainJitter", image.shape[1])
-        # Scales and units are folded into the two products, so that a voxel is passed over as seldom as possible.
+        # Scales and units are folded into the two products, to save passes over the voxels.
         apart = constant(_HED_OF_RGB, image.device).view(1, 3, 3)
         shift = math.log(self.value_range)
         logs = image.clamp_min(_DARKEST * self.value_range).log_()

@@ -1,4 +1,4 @@
-"""What becomes of each transform of a chain: cached, fused into operations, or run sample by sample."""
+"""Plans how each transform of a chain runs: cached, fused into operations, or sample by sample."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RESHAPING = (
     "Resize", "Rotate90", "Rotate", "Spacing", "SpatialCrop", "SpatialPad", "SpatialResample", "SqueezeDim",
     "Transpose", "Zoom",
 )  # fmt: skip
-"""MONAI's transforms that may change the size of what they are given, besides random crops; without the d."""
+"""MONAI's transforms that may change the size of their input, besides random crops; names without the d."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,16 +38,16 @@ class Step:
     how: str
     why: str = ""
     ops: tuple[Any, ...] = ()
-    """Of Hasten, in place of it: its crop or its operations."""
+    """Hasten's crop or operations in place of it."""
     positions: tuple[int, ...] = ()
-    """Of these in the chain of operations; none for a crop."""
+    """Positions of `ops` in the chain of operations; none for a crop."""
     undecided: bool = False
     """Whether it may be lowered once the size of the items is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a chain is lowered to."""
+    """The result of lowering a chain."""
 
     steps: tuple[Step, ...]
     source: tuple[Any, ...]
@@ -62,10 +62,10 @@ def plan_steps(
     """size: (D, H, W) that operations start with where there is no crop among them, None while it is not known.
 
     least: at least so many random transforms run on whole cases. whole: False for batches, which can't be cropped.
-    Raises ValueError for arguments that can't be, naming the transform.
+    Raises ValueError for invalid arguments, naming the transform.
     """
     transforms = cached.compose.transforms
-    done = tuple(Step(transform=each, how=CACHED, why=_cached_why(each)) for each in transforms[: cached.fixed])
+    cached_steps = tuple(Step(transform=each, how=CACHED, why=_cached_why(each)) for each in transforms[: cached.fixed])
     rest = transforms[cached.fixed :]
     context = replace(context, fixed=cached.fixed_transforms)
     count = least
@@ -80,7 +80,7 @@ def plan_steps(
         count = needed
     numbered, crop, ops = _assembled(_explained(steps, count), count, context, size)
     source = tuple(_alone_of(step) for step in steps[:count])
-    return Plan(steps=done + numbered, source=source, crop=crop, ops=ops)
+    return Plan(steps=cached_steps + numbered, source=source, crop=crop, ops=ops)
 
 
 def size_setting(cached: CachedChain) -> int:
@@ -111,19 +111,19 @@ def _cached_why(transform: Any) -> str:
 
 
 def _source_step(transform: Any, context: Context) -> Step:
-    """A transform before the operations; why says what keeps it from being one, if it is the transform itself."""
+    """A transform before the operations; `why` is set if it can't be lowered itself."""
     if is_cucim(transform) and not context.cucim:
         raise ValueError(
             f"{name_of(transform)}: {transform.name} must run on whole cases here, before a crop or a transform that "
             "is not lowered, and there is no cuCIM to run it; move it behind them, or write MONAI's own for it"
         )
     try:
-        found = lower(transform, replace(context, opening=is_random_crop(transform)))
+        lowered = lower(transform, replace(context, opening=is_random_crop(transform)))
     except Kept as kept:
         return Step(transform=transform, how=PER_SAMPLE, why=str(kept))
     if is_cucim(transform):
-        return Step(transform=transform, how=PER_SAMPLE, ops=found.ops)
-    return Step(transform=transform, how=PER_SAMPLE, ops=() if found.crop is None else (found.crop,))
+        return Step(transform=transform, how=PER_SAMPLE, ops=lowered.ops)
+    return Step(transform=transform, how=PER_SAMPLE, ops=() if lowered.crop is None else (lowered.crop,))
 
 
 def _walk(cached: CachedChain, rest: Sequence[Any], first: int, context: Context) -> list[Step]:
@@ -137,16 +137,16 @@ def _walk(cached: CachedChain, rest: Sequence[Any], first: int, context: Context
             here = replace(here, size=None)
         try:
             _check_lazy(cached, transform)
-            found = lower(transform, here)
+            lowered = lower(transform, here)
         except Kept as kept:
             undecided = isinstance(kept, Undecided)
             steps.append(Step(transform=transform, how=PER_SAMPLE, why=str(kept), undecided=undecided))
             size = None if _reshapes(transform) else context.size
         else:
-            per_sample = any(isinstance(op, PerSample) for op in found.ops)
-            ops = found.ops if found.crop is None else (found.crop,)
-            steps.append(Step(transform=transform, how=PER_SAMPLE if per_sample else FUSED, why=found.note, ops=ops))
-            size = _size_after(transform, found, context.size)
+            per_sample = any(isinstance(op, PerSample) for op in lowered.ops)
+            ops = lowered.ops if lowered.crop is None else (lowered.crop,)
+            steps.append(Step(transform=transform, how=PER_SAMPLE if per_sample else FUSED, why=lowered.note, ops=ops))
+            size = _size_after(transform, lowered, context.size)
         patches = context.patches or is_random_crop(transform)
         context = replace(context, size=size, patches=patches, made=context.made + made_by(transform))
     return steps
@@ -159,10 +159,10 @@ def _check_lazy(cached: CachedChain, transform: Any) -> None:
         raise Kept(f"runs lazily with overrides {compose.overrides}")
 
 
-def _size_after(transform: Any, found: Lowered, size: Triple | None) -> Triple | None:
-    if found.crop is not None:
-        return found.crop.size
-    for op in found.ops:
+def _size_after(transform: Any, lowered: Lowered, size: Triple | None) -> Triple | None:
+    if lowered.crop is not None:
+        return lowered.crop.size
+    for op in lowered.ops:
         if isinstance(op, MapOp) and (size is not None or isinstance(op, Resize | Recentre)):
             try:
                 size = op.out_size(size or (1, 1, 1))
@@ -175,14 +175,14 @@ def _reshapes(transform: Any) -> bool:
     if is_random_crop(transform):
         return True
     if type(transform).__name__ in ("RandAffined", "Rand2DElasticd", "Rand3DElasticd"):
-        own = next(
+        inner = next(
             getattr(transform, each) for each in ("rand_affine", "rand_2d_elastic", "rand_3d_elastic")
             if hasattr(transform, each)
         )  # fmt: skip
-        return own.spatial_size is not None
+        return inner.spatial_size is not None
     if type(transform).__name__ in ("RandRotated", "RandZoomd"):
-        own = transform.rand_rotate if hasattr(transform, "rand_rotate") else transform.rand_zoom
-        return not own.keep_size
+        inner = transform.rand_rotate if hasattr(transform, "rand_rotate") else transform.rand_zoom
+        return not inner.keep_size
     return type(transform).__name__.removesuffix("d") in _RESHAPING
 
 
@@ -203,23 +203,23 @@ def _draws(steps: Sequence[Step]) -> bool:
 
 
 def _explained(steps: Sequence[Step], count: int) -> list[Step]:
-    """With a reason for each transform that runs on whole cases."""
+    """Adds a reason to each transform that runs on whole cases."""
     if not count:
         return list(steps)
     last = name_of(steps[count - 1].transform)
-    blamed = next((name_of(step.transform) for step in steps[:count] if step.why), "")
-    found = []
+    cause = next((name_of(step.transform) for step in steps[:count] if step.why), "")
+    explained = []
     for number, step in enumerate(steps):
         if number >= count:
-            found.append(step)
+            explained.append(step)
             continue
         why = step.why
         if not why and is_random_crop(step.transform) and number:
             why = f"crops what {name_of(steps[0].transform)} has changed"
         if not why:
-            why = f"stands before {last}" + (f", and {blamed} is not lowered" if blamed not in ("", last) else "")
-        found.append(replace(step, ops=(), why=f"{why}; on whole cases"))
-    return found
+            why = f"stands before {last}" + (f", and {cause} is not lowered" if cause not in ("", last) else "")
+        explained.append(replace(step, ops=(), why=f"{why}; on whole cases"))
+    return explained
 
 
 def _assembled(
@@ -228,34 +228,34 @@ def _assembled(
     """Steps with the positions of their operations, the crop, and the operations."""
     crop: CropOp | None = None
     ops: list[Any] = []
-    found = list(steps[:count])
+    assembled = list(steps[:count])
     for number in range(count, len(steps)):
         step = steps[number]
         if step.how == FUSED and step.ops and isinstance(step.ops[0], CropOp):
             crop = step.ops[0]
             size = crop.size
-            found.append(step)
+            assembled.append(step)
             continue
-        own = step.ops if step.how == FUSED or step.ops else (PerSample(transforms=(alone(step.transform),)),)
-        merged = bool(ops) and all(isinstance(op, PerSample) for op in (ops[-1], *own)) and len(own) > 0
+        step_ops = step.ops if step.how == FUSED or step.ops else (PerSample(transforms=(alone(step.transform),)),)
+        merged = bool(ops) and all(isinstance(op, PerSample) for op in (ops[-1], *step_ops)) and len(step_ops) > 0
         if merged:
-            ops[-1] = PerSample(transforms=ops[-1].transforms + own[0].transforms)
-            found.append(replace(step, positions=(len(ops) - 1,)))
+            ops[-1] = PerSample(transforms=ops[-1].transforms + step_ops[0].transforms)
+            assembled.append(replace(step, positions=(len(ops) - 1,)))
             continue
-        if ops and isinstance(ops[-1], PerSample) and own and size is not None and _draws(steps[number:]):
+        if ops and isinstance(ops[-1], PerSample) and step_ops and size is not None and _draws(steps[number:]):
             ops.append(_same_size(ops[-1], size, context))
-        found.append(replace(step, positions=tuple(range(len(ops), len(ops) + len(own)))))
-        ops += own
-        for op in own:
+        assembled.append(replace(step, positions=tuple(range(len(ops), len(ops) + len(step_ops)))))
+        ops += step_ops
+        for op in step_ops:
             if isinstance(op, MapOp) and size is not None:
                 size = op.out_size(size)
-    return tuple(found), crop, tuple(ops)
+    return tuple(assembled), crop, tuple(ops)
 
 
 def _alone_of(step: Step) -> Any:
     """A transform that runs on whole cases."""
-    own = step.ops[0] if step.ops else None
-    return own.transforms[0] if isinstance(own, PerSample) else alone(step.transform)
+    op = step.ops[0] if step.ops else None
+    return op.transforms[0] if isinstance(op, PerSample) else alone(step.transform)
 
 
 def alone(transform: Any) -> Any:

@@ -24,12 +24,12 @@ def store_of_items(
 
     numbers: entries that are numbers or arrays of them, as `number_keys` gives them; they become `per_case`.
 
-    float16, float32, int16 and uint8 are kept as they are, truth values become uint8, all else
+    float16, float32, int16 and uint8 keep their dtype, bool becomes uint8, all else
     float32. Raises ValueError naming the item.
     """
     names: list[str] = []
     shapes: list[tuple[int, ...]] = []
-    found: dict[str, list[Tensor]] = {key: [] for key in keys}
+    tensors: dict[str, list[Tensor]] = {key: [] for key in keys}
     rows: dict[str, list[Tensor]] = {key: [] for key in numbers}
     for name, item in items:
         for key, values in rows.items():
@@ -42,13 +42,13 @@ def store_of_items(
                     f'{name}: "{key}" has shape {tuple(volume.shape)} and "{keys[0]}" {tuple(first.shape)}; '
                     "the entries of an item must cover the same voxels"
                 )
-            if names and (volume.ndim, volume.shape[0]) != (len(shapes[0]) + 1, found[key][0].shape[0]):
+            if names and (volume.ndim, volume.shape[0]) != (len(shapes[0]) + 1, tensors[key][0].shape[0]):
                 raise ValueError(
                     f'{name}: "{key}" has shape {tuple(volume.shape)}, that of {names[0]} '
-                    f"{tuple(found[key][0].shape)}; "
+                    f"{tuple(tensors[key][0].shape)}; "
                     "channels and number of axes must be the same in all items"
                 )
-            found[key].append(volume)
+            tensors[key].append(volume)
         names.append(name)
         shapes.append(tuple(first.shape[1:]))
     if not names:
@@ -56,8 +56,8 @@ def store_of_items(
     full = torch.tensor([(1, *shape)[-3:] for shape in shapes], dtype=torch.int64)
     sizes = full.prod(1)
     return Store(
-        values={key: _joined(volumes) for key, volumes in found.items()},
-        channels={key: volumes[0].shape[0] for key, volumes in found.items()},
+        values={key: _joined(volumes) for key, volumes in tensors.items()},
+        channels={key: volumes[0].shape[0] for key, volumes in tensors.items()},
         shape=full, offset=sizes.cumsum(0) - sizes, spatial_dims=len(shapes[0]), ids=tuple(names),
         per_case={key: stacked_numbers(key, values, names) for key, values in rows.items()},
     )  # fmt: skip
@@ -65,8 +65,8 @@ def store_of_items(
 
 def number_keys(item: Mapping[str, Any], images: Iterable[str]) -> tuple[list[str], list[str]]:
     """Entries of an item beside its images: those that are numbers, in an array or not, and those that are none."""
-    known = set(images)
-    others = [str(key) for key in item if key not in known]
+    image_keys = set(images)
+    others = [str(key) for key in item if key not in image_keys]
     numbers = [key for key in others if _number(item[key]) is not None]
     return numbers, [key for key in others if key not in numbers]
 
@@ -75,8 +75,8 @@ def number_of(name: str, item: Mapping[str, Any], key: str) -> Tensor:
     """An entry that is a number, or an array of them. Raises ValueError naming the item where it is no number."""
     value = _number(item.get(key))
     if value is None:
-        what = f"is a {type(item[key]).__name__}" if key in item else "is not there"
-        raise ValueError(f'{name}: "{key}" {what}, and a number in other items; make it one in all, or in none')
+        problem = f"is a {type(item[key]).__name__}" if key in item else "is not there"
+        raise ValueError(f'{name}: "{key}" {problem}, and a number in other items; make it one in all, or in none')
     return value
 
 
@@ -95,10 +95,10 @@ def _number(value: Any) -> Tensor | None:
     if value is None or isinstance(value, str | bytes | Mapping):
         return None
     try:
-        made = torch.as_tensor(value, device="cpu").as_subclass(Tensor).detach()
+        number = torch.as_tensor(value, device="cpu").as_subclass(Tensor).detach()
     except (TypeError, ValueError, RuntimeError):
         return None
-    return made
+    return number
 
 
 def store_of_batch(batch: Mapping[str, Tensor], device: torch.device | str) -> Store:
@@ -129,7 +129,7 @@ def size_of(batch: Mapping[str, Tensor]) -> Triple:
 
 
 def kept_type(value: Tensor) -> Tensor:
-    """A plain tensor in its own type where stores keep that, else in float32."""
+    """A plain tensor, in its dtype if stores support it, else in float32."""
     plain = value.as_subclass(Tensor).detach()
     return plain if plain.dtype in _KEPT else plain.to(torch.float32)
 
@@ -173,12 +173,12 @@ def check_fits(store: Store, crop: CropOp) -> None:
     small = (store.shape.cpu() < size).any(1)
     if bool(small.any()):
         which = int(small.nonzero()[0, 0])
-        told = tuple(store.shape[which].tolist())[3 - store.spatial_dims :]
-        wanted = crop.size[3 - store.spatial_dims :]
+        shape = tuple(store.shape[which].tolist())[3 - store.spatial_dims :]
+        patch = crop.size[3 - store.spatial_dims :]
         many = "every case is" if bool(small.all()) else f"{int(small.sum())} of {len(store.ids)} cases are"
         raise ValueError(
-            f"{type(crop).__name__}: the patch {wanted} does not fit: {many} smaller, such as {store.ids[which]} with "
-            f"{told} voxels; take a smaller patch, or pad (allow_smaller=True, or SpatialPadd before it)"
+            f"{type(crop).__name__}: the patch {patch} does not fit: {many} smaller, such as {store.ids[which]} with "
+            f"{shape} voxels; take a smaller patch, or pad (allow_smaller=True, or SpatialPadd before it)"
         )
 
 

@@ -1,7 +1,7 @@
-"""Steps without chance that end a chain, each on a whole batch of (B, C, *S): what MONAI does to a sample at a time.
+"""Deterministic steps at the end of a chain, each on a whole batch of (B, C, *S): MONAI's per-sample transforms.
 
-Every function gives a `Fixed`; `keys` is one entry of the batch or several. What is wrong with the arguments is said
-at once, what is wrong with a batch when it comes, both by a ValueError with the name of the step.
+Every function returns a `Fixed`; `keys` is one entry of the batch or several. Invalid arguments raise a ValueError with
+the name of the step at once, an invalid batch when it is processed.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def to_channels(keys: Keys, groups: Sequence[Sequence[int]]) -> Fixed:
 
     nnU-Net's regions: `groups=[(1, 2, 3), (2, 3), (3,)]`.
     """
-    found = tuple(tuple(int(value) for value in group) for group in groups)
-    if not found or not all(found):
+    classes = tuple(tuple(int(value) for value in group) for group in groups)
+    if not classes or not all(classes):
         raise ValueError(f"to_channels: groups={groups}; give at least one group and at least one class in each")
-    return _changing("to_channels", keys, partial(_grouped, groups=found))
+    return _changing("to_channels", keys, partial(_grouped, groups=classes))
 
 
 def convert_to_brats_classes(keys: Keys, et_label: int = 4) -> Fixed:
@@ -111,7 +111,7 @@ def delete(keys: Keys) -> Fixed:
     return Fixed(name="delete", apply=partial(_without, keys=_tuple("delete", keys)))
 
 
-# What the stages hold are module functions with their arguments bound, not closures: these can be sent to a process.
+# Stages hold partials of module functions, not closures, so that they can be pickled.
 
 
 def _changing(name: str, keys: Keys, change: Callable[..., Tensor]) -> Fixed:
@@ -142,7 +142,7 @@ def _discrete(
         value = torch.argmax(value, dim=1, keepdim=True)
     if to_onehot is not None:
         _check_classes(value, where)
-        # Compared, not scattered: a value out of range would end a program on a GPU.
+        # Compared, not scattered: with scatter, a value out of range would abort the program on a GPU.
         classes = torch.arange(to_onehot, device=value.device)
         value = value.to(torch.int64) == classes.view(1, -1, *[1] * (value.ndim - 2))
     if threshold is not None:
@@ -170,8 +170,8 @@ def _selected(value: Tensor, where: str, labels: tuple[int, ...], merge: bool) -
     outside = [label for label in labels if not 0 <= label < value.shape[1]]
     if outside:
         raise ValueError(f"{where} has {value.shape[1]} channels; select_labels={labels} asks for channel {outside[0]}")
-    found = torch.cat([value[:, label : label + 1] for label in labels], dim=1)
-    return found.any(1, keepdim=True) if merge else found
+    channels = torch.cat([value[:, label : label + 1] for label in labels], dim=1)
+    return channels.any(1, keepdim=True) if merge else channels
 
 
 def _repeated(value: Tensor, where: str, repeats: int) -> Tensor:
@@ -209,19 +209,19 @@ def _check_classes(value: Tensor, where: str) -> None:
 
 
 def _tuple(name: str, keys: Keys) -> tuple[str, ...]:
-    found = (keys,) if isinstance(keys, str) else tuple(keys)
-    if not found:
+    names = (keys,) if isinstance(keys, str) else tuple(keys)
+    if not names:
         raise ValueError(f"{name}: keys={keys}; name at least one entry of the batch")
-    return found
+    return names
 
 
 def _dtype_of(name: str, dtype: Any) -> torch.dtype:
     if isinstance(dtype, torch.dtype):
         return dtype
     try:
-        found = getattr(torch, np.dtype(dtype).name, None)
+        converted = getattr(torch, np.dtype(dtype).name, None)
     except TypeError:
-        found = getattr(torch, str(dtype), None)
-    if not isinstance(found, torch.dtype):
+        converted = getattr(torch, str(dtype), None)
+    if not isinstance(converted, torch.dtype):
         raise ValueError(f'{name}: dtype={dtype}; no such type of tensors: write one like torch.float32 or "uint8"')
-    return found
+    return converted

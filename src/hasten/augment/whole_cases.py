@@ -20,7 +20,7 @@ from hasten.sample.order import cases_of
 from hasten.sample.random import sample_key
 
 _CASE, _SAMPLE = 0x50C4, 0x50C5
-"""Places that no operation of a chain has: of the transforms up to a crop, and of those after it."""
+"""Positions that no operation of a chain has: for the transforms up to a crop, and for those after it."""
 _APART = 0x61C88647
 """Between the seeds of neighbouring transforms."""
 
@@ -47,15 +47,16 @@ def items_of_arena(arena: Arena) -> Items:
 
 
 def items_of_lists(data: ChainDataset, each: int) -> Items:
-    """Of a deterministic part that gives a list for each row."""
+    """Items of a deterministic part that returns a list for each row."""
 
     def patch(case: int) -> Any:
-        found = data.prepared(case // each)
-        if len(found) != each:
+        patches = data.prepared(case // each)
+        if len(patches) != each:
             raise ValueError(
-                f"item {data.source(case // each)}: gives {len(found)} patches where item {data.source(0)} gives {each}"
+                f"item {data.source(case // each)}: gives {len(patches)} patches where item {data.source(0)} "
+                f"gives {each}"
             )
-        return found[case % each]
+        return patches[case % each]
 
     def name(case: int) -> str:
         return f"item {data.source(case // each)}, patch {case % each}"
@@ -65,7 +66,7 @@ def items_of_lists(data: ChainDataset, each: int) -> Items:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WholeCases:
-    """Transforms on whole cases and what they give: (C, *S) tensors by key, several samples a case or one."""
+    """Runs transforms on whole cases: (C, *S) tensors by key, one or several samples per case."""
 
     transforms: tuple[Any, ...]
     keys: tuple[str, ...]
@@ -78,14 +79,14 @@ class WholeCases:
     @property
     def num_samples(self) -> int:
         """Samples that follow each other of one case."""
-        return next((found for each in self.transforms if (found := _several(each))), 1)
+        return next((count for each in self.transforms if (count := _several(each))), 1)
 
     def sample(self, number: int) -> dict[str, Tensor]:
         """One sample of the stream."""
         return self.samples([number])[0]
 
     def batch(self, numbers: Sequence[int]) -> tuple[Batch, Batch]:
-        """These samples of the stream, one on the other: (B, C, *S) by key, and (B, ...) of what is no image."""
+        """These samples of the stream, stacked: (B, C, *S) by key, and (B, ...) of entries that are not images."""
         samples = self.samples(numbers)
         names = [f"sample {number}" for number in numbers]
         per_case = {
@@ -104,65 +105,65 @@ class WholeCases:
         Raises RuntimeError naming the item where a transform fails, ValueError where it gives something else.
         """
         return [
-            self._taken(item, self.items.name(self._case(number // self.num_samples)))
+            self._batch_entries(item, self.items.name(self._case(number // self.num_samples)))
             for number, item in zip(numbers, self._rows(numbers), strict=True)
         ]
 
     def _rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """What the transforms give for these samples."""
+        """The outputs of the transforms for these samples."""
         crop = next((at for at, each in enumerate(self.transforms) if _several(each)), len(self.transforms) - 1)
-        found: list[dict[str, Any]] = []
-        given, last = None, -1
+        rows: list[dict[str, Any]] = []
+        output, last = None, -1
         for number in numbers:
             item = number // self.num_samples
             if item != last:
-                given, last = self._given(item, self.transforms[: crop + 1]), item
-            own = given[number % self.num_samples] if isinstance(given, list) else given
-            found.append(self._finished(item, own, number, self.transforms[crop + 1 :]))
-        return found
+                output, last = self._case_output(item, self.transforms[: crop + 1]), item
+            sample = output[number % self.num_samples] if isinstance(output, list) else output
+            rows.append(self._sample_of(item, sample, number, self.transforms[crop + 1 :]))
+        return rows
 
-    def _given(self, item: int, transforms: tuple[Any, ...]) -> Any:
+    def _case_output(self, item: int, transforms: tuple[Any, ...]) -> Any:
         case = self._case(item)
-        given = self._run(case, transforms, self.items.get(case), self._word(item, _CASE))
-        if isinstance(given, list) and len(given) != self.num_samples:
+        output = self._run(case, transforms, self.items.get(case), self._word(item, _CASE))
+        if isinstance(output, list) and len(output) != self.num_samples:
             raise ValueError(
-                f"{_names(transforms)}: gives {len(given)} samples of a case where {self.num_samples} are expected; "
+                f"{_names(transforms)}: gives {len(output)} samples of a case where {self.num_samples} are expected; "
                 "only MONAI's crops with num_samples may give several"
             )
-        return given
+        return output
 
-    def _finished(self, item: int, given: Any, number: int, transforms: tuple[Any, ...]) -> dict[str, Any]:
+    def _sample_of(self, item: int, output: Any, number: int, transforms: tuple[Any, ...]) -> dict[str, Any]:
         if transforms:
             # Crops of one case may share its memory, which the transforms after them may write to.
-            given = self._run(self._case(item), transforms, fresh(given), self._word(number, _SAMPLE), single=True)
-        found: dict[str, Any] = given
-        return found
+            output = self._run(self._case(item), transforms, fresh(output), self._word(number, _SAMPLE), single=True)
+        sample: dict[str, Any] = output
+        return sample
 
-    def _taken(self, given: dict[str, Any], name: str) -> dict[str, Tensor]:
-        """Of a sample, what batches hold."""
-        absent = [key for key in (*self.keys, *self.numbers) if key not in given]
+    def _batch_entries(self, sample: dict[str, Any], name: str) -> dict[str, Tensor]:
+        """The entries of a sample that batches hold."""
+        absent = [key for key in (*self.keys, *self.numbers) if key not in sample]
         if absent:
             raise ValueError(
-                f'{_names(self.transforms)}: gives no "{absent[0]}", only {sorted(map(str, given))}; name what batches '
-                "hold by keys"
+                f'{_names(self.transforms)}: gives no "{absent[0]}", only {sorted(map(str, sample))}; name what '
+                "batches hold by keys"
             )
-        return {key: _tensor(given[key]) for key in self.keys} | {
-            key: number_of(name, given, key) for key in self.numbers
+        return {key: _tensor(sample[key]) for key in self.keys} | {
+            key: number_of(name, sample, key) for key in self.numbers
         }
 
-    def _run(self, case: int, transforms: tuple[Any, ...], given: Any, word: int, *, single: bool = False) -> Any:
+    def _run(self, case: int, transforms: tuple[Any, ...], data: Any, word: int, *, single: bool = False) -> Any:
         for number, each in enumerate(transforms):
             try:
-                given = run_one((each,), given, (word + _APART * number) % 2**32)
+                data = run_one((each,), data, (word + _APART * number) % 2**32)
             except Exception as error:
                 cause = error.__cause__ or error
-                told = f"{type(cause).__name__}: {cause}"
-                raise RuntimeError(f"{self.items.name(case)}: {_names((each,))} failed: {told}") from error
-            if single and isinstance(given, list):
-                if len(given) != 1:
+                message = f"{type(cause).__name__}: {cause}"
+                raise RuntimeError(f"{self.items.name(case)}: {_names((each,))} failed: {message}") from error
+            if single and isinstance(data, list):
+                if len(data) != 1:
                     raise ValueError(f"{_names((each,))}: gives several samples of a sample; set its num_samples=1")
-                given = given[0]
-        return given
+                data = data[0]
+        return data
 
     def _case(self, item: int) -> int:
         at = cases_of(torch.tensor(self.seed), torch.tensor([item]), len(self.train_cases))
@@ -177,10 +178,10 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _several(transform: Any) -> int:
-    """How many samples a crop lists for a case; 0 for what gives no list."""
+    """Number of samples that a crop returns for a case; 0 if it returns no list."""
     inner = getattr(transform, "transforms", ())
-    own = getattr(getattr(transform, "cropper", None), "num_samples", 0)
-    return max([int(own), *(_several(each) for each in inner)])
+    num_samples = getattr(getattr(transform, "cropper", None), "num_samples", 0)
+    return max([int(num_samples), *(_several(each) for each in inner)])
 
 
 def _names(transforms: Sequence[Any]) -> str:

@@ -1,8 +1,7 @@
-"""Private mappings that are used again: a page that was mapped once need not be mapped for every epoch anew.
+"""Reuse of private memory mappings, so that pages are not mapped anew in every epoch.
 
-On a virtual machine mapping the pages of an item takes longer than reading them. So a mapping that nobody refers to any
-more is kept, and handed out again once what was changed in it has been dropped; the kernel's page map tells whether any
-page was.
+On a virtual machine mapping the pages of an item takes longer than reading them. A mapping without references is kept
+and reused once the changes made in it have been dropped; the kernel's page map shows whether any page was.
 """
 
 from __future__ import annotations
@@ -75,10 +74,10 @@ class Mappings:
 
 
 def changed(address: int, size: int) -> bool:
-    """Whether any page of a private mapping differs from its file, or the system does not tell."""
+    """Whether any page of a private mapping differs from its file, or the system does not report it."""
     first, last = address // mmap.PAGESIZE, -(-(address + size) // mmap.PAGESIZE)
     try:
-        # Not through a handle that stays: it would tell about the parent after a fork.
+        # No cached handle: after a fork it would report on the parent process.
         handle = os.open("/proc/self/pagemap", os.O_RDONLY)
         try:
             entries = np.frombuffer(os.pread(handle, 8 * (last - first), 8 * first), np.uint64)
@@ -86,5 +85,5 @@ def changed(address: int, size: int) -> bool:
             os.close(handle)
     except OSError:
         return True
-    own = ((entries & _PRESENT_OR_SWAPPED) != 0) & ((entries & _OF_FILE) == 0)
-    return len(entries) < last - first or bool(own.any())
+    private = ((entries & _PRESENT_OR_SWAPPED) != 0) & ((entries & _OF_FILE) == 0)
+    return len(entries) < last - first or bool(private.any())

@@ -1,4 +1,4 @@
-"""The arena: every prepared case of a data set in one flat tensor per key, and where each lies.
+"""The arena: every prepared case of a data set in one flat tensor per key, with each case's offset.
 
 The same layout serves three homes: a memory-mapped file, host memory, device memory. Moving between them is one copy.
 """
@@ -18,7 +18,7 @@ from hasten.prepare.types import Geometry
 
 
 class PointSets(NamedTuple):
-    """Voxels that crops are centred on: N cases, K sets (of a class each, say), P points in all."""
+    """Voxels that crops are centred on: N cases, K sets (for example one per class), P points in total."""
 
     points: Tensor
     """(P,) int32: voxels as linear indices within their case."""

@@ -1,4 +1,4 @@
-"""Filling the arena: cases are read and prepared on threads and appended to a shard, which one rename publishes."""
+"""Fills the arena: threads read and prepare cases and append them to a shard, which one rename publishes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hasten.cache.file import (
 from hasten.cache.homes import at_home
 from hasten.cache.journal import JOURNAL, note, recover
 from hasten.cache.key import Files, cache_dir, files_of, settings_key
-from hasten.cache.lists import SHARDS, Wanted, find_cases, read_list, write_list
+from hasten.cache.lists import SHARDS, CaseQuery, find_cases, read_list, write_list
 from hasten.cache.publish import discard, explained
 from hasten.cache.turns import building
 from hasten.cases.listing import first_few
@@ -50,7 +50,7 @@ Tick = Callable[[int, int], None]
 """Called with (cases done, cases in all) after each case that is prepared; those the cache had count as done."""
 
 
-class _Work(NamedTuple):
+class _PreparedCase(NamedTuple):
     """One case as it goes into the files."""
 
     image: np.ndarray
@@ -70,73 +70,73 @@ def get_arena(
     tick: Tick | None = None,
     files: Files | None = None,
 ) -> Arena:
-    """The arena of these cases in the homes that `cache` asks for; those that the cache lacks are prepared first.
+    """The arena of these cases in the homes that `cache` names; cases missing from the cache are prepared first.
 
     first: ids of the cases to keep in the fastest home, as far as they fit; those that are trained on. only: as in
     `at_home`. files: what is known of the cases' files. Cases of a damaged shard are prepared again with a warning.
     Raises ValueError from reading a case, or naming the cache folder where it is full or can't be written; earlier
     entries stay as they are.
     """
-    wanted = _wanted(case_set, prepare, cache, files)
+    query = _query(case_set, prepare, cache, files)
     damage: DamagedEntry | None = None
-    with explained(wanted.folder / SHARDS):
+    with explained(query.folder / SHARDS):
         for _ in range(3):
             try:
-                cases = None if damage else read_list(wanted)
+                cases = None if damage else read_list(query)
                 if cases is None:
-                    cases = _complete(wanted, prepare, cache.max_points, tick, damage)
+                    cases = _complete(query, prepare, cache.max_points, tick, damage)
                 arena = at_home(cases, cache, torch.device(device), first, only=only)
             except FileNotFoundError:
-                log.debug("%s: another process took a shard away", wanted.list_path)
-            except DamagedEntry as found:
-                damage = found
-                if found.path is not None:
-                    discard(found.path.parent)
+                log.debug("%s: another process took a shard away", query.list_path)
+            except DamagedEntry as error:
+                damage = error
+                if error.path is not None:
+                    discard(error.path.parent)
             else:
-                for path in (wanted.list_path, *(shard.folder / INDEX for shard in cases.shards)):
+                for path in (query.list_path, *(shard.folder / INDEX for shard in cases.shards)):
                     with suppress(OSError):  # the time of the last use, for `hasten cache prune`
                         os.utime(path)
                 return arena
     raise ValueError(
-        f"{wanted.folder / SHARDS}: does not read back as written; check that disk, or set cache.dir to another one"
+        f"{query.folder / SHARDS}: does not read back as written; check that disk, or set cache.dir to another one"
     ) from damage
 
 
 def is_prepared(case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, files: Files | None = None) -> bool:
-    """Whether the cache holds every one of these cases. Raises ValueError for a file that is not there."""
-    return not find_cases(_wanted(case_set, prepare, cache, files))[1]
+    """Whether the cache holds every one of these cases. Raises ValueError for a missing file."""
+    return not find_cases(_query(case_set, prepare, cache, files))[1]
 
 
-def _wanted(case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, files: Files | None) -> Wanted:
+def _query(case_set: CaseSet, prepare: PrepareConfig, cache: CacheConfig, files: Files | None) -> CaseQuery:
     if not case_set.cases:
         raise ValueError(f"{case_set.source}: holds no cases; check data.source")
     keys = files_of(case_set.cases, cache, files).identities
-    return Wanted(cache_dir(cache), case_set, settings_key(case_set, prepare, cache.max_points), keys)
+    return CaseQuery(cache_dir(cache), case_set, settings_key(case_set, prepare, cache.max_points), keys)
 
 
 def _complete(
-    wanted: Wanted, prepare: PrepareConfig, max_points: int, tick: Tick | None, damage: DamagedEntry | None
+    query: CaseQuery, prepare: PrepareConfig, max_points: int, tick: Tick | None, damage: DamagedEntry | None
 ) -> Selection:
     """Prepare the cases that no shard holds, and write the list of all. damage: why the list can't be used."""
-    cases, missing = find_cases(wanted)
-    ids = [wanted.case_set.cases[case].id for case in missing]
+    cases, missing = find_cases(query)
+    ids = [query.case_set.cases[case].id for case in missing]
     if damage:
         log.warning("a cache entry is damaged; cases prepared again: %s; %s", first_few(ids) or "none", damage)
     elif len(cases.rows) and missing:
-        log.info("%d of %d cases are in the cache; prepared now: %s", len(cases.rows), len(wanted.keys), first_few(ids))
+        log.info("%d of %d cases are in the cache; prepared now: %s", len(cases.rows), len(query.keys), first_few(ids))
     while missing:
-        build_shard(wanted, missing, prepare, max_points=max_points, tick=tick)
+        build_shard(query, missing, prepare, max_points=max_points, tick=tick)
         before = len(missing)
-        cases, missing = find_cases(wanted)
+        cases, missing = find_cases(query)
         if len(missing) >= before:
-            discard(wanted.shard_folder(missing))  # a renamed one, say, that holds other cases
-            raise FileNotFoundError(wanted.shard_folder(missing))
-    write_list(wanted, cases)
+            discard(query.shard_folder(missing))  # for example a renamed one that holds other cases
+            raise FileNotFoundError(query.shard_folder(missing))
+    write_list(query, cases)
     return cases
 
 
 def build_shard(
-    wanted: Wanted,
+    query: CaseQuery,
     missing: Sequence[int],
     prepare: PrepareConfig,
     *,
@@ -145,29 +145,29 @@ def build_shard(
 ) -> None:
     """Prepare the first of these cases (positions), as many as a shard takes, and publish it.
 
-    Waits for the process that is at the same. A build that was killed is gone on with. Errors are those of `get_arena`.
+    Waits for a process that builds the same shard. Resumes a build that was killed. Errors are those of `get_arena`.
     """
-    folder = wanted.shard_folder(missing)
+    folder = query.shard_folder(missing)
     if not (folder / INDEX).exists():
-        discard(folder)  # what is left of a shard that was removed by hand
+        discard(folder)  # leftovers of a shard that was removed by hand
     with building(folder, (folder / INDEX).exists) as partial:
         if partial is None:
             return
         if not (partial / INDEX).exists():
-            _fill(wanted, missing, prepare, partial, max_points, tick)
+            _fill(query, missing, prepare, partial, max_points, tick)
         for name in {path.name for path in partial.iterdir()} - {IMAGE, LABEL, POINTS, INDEX}:
             (partial / name).unlink()  # the journal, and what a kill left half written
 
 
 def _fill(
-    wanted: Wanted,
+    query: CaseQuery,
     missing: Sequence[int],
     prepare: PrepareConfig,
     folder: Path,
     max_points: int,
     tick: Tick | None,
 ) -> None:
-    case_set = wanted.case_set
+    case_set = query.case_set
     cases, total = [case_set.cases[case] for case in missing], len(case_set.cases)
     voxel_bytes = np.dtype(prepare.dtype).itemsize * len(case_set.channels)
     entries = recover(folder, [case.id for case in cases], voxel_bytes)
@@ -180,7 +180,7 @@ def _fill(
         (folder / LABEL).open("ab") as label,
         (folder / POINTS).open("ab") as points,
         (folder / JOURNAL).open("ab") as journal,
-        closing(_prepared(cases[len(entries) :], case_set, prepare, max_points)) as works,
+        closing(_prepare_cases(cases[len(entries) :], case_set, prepare, max_points)) as works,
     ):
         for case, work in zip(cases[len(entries) :], works, strict=True):
             if any(map(_is_constant, work.image)):
@@ -211,15 +211,15 @@ def _fill(
         "dtype": prepare.dtype,
         "prepare": dataclasses.asdict(prepare),
         "points_crc": points_crc,
-        "settings": wanted.settings,
-        **index_of(entries, [wanted.keys[case] for case in missing[: len(entries)]]),
+        "settings": query.settings,
+        **index_of(entries, [query.keys[case] for case in missing[: len(entries)]]),
     }
     write_checked(folder / INDEX, body)
 
 
 def _is_constant(channel: np.ndarray) -> bool:
     flat = channel.reshape(-1)
-    return all(bool((part == flat[0]).all()) for part in (flat[::997], flat))  # nearly always the first part tells
+    return all(bool((part == flat[0]).all()) for part in (flat[::997], flat))  # the first part nearly always decides
 
 
 def _sync(stream: IO[bytes]) -> None:
@@ -228,19 +228,19 @@ def _sync(stream: IO[bytes]) -> None:
     os.fsync(stream.fileno())
 
 
-def _prepared(
+def _prepare_cases(
     cases: Sequence[Case], case_set: CaseSet, prepare: PrepareConfig, max_points: int
-) -> Generator[_Work, None, None]:
+) -> Generator[_PreparedCase, None, None]:
     """Some cases of a set in their order, prepared on threads; at most two per thread are in memory.
 
     The first that fails ends it.
     """
     threads = prepare.num_threads or usable_cores()
     with one_torch_thread(), ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[_Work]] = deque()
+        waiting: deque[Future[_PreparedCase]] = deque()
         try:
             for case in cases:
-                waiting.append(pool.submit(_work, case, case_set, prepare, max_points))
+                waiting.append(pool.submit(_prepare_case, case, case_set, prepare, max_points))
                 if len(waiting) >= 2 * threads:
                     yield waiting.popleft().result()
             while waiting:
@@ -250,8 +250,8 @@ def _prepared(
                 future.cancel()
 
 
-def _work(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> _Work:
-    """Everything about a case that can be done beside other cases. Raises ValueError naming the case or its file."""
+def _prepare_case(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int) -> _PreparedCase:
+    """Prepare one case; runs in parallel with other cases. Raises ValueError naming the case or its file."""
     if case.label is None:
         raise ValueError(f"{case_set.source}: case {case.id} has no label to train on; name its label map or remove it")
     try:
@@ -268,16 +268,16 @@ def _work(case: Case, case_set: CaseSet, prepare: PrepareConfig, max_points: int
     assert image.dtype == prepare.dtype
     assert label.dtype == np.uint8
     label_crc = checksum(label)
-    # The draw follows from the voxels: neither from a case's place in the set nor from where its files lie.
-    found, num_voxels = foreground_points(label, len(case_set.labels), max_points, seed=label_crc)
+    # The seed depends on the voxels only, not on the case's position in the set or the path of its files.
+    points, num_voxels = foreground_points(label, len(case_set.labels), max_points, seed=label_crc)
     depth, height, width = label.shape
     entry = CaseEntry(
         id=prepared.id,
         shape=(depth, height, width),
-        num_points=tuple(array.size for array in found),
+        num_points=tuple(array.size for array in points),
         num_voxels=num_voxels,
         image_crc=checksum(image),
         label_crc=label_crc,
         geometry=geometry_to_dict(prepared.geometry),
     )
-    return _Work(image, label, np.concatenate([np.empty(0, np.int32), *found]), entry)
+    return _PreparedCase(image, label, np.concatenate([np.empty(0, np.int32), *points]), entry)

@@ -1,7 +1,7 @@
 """An explanation when the system ends a process because a mapped cache file was cut short or can't be read (SIGBUS).
 
 No Python code runs in a process after that signal. So a second process waits at a pipe for what `faulthandler` writes
-there, which needs neither Python nor memory, and explains it. It is this file, run as a script: it imports no package.
+there, which needs neither Python nor memory, and explains it. The process runs this file as a script: no imports.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Chain:
 
 
 def split_chain(transform: Transform | Sequence[Transform] | None) -> Chain:
-    """Split before the first transform that draws, or that is neither MONAI's nor says that it does not.
+    """Split before the first transform that draws random numbers, or may: neither MONAI's nor marked deterministic.
 
     transform: a MONAI `Compose`, a sequence of transforms, one of them, or None. A callable of your own, which MONAI
     cannot know, counts as random unless it has `deterministic = True` (as `hasten.prepare.transform.Prepare` does).
@@ -65,10 +65,10 @@ def fresh(value: Any) -> Any:
     """
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
-            found = torch.Tensor.clone(value).as_subclass(type(value))
+            copied = torch.Tensor.clone(value).as_subclass(type(value))
         if hasattr(value, "__dict__"):
-            found.__dict__.update(fresh(vars(value)))
-        return found
+            copied.__dict__.update(fresh(vars(value)))
+        return copied
     if isinstance(value, dict):
         return {key: fresh(each) for key, each in value.items()}
     if type(value) in (list, tuple):

@@ -1,4 +1,4 @@
-"""JSON files with a checksum, written so that a reader sees the old file or the new one and never a part."""
+"""JSON files with a checksum, written atomically: a reader sees the old file or the new one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WHOLE = re.compile(rb'\{"crc": (?P<crc>0|[1-9][0-9]{0,9}), "body": (?P<body>\{.
 
 
 class DamagedEntry(Exception):
-    """A cache entry whose bytes are not those that were written. It is made again, so users only see a warning."""
+    """A cache entry whose bytes are not those that were written. It is rebuilt, so users only see a warning."""
 
     def __init__(self, what: str, path: Path | None = None) -> None:
         """path: the file that is damaged, where it is one."""
@@ -31,11 +31,11 @@ def write_checked(path: Path, body: dict) -> None:
 
 def read_checked(path: Path) -> dict:
     """The body that was written. Raises FileNotFoundError, or DamagedEntry for what `write_checked` did not write."""
-    whole = _WHOLE.fullmatch(path.read_bytes())
-    if whole is None:
+    match = _WHOLE.fullmatch(path.read_bytes())
+    if match is None:
         raise DamagedEntry("is not what was written", path)
-    # Of the bytes, not of the values: to encode a large body again takes as long as to parse it.
-    body = whole["body"]
-    if zlib.crc32(body) != int(whole["crc"]):
+    # Checksum of the bytes, not of the values: encoding a large body again takes as long as parsing it.
+    body = match["body"]
+    if zlib.crc32(body) != int(match["crc"]):
         raise DamagedEntry("does not match its own checksum", path)
     return dict(json.loads(body))

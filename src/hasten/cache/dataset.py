@@ -1,4 +1,4 @@
-"""`CacheDataset`: the deterministic part of every item prepared once and kept in memory."""
+"""`CacheDataset`: prepares the deterministic part of every item once and keeps it in memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ChainDataset(Dataset[Any]):
             self.set_data(self.data)
 
     def set_data(self, data: Sequence[Any]) -> None:
-        """Take other data."""
+        """Replace the data."""
         self.data = data
 
     def set_random_state(self, seed: int | None = None, state: np.random.RandomState | None = None) -> ChainDataset:
@@ -82,8 +82,8 @@ class ChainDataset(Dataset[Any]):
             return run(item)
         except Exception as error:
             cause = error.__cause__ or error
-            told = f"{type(cause).__name__}: {cause}"
-            raise RuntimeError(f"{named(self.data, index)} of {type(self).__name__} failed: {told}") from error
+            reason = f"{type(cause).__name__}: {cause}"
+            raise RuntimeError(f"{named(self.data, index)} of {type(self).__name__} failed: {reason}") from error
 
 
 class CacheDataset(ChainDataset):
@@ -99,7 +99,7 @@ class CacheDataset(ChainDataset):
     """
 
     shared = True
-    """Whether items lie on a shelf, whose memory is freed as a whole."""
+    """Whether items are stored on a shelf, whose memory is freed as a whole."""
 
     def __init__(
         self,
@@ -130,16 +130,16 @@ class CacheDataset(ChainDataset):
         self.set_data(data)
 
     def set_data(self, data: Sequence[Any]) -> None:
-        """Take other data and fill the cache anew."""
+        """Replace the data and refill the cache."""
         self.data = data
-        self.cached = []  # first, so that old and new never lie in memory together
+        self.cached = []  # first, so that old and new are never in memory together
         self.shelf = Shelf() if self.shared and self.device is None and self.copy_cache else None
         keys: list[Hashable] = [self.hash_func(each) for each in data] if self.hash_as_key else list(range(len(data)))
         first = {key: index for index, key in reversed(list(enumerate(keys)))}
         distinct = sorted(first.values())
         self.cache_num = max(0, min(self.set_num, int(len(distinct) * self.set_rate), len(distinct)))
-        kept = {keys[index]: place for place, index in enumerate(distinct[: self.cache_num])}
-        self.place = {index: kept[key] for index, key in enumerate(keys) if key in kept}
+        places = {keys[index]: place for place, index in enumerate(distinct[: self.cache_num])}
+        self.place = {index: places[key] for index, key in enumerate(keys) if key in places}
         self.cached = self.load(distinct[: self.cache_num], self.num_workers, show=self.progress)
 
     def load(self, indices: Sequence[int], num_workers: int | None, *, show: bool = False) -> list[Any]:
@@ -155,7 +155,7 @@ class CacheDataset(ChainDataset):
                 raise
 
     def kept(self, index: int) -> Any:
-        """An item as it lies in the cache."""
+        """An item as the cache stores it."""
         item = self.prepare(index)
         if self.as_contiguous:
             from monai.transforms import convert_to_contiguous
@@ -171,11 +171,11 @@ class CacheDataset(ChainDataset):
         place = self.place.get(index)
         return self.prepare(index) if place is None else self.handed(self.cached[place])
 
-    def handed(self, kept: Any) -> Any:
-        """An item of the cache as it is given out."""
-        if isinstance(kept, Kept):
-            return kept.item()
-        return fresh(kept) if self.copy_cache else kept
+    def handed(self, cached: Any) -> Any:
+        """An item of the cache as the caller gets it."""
+        if isinstance(cached, Kept):
+            return cached.item()
+        return fresh(cached) if self.copy_cache else cached
 
 
 def shown(steps: list[Any], *, enabled: bool) -> Any:

@@ -1,4 +1,4 @@
-"""What lies in a cache folder: listing, checking and removing its entries."""
+"""The entries of a cache folder: listing, checking and removing them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Entry:
     `remote` (copies of a server's files) or `small` (fingerprints and measurements)."""
     num_bytes: int
     source: str
-    """Where the cases came from; empty where the entry does not say."""
+    """Where the cases came from; empty where the entry does not record it."""
     num_cases: int
     used: float
     """Seconds since the epoch: when a run last opened it, or it was written."""
@@ -35,19 +35,19 @@ class Entry:
 
 def list_entries(folder: Path) -> list[Entry]:
     """The entries of a cache folder, the one used last first. A folder that does not exist has none."""
-    found = [_arena(path) for path in _folders(folder / SHARDS)]
-    found += [_set(path) for path in _children(folder / LISTS) if not path.name.startswith(".")]
+    entries = [_arena(path) for path in _folders(folder / SHARDS)]
+    entries += [_set(path) for path in _children(folder / LISTS) if not path.name.startswith(".")]
     servers = [server for protocol in _folders(folder / "remote") for server in _folders(protocol)]
-    found += [_copies(server, folder / "remote") for server in servers]
+    entries += [_copies(server, folder / "remote") for server in servers]
     for name in ("fingerprint", "measured"):
         files = [path for path in _children(folder / name) if path.is_file()]
         if files:
             used = max(path.stat().st_mtime for path in files)
             size = sum(path.stat().st_size for path in files)
-            found.append(
+            entries.append(
                 Entry(path=folder / name, kind="small", num_bytes=size, source="", num_cases=len(files), used=used)
             )
-    return sorted(found, key=lambda entry: entry.used, reverse=True)
+    return sorted(entries, key=lambda entry: entry.used, reverse=True)
 
 
 def verify(folder: Path) -> Iterator[tuple[Entry, str]]:
@@ -63,8 +63,8 @@ def verify(folder: Path) -> Iterator[tuple[Entry, str]]:
         except (DamagedEntry, FileNotFoundError) as damage:
             yield entry, str(damage)
         else:
-            gone = [name for name in entry.shards if not (folder / SHARDS / name / INDEX).exists()]
-            yield entry, f"{entry.path}: names cases of {first_few(gone)}, which are gone" if gone else ""
+            missing = [name for name in entry.shards if not (folder / SHARDS / name / INDEX).exists()]
+            yield entry, f"{entry.path}: names cases of {first_few(missing)}, which are gone" if missing else ""
 
 
 def prune(
@@ -94,13 +94,13 @@ def prune(
             going.add(entry.path)
         else:
             needed |= new
-    # Not beside a list that can't be read either: the next run looks its cases up again.
+    # Unused shards also stay while a list is unreadable: the next run looks its cases up again.
     if not building and all(entry.shards for entry in entries if entry.kind == "set"):
         going |= {entry.path for name, entry in shards.items() if name not in needed}
     removed = [entry for entry in entries if entry.path in going]
     for entry in sorted(
         removed, key=lambda entry: entry.kind != "set"
-    ):  # so that a kill leaves no list of what is gone
+    ):  # so that a kill leaves no list of removed shards
         if entry.kind == "set":
             entry.path.unlink(missing_ok=True)
         else:

@@ -1,4 +1,4 @@
-"""A shard on disk: a folder with the flat files of some prepared cases and `arena.json`, which says what lies where and
+"""A shard on disk: a folder with the flat files of some prepared cases and `arena.json`, which records offsets and
 every checksum. The cases of an arena lie in one shard or in several.
 
 `arena.json` has a list per property of the cases, not an object per case: 20 000 of those take seconds to open.
@@ -52,7 +52,7 @@ except ImportError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseEntry:
-    """What arena.json says of one case."""
+    """What arena.json records about one case."""
 
     id: str
     shape: tuple[int, int, int]
@@ -68,7 +68,7 @@ class CaseEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """What arena.json says of N cases, a column per property."""
+    """What arena.json records about N cases, a column per property."""
 
     folder: Path
     settings: str
@@ -92,7 +92,7 @@ class Shard:
 
 
 class Selection(NamedTuple):
-    """The cases of a set: some of those that lie in some shards, in an order of their own."""
+    """The cases of a set: a selection of rows from one or more shards, in the set's order."""
 
     shards: tuple[Shard, ...]
     rows: np.ndarray
@@ -107,7 +107,7 @@ def all_of(shard: Shard) -> Selection:
 def read_shard(folder: Path) -> Shard:
     """Read arena.json of a published shard and look at the sizes of its files.
 
-    Raises FileNotFoundError if there is no shard, DamagedEntry for what is not as it was written.
+    Raises FileNotFoundError if there is no shard, DamagedEntry if a file differs from what was written.
     """
     index = read_checked(folder / INDEX)
     if index.get("format") != FORMAT:
@@ -121,9 +121,9 @@ def read_shard(folder: Path) -> Shard:
     for name, expected in (
         (IMAGE, voxels * num_channels * dtype.itemsize), (LABEL, voxels), (POINTS, 4 * int(num_points.sum())),
     ):  # fmt: skip
-        found = _size(folder / name)
-        if found != expected:
-            raise DamagedEntry(f"{found} bytes, expected {expected}", folder / name)
+        size = _size(folder / name)
+        if size != expected:
+            raise DamagedEntry(f"{size} bytes, expected {expected}", folder / name)
     geometries = [geometry_from_dict(each) for each in index["geometries"]]
     return Shard(
         folder=folder, settings=index["settings"], keys=key_array(index["keys"]), ids=tuple(index["cases"]),
@@ -145,29 +145,29 @@ def open_arena(
     """Open cases of published shards: mapped, so that all processes of a machine share one copy of them.
 
     home: `file` reads nothing ahead; `ram` compares with the checksums, which reads everything, and keeps it in memory
-    where the system lets this process. held: do that for these cases (positions) only; the others are read ahead of
+    where the system lets this process. held: lock only these cases (positions); the others are read ahead of
     use. verified: cases to compare with their checksums besides, which are about to be copied elsewhere. Tensors are
     read-only: writing to one ends the process. Raises FileNotFoundError if a shard is gone, DamagedEntry if a checksum
     does not hold.
     """
     arena = _map(cases, home)
     everything = range(len(arena.ids))
-    kept = [] if home == "file" else list(everything if held is None else held)
-    _verify(arena, cases, sorted({*kept, *verified}))
-    if not _keep(arena, kept):
+    locked = [] if home == "file" else list(everything if held is None else held)
+    _verify(arena, cases, sorted({*locked, *verified}))
+    if not _lock_cases(arena, locked):
         log.info(
             "%s: can't be locked in memory (ulimit -l); the system may drop pages of it and read them again",
             first_few(shard.folder for shard in cases.shards),
         )
-    left = sorted(set(everything) - {*kept, *verified})
-    if not left:
+    lazy = sorted(set(everything) - {*locked, *verified})
+    if not lazy:
         return arena
     store = arena.store
-    return replace(arena, pages=Pages(store.values, store.channels, left, shapes=arena.shapes, offsets=arena.offsets))
+    return replace(arena, pages=Pages(store.values, store.channels, lazy, shapes=arena.shapes, offsets=arena.offsets))
 
 
-def _keep(arena: Arena, cases: Sequence[int]) -> bool:
-    """Lock cases in memory, those that lie side by side at once. False where the system does not allow all of it."""
+def _lock_cases(arena: Arena, cases: Sequence[int]) -> bool:
+    """Lock cases in memory, adjacent ones in one call. Returns False if the system refuses any of it."""
     spans = sorted((arena.offsets[case], arena.offsets[case] + math.prod(arena.shapes[case])) for case in cases)
     runs: list[tuple[int, int]] = []
     for first, last in spans:
@@ -223,12 +223,12 @@ def _map(cases: Selection, home: str) -> Arena:
             raise DamagedEntry("does not match its checksum", shard.folder / POINTS)
     shapes = np.concatenate([shard.shape for shard in shards])[rows]
     offsets = np.concatenate(
-        [start + _before(shard.shape.prod(1)) for start, shard in zip(starts, shards, strict=True)]
+        [start + _offsets(shard.shape.prod(1)) for start, shard in zip(starts, shards, strict=True)]
     )[rows]
     counts = np.concatenate([shard.num_points for shard in shards])[rows]
     firsts = np.concatenate(
         [
-            start + _before(shard.num_points.ravel()).reshape(shard.num_points.shape)
+            start + _offsets(shard.num_points.ravel()).reshape(shard.num_points.shape)
             for start, shard in zip(point_starts, shards, strict=True)
         ]
     )[rows]
@@ -258,7 +258,7 @@ def _map(cases: Selection, home: str) -> Arena:
     )
 
 
-def _before(sizes: np.ndarray) -> np.ndarray:
+def _offsets(sizes: np.ndarray) -> np.ndarray:
     """The sum of what comes before each."""
     return np.cumsum(sizes, dtype=np.int64) - sizes
 

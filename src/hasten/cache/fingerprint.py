@@ -1,4 +1,4 @@
-"""The fingerprint of a data set, kept so that a second look at the same files opens none of them."""
+"""The fingerprint of a data set, cached so that a second run on the same files opens none of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Kept:
 def find_kept(listing: Listing, cache: CacheConfig) -> Kept:
     """Look for the fingerprint of these files. A damaged one counts as none, with a warning.
 
-    Raises ValueError for a file that is not there.
+    Raises ValueError for a missing file.
     """
     files = files_of(listing.cases, cache)
     key = fingerprint_key(listing, files.identity)
@@ -47,7 +47,7 @@ def find_kept(listing: Listing, cache: CacheConfig) -> Kept:
 
 
 def get_case_set(listing: Listing, spatial_dims: int | None, kept: Kept) -> CaseSet:
-    """As `look_into`, which opens files, where the fingerprint does not tell what that would find."""
+    """The cached result of `look_into`; opens files only where the fingerprint lacks it."""
     known = kept.fingerprint
     if known is None or spatial_dims not in (None, known.spatial_dims):
         return look_into(listing, spatial_dims)
@@ -55,7 +55,7 @@ def get_case_set(listing: Listing, spatial_dims: int | None, kept: Kept) -> Case
 
 
 def get_fingerprint(case_set: CaseSet, kept: Kept) -> Fingerprint:
-    """The kept fingerprint of the cases that `get_case_set` gave, else it is taken and kept.
+    """The cached fingerprint of the cases from `get_case_set`; computed and cached if there is none.
 
     A cache folder that can't be written costs the next run the same time, with a warning. Raises what taking it raises.
     """

@@ -1,4 +1,4 @@
-"""Where the cases of an arena lie: on the device, in host memory, in the file, in this order as budgets allow."""
+"""Placement of an arena's cases: on the device, in host memory or in the file, in this order as budgets allow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place(sizes: Sequence[int], order: Sequence[int], *, device: int, ram: int) 
     homes: tuple[list[int], list[int], list[int]] = ([], [], [])
     room = [device, ram]
     for case in order:
-        home = next((number for number, left in enumerate(room) if sizes[case] <= left), 2)
+        home = next((number for number, free in enumerate(room) if sizes[case] <= free), 2)
         homes[home].append(case)
         if home < 2:
             room[home] -= sizes[case]
@@ -43,41 +43,41 @@ def place(sizes: Sequence[int], order: Sequence[int], *, device: int, ram: int) 
 def at_home(
     cases: Selection, config: CacheConfig, device: torch.device, first: Sequence[str] = (), *, only: bool = False
 ) -> Arena:
-    """Open prepared cases where `config` wants it. first: ids of the cases that fast homes are for (those trained on).
+    """Open prepared cases in the home that `config` names. first: ids of the training cases, which fast homes are for.
 
     only: fast homes hold nothing else, as a process does that trains on a part of the cases; where they all lie on the
-    device, the arena holds no other case. Raises ValueError where the device is too small for what it was told to hold,
+    device, the arena holds no other case. Raises ValueError where the device is too small for the requested cases,
     and the errors of `open_arena`.
     """
     if only:
-        return _own(cases, config, device, first)
+        return _selection_at_home(cases, config, device, first)
     if config.home in ("file", "ram"):
         return open_arena(cases, home=config.home)
     if config.home == "device" and device.type == "cpu":
         return open_arena(cases, home="ram")
     if config.home == "device":
-        return _moved(cases, device, "home=device")
+        return _copy_to_device(cases, device, "home=device")
     arena = open_arena(cases, home="file")
-    wanted = arena.index(tuple(first))
-    order = [*wanted, *sorted(set(range(len(arena.ids))) - set(wanted))]
+    preferred = arena.index(tuple(first))
+    order = [*preferred, *sorted(set(range(len(arena.ids))) - set(preferred))]
     placement = place(arena.case_bytes, order, device=_device_budget(config, device), ram=_ram_budget(config))
-    return _placed(arena, cases, placement, device)
+    return _open_placed(arena, cases, placement, device)
 
 
-def _own(cases: Selection, config: CacheConfig, device: torch.device, ids: Sequence[str]) -> Arena:
+def _selection_at_home(cases: Selection, config: CacheConfig, device: torch.device, ids: Sequence[str]) -> Arena:
     arena = open_arena(cases, home="file")
-    own = arena.index(tuple(ids))
+    selected = arena.index(tuple(ids))
     if config.home == "file":
         return arena
     if config.home == "ram" or (config.home == "device" and device.type == "cpu"):
-        placement = Placement((), own, ())
+        placement = Placement((), selected, ())
     elif config.home == "device":
-        placement = Placement(own, (), ())
+        placement = Placement(selected, (), ())
     else:
-        placement = place(arena.case_bytes, own, device=_device_budget(config, device), ram=_ram_budget(config))
-    if len(placement.device) < len(own):
-        return _kept(cases, arena, placement, device)
-    return _moved(cases, device, "home=device", own)
+        placement = place(arena.case_bytes, selected, device=_device_budget(config, device), ram=_ram_budget(config))
+    if len(placement.device) < len(selected):
+        return _open_mixed(cases, arena, placement, device)
+    return _copy_to_device(cases, device, "home=device", selected)
 
 
 def _device_budget(config: CacheConfig, device: torch.device) -> int:
@@ -92,15 +92,15 @@ def _ram_budget(config: CacheConfig) -> int:
     return available_memory() // 2 if config.ram == "auto" else parse_size(config.ram)
 
 
-def _placed(arena: Arena, cases: Selection, placement: Placement, device: torch.device) -> Arena:
+def _open_placed(arena: Arena, cases: Selection, placement: Placement, device: torch.device) -> Arena:
     if len(placement.device) == len(arena.ids):
-        return _moved(cases, device, "device")
+        return _copy_to_device(cases, device, "device")
     if len(placement.ram) == len(arena.ids):
         return open_arena(cases, home="ram")
-    return _kept(cases, arena, placement, device)
+    return _open_mixed(cases, arena, placement, device)
 
 
-def _kept(cases: Selection, arena: Arena, placement: Placement, device: torch.device) -> Arena:
+def _open_mixed(cases: Selection, arena: Arena, placement: Placement, device: torch.device) -> Arena:
     """Some cases on the device, some in memory; all others in the file."""
     arena = open_arena(cases, home="ram", held=placement.ram, verified=placement.device)
     if placement.device:
@@ -109,16 +109,16 @@ def _kept(cases: Selection, arena: Arena, placement: Placement, device: torch.de
     return replace(arena, home=", ".join(f"{len(some)} cases in {name}" for name, some in counts if some))
 
 
-def _moved(cases: Selection, device: torch.device, field: str, some: Sequence[int] | None = None) -> Arena:
+def _copy_to_device(cases: Selection, device: torch.device, field: str, some: Sequence[int] | None = None) -> Arena:
     """Verified, by way of the page cache, which needs no memory of its own. some: positions; None for all cases."""
-    chosen = range(len(cases.rows)) if some is None else some
-    arena = open_arena(cases, home="file", verified=chosen)
+    positions = range(len(cases.rows)) if some is None else some
+    arena = open_arena(cases, home="file", verified=positions)
     flat = arena.store.values["label"].numel() == sum(map(math.prod, arena.shapes))
     try:
-        # At one stroke, unless the shards hold other cases or gaps too.
-        return arena.to(device, home="device") if flat and some is None else own_cases(arena, chosen, device)
+        # In one copy, unless the shards also hold other cases or gaps.
+        return arena.to(device, home="device") if flat and some is None else own_cases(arena, positions, device)
     except torch.OutOfMemoryError as error:
-        raise _too_large(sum(arena.case_bytes[case] for case in chosen), device, field) from error
+        raise _too_large(sum(arena.case_bytes[case] for case in positions), device, field) from error
 
 
 def part_of(arena: Arena, cases: Sequence[int], device: torch.device) -> Part:

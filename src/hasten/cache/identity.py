@@ -35,7 +35,7 @@ def chain_identity(chain: Chain) -> str:
 def item_identity(item: Any, *, content: bool = False) -> str:
     """Digest of a data set's row. Text and paths that name files count with size and modification time.
 
-    content: with the SHA-256 of their bytes instead of the time, for file systems whose times do not tell.
+    content: with the SHA-256 of their bytes instead of the time, for file systems with unreliable times.
     """
     return digest(_row(item, content))
 
@@ -46,11 +46,11 @@ def _row(value: Any, content: bool) -> Any:
     if isinstance(value, list | tuple):
         return [_row(each, content) for each in value]
     if isinstance(value, str | PurePath):
-        return _named(str(value), content)
+        return _identifier(str(value), content)
     return describe(value)
 
 
-def _named(text: str, content: bool) -> Any:
+def _identifier(text: str, content: bool) -> Any:
     """A text that may name a file or folder."""
     # Not by pathlib, which takes ten times as long: this runs at every access of an item.
     try:
@@ -61,7 +61,7 @@ def _named(text: str, content: bool) -> Any:
         last = sha256(Path(text)) if content else status.st_mtime_ns
         return ["file", os.path.abspath(text), status.st_size, last]  # noqa: PTH100
     files = sorted(str(each) for each in Path(text).rglob("*") if each.is_file())
-    return ["folder", str(Path(text).absolute()), [_named(each, content) for each in files]]
+    return ["folder", str(Path(text).absolute()), [_identifier(each, content) for each in files]]
 
 
 def describe(value: Any, depth: int = 0) -> Any:
@@ -99,11 +99,11 @@ def describe(value: Any, depth: int = 0) -> Any:
 
 
 def _built_from(value: Any) -> Any:
-    """What an object without attributes is built from, such as a random state; nothing for one that does not tell."""
+    """What an object without attributes is built from, such as a random state; None if it does not support pickling."""
     try:
         parts = value.__reduce_ex__(2)
     except TypeError:
-        return None  # a lock, say
+        return None  # for example a lock
     return (
         None if isinstance(parts, str) else [list(each) if isinstance(each, Iterator) else each for each in parts[1:]]
     )

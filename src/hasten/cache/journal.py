@@ -1,4 +1,4 @@
-"""What a build has finished, case by case, so that a killed one is gone on with instead of begun again."""
+"""The journal of a build, one line per finished case, so that a killed build is resumed instead of restarted."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def recover(folder: Path, ids: Sequence[str], voxel_bytes: int) -> list[CaseEntr
     """The first cases that an earlier build finished in `folder`, each compared with its checksums.
 
     ids: of all cases in their order. voxel_bytes: of the image, channels together. The three files and the journal are
-    cut to end with the last of these cases; they are made if they are not there.
+    cut to end with the last of these cases; they are created if missing.
     """
     sizes = dict.fromkeys((IMAGE, LABEL, POINTS), 0)
     entries: list[CaseEntry] = []
-    kept = 0
+    valid_bytes = 0
     for name in (*sizes, JOURNAL):
         (folder / name).touch()
     for line in (folder / JOURNAL).read_bytes().splitlines(keepends=True):
@@ -51,10 +51,10 @@ def recover(folder: Path, ids: Sequence[str], voxel_bytes: int) -> list[CaseEntr
         if not sound:
             break
         entries.append(entry)
-        kept += len(line)
+        valid_bytes += len(line)
         for name, size in ((IMAGE, image), (LABEL, label), (POINTS, points)):
             sizes[name] += size
-    for name, size in (*sizes.items(), (JOURNAL, kept)):
+    for name, size in (*sizes.items(), (JOURNAL, valid_bytes)):
         with (folder / name).open("r+b") as file:
             file.truncate(size)
     return entries

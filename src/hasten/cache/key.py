@@ -56,7 +56,7 @@ def files_of(cases: tuple[Case, ...], config: CacheConfig, known: Files | None =
     """What the files of these cases are: `known` where that is of just these cases, else they are looked at.
 
     Paths, sizes and modification times count, with `cache.hash_content` the files' bytes too. No file is opened
-    otherwise. Raises ValueError for a file that is not there.
+    otherwise. Raises ValueError for a missing file.
     """
     if known is not None and known.cases == cases:
         return known
@@ -64,11 +64,11 @@ def files_of(cases: tuple[Case, ...], config: CacheConfig, known: Files | None =
     folders: dict[str, str] = {}
     for case in cases:
         row: list[object] = [case.id, len(case.image)]
-        for named in (*case.image, *([case.label] if case.label else [])):
+        for file in (*case.image, *([case.label] if case.label else [])):
             try:
-                row += _of_file(str(named), folders, config.hash_content) or [
+                row += _of_file(str(file), folders, config.hash_content) or [
                     each
-                    for path in _parts(named)
+                    for path in _parts(file)
                     for each in _of_file(str(path), folders, config.hash_content, alone=True)
                 ]
             except OSError as error:
@@ -113,9 +113,9 @@ def _parts(path: Path) -> list[Path]:
     spacing = spacing_file(path)
     if spacing is not None:
         return [path, spacing]
-    for known, other in _PAIRED.items():
-        if path.name.endswith(known):
-            half = path.with_name(path.name.removesuffix(known) + other)
+    for suffix, other in _PAIRED.items():
+        if path.name.endswith(suffix):
+            half = path.with_name(path.name.removesuffix(suffix) + other)
             return [path, half] if half.exists() else [path]
     return [path]
 

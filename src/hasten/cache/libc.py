@@ -57,11 +57,11 @@ def map_files(spans: Sequence[Span], size: int) -> memoryview:
 
 
 def _mapped(address: int | None, size: int, protection: int, flags: int, handle: int, offset: int) -> int:
-    found = _libc().mmap(address, size, protection, flags, handle, offset)
-    if found == _FAILED:
+    result = _libc().mmap(address, size, protection, flags, handle, offset)
+    if result == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return int(found)
+    return int(result)
 
 
 def unmap(address: int, size: int) -> None:
@@ -76,13 +76,13 @@ def drop_changes(address: int, size: int) -> None:
 def view_of(address: int, size: int, last: Callable[[], None]) -> memoryview:
     """A mapping's bytes; `last` is called when nothing refers to them any more."""
     block = (ctypes.c_ubyte * size).from_address(address)
-    # Not at exit: daemon threads may still read then, and the kernel takes everything back anyway.
+    # Not at exit: daemon threads may still read then, and the kernel reclaims everything anyway.
     weakref.finalize(block, last).atexit = False
     return memoryview(block).cast("B")
 
 
 def lock_pages(address: int, size: int) -> bool:
-    """Read the pages of a mapping and keep them in memory until it ends; False where the system does not allow it."""
+    """Read the pages of a mapping and lock them in memory until it ends; returns False if the system refuses."""
     start = address - address % mmap.PAGESIZE
     return bool(_libc().mlock(start, size + address - start) == 0)
 

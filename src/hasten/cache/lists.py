@@ -23,7 +23,7 @@ SHARDS, LISTS = "arena", "sets"
 """Folders of a cache folder."""
 
 
-class Wanted(NamedTuple):
+class CaseQuery(NamedTuple):
     """What is looked for in a cache folder."""
 
     folder: Path
@@ -38,19 +38,19 @@ class Wanted(NamedTuple):
         return self.folder / LISTS / f"{self.entry_name(self.keys)}.json"
 
     def shard_folder(self, missing: Sequence[int]) -> Path:
-        """Of a shard to be made, which begins with the first of these cases."""
+        """Of the shard to build, which begins with the first of these cases."""
         return self.folder / SHARDS / self.entry_name([self.keys[case] for case in missing])
 
     def entry_name(self, keys: Sequence[str]) -> str:
         return entry_name(self.case_set.name, f"{self.settings}-{digest(list(keys))}")
 
 
-def read_list(wanted: Wanted) -> Selection | None:
-    """The listed cases, whose voxels are still unread; None where there is no list that can be used.
+def read_list(query: CaseQuery) -> Selection | None:
+    """The listed cases, whose voxels are still unread; None where there is no usable list.
 
-    Raises DamagedEntry for a shard that is gone or not as it was written.
+    Raises DamagedEntry for a shard that is missing or damaged.
     """
-    path = wanted.list_path
+    path = query.list_path
     try:
         body = read_checked(path)
     except FileNotFoundError:
@@ -68,20 +68,20 @@ def read_list(wanted: Wanted) -> Selection | None:
     runs = np.array(body["runs"], dtype=np.int64).reshape(-1, 2)
     rows = np.concatenate([np.arange(first, first + count) for first, count in runs])
     keys = np.concatenate([shard.keys for shard in shards])
-    # A list of the right name that names other cases is of a shard that was made again with fewer.
-    same = all(shard.settings == wanted.settings for shard in shards) and rows.max() < len(keys)
-    if not same or not np.array_equal(keys[rows], key_array("".join(wanted.keys))):
+    # A list of the right name with other cases refers to a shard that was rebuilt with fewer cases.
+    same = all(shard.settings == query.settings for shard in shards) and rows.max() < len(keys)
+    if not same or not np.array_equal(keys[rows], key_array("".join(query.keys))):
         return None
     return Selection(tuple(shards), rows)
 
 
-def write_list(wanted: Wanted, cases: Selection) -> None:
-    """Write where the cases lie. A folder that can't be written costs the next run the time to look for them."""
-    path, breaks = wanted.list_path, np.flatnonzero(np.diff(cases.rows) != 1) + 1
+def write_list(query: CaseQuery, cases: Selection) -> None:
+    """Write the list of the cases. If the folder is read-only, the next run searches the shards again."""
+    path, breaks = query.list_path, np.flatnonzero(np.diff(cases.rows) != 1) + 1
     runs = [[int(run[0]), len(run)] for run in np.split(cases.rows, breaks)]
     body = {
-        "name": wanted.case_set.name,
-        "source": str(wanted.case_set.source),
+        "name": query.case_set.name,
+        "source": str(query.case_set.source),
         "num_cases": len(cases.rows),
         "shards": [shard.folder.name for shard in cases.shards],
         "runs": runs,
@@ -94,13 +94,13 @@ def write_list(wanted: Wanted, cases: Selection) -> None:
         log.info("%s: can't be written (%s); the cases are looked up at every start", path, error)
 
 
-def find_cases(wanted: Wanted) -> tuple[Selection, list[int]]:
-    """Those of the cases that some shard holds, in the set's order, and the positions of the others.
+def find_cases(query: CaseQuery) -> tuple[Selection, list[int]]:
+    """The cases that shards hold, in the set's order, and the positions of the missing ones.
 
     Only shards whose name has the same settings are looked into. A damaged one is removed, with a warning.
     """
     shards: list[Shard] = []
-    for folder in sorted((wanted.folder / SHARDS).glob(f"*-{wanted.settings}-*")):
+    for folder in sorted((query.folder / SHARDS).glob(f"*-{query.settings}-*")):
         if folder.name.startswith("."):
             continue
         try:
@@ -111,18 +111,18 @@ def find_cases(wanted: Wanted) -> tuple[Selection, list[int]]:
             log.warning("a cache entry is damaged and is removed: %s", damage)
             discard(folder)
         else:
-            shards += [shard] if shard.settings == wanted.settings else []
-    keys = key_array("".join(wanted.keys))
+            shards += [shard] if shard.settings == query.settings else []
+    keys = key_array("".join(query.keys))
     if not shards:
         return Selection((), np.zeros(0, np.int64)), list(range(len(keys)))
-    held = np.concatenate([shard.keys for shard in shards])
-    order = np.argsort(held, kind="stable")
-    place = order[np.searchsorted(held, keys, sorter=order).clip(max=len(held) - 1)]
-    there = held[place] == keys
-    return _used(shards, place[there]), np.flatnonzero(~there).tolist()
+    stored = np.concatenate([shard.keys for shard in shards])
+    order = np.argsort(stored, kind="stable")
+    place = order[np.searchsorted(stored, keys, sorter=order).clip(max=len(stored) - 1)]
+    present = stored[place] == keys
+    return _without_unused(shards, place[present]), np.flatnonzero(~present).tolist()
 
 
-def _used(shards: Sequence[Shard], rows: np.ndarray) -> Selection:
+def _without_unused(shards: Sequence[Shard], rows: np.ndarray) -> Selection:
     """The same cases without the shards that hold none of them."""
     sizes = np.array([len(shard.ids) for shard in shards])
     ends = sizes.cumsum()

@@ -94,7 +94,7 @@ class LMDBDataset(ChainDataset):
             return self.prepare(index)
 
     def info(self) -> dict[str, Any]:
-        """What LMDB says of the file as this process reads it; "size" is the number of items, "filename" the file."""
+        """LMDB's statistics of the file, read by this process; "size" is the number of items, "filename" the file."""
         return {**reader(self.path).info(), "size": len(self), "filename": str(self.path.absolute())}
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Reader:
         self.lock = threading.Lock()
         self.handle = -1
         self.base: int | None = None
-        """Address of LMDB's own mapping of the file, where the system tells it."""
+        """Address of LMDB's own mapping of the file, where the system reports it."""
         self.mappings: dict[bytes, tuple[Mappings, int]] = {}
         self.places = room()
 
@@ -152,12 +152,12 @@ class Reader:
             known = self.mappings.get(key)
             if known is None:
                 with self.environment.begin(buffers=True) as view:
-                    found = view.get(key)
-                    if found is None:
+                    value = view.get(key)
+                    if value is None:
                         return None
-                    known = self._place(found)
+                    known = self._place(value)
                     if known is None:
-                        return bytearray(found)
+                        return bytearray(value)
                 self.mappings[key] = known
             mapping, skip = known
             return mapping.take(self.handle)[skip:]
@@ -197,7 +197,7 @@ class Reader:
 
 
 def start_of_mapping(path: str) -> int | None:
-    """Address at which this process has a file mapped from its beginning; None where it has not or can't be told."""
+    """Address at which this process has a file mapped from its beginning; None if it has not, or if that is unknown."""
     try:
         status = Path(path).stat()
         lines = Path("/proc/self/maps").read_text().splitlines()

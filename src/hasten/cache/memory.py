@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""The memory that this process may still use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import psutil
 
 def available_memory() -> int:
     """Bytes: what the machine has left, or less where a container or a batch system sets a limit."""
-    return min([psutil.virtual_memory().available, *_left_by_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+    return min([psutil.virtual_memory().available, *_cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
 
 
-def _left_by_limits(own: Path, root: Path) -> Iterator[int]:
-    """What each Linux control group that the process is in leaves it. `own` lists the groups, `root` is their mount."""
+def _cgroup_limits(cgroup: Path, root: Path) -> Iterator[int]:
+    """Bytes that each Linux control group of the process leaves it. `cgroup` lists the groups; `root`: their mount."""
     try:
-        lines = own.read_text().splitlines()
+        lines = cgroup.read_text().splitlines()
     except OSError:
         return
     for line in lines:
@@ -31,15 +31,15 @@ def _left_by_limits(own: Path, root: Path) -> Iterator[int]:
         # A limit further up binds as well; inside a container only the top one may be visible.
         for level in (group, *group.parents):
             if level.is_relative_to(base):
-                yield from _left_in(level, *files)
+                yield from _remaining(level, *files)
 
 
-def _left_in(group: Path, limit_file: str, used_file: str, reclaimable: str) -> Iterator[int]:
+def _remaining(group: Path, limit_file: str, used_file: str, reclaimable: str) -> Iterator[int]:
     try:
         limit, used = (group / limit_file).read_text().strip(), int((group / used_file).read_text())
         statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return
     if limit != "max":
-        # Cached file pages count as used but are given up on demand.
+        # Cached file pages count as used, but the kernel frees them on demand.
         yield max(0, int(limit) - used + int(statistics.get(reclaimable, 0)))

@@ -1,6 +1,6 @@
-"""A record that was read once, from which any number of items is made: what is small is copied, what is large mapped.
+"""Models of records: parsed once, they create any number of items; small values are copied, large ones mapped.
 
-Metadata are many small objects; reading them from the record anew for every item would take longer than all the rest.
+Metadata are many small objects; parsing them for every item would take longer than all the rest.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hasten.cache.checked import DamagedEntry
 from hasten.cache.record import read_header
 
 _SMALL = 4096
-"""Bytes up to which an array is kept with the model and copied."""
+"""Arrays up to this many bytes are stored in the model and copied."""
 Make = Callable[[memoryview], Any]
 
 
 class Model:
-    """What a record says. `data` is needed while the model is made only."""
+    """A parsed record. `data` is needed only while the model is built."""
 
     def __init__(self, data: Any, *, verify: bool) -> None:
         """`verify` compares every block with its checksum. Raises DamagedEntry for what `encode` did not write."""
@@ -38,24 +38,24 @@ class Model:
 
 
 class Models:
-    """The models of the items that were read last; a process has its own."""
+    """The models of the items that were read last; each process has its own."""
 
     def __init__(self, capacity: int = 4096) -> None:
         self.capacity = capacity
-        self.held: dict[Any, tuple[Any, Model]] = {}
+        self.models: dict[Any, tuple[Any, Model]] = {}
 
     def item(self, key: Any, version: Any, data: Any) -> Any:
         """The item of `data`, whose checksums are compared where this version of `key` is new. Raises DamagedEntry."""
-        known, model = self.held.get(key, (None, None))
+        known, model = self.models.get(key, (None, None))
         if model is None or known != version:
             model = Model(data, verify=True)
-            while len(self.held) >= self.capacity:
-                self.held.pop(next(iter(self.held)), None)
-            self.held[key] = (version, model)
+            while len(self.models) >= self.capacity:
+                self.models.pop(next(iter(self.models)), None)
+            self.models[key] = (version, model)
         return model.item(data)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"capacity": self.capacity, "held": {}}
+        return {"capacity": self.capacity, "models": {}}
 
 
 def decode(data: Any, *, verify: bool) -> Any:
@@ -64,18 +64,18 @@ def decode(data: Any, *, verify: bool) -> Any:
 
 
 class _Container:
-    """A dict or list whose unchanging entries are copied at one stroke."""
+    """A dict or list whose constant entries are copied in one call."""
 
     def __init__(self, base: Any, entries: list[tuple[Any, Make]], arrays: list[tuple[Any, np.ndarray]]) -> None:
         self.base, self.entries, self.arrays = base, entries, arrays
 
     def __call__(self, view: memoryview) -> Any:
-        found = self.base.copy()
+        copied = self.base.copy()
         for key, array in self.arrays:
-            found[key] = array.copy()
+            copied[key] = array.copy()
         for key, make in self.entries:
-            found[key] = make(view)
-        return found
+            copied[key] = make(view)
+        return copied
 
 
 def _plan(tree: Any, view: memoryview, places: list[tuple[int, int]]) -> tuple[Any, Make | None]:
@@ -137,8 +137,8 @@ def _array(kind: str, view: memoryview, place: tuple[int, int], dtype: str, shap
     letter = getattr(torch, dtype)
     if size > _SMALL:
         return None, lambda data: _mapped(data, start, size, letter, shape)
-    own = bytearray(view[start : start + size])
-    tensor = _mapped(own, 0, size, letter, shape) if size else torch.empty(shape, dtype=letter)
+    buffer = bytearray(view[start : start + size])
+    tensor = _mapped(buffer, 0, size, letter, shape) if size else torch.empty(shape, dtype=letter)
     return tensor, lambda _: tensor.clone()
 
 
@@ -151,7 +151,7 @@ def _mapped(data: Any, start: int, size: int, dtype: torch.dtype, shape: list[in
 
 
 def _meta(data: tuple[Any, Make | None], state: tuple[Any, Make | None]) -> tuple[Any, Make]:
-    # Not by its constructor, which converts and checks for ten times the time that reading takes.
+    # Not by its constructor, whose conversions and checks take ten times as long as reading.
     from monai.data import MetaTensor
 
     tensor, attributes = data[1], state[1]
@@ -159,8 +159,8 @@ def _meta(data: tuple[Any, Make | None], state: tuple[Any, Make | None]) -> tupl
     assert attributes is not None
 
     def make(view: memoryview) -> Any:
-        found = tensor(view).as_subclass(MetaTensor)
-        found.__dict__.update(attributes(view))
-        return found
+        result = tensor(view).as_subclass(MetaTensor)
+        result.__dict__.update(attributes(view))
+        return result
 
     return None, make

@@ -1,4 +1,4 @@
-"""An arena of some of the cases, in memory of their own: what a process keeps that trains on a part of a data set."""
+"""Copies some cases of an arena to separate memory, for a process that trains on a part of a data set."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def rows_of(arena: Arena) -> tuple[CaseRow, ...]:
     counts = arena.store.sets.num.tolist()
     geometry = arena.geometry or (None,) * len(arena.ids)
     return tuple(
-        CaseRow(id=name, shape=shape, num_points=tuple(own), geometry=place)
-        for name, shape, own, place in zip(arena.ids, arena.shapes, counts, geometry, strict=True)
+        CaseRow(id=name, shape=shape, num_points=tuple(num_points), geometry=case_geometry)
+        for name, shape, num_points, case_geometry in zip(arena.ids, arena.shapes, counts, geometry, strict=True)
     )
 
 
@@ -76,7 +76,7 @@ def room_for(rows: Sequence[CaseRow], like: Arena, device: torch.device | str) -
 
 
 def point_slices(rows: Sequence[CaseRow]) -> list[slice]:
-    """Where the points of each case lie in the arena of `room_for`."""
+    """The slice of each case's points in the arena of `room_for`."""
     ends = list(accumulate(sum(row.num_points) for row in rows))
     return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
@@ -88,15 +88,17 @@ def values_of(arena: Arena, case: int, points: slice) -> tuple[Tensor, Tensor, T
 
 
 def own_cases(arena: Arena, cases: Sequence[int], device: torch.device | str) -> Arena:
-    """Copy cases, by position, to memory of their own. Raises torch.OutOfMemoryError."""
+    """Copy cases, by position, to a new arena. Raises torch.OutOfMemoryError."""
     rows, sets = rows_of(arena), arena.store.sets
     assert sets is not None
-    own = [rows[case] for case in cases]
-    found = room_for(own, arena, device)
-    # Those of the cases of an arena on disk lie in any order.
+    selected = [rows[case] for case in cases]
+    copied = room_for(selected, arena, device)
+    # In an arena on disk the points of the cases are in any order.
     starts = sets.first[:, 0].tolist() if arena.num_classes > 1 else [0] * len(rows)
-    for number, (case, there) in enumerate(zip(cases, point_slices(own), strict=True)):
-        here = slice(starts[case], starts[case] + sum(rows[case].num_points))
-        for target, source in zip(values_of(found, number, there), values_of(arena, case, here), strict=True):
+    for number, (case, to_points) in enumerate(zip(cases, point_slices(selected), strict=True)):
+        from_points = slice(starts[case], starts[case] + sum(rows[case].num_points))
+        for target, source in zip(
+            values_of(copied, number, to_points), values_of(arena, case, from_points), strict=True
+        ):
             target.copy_(source)
-    return replace(found, num_voxels=tuple(arena.num_voxels[case] for case in cases) if arena.num_voxels else ())
+    return replace(copied, num_voxels=tuple(arena.num_voxels[case] for case in cases) if arena.num_voxels else ())

@@ -1,4 +1,4 @@
-"""Asking the disk for parts of an arena's files before they are read."""
+"""Read-ahead for parts of an arena's files."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Pages:
             return
         voxels, plane = shape[0] * shape[1] * shape[2], shape[1] * shape[2]
         first, last = low[1] * shape[2], high[1] * shape[2]
-        # Rows that are most of their slice: the slices between them are asked for at one stroke.
-        whole = 2 * (last - first) >= plane
-        runs = [(low[0] * plane + first, (high[0] - 1) * plane + last)] if whole else [
+        # The rows are most of their slice: all slices between them are requested in one call.
+        whole_plane = 2 * (last - first) >= plane
+        runs = [(low[0] * plane + first, (high[0] - 1) * plane + last)] if whole_plane else [
             (depth * plane + first, depth * plane + last) for depth in range(low[0], high[0])
         ]  # fmt: skip
         for key, flat in self.values.items():

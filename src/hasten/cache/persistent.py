@@ -1,4 +1,4 @@
-"""`PersistentDataset`: the deterministic part of every item prepared once and kept on the disk."""
+"""`PersistentDataset`: prepares the deterministic part of every item once and keeps it on disk."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class PersistentDataset(ChainDataset):
-    """Items up to the first random transform are kept as files in `cache_dir`, made when they are first asked for.
+    """Items up to the first random transform are kept as files in `cache_dir`, created at first access.
 
     A file is found again while the item, the size and time of the files that it names, and the transforms with their
-    parameters and versions are what they were; nothing stale is served. hash_content: tell files by the SHA-256 of
+    parameters and versions are what they were; nothing stale is served. hash_content: identify files by the SHA-256 of
     their bytes instead of their time. Files are written whole or not at all, carry checksums, hold no pickle, and are
     mapped, so that all processes of a machine share one copy of them in memory and only what a transform changes is
     copied; a damaged one is made again with a warning. Raises ValueError for an item that can't be kept without pickle,
@@ -52,7 +52,7 @@ class PersistentDataset(ChainDataset):
         self.set_data(data)
 
     def set_data(self, data: Sequence[Any]) -> None:
-        """Take other data. What is kept of earlier ones stays on the disk."""
+        """Replace the data. Cached items of the previous data stay on the disk."""
         self.data, self.identity = data, chain_identity(self.chain)
 
     def prepared(self, index: int) -> Any:

@@ -1,4 +1,4 @@
-"""Folders that appear whole and vanish whole, whatever kills the process in between."""
+"""Folders that are published and removed atomically, even if the process is killed in between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hasten.files import pid_namespace, sync_folder
 _ABANDONED_SECONDS = 7 * 24 * 3600.0
 """How long a folder from another machine or container, whose processes can't be seen from here, lies untouched."""
 _OWN_NAME = re.compile(r"\..+\.(?P<place>[\w-]+)\.(?P<pid>[0-9]+)\.[0-9a-f]{8}")
-"""What `temporary_for` makes."""
+"""The names that `temporary_for` returns."""
 
 
 @contextmanager
@@ -81,27 +81,27 @@ def _rename(temporary: Path, folder: Path) -> None:
 
 
 def temporary_for(path: Path) -> Path:
-    """A name of this process's own beside `path`, which `sweep` knows."""
+    """A name next to `path` that is unique to this process and that `sweep` recognises."""
     return path.with_name(f".{path.name}.{_place()}.{os.getpid()}.{token_hex(4)}")
 
 
 def _place() -> str:
-    """Where a process number means something: this machine and, in a container, its own numbering."""
+    """Identifies the PID namespace: this machine and, in a container, its own numbering."""
     host = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in platform.node())
     return f"{host}-{pid_namespace()}"
 
 
 def sweep(parent: Path) -> None:
-    """Remove what killed processes left behind under names of their own."""
-    here = _place()
+    """Remove leftovers of killed processes."""
+    place = _place()
     for leftover in parent.glob(".*"):
-        found = _OWN_NAME.fullmatch(leftover.name)
-        if not found:
+        match = _OWN_NAME.fullmatch(leftover.name)
+        if not match:
             continue
-        gone = not psutil.pid_exists(int(found["pid"])) if found["place"] == here else _is_abandoned(leftover)
-        if gone and leftover.is_dir():
+        abandoned = not psutil.pid_exists(int(match["pid"])) if match["place"] == place else _is_abandoned(leftover)
+        if abandoned and leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
-        elif gone:
+        elif abandoned:
             leftover.unlink(missing_ok=True)
 
 

@@ -27,7 +27,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def encode(item: Any) -> list[bytes | memoryview]:
-    """Pieces whose concatenation is the record. Raises ValueError naming the key of what can't be kept."""
+    """Pieces whose concatenation is the record. Raises ValueError naming the key of a value that can't be stored."""
     blocks: list[memoryview] = []
     tree = _tree(item, "item", blocks)
     places, offset = [], 0
@@ -56,15 +56,15 @@ def read_header(data: memoryview, *, verify: bool) -> tuple[Any, list[tuple[int,
         header = data[_HEAD.size : _HEAD.size + length]
         if magic != MAGIC or header.nbytes != length or checksum(header) != crc:
             raise DamagedEntry("its header does not match its checksum")
-        found = json.loads(bytes(header))
+        content = json.loads(bytes(header))
         start = -(-(_HEAD.size + length) // _ALIGN) * _ALIGN
         places = []
-        for offset, size, block_crc in found["blocks"]:
+        for offset, size, block_crc in content["blocks"]:
             places.append((start + offset, size))
             block = data[start + offset : start + offset + size]
             if block.nbytes != size or (verify and checksum(block) != block_crc):
                 raise DamagedEntry("a block does not match its checksum")
-        return found["tree"], places
+        return content["tree"], places
     except (struct.error, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise DamagedEntry(f"is not what was written ({error})") from error
 

@@ -1,4 +1,4 @@
-"""Items in memory that every process of a family reads and each may change for itself, without copying them first."""
+"""Items in memory that related processes share and may change privately, without copying them first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hasten.cache.record import encode
 class Shelf:
     """A nameless file in memory that holds records one after another.
 
-    An item is handed out as a private mapping of its record: what is read comes straight from the shelf, and a page is
+    An item is returned as a private mapping of its record: what is read comes straight from the shelf, and a page is
     copied at its first change. Worker processes, forked or spawned, map the same memory, so there is one copy however
     many they are. It is freed when no process and no item refers to it.
     """

@@ -59,7 +59,7 @@ class SmartCacheDataset(CacheDataset):
         )
 
     def set_data(self, data: Sequence[Any]) -> None:
-        """Take other data and fill the window anew; stops preparing replacements first."""
+        """Replace the data and refill the window; stops preparing replacements first."""
         self.shutdown()
         rows = list(data)
         if self.shuffle:

@@ -1,4 +1,4 @@
-"""One builder of an entry at a time: the others wait for it, and a later one goes on where a killed one stopped."""
+"""A lock per cache entry: one process builds it, the others wait, and a later one resumes a killed build."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def building(folder: Path, done: Callable[[], bool]) -> Iterator[Path | None]:
-    """The folder to fill, which becomes `folder` where the block ends well; None if another process made the entry.
+def building(folder: Path, is_complete: Callable[[], bool]) -> Iterator[Path | None]:
+    """The folder to fill, which becomes `folder` if the block succeeds; None if another process built the entry.
 
     Waits while another process builds. What a killed or interrupted process wrote is still in the folder; what an
-    error left is removed. `done` tells whether the entry is there.
+    error left is removed. `is_complete` returns whether the entry exists.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep(folder.parent)
     partial = folder.with_name(f".{folder.name}.partial")
     try:
-        handle = _taken(partial, done)
+        handle = _lock(partial, is_complete)
     except OSError as error:
         # A file system without locks: every process builds by itself, and the first to publish wins.
         log.warning("%s: can't be locked (%s); several processes may prepare the same cases", folder.parent, error)
@@ -47,10 +47,10 @@ def building(folder: Path, done: Callable[[], bool]) -> Iterator[Path | None]:
         os.close(handle)
 
 
-def _taken(partial: Path, done: Callable[[], bool]) -> int | None:
-    """An open handle that holds the lock on the folder, or None once the entry is there. Raises OSError."""
-    told = False
-    while not done():
+def _lock(partial: Path, is_complete: Callable[[], bool]) -> int | None:
+    """An open handle that holds the lock on the folder, or None once the entry exists. Raises OSError."""
+    logged = False
+    while not is_complete():
         partial.mkdir(exist_ok=True)
         try:
             handle = os.open(partial, os.O_RDONLY)
@@ -60,11 +60,11 @@ def _taken(partial: Path, done: Callable[[], bool]) -> int | None:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not told:
+                if not logged:
                     log.info("%s: another process prepares these cases; waiting for it", partial)
-                told = True
+                logged = True
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            # Who held the lock has published or removed that folder, and the name may mean another by now.
+            # The previous owner of the lock may have published or removed that folder; the path may be another one.
             if same_file(handle, partial):
                 return handle
         except BaseException:

@@ -1,4 +1,4 @@
-"""What a phantom's abdomen holds: organs as deformed ellipsoids, drawn at random for each case.
+"""The abdomen of a phantom: organs as deformed ellipsoids, drawn at random for each case.
 
 Places and sizes are in units of half the field of view, axes (z, y, x): z up to the head, y to the front, x to the
 right, so the spleen lies at negative x, negative y (back) and positive z. Intensities are in HU, those of abdominal CT:
@@ -44,7 +44,7 @@ class Organ:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Anatomy:
-    """One patient. The organs are painted in order; the last one, the spleen, lies over all others."""
+    """One patient. The organs are painted in order; the last one, the spleen, overwrites all others."""
 
     body: np.ndarray
     """(2,) radii (y, x) of the body at mid height, in half fields of view."""
@@ -114,7 +114,7 @@ def _spleen(rng: np.random.Generator, hu: float) -> Organ:
 
 
 def _bowel(rng: np.random.Generator, hu: float) -> list[Organ]:
-    """Loops below, some as large and as bright as the spleen, and one beside it."""
+    """Loops below, some as large and as bright as the spleen, and one next to it."""
     loops = [_organ(rng, "colon", (-0.14, 0.20, -0.45), (0.13, 0.13, 0.12), hu)]
     for _ in range(2):
         place = (rng.uniform(-0.8, -0.6), rng.uniform(-0.15, 0.15), rng.uniform(-0.4, 0.4))

@@ -14,7 +14,7 @@ from hasten.cases.place import Place
 def read_decathlon(path: Path, place: Place) -> Listing:
     """The cases of a dataset.json, whose names start at `place`; a `test` list is ignored. Raises ValueError.
 
-    One of nnU-Net v2, which has no list of its cases, is read as `hasten.cases.nnunet` says.
+    A dataset.json of nnU-Net v2, which lists no cases, is read by `hasten.cases.nnunet`.
     """
     content = load_json(path)
     if not isinstance(content, dict):
@@ -26,7 +26,7 @@ def read_decathlon(path: Path, place: Place) -> Listing:
     entries = content["training"]
     if not isinstance(entries, list):
         raise ValueError(f'{path}: "training" must be a list of {{"image": ..., "label": ...}}.')
-    made = join_entries(case_from_entry(e, place, f"{path}: training[{i}]") for i, e in enumerate(entries))
+    fields = join_entries(case_from_entry(e, place, f"{path}: training[{i}]") for i, e in enumerate(entries))
     if "labels" not in content:
         raise ValueError(f'{path}: has no "labels"; add them, as in {{"0": "background", "1": "spleen"}}.')
     channels = channel_names(content, path)
@@ -41,5 +41,5 @@ def read_decathlon(path: Path, place: Place) -> Listing:
         regions=regions,
         region_values=region_values,
         ignore=ignore,
-        **made,
+        **fields,
     )

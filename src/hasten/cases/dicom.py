@@ -1,4 +1,4 @@
-"""Folders that hold one DICOM series: which files are its slices, in which order, and where they lie."""
+"""Folders with one DICOM series: its slices, their order and their positions."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def _read(slices: list[_Slice], part: slice) -> Any:
 
     if len(slices) == 1:
         return sitk.ReadImage(str(slices[0].path))
-    wanted = [str(each.path) for each in slices[part]]
+    paths = [str(each.path) for each in slices[part]]
     reader: Any = sitk.ImageSeriesReader()
-    if len(wanted) == 1:
+    if len(paths) == 1:
         reader = sitk.ImageFileReader()
-        reader.SetFileName(wanted[0])
+        reader.SetFileName(paths[0])
     else:
-        reader.SetFileNames(wanted)
+        reader.SetFileNames(paths)
     if len({each.kind for each in slices}) > 1:
         # The type of the first slice would cut the values of the others.
         reader.SetOutputPixelType(sitk.sitkFloat32)
@@ -111,19 +111,19 @@ def _read(slices: list[_Slice], part: slice) -> Any:
 
 def _slices(folder: Path) -> list[_Slice]:
     """The files of the folder's one series, sorted by position along its normal. Raises ValueError."""
-    found = [_look(file) for file in sorted(folder.iterdir()) if _is_slice(file)]
-    if not found:
+    slices = [_read_slice_header(file) for file in sorted(folder.iterdir()) if _is_slice(file)]
+    if not slices:
         raise ValueError(f"{folder}: holds no DICOM series; name the folder of its slices.")
     series: dict[str, list[_Slice]] = {}
-    for each in found:
+    for each in slices:
         series.setdefault(each.series, []).append(each)
     if len(series) > 1:
-        told = "; ".join(f"{name} ({len(own)} files, {own[0].path.name} ...)" for name, own in series.items())
-        raise ValueError(f"{folder}: holds {len(series)} DICOM series, so which is meant? Give each a folder: {told}")
-    return found if len(found) == 1 else _sorted(found, folder)
+        listed = "; ".join(f"{name} ({len(files)} files, {files[0].path.name} ...)" for name, files in series.items())
+        raise ValueError(f"{folder}: holds {len(series)} DICOM series, so which is meant? Give each a folder: {listed}")
+    return slices if len(slices) == 1 else _sorted(slices, folder)
 
 
-def _look(file: Path) -> _Slice:
+def _read_slice_header(file: Path) -> _Slice:
     reader = explained(file, open_itk)
     width, height, depth = (*reader.GetSize(), 1)[:3]
     return _Slice(
@@ -162,8 +162,8 @@ def _sorted(slices: list[_Slice], folder: Path) -> list[_Slice]:
                 f"{first.num_channels} channels, {each.path.name} {each.shape[1:]} and {each.num_channels}; "
                 "move those of another acquisition away."
             )
-        plane, own = first.affine[:3, :2], each.affine[:3, :2]
-        if np.abs(own - plane).max() > 1e-3 * np.abs(plane).max():
+        plane, axes = first.affine[:3, :2], each.affine[:3, :2]
+        if np.abs(axes - plane).max() > 1e-3 * np.abs(plane).max():
             raise ValueError(
                 f"{folder}: {first.path.name} and {each.path.name} differ in direction or pixel spacing; "
                 "move those of another acquisition (a localizer?) away."

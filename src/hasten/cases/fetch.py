@@ -1,4 +1,4 @@
-"""One remote file into the local copy: retried, gone on with where it broke off, checked, and never half there."""
+"""Downloads a remote file into the local copy: with retries, resumption and checks, and published atomically."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patience:
-    """When a server counts as stalled or gone, and how much is taken from it."""
+    """Timeouts, retries and size limits of a download."""
 
     stall_s: float = 60.0
     """Seconds without a byte that count as a failure."""
@@ -40,14 +40,14 @@ class Patience:
     chunk: int = 16 << 20
     """Bytes at most in one piece."""
     largest: int | None = None
-    """Bytes of the largest file that is taken; None takes any."""
+    """Size limit of a file in bytes; None is no limit."""
     largest_unsized: int = 16 << 30
-    """The same where the server does not say how large a file is."""
+    """The same for files whose size the server does not report."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetched:
-    """A local copy, and how it came to be: `new` from the server, `kept` as it was, or `stale`: kept, unasked."""
+    """A local copy: `new` from the server, `kept` unchanged, or `stale`: kept without asking the server."""
 
     path: Path
     how: Literal["new", "kept", "stale"]
@@ -55,7 +55,7 @@ class Fetched:
 
 
 class Missing(ValueError):
-    """The server says that there is no such file."""
+    """The server reports that there is no such file."""
 
 
 class Unreachable(ValueError):
@@ -73,13 +73,13 @@ def fetch(
 ) -> Fetched:
     """A complete local copy of `url`, at `folder / local_name(url)`.
 
-    A copy that is complete and, as far as the server says, still the same is kept; `verify` compares its hash too, not
-    only its size. If the server can't be reached, a complete copy is taken with a warning. A copy whose hash is the
-    `sha256` that is asked for is taken without asking the server.
+    A copy that is complete and, as far as the server reports, unchanged is kept; `verify` compares its hash too, not
+    only its size. If the server can't be reached, a complete copy is used with a warning. A copy whose hash is the
+    requested `sha256` is used without asking the server.
 
     Raises ValueError: no such file (Missing), no access, another hash than `sha256`, a file that is too large for the
     disk or for `patience`; a server that fails
-    more often than `patience` has it (Unreachable): a later call goes on where this one stopped.
+    more often than `patience` has it (Unreachable): a later call resumes where this one stopped.
     """
     patience = patience or Patience()
     stores = stores or Stores(patience.stall_s)
@@ -91,7 +91,7 @@ def fetch(
             return Fetched(path=target, how="kept", size=copy.size)
         if copy is not None and remote.sha256 is None and server_of(url) in stores.gone:
             return Fetched(path=target, how="stale", size=copy.size)
-        return _retried(remote, copy, stores, patience)
+        return _fetch_with_retries(remote, copy, stores, patience)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ValueError(
@@ -104,7 +104,7 @@ def fetch(
         ) from error
 
 
-def _retried(remote: Remote, copy: Record | None, stores: Stores, patience: Patience) -> Fetched:
+def _fetch_with_retries(remote: Remote, copy: Record | None, stores: Stores, patience: Patience) -> Fetched:
     url, attempts = shown(remote.url), len(patience.waits_s) + 1
     for attempt in range(attempts):
         try:
@@ -145,12 +145,12 @@ def _attempt(remote: Remote, copy: Record | None, stores: Stores, patience: Pati
     _check_size(remote, stat.size or 0, stat, patience)
     remote.path.parent.mkdir(parents=True, exist_ok=True)
     resumable = bool(stat.validator) and stat.size is not None
-    with _turn(remote.path, _version(stat), resumable, stores) as partial:
-        # Whoever had the turn before may have fetched it.
-        there = complete_copy(remote.path)
-        if there is not None and there.is_of(stat):
-            _check_hash(remote, there.sha256)
-            return Fetched(path=remote.path, how="kept", size=there.size)
+    with _locked_partial(remote.path, _version(stat), resumable, stores) as partial:
+        # The previous owner of the lock may have fetched it.
+        existing = complete_copy(remote.path)
+        if existing is not None and existing.is_of(stat):
+            _check_hash(remote, existing.sha256)
+            return Fetched(path=remote.path, how="kept", size=existing.size)
         _check_room(remote, (stat.size or 0) - partial.stat().st_size)
         with partial.open("r+b") as file:
             sha256 = _transfer(remote, stat, stores, file, patience, resumable)
@@ -165,8 +165,8 @@ def _attempt(remote: Remote, copy: Record | None, stores: Stores, patience: Pati
             partial.unlink()
             raise
         record = Record(url=shown(remote.url), size=size, sha256=sha256, validator=stat.validator, mtime_ns=0)
-        _publish(partial, remote.path, record, there)
-        if there is not None:
+        _publish(partial, remote.path, record, existing)
+        if existing is not None:
             log.info("%s: had changed, and was fetched anew", record.url)
     return Fetched(path=remote.path, how="new", size=size)
 
@@ -191,7 +191,7 @@ def _check_room(remote: Remote, size: int) -> None:
 
 
 def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patience: Patience, resumable: bool) -> str:
-    """Fill `file` to the end, from what it holds on; its SHA-256. Leaves it at its end."""
+    """Append the missing bytes to `file` and return its SHA-256. Leaves the position at its end."""
     digest = hashlib.sha256()
     if not resumable:
         file.truncate(0)
@@ -204,7 +204,7 @@ def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patien
     if at:
         log.info("%s: goes on at byte %d", shown(remote.url), at)
     pieces = stores.read(remote.url, at, stat, patience.chunk) if at != stat.size else iter(())
-    since, came = time.monotonic(), 0
+    since, received = time.monotonic(), 0
     for start, data in pieces:
         if start != at:
             assert start == 0
@@ -217,11 +217,11 @@ def _transfer(remote: Remote, stat: Stat, stores: Stores, file: BinaryIO, patien
             _empty(file)
             raise Trouble("passing", f"more than its {stat.size} bytes came")
         _check_size(remote, at, stat, patience)
-        came += len(data)
+        received += len(data)
         if at != stat.size and (seconds := time.monotonic() - since) >= patience.stall_s:
-            if came < patience.least_bytes:
-                raise Trouble("passing", f"only {came} bytes came in {seconds:.3g} s")
-            since, came = time.monotonic(), 0
+            if received < patience.least_bytes:
+                raise Trouble("passing", f"only {received} bytes came in {seconds:.3g} s")
+            since, received = time.monotonic(), 0
     file.flush()
     if stat.size is not None and at != stat.size:
         raise Trouble("passing", f"it ended after {at} of {stat.size} bytes")
@@ -241,11 +241,11 @@ def _check_hash(remote: Remote, sha256: str) -> None:
         )
 
 
-def _publish(partial: Path, target: Path, record: Record, there: Record | None) -> None:
-    """Make the partial file the copy. A copy with the same bytes stays: what was prepared from it is found again."""
-    # The record first: the partial file's name is what others wait for, and once it is gone they must find all of it.
-    # Beside another file than its own, whose size or time differs, a record makes no copy.
-    if there is not None and (there.size, there.sha256) == (record.size, record.sha256):
+def _publish(partial: Path, target: Path, record: Record, existing: Record | None) -> None:
+    """Turn the partial file into the copy. A copy with the same bytes stays, so that its cache entries stay valid."""
+    # The record first: others wait until the partial file is gone, and must then find record and copy.
+    # A record next to a file of another size or time is ignored.
+    if existing is not None and (existing.size, existing.sha256) == (record.size, record.sha256):
         write_record(target, replace(record, mtime_ns=target.stat().st_mtime_ns))
         partial.unlink()
     else:
@@ -270,24 +270,24 @@ def _sweep(target: Path) -> None:
 
 
 def _version(stat: Stat) -> str:
-    """Names a partial file, so that only what belongs together is put together.
+    """The version in a partial file's name, so that only parts of the same version are joined.
 
-    The machine's start is part of it: after a crash, what lies on the disk may have holes.
+    The boot id is part of it: after a crash, a partial file may have holes.
     """
     boot = boot_id() or token_hex(8)
     return hashlib.sha256(f"{stat.size} {stat.validator} {boot}".encode()).hexdigest()[:12]
 
 
 @contextmanager
-def _turn(target: Path, version: str, resumable: bool, stores: Stores) -> Iterator[Path]:
-    """The partial file, locked. It stays for the next attempt where that can go on with it, unless the disk failed."""
+def _locked_partial(target: Path, version: str, resumable: bool, stores: Stores) -> Iterator[Path]:
+    """The locked partial file. It stays if the next attempt can resume it, unless the disk failed."""
     partial = target.with_name(f".{target.name}.{version}.partial")
     try:
-        handle = _locked(partial, stores)
+        handle = _open_locked(partial, stores)
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS):
             raise
-        # A file system without locks: each process fetches into a file of its own, and the last one's stays.
+        # A file system without locks: each process downloads to a separate file, and the last one wins.
         partial.unlink(missing_ok=True)
         partial = target.with_name(f".{target.name}.{token_hex(6)}.partial")
         handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -298,25 +298,25 @@ def _turn(target: Path, version: str, resumable: bool, stores: Stores) -> Iterat
         resumable = False
         raise
     finally:
-        # Only while the name still means the file that is locked: after a rename another process may have taken it.
+        # Only while the path still refers to the locked file: after a rename it may belong to another process.
         if same_file(handle, partial) and not (resumable and os.fstat(handle).st_size):
             partial.unlink()
         os.close(handle)
 
 
-def _locked(partial: Path, stores: Stores) -> int:
-    told = False
+def _open_locked(partial: Path, stores: Stores) -> int:
+    logged = False
     while True:
         handle = os.open(partial, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Who held the lock has published or removed that file, and the name may mean another by now.
+            # The previous owner of the lock may have published or removed that file; the path may be another one.
             if same_file(handle, partial):
                 return handle
         except BlockingIOError:
-            if not told:
+            if not logged:
                 log.info("%s: another process fetches it; waiting", partial)
-            told = True
+            logged = True
             if stores.stop.wait(0.1):
                 os.close(handle)
                 raise Stopped from None

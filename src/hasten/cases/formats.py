@@ -1,4 +1,4 @@
-"""Which reader a file name asks for."""
+"""Selects the reader for a file by its name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ending(path: Path) -> str:
 def _ending(name: str) -> str:
     low = name.lower()
     last = low[low.rfind(".") :]
-    return last if last in ENDINGS else next((known for known in ENDINGS if low.endswith(known)), "")
+    return last if last in ENDINGS else next((each for each in ENDINGS if low.endswith(each)), "")
 
 
 def stem(path: Path) -> str:
@@ -40,14 +40,14 @@ def stem(path: Path) -> str:
 
 
 def is_picture(path: Path) -> bool:
-    """Whether a file is a 2-D picture, which lies nowhere in space. A TIFF of several pages is none."""
+    """Whether a file is a 2-D picture, which has no position in space. A TIFF of several pages is none."""
     return ending(path) in PICTURE_ENDINGS and not is_stack(path)
 
 
 def may_lie_nowhere(path: Path) -> bool:
     """Whether files of this kind need not say where they lie: pictures and TIFF stacks, whose affine then is identity.
 
-    Going by the name, so that a label isn't opened for it.
+    Decided by the name, so that no label is opened.
     """
     return ending(path) in PICTURE_ENDINGS
 
@@ -65,17 +65,17 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def named_files(folder: Path) -> list[tuple[str, Path]]:
-    """What `list_files` gives, each with its `stem`. Of files only the folder is read."""
-    found = []
+    """The paths of `list_files`, each with its `stem`. Opens no file."""
+    result = []
     with os.scandir(folder) as entries:
         for entry in sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name):
-            known = _ending(entry.name)
+            suffix = _ending(entry.name)
             if entry.is_file():
-                if known and not known.startswith(".hdr"):
-                    found.append((entry.name[: -len(known)], folder / entry.name))
+                if suffix and not suffix.startswith(".hdr"):
+                    result.append((entry.name[: -len(suffix)], folder / entry.name))
             elif is_series(folder / entry.name):
-                found.append((entry.name, folder / entry.name))
-    return found
+                result.append((entry.name, folder / entry.name))
+    return result
 
 
 def read_file(path: Path, *, label: bool = False) -> Volume:
@@ -112,7 +112,7 @@ def read_file_header(path: Path) -> tuple[tuple[int, int, int], int, np.ndarray]
 
 
 def kind_of(path: Path) -> Kind:
-    """Which reader a path asks for. Raises ValueError for a name of no known kind, and for a device or a pipe."""
+    """The reader for a path. Raises ValueError for a name of unknown kind, and for a device or a pipe."""
     if path.is_dir():
         return "series"
     check_regular(path, path)
@@ -130,13 +130,13 @@ def kind_of(path: Path) -> Kind:
 
 
 def second_file(path: Path) -> str | None:
-    """The name of the file that an image needs beside its own: of a .hdr/.img pair, .mhd or .nhdr. None for others."""
+    """The name of the second file that an image needs: of a .hdr/.img pair, .mhd or .nhdr. None for others."""
     halves = (path.name.removesuffix(one) + other for one, other in _HALVES.items() if path.name.endswith(one))
     return next(halves, None) or data_file(path)
 
 
 def check_regular(file: Path, image: Path) -> None:
-    """Raise ValueError, naming `image`, for a device or a pipe. A folder passes, and so does what is not there."""
+    """Raise ValueError, naming `image`, for a device or a pipe. Folders and missing files pass."""
     if file.exists() and not file.is_file() and not file.is_dir():
         which = "" if file == image else f"{file} "
         raise ValueError(f"{image}: {which}is a device or a pipe, which may never end; name a regular file.")

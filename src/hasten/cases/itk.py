@@ -54,7 +54,7 @@ def data_file(path: Path) -> str | None:
 
 
 def import_itk(path: str | Path) -> None:
-    """Raise ValueError naming the file if SimpleITK is not there."""
+    """Raise ValueError naming the file if SimpleITK is not installed."""
     try:
         import SimpleITK  # noqa: F401
     except ImportError as error:
@@ -62,13 +62,13 @@ def import_itk(path: str | Path) -> None:
 
 
 def explained(path: Path, read: Callable[[Path], Any]) -> Any:
-    """`read(path)`, with what SimpleITK raises as a ValueError that names the file."""
+    """`read(path)`, with SimpleITK's errors as a ValueError that names the file."""
     try:
         return read(path)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = lines[-1] if lines else "no reason given"
-        raise ValueError(f"{path}: can't be read ({said}); check it, or export it again.") from error
+        reason = lines[-1] if lines else "no reason given"
+        raise ValueError(f"{path}: can't be read ({reason}); check it, or export it again.") from error
 
 
 def open_itk(path: Path) -> Any:
@@ -107,13 +107,13 @@ def _fields(path: Path) -> dict[str, str]:
 
 
 def _check_slices(path: Path, count: int) -> None:
-    """Raise ValueError where a list names fewer slices than there are, whose voxels SimpleITK would leave random."""
+    """Raise ValueError if a list names too few slices: SimpleITK would leave the other voxels uninitialised."""
     lines = path.read_text("latin-1").splitlines()
     start = next(at for at, line in enumerate(lines) if line.strip().lower().startswith("elementdatafile"))
-    named = sum(bool(line.strip()) for line in lines[start + 1 :])
-    if named < count:
+    listed = sum(bool(line.strip()) for line in lines[start + 1 :])
+    if listed < count:
         raise ValueError(
-            f"{path}: its ElementDataFile = LIST names {named} files, but it has {count} slices; name a file for each."
+            f"{path}: its ElementDataFile = LIST names {listed} files, but it has {count} slices; name a file for each."
         )
 
 

@@ -1,4 +1,4 @@
-"""Label values: how they are declared, found in files, and mapped to class indices."""
+"""Label values: parses declarations, finds them in files, and maps them to class indices."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hasten.cases.listing import batched
 
 _UNDECLARED = 255
 IGNORED = 255
-"""What a voxel that is not annotated has in a map of class indices, whatever the label value of it is in the files."""
+"""The class index of voxels that are not annotated, whatever their label value in the files."""
 MAX_CLASSES = 255
-"""Class indices are stored as uint8, and one value marks what is not declared, or ignored."""
+"""Class indices are stored as uint8, and one value marks undeclared or ignored labels."""
 _MAX_FOUND = 32
 _MAX_TABLE = 1 << 20
 _MAX_DIGITS = 18
-"""Of a label value, so that int64 holds it."""
+"""Digits of a label value at most, so that it fits into int64."""
 
 
 def parse_labels(raw: object, where: str) -> dict[int, str]:
@@ -90,11 +90,11 @@ def split_ignore(raw: object, where: str) -> tuple[object, int | None]:
 
 
 def find_labels(paths: Iterable[Path], where: str, ignore: int | None = None) -> dict[int, str]:
-    """Labels of a set that declares none: the values seen in its label files, named class_1, class_2, ... by value.
+    """Labels of a set that declares none: the values in its label files, named class_1, class_2, ... by value.
 
     ignore: a value that is no class.
     """
-    found: dict[int, Path] = {}
+    files: dict[int, Path] = {}
 
     def values_of(some: Sequence[Path]) -> list[tuple[Path, list[int]]]:
         arrays = ((path, as_integers(read_file(path, label=True).array, path)) for path in some)
@@ -103,23 +103,23 @@ def find_labels(paths: Iterable[Path], where: str, ignore: int | None = None) ->
     num_threads = min(8, os.cpu_count() or 1)
     with ThreadPoolExecutor(num_threads) as pool:
         for path, values in chain.from_iterable(pool.map(values_of, batched(list(paths), num_threads))):
-            found.update({value: path for value in values if value not in found})
-            if len(found) > _MAX_FOUND:
+            files.update({value: path for value in values if value not in files})
+            if len(files) > _MAX_FOUND:
                 raise ValueError(
-                    f"{path}: with it, more than {_MAX_FOUND} label values are found ({_listed(sorted(found))}), which "
+                    f"{path}: with it, more than {_MAX_FOUND} label values are found ({_listed(sorted(files))}), which "
                     f"does not look like classes; store label maps without loss (PNG, NIfTI) or declare a labels.json."
                 )
-    classes = sorted(found.keys() - {0, ignore})
+    classes = sorted(files.keys() - {0, ignore})
     if not classes:
         raise ValueError(f"{where}: no label file holds anything but 0; check that labels and images are not mixed up.")
     lowest = classes[0]
     if lowest < 0:
-        raise ValueError(f"{found[lowest]}: holds the negative label value {lowest}; number the classes from 0.")
+        raise ValueError(f"{files[lowest]}: holds the negative label value {lowest}; number the classes from 0.")
     return {0: "background", **{value: f"class_{index}" for index, value in enumerate(classes, 1)}}
 
 
 def as_integers(array: np.ndarray, path: Path) -> np.ndarray:
-    """A label array as integers. Raises ValueError for values that are none."""
+    """A label array as integers. Raises ValueError for other values."""
     if array.dtype.kind in "iu":
         return array
     low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
@@ -142,9 +142,9 @@ def distinct_values(integers: np.ndarray) -> np.ndarray:
     low, high = int(integers.min()), int(integers.max())
     if high - low >= _MAX_TABLE:
         return np.unique(integers)
-    seen = np.zeros(high - low + 1, bool)
-    seen[integers if low == 0 else integers.astype(np.int64) - low] = True
-    return np.flatnonzero(seen) + low
+    present = np.zeros(high - low + 1, bool)
+    present[integers if low == 0 else integers.astype(np.int64) - low] = True
+    return np.flatnonzero(present) + low
 
 
 def to_class_index(array: np.ndarray, labels: dict[int, str], path: Path, ignore: int | None = None) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Which known layout a folder comes nearest to, and what it lacks of it, for the error that says so."""
+"""Finds the known layout nearest to a folder, for error messages that name the differences."""
 
 from __future__ import annotations
 
@@ -15,38 +15,40 @@ _WORDS = {
     "images": ("image", "img", "imgs", "input", "inputs", "imagesTr"),
     "labels": ("label", "mask", "masks", "annotations", "gt", "seg", "segs", "segmentations", "targets", "labelsTr"),
 }
-"""Other names that such folders go by."""
+"""Other common names of these folders."""
 _NNUNET_NAME = re.compile(r"Dataset\d{3}_.+")
 _LIST = "dataset.json"
 
 
 def nearest_folder(folder: Path, name: str, whose: str) -> Path:
-    """The folder `name` in `folder`. Raises ValueError if it isn't there, naming the one it may be meant by."""
-    found = folder / name
-    if found.is_dir():
-        return found
-    near = _like(name, _folders(folder))
-    remedy = f"rename {near}/" if near else "add it"
-    raise ValueError(f"{folder}: has no {name}/, which {whose} layout wants{_instead(near)}; {remedy}.")
+    """The folder `name` in `folder`. Raises ValueError if it is missing, naming the most similar one."""
+    path = folder / name
+    if path.is_dir():
+        return path
+    similar = _most_similar(name, _folders(folder))
+    remedy = f"rename {similar}/" if similar else "add it"
+    raise ValueError(f"{folder}: has no {name}/, which {whose} layout wants{_hint(similar)}; {remedy}.")
 
 
 def refuse_layout(folder: Path) -> NoReturn:
-    """Raise the ValueError for a folder of no known layout: what is nearest, and what differs."""
-    found = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir() if not p.name.startswith("."))
-    nearest = _several_sets(folder) or _deeper(folder) or _misnamed_list(folder) or _half_pairs(folder) or _bare(folder)
+    """Raise the ValueError for a folder of unknown layout, with the nearest layout and the differences."""
+    names = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir() if not p.name.startswith("."))
+    nearest = (
+        _several_sets(folder) or _nested(folder) or _misnamed_list(folder) or _half_pairs(folder) or _images(folder)
+    )
     raise ValueError(
         f"{folder}: has no known layout: a dataset.json, images/ with labels/, or imagesTr/ with "
-        f"labelsTr/; found {first_few(found, 8) or 'nothing'}. "
+        f"labelsTr/; found {first_few(names, 8) or 'nothing'}. "
         f"{nearest or 'Rename the folders, or pass a JSON or CSV list of the files.'}"
     )
 
 
 def refuse_list(path: Path) -> NoReturn:
-    """Raise the ValueError for a dataset.json that says of no layout where the cases are."""
+    """Raise the ValueError for a dataset.json that lists no cases in any known layout."""
     folder = path.parent
     if (folder / "imagesTr").is_dir():
-        near = _like("labelsTr", _folders(folder))
-        more = "" if near == "labelsTr" else f", and there is no labelsTr/{_instead(near)}"
+        similar = _most_similar("labelsTr", _folders(folder))
+        more = "" if similar == "labelsTr" else f", and there is no labelsTr/{_hint(similar)}"
         raise ValueError(
             f'{path}: has no "training" list of {{"image": ..., "label": ...}}. Nearest is nnU-Net\'s layout, as there '
             f'is an imagesTr/, but "file_ending" is missing{more}; add it, as in "file_ending": ".nii.gz".'
@@ -64,7 +66,7 @@ def _several_sets(folder: Path) -> str:
     return f"It holds nnU-Net data sets: name one of them, {first_few((str(folder / name) for name in sets), 8)}."
 
 
-def _deeper(folder: Path) -> str:
+def _nested(folder: Path) -> str:
     """A known layout one folder down."""
     known = [name for name in _folders(folder) if has_layout(folder / name)]
     return (
@@ -82,8 +84,8 @@ def has_layout(folder: Path) -> bool:
 
 def _misnamed_list(folder: Path) -> str:
     files = [path.name for path in sorted(folder.iterdir()) if path.is_file() and path.suffix.lower() == ".json"]
-    near = _like(_LIST, [name for name in files if name != "labels.json"])
-    return f"Nearest is a folder with a {_LIST}, here {near}: rename it." if near else ""
+    similar = _most_similar(_LIST, [name for name in files if name != "labels.json"])
+    return f"Nearest is a folder with a {_LIST}, here {similar}: rename it." if similar else ""
 
 
 def _half_pairs(folder: Path) -> str:
@@ -91,22 +93,20 @@ def _half_pairs(folder: Path) -> str:
     names = _folders(folder)
     best, most = "", 0
     for pair in PAIR_FOLDERS:
-        near = [_like(wanted, names) for wanted in pair]
-        score = sum(2 if found == wanted else 1 if found else 0 for wanted, found in zip(pair, near, strict=True))
+        similar = [_most_similar(name, names) for name in pair]
+        score = sum(2 if match == name else 1 if match else 0 for name, match in zip(pair, similar, strict=True))
         if score > most:
             wrong = [
-                f"{wanted}/ is missing{_instead(found)}"
-                for wanted, found in zip(pair, near, strict=True)
-                if found != wanted
+                f"{name}/ is missing{_hint(match)}" for name, match in zip(pair, similar, strict=True) if match != name
             ]
-            remedy = "rename" if all(near) else "add the folder"
+            remedy = "rename" if all(similar) else "add the folder"
             best, most = f"Nearest is {pair[0]}/ with {pair[1]}/, but {' and '.join(wrong)}: {remedy}.", score
     if most and (folder / "imagesTr").is_dir():
         best += f" nnU-Net's and the Decathlon's layout also have a {_LIST}."
     return best
 
 
-def _bare(folder: Path) -> str:
+def _images(folder: Path) -> str:
     files = list_files(folder)
     if not files:
         return ""
@@ -120,18 +120,18 @@ def _folders(folder: Path) -> list[str]:
     return [path.name for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
 
 
-def _like(wanted: str, names: list[str]) -> str:
-    """The name that `wanted` may be meant by: itself, another spelling, or a word for the same; "" if there is none."""
-    if wanted in names:
-        return wanted
-    folded = {name.casefold(): name for name in names if not name.endswith("Ts")}  # those are no training cases
-    words = [wanted, *_WORDS.get(wanted.removesuffix("Tr"), ())]
+def _most_similar(expected: str, names: list[str]) -> str:
+    """The name that may stand for `expected`: itself, another spelling, or a word for the same; "" if there is none."""
+    if expected in names:
+        return expected
+    folded = {name.casefold(): name for name in names if not name.endswith("Ts")}  # no training cases
+    words = [expected, *_WORDS.get(expected.removesuffix("Tr"), ())]
     for word in words:
         if word.casefold() in folded:
             return folded[word.casefold()]
-    close = difflib.get_close_matches(wanted.casefold(), list(folded), n=1, cutoff=0.8)
+    close = difflib.get_close_matches(expected.casefold(), list(folded), n=1, cutoff=0.8)
     return folded[close[0]] if close else ""
 
 
-def _instead(near: str) -> str:
-    return f" (there is {near}/ instead)" if near else ""
+def _hint(similar: str) -> str:
+    return f" (there is {similar}/ instead)" if similar else ""

@@ -1,4 +1,4 @@
-"""What the readers of case lists share: a list before it is checked, its entries, and JSON with exact error places."""
+"""Shared by the readers of case lists: unchecked listings, their entries, and JSON errors with line and column."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listing:
-    """Cases as a source declares them. None is what the source leaves to be found in its files."""
+    """Cases as a source declares them. None: not declared, to be read from the files."""
 
     name: str
     source: Path
@@ -79,7 +79,7 @@ def load_json(path: Path) -> Any:
         raise ValueError(f"{path}: cannot be read ({error}); check the path and that it is UTF-8 text.") from error
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply to be a list of cases; correct it.") from None
-    except ValueError:  # the only other one that Python's parser raises
+    except ValueError:  # the only other error of Python's parser
         raise ValueError(f"{path}: holds a number of thousands of digits; correct it.") from None
 
 
@@ -97,8 +97,8 @@ def case_from_entry(entry: object, place: Place, where: str) -> Entry:
     if not isinstance(label, str) or not label:
         raise ValueError(f'{where}: "label" must name the label map of {shown(names[0])}, not {label!r}.')
     hashes = _hashes(entry.get("sha256"), len(names), where)
-    found = [place.find(name, where, sha256) for name, sha256 in zip([*names, label], hashes, strict=True)]
-    *paths, label_path = [each.path if isinstance(each, Remote) else each for each in found]
+    files = [place.find(name, where, sha256) for name, sha256 in zip([*names, label], hashes, strict=True)]
+    *paths, label_path = [each.path if isinstance(each, Remote) else each for each in files]
     case_id = stem(paths[0]) if entry.get("id") in (None, "") else entry["id"]
     if not isinstance(case_id, str | int) or not _file_name(str(case_id)):
         raise ValueError(
@@ -106,7 +106,7 @@ def case_from_entry(entry: object, place: Place, where: str) -> Entry:
             f"rename it: text without slashes, of {_LONGEST_ID} bytes at most."
         )
     case = Case(id=str(case_id), image=tuple(paths), label=label_path)
-    return Entry(case=case, remote=tuple(each for each in found if isinstance(each, Remote)))
+    return Entry(case=case, remote=tuple(each for each in files if isinstance(each, Remote)))
 
 
 def _file_name(text: str) -> bool:
@@ -114,9 +114,9 @@ def _file_name(text: str) -> bool:
     return not set("/\\\0") & set(text) and text.strip() not in ("", ".", "..") and size <= _LONGEST_ID
 
 
-def _hashes(given: object, num_images: int, where: str) -> list[str | None]:
-    """The SHA-256 of every image file, then of the label; None where none is given."""
-    fields = given or {}
+def _hashes(value: object, num_images: int, where: str) -> list[str | None]:
+    """The SHA-256 of every image file, then of the label; None if not declared."""
+    fields = value or {}
     if isinstance(fields, dict) and set(fields) <= {"image", "label"}:
         image = fields.get("image") or [None] * num_images
         hashes = [each or None for each in [*(image if isinstance(image, list) else [image]), fields.get("label")]]
@@ -125,21 +125,21 @@ def _hashes(given: object, num_images: int, where: str) -> list[str | None]:
             return hashes
     raise ValueError(
         f'{where}: "sha256" must be {{"image": ..., "label": ...}} with 64 hexadecimal digits for every file, '
-        f"not {given!r}."
+        f"not {value!r}."
     )
 
 
 def join_entries(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The fields of a Listing that its entries make up."""
-    known = tuple(entries)
+    """The fields of a Listing that its entries provide."""
+    all_entries = tuple(entries)
     return {
-        "cases": tuple(entry.case for entry in known),
-        "remote": tuple(remote for entry in known for remote in entry.remote),
+        "cases": tuple(entry.case for entry in all_entries),
+        "remote": tuple(remote for entry in all_entries for remote in entry.remote),
     }
 
 
 def batched(items: Sequence[T], num_threads: int) -> list[Sequence[T]]:
-    """Items in batches for threads, some for each: to hand over each small picture takes longer than to read it."""
+    """Items in batches for threads: dispatching small pictures one by one takes longer than reading them."""
     size = max(1, min(_BATCH, len(items) // (4 * num_threads)))
     return [items[start : start + size] for start in range(0, len(items), size)]
 

@@ -1,4 +1,4 @@
-"""JSON and CSV lists of cases. Relative names start at the folder of the list, here or where it came from."""
+"""JSON and CSV lists of cases. Relative names start at the folder of the list, local or remote."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def read_json_list(path: Path, place: Place) -> Listing:
             f'{path}: must be a list of {{"image": ..., "label": ...}}, an object with such a list in "cases", '
             'or a Decathlon dataset.json with "training".'
         )
-    found = (case_from_entry(e, place, f"{path}: cases[{i}]") for i, e in enumerate(entries))
+    listed = (case_from_entry(e, place, f"{path}: cases[{i}]") for i, e in enumerate(entries))
     labels = parse_labels(declared["labels"], str(path)) if "labels" in declared else declared_labels(place.folder)
     name = str(declared.get("name") or path.stem)
-    return Listing(name=name, source=path, labels=labels, **join_entries(found))
+    return Listing(name=name, source=path, labels=labels, **join_entries(listed))
 
 
 def read_csv_list(path: Path, place: Place) -> Listing:
     """A CSV table with the columns image, label and optionally id; `;` parts the files of several channels.
 
-    The columns image_sha256 and label_sha256 may say what remote files must hold.
+    The columns image_sha256 and label_sha256 may declare the content of remote files.
     Raises ValueError.
     """
     try:

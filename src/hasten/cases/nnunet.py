@@ -16,12 +16,12 @@ from hasten.cases.place import Place
 from hasten.cases.types import Case
 
 _MOST_DIGITS = 10
-"""Of a channel's number, and one more."""
+"""Digits of a channel number, plus one."""
 _NAME = re.compile(r"(.+)_(\d{4})")
 
 
 def is_nnunet(content: Any) -> bool:
-    """Whether a dataset.json lists no cases as the Decathlon's does, but speaks of them as nnU-Net v2's does."""
+    """Whether a dataset.json is nnU-Net v2's rather than the Decathlon's, which lists the cases."""
     return (
         isinstance(content, dict)
         and "training" not in content
@@ -44,10 +44,10 @@ def read_nnunet(path: Path, content: dict[str, Any], place: Place) -> Listing:
     declared, ignore = split_ignore(content["labels"], str(path))
     labels, regions, region_values = labels_and_regions(declared, content.get("regions_class_order"), path)
     if "dataset" in content:
-        made = _listed_cases(path, content["dataset"], place)
+        fields = _listed_cases(path, content["dataset"], place)
     else:
-        made = {"cases": _folder_cases(path, place, str(content["file_ending"]), channels)}
-    _check_count(path, content.get("numTraining"), len(made["cases"]))
+        fields = {"cases": _folder_cases(path, place, str(content["file_ending"]), channels)}
+    _check_count(path, content.get("numTraining"), len(fields["cases"]))
     return Listing(
         name=str(content.get("name") or place.folder.name),
         source=path,
@@ -57,7 +57,7 @@ def read_nnunet(path: Path, content: dict[str, Any], place: Place) -> Listing:
         regions=regions,
         region_values=region_values,
         ignore=ignore,
-        **made,
+        **fields,
     )
 
 
@@ -100,17 +100,17 @@ def labels_and_regions(
         if 0 in values and set(values) != {0}:
             raise ValueError(f'{path}: the region "{name}" holds the background, 0; leave it out of {list(values)}.')
         regions[name] = tuple(sorted(set(values)))
-    named = {values[0]: name for name, values in regions.items() if len(values) == 1}
-    flat = {str(value): named.get(value, f"value_{value}") for values in regions.values() for value in values}
+    names = {values[0]: name for name, values in regions.items() if len(values) == 1}
+    flat = {str(value): names.get(value, f"value_{value}") for values in regions.values() for value in values}
     labels = parse_labels(flat, str(path))
     regions = {name: values for name, values in regions.items() if values != (0,)}
     if all(len(values) == 1 for values in regions.values()):
         return labels, {}, {}
-    return labels, regions, _painted(order, regions, path)
+    return labels, regions, _region_values(order, regions, path)
 
 
-def _painted(order: object, regions: dict[str, tuple[int, ...]], path: Path) -> dict[str, int]:
-    """What each region is painted with, later ones over earlier ones; what follows from the regions if not stated."""
+def _region_values(order: object, regions: dict[str, tuple[int, ...]], path: Path) -> dict[str, int]:
+    """The label value of each region, later ones over earlier ones; {} if the file has no "regions_class_order"."""
     if order is None:
         return {}
     example = [values[0] for values in regions.values()]
@@ -145,7 +145,7 @@ def _listed_cases(path: Path, dataset: object, place: Place) -> dict[str, Any]:
                 f"{where}: names {len(images)} image files, but the first case, {first}, {expected}; "
                 "name one per channel."
             )
-        if not place.url:  # nnU-Net does so too; a remote list must not learn what is in this environment
+        if not place.url:  # as in nnU-Net; a remote list must not read this environment
             images = [os.path.expandvars(name) if isinstance(name, str) else name for name in images]
             label = os.path.expandvars(label) if isinstance(label, str) else label
         entries.append(case_from_entry({"id": case_id, "image": images, "label": label}, place, where))
@@ -163,34 +163,34 @@ def _folder_cases(path: Path, place: Place, kind: str, channels: tuple[str, ...]
             f'{path}: "file_ending" is "{kind}", but the kinds read are {", ".join(ENDINGS)}; convert them.'
         )
     images, labels = (nearest_folder(place.folder, name, "nnU-Net's") for name in ("imagesTr", "labelsTr"))
-    found = _channel_files(images, kind, path)
-    some = next(iter(next(iter(found.values())).values()))
-    held = read_file_header(some)[1]
-    if len(channels) % held:
+    cases = _channel_files(images, kind, path)
+    some = next(iter(next(iter(cases.values())).values()))
+    per_file = read_file_header(some)[1]
+    if len(channels) % per_file:
         raise ValueError(
-            f"{some}: holds {held} channels, but {path} names {len(channels)} ({', '.join(channels)}); "
+            f"{some}: holds {per_file} channels, but {path} names {len(channels)} ({', '.join(channels)}); "
             "correct the names."
         )
-    count = len(channels) // held
-    for case_id, files in found.items():
+    count = len(channels) // per_file
+    for case_id, files in cases.items():
         _check_channels(images, case_id, files, count, kind, channels)
-    targets = {case_id: labels / f"{case_id}{kind}" for case_id in found}
+    targets = {case_id: labels / f"{case_id}{kind}" for case_id in cases}
     _check_label_maps(labels, targets, kind)
     return tuple(
         Case(id=case_id, image=tuple(files[index] for index in range(count)), label=targets[case_id])
-        for case_id, files in found.items()
+        for case_id, files in cases.items()
     )
 
 
 def _channel_files(images: Path, kind: str, path: Path) -> dict[str, dict[int, Path]]:
     """The files of each case by channel number, cases by name.
 
-    Where no file has a number, as nnU-Net would want it, each is a case. Raises ValueError where only some have.
+    If no file has the number that nnU-Net requires, each file is a case. Raises ValueError if only some have one.
     """
-    shown = [file for file in sorted(images.iterdir()) if file.is_file() and not file.name.startswith(".")]
-    names = {file: file.name.removesuffix(kind) for file in shown if file.name.endswith(kind)}
+    files = [file for file in sorted(images.iterdir()) if file.is_file() and not file.name.startswith(".")]
+    names = {file: file.name.removesuffix(kind) for file in files if file.name.endswith(kind)}
     numbered = {file: match for file, name in names.items() if (match := _NAME.fullmatch(name))}
-    found: dict[str, dict[int, Path]] = {}
+    cases: dict[str, dict[int, Path]] = {}
     for file, name in names.items():
         if numbered and file not in numbered:
             raise ValueError(
@@ -198,14 +198,14 @@ def _channel_files(images: Path, kind: str, path: Path) -> dict[str, dict[int, P
                 "or move it away."
             )
         case_id, channel = (numbered[file][1], int(numbered[file][2])) if numbered else (name, 0)
-        found.setdefault(case_id, {})[channel] = file
-    if not found:
-        seen = sorted({ending(file) or file.suffix for file in shown})
+        cases.setdefault(case_id, {})[channel] = file
+    if not cases:
+        kinds = sorted({ending(file) or file.suffix for file in files})
         raise ValueError(
             f"{images}: holds no file that ends in {kind}, the file_ending of {path}"
-            f"{f'; what it holds ends in {first_few(seen)}' if seen else ''}; correct file_ending or add the files."
+            f"{f'; what it holds ends in {first_few(kinds)}' if kinds else ''}; correct file_ending or add the files."
         )
-    return found
+    return cases
 
 
 def _check_channels(
@@ -242,10 +242,10 @@ def _check_label_maps(labels: Path, targets: dict[str, Path], kind: str) -> None
         )
 
 
-def _check_count(path: Path, stated: object, found: int) -> None:
-    if stated is not None and stated != found:
+def _check_count(path: Path, stated: object, count: int) -> None:
+    if stated is not None and stated != count:
         raise ValueError(
-            f'{path}: "numTraining" is {stated!r}, but {found} training cases are here; '
+            f'{path}: "numTraining" is {stated!r}, but {count} training cases are here; '
             "restore those that are missing, or correct the number."
         )
 

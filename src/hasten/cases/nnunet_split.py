@@ -16,7 +16,7 @@ _SEED = 12345
 
 
 def nnunet_fold(case_set: CaseSet, fold: int) -> tuple[set[str], set[str]]:
-    """Ids of the training and the validation cases of a fold, which need not be all cases of the set.
+    """Ids of the training and the validation cases of a fold, possibly not all cases of the set.
 
     A splits_final.json is looked for in $nnUNet_preprocessed/DatasetNNN_Name, then beside the dataset.json; without
     one the folds are the five that nnU-Net itself would draw. Raises ValueError for a fold that there is none of, a

@@ -50,7 +50,7 @@ def pair_files(images: Path, labels: Path) -> tuple[Case, ...]:
 
 
 def declared_labels(folder: Path) -> dict[int, str] | None:
-    """What an optional labels.json beside the cases declares. Raises ValueError."""
+    """The content of an optional labels.json next to the cases. Raises ValueError."""
     path = folder / "labels.json"
     return parse_labels(load_json(path), str(path)) if path.is_file() else None
 

@@ -1,6 +1,6 @@
 """Procedural 2-D microscopy of cells that touch, with their interiors labelled.
 
-Neighbours that touch are told apart by a thin line of background, so that a network that blurs it loses IoU. With a
+Touching neighbours are separated by a thin line of background, so that a network that blurs it loses IoU. With a
 `filled` of 1 cells leave no room between them, as in electron microscopy of tissue. A phantom is a pure function of
 (seed, index, shape, radius, filled).
 """
@@ -35,7 +35,7 @@ def make_cells(
             "to a side, and 0 < filled <= 1."
         )
     rng = np.random.default_rng((seed, index))
-    nearest, second, owner, values = _grown(rng, shape, radius, filled)
+    nearest, second, owner, values = _nearest_cells(rng, shape, radius, filled)
     # Both distances are in radii of a cell: their difference is a distance to the wall between two.
     between = (second - nearest) * radius / 2
     inside = np.minimum((1 - nearest) * radius if filled < 1 else np.full(shape, np.inf, np.float32), between)
@@ -66,7 +66,7 @@ def write_cells(
     return write_pictures(Path(out), names, make, labels={0: "background", value: "cell"}, num_threads=num_threads)
 
 
-def _grown(
+def _nearest_cells(
     rng: np.random.Generator, shape: tuple[int, int], radius: float, filled: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Distance to the nearest and second cell, in their radii, the nearest cell's number, and a value of each cell.
@@ -104,9 +104,9 @@ def _places(rng: np.random.Generator, shape: tuple[int, int], radius: float, fil
     rows, columns = (np.arange(-1, n / by + 2) for n, by in zip(shape, (step * 0.87, step), strict=True))
     grid = np.stack(np.meshgrid(rows * step * 0.87, columns * step, indexing="ij"), -1)
     grid[1::2, :, 1] += step / 2
-    kept = smooth_field(rng, grid.shape[:2], 3.0) + rng.normal(0, 0.6, grid.shape[:2])
+    density = smooth_field(rng, grid.shape[:2], 3.0) + rng.normal(0, 0.6, grid.shape[:2])
     grid = grid + rng.normal(0, 0.17 * step, grid.shape)
-    return grid[kept <= np.quantile(kept, filled)]
+    return grid[density <= np.quantile(density, filled)]
 
 
 def _picture(

@@ -25,10 +25,10 @@ def make_hippocampus(index: int, *, shape: Shape = (36, 52, 36), seed: int = 0) 
         raise ValueError(f"hippocampus phantom shape {shape}: needs 16 voxels a side.")
     rng = np.random.default_rng((seed, index))
     depth, height, width = (round(n * rng.uniform(0.92, 1.0)) for n in shape)
-    own = depth, height, width
+    size = depth, height, width
     z, y, x = (
         (((np.arange(n) - (n - 1) / 2) / n * 2).astype(np.float32)).reshape([-1 if k == axis else 1 for k in range(3)])
-        for axis, n in enumerate(own)
+        for axis, n in enumerate(size)
     )
     # A curved tube from back to front (y) that grows thicker to the front, its end turned in and down.
     along = np.clip((y - np.float32(rng.uniform(-0.03, 0.03)) + np.float32(0.72)) / np.float32(1.44), -0.2, 1.2)
@@ -37,12 +37,12 @@ def make_hippocampus(index: int, *, shape: Shape = (36, 52, 36), seed: int = 0) 
     centre_z = np.float32(drop) * (np.float32(0.45) - along) + np.float32(rng.normal(0, 0.05))
     ends = np.sqrt(np.clip(1 - np.square(2 * along - 1), 0, None)) ** np.float32(0.6)
     thick = ends * (np.float32(0.23) + np.float32(0.19) * np.square(along)) * np.float32(rng.uniform(0.88, 1.14))
-    lumpy = smooth_field(rng, own, 6.0)
+    lumpy = smooth_field(rng, size, 6.0)
     gap = np.sqrt(np.square((x - centre_x) / np.float32(1.15)) + np.square(z - centre_z)) - thick
     gap += np.float32(0.035) * lumpy + np.clip(0.03 - thick, 0, None) * 20
     head = along + np.float32(0.05) * lumpy > np.float32(rng.uniform(0.5, 0.62))
     label = np.where(gap < 0, np.where(head, 1, 2), 0).astype(np.uint8)
-    return _picture(rng, own, gap, label), label
+    return _picture(rng, size, gap, label), label
 
 
 def write_hippocampi(

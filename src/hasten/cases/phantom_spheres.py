@@ -39,7 +39,7 @@ def write_spheres(
     """
     cases = make_spheres(num_cases=num_cases, shape=shape, seed=seed)
     names = [f"img{index}" for index in range(num_cases)]
-    # One thread: each case goes on with the generator where the one before left it.
+    # One thread: each case continues with the generator state of the previous one.
     return write_volumes(
         Path(out),
         names,

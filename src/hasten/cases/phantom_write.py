@@ -1,4 +1,4 @@
-"""Writing made-up cases as data sets, several at a time."""
+"""Writes phantom cases as data sets, several in parallel."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write_volumes(
         for folder, array in zip(folders, make(index), strict=True):
             write_nifti(out / folder / f"{names[index]}.nii.gz", array, affine)
 
-    _each(write, len(names), num_threads, out)
+    _run_parallel(write, len(names), num_threads, out)
     _write_json(out / "dataset.json", {
         "name": "Phantom",
         "description": title,
@@ -68,7 +68,7 @@ def write_pictures(
         for folder, array in zip(folders, make(index), strict=True):
             Image.fromarray(array).save(out / folder / f"{names[index]}.png", compress_level=1)
 
-    _each(write, len(names), num_threads, out)
+    _run_parallel(write, len(names), num_threads, out)
     _write_json(out / "labels.json", {str(value): name for value, name in labels.items()})
     return out
 
@@ -78,7 +78,7 @@ def numbered(stem: str, count: int) -> list[str]:
     return [f"{stem}_{index:03d}" for index in range(count)]
 
 
-def _each(write: Callable[[int], None], count: int, num_threads: int, out: Path) -> None:
+def _run_parallel(write: Callable[[int], None], count: int, num_threads: int, out: Path) -> None:
     with naming(out), ThreadPoolExecutor(num_threads) as pool:
         list(pool.map(write, range(count)))
 

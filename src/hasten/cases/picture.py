@@ -68,7 +68,7 @@ def page_pixels(picture: Image.Image, path: Path, *, indices: bool) -> np.ndarra
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if picture.format == "TIFF" and array.ndim == 2:
-        array = _with_sign(array, *_sample(picture))
+        array = _restore_dtype(array, *_sample(picture))
     return array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)
 
 
@@ -141,7 +141,7 @@ def _sample(picture: Image.Image) -> tuple[int, int]:
     return int(np.max(tags.get(258, 1))), int(np.max(tags.get(339, 1)))
 
 
-def _with_sign(array: np.ndarray, bits: int, kind: int) -> np.ndarray:
+def _restore_dtype(array: np.ndarray, bits: int, kind: int) -> np.ndarray:
     """What Pillow widens, or takes for signed or unsigned, in the type that the file states."""
     if kind == _SIGNED and bits == 8 and array.dtype == np.uint8:
         return array.view(np.int8)

@@ -1,4 +1,4 @@
-"""Where the names in a list of cases lead: beside the list, or to a URL and its place in the local copy."""
+"""Resolves the names in a list of cases: to paths relative to the list, or to URLs and their local copies."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ _SIGNED_WITH = (
 _AZURE = frozenset(["sv", "se", "sp", "sr", "sig", "st", "spr", "skoid", "sktid", "skt", "ske", "sks", "skv"])
 _TOKENS = frozenset(["token", "access_token"])
 _SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-"""What a source may be read by. Of fsspec's others some read this machine's files, unpack archives or log in."""
+"""Allowed protocols. Some of fsspec's others read this machine's files, unpack archives or log in."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remote:
-    """A remote file and where its local copy lies."""
+    """A remote file and the path of its local copy."""
 
     url: str
     path: Path
     sha256: str | None = None
-    """What its content must be, where the source says."""
+    """Of its content, if the source declares it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where the relative names of a list start."""
+    """The base of the relative names in a list."""
 
     folder: Path
     url: str = ""
     """The URL of that folder if it is a local copy."""
     remote_dir: Path | None = None
-    """Where the local copies of URLs go."""
+    """The folder of the local copies of URLs."""
 
     def find(self, name: str, where: str, sha256: str | None = None) -> Path | Remote:
-        """What a name in the list means; `where` is its place in errors.
+        """The file that a name in the list refers to; `where` is its place in errors.
 
         Raises ValueError for a name that leads out of a remote source, a URL that `checked_url` refuses, or one where
         copies have no place.
@@ -79,7 +79,7 @@ def join(url: str, name: str, where: str) -> str:
 
 
 def parent(url: str) -> str:
-    """The URL of the folder that a file lies in; a query is left out."""
+    """The URL of a file's folder, without query."""
     return url.partition("?")[0].rpartition("/")[0]
 
 
@@ -117,9 +117,9 @@ def local_name(url: str) -> Path:
     if not names:
         raise ValueError(f"{shown(url)}: names no file; write the whole URL.")
     *folders, name = (_safe(part, url) for part in names)
-    kept = _unsigned(parse_qsl(query, keep_blank_values=True))
-    if kept:
-        folders.append(f"query-{_digest(urlencode(kept))}")
+    parameters = _unsigned(parse_qsl(query, keep_blank_values=True))
+    if parameters:
+        folders.append(f"query-{_digest(urlencode(parameters))}")
     return Path(scheme.lower(), *folders, name)
 
 
@@ -150,14 +150,14 @@ def _safe(part: str, url: str) -> str:
     if part in (".", "..") or "\0" in part:
         raise ValueError(f"{shown(url)}: holds {part!r}, which leads elsewhere; write the URL without it.")
     if part.startswith("."):
-        part = "_" + part  # hidden names are those of records and partial files
+        part = "_" + part  # hidden names are reserved for records and partial files
     if len(part.encode()) <= _LONGEST:
         return part
     return f"{_digest(part)}-{part.encode()[-_LONGEST + 20 :].decode(errors='ignore')}"
 
 
 def _unsigned(query: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """A query without what signs it, which is another one each time."""
+    """A query without its signature, which differs each time."""
     keys = {key.lower() for key, _ in query}
     signing = {key for key in keys if key.startswith(_SIGNED_WITH) or key in _AZURE} if keys & _SIGNATURES else set()
     return [(key, value) for key, value in query if key.lower() not in signing | _TOKENS]

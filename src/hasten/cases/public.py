@@ -27,7 +27,7 @@ _MSD = "https://msd-for-monai.s3-us-west-2.amazonaws.com"
 _CITE_MSD = "Antonelli et al., The Medical Segmentation Decathlon, Nature Communications 13:4128 (2022)"
 _MIB, _GIB = 1 << 20, 1 << 30
 HOME = "HASTEN_DATA"
-"""Environment variable with the folder that public sets are kept in."""
+"""Environment variable with the folder of the public sets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class PublicSet:
     cases: int
     """With labels."""
     size_bytes: int
-    """Of what is fetched, about."""
+    """Approximate size of the download."""
     url: str = ""
     """Of one archive; empty where its publisher has none, so that it is fetched by hand."""
     md5: str = ""
@@ -119,13 +119,13 @@ PUBLIC: Mapping[str, PublicSet] = {
 
 
 def public_set(name: str) -> PublicSet:
-    """A set by name, or by the name of its folder. Raises ValueError, naming the nearest."""
-    for found in PUBLIC.values():
-        if name.lower() in (found.name, found.folder.lower()):
-            return found
-    near = difflib.get_close_matches(name.lower(), PUBLIC, n=1)
+    """A set by name, or by the name of its folder. Raises ValueError, naming the most similar one."""
+    for public in PUBLIC.values():
+        if name.lower() in (public.name, public.folder.lower()):
+            return public
+    similar = difflib.get_close_matches(name.lower(), PUBLIC, n=1)
     raise ValueError(
-        f"no public data set is called {name!r}{f'; did you mean {near[0]}?' if near else ''} Known: "
+        f"no public data set is called {name!r}{f'; did you mean {similar[0]}?' if similar else ''} Known: "
         f"{', '.join(PUBLIC)}."
     )
 
@@ -136,7 +136,7 @@ def data_home() -> Path:
 
 
 def described(public: PublicSet) -> str:
-    """What it is, how large, and under which licence, in one sentence."""
+    """Its content, size and licence, in one sentence."""
     return (
         f"{public.title}: {public.cases} labelled cases, about {size_text(public.size_bytes)}, {public.licence} "
         f"({public.licence_url}); {public.page}"
@@ -144,7 +144,7 @@ def described(public: PublicSet) -> str:
 
 
 def absent(public: PublicSet, looked: Path) -> ValueError:
-    """The error for a set that is needed and not at `looked`: what to fetch, how large, under which licence."""
+    """The error for a set that is missing at `looked`: what to fetch, its size and its licence."""
     if public.url:
         get = f"`hasten recipe data {public.name}` fetches it to {data_home() / public.folder}"
     else:
@@ -156,9 +156,9 @@ def absent(public: PublicSet, looked: Path) -> ValueError:
 
 
 def download(public: PublicSet, to: Path | None = None, *, patience: Patience | None = None) -> Path:
-    """Fetch and unpack a set below `to` (None: the home of public sets); its folder. What is there is kept.
+    """Fetch and unpack a set below `to` (None: the home of public sets); returns its folder. Existing data are kept.
 
-    A broken transfer is gone on with, the archive is checked against its MD5 sum, nothing is unpacked outside the
+    A broken transfer is resumed, the archive is checked against its MD5 sum, nothing is unpacked outside the
     folder, and the folder appears only when it is whole. The archive is removed afterwards.
     Raises ValueError: no archive, a server or disk that fails, another MD5 sum, an unsafe or damaged archive.
     """
@@ -174,7 +174,7 @@ def download(public: PublicSet, to: Path | None = None, *, patience: Patience | 
         raise ValueError(
             f"{home}: can't be made ({error.strerror}); name another folder with --to or ${HOME}"
         ) from None
-    with _turn(home / f".{public.folder}.lock"):
+    with _lock(home / f".{public.folder}.lock"):
         if target.is_dir() and any(target.iterdir()):
             return target
         archives = home / ".archives"
@@ -189,18 +189,18 @@ def _check(archive: Path, public: PublicSet) -> None:
     if not public.md5:
         return
     with archive.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if found != public.md5:
+        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if md5 != public.md5:
         archive.unlink()
         raise ValueError(
-            f"{shown(public.url)}: has the MD5 sum {found}, not {public.md5}, and was removed; fetch it again, and if "
+            f"{shown(public.url)}: has the MD5 sum {md5}, not {public.md5}, and was removed; fetch it again, and if "
             "that gives the same, its publisher or somebody on the way has changed it."
         )
 
 
 @contextmanager
-def _turn(lock: Path) -> Iterator[None]:
-    """One process at a time; another one waits, and then finds the set."""
+def _lock(lock: Path) -> Iterator[None]:
+    """A lock for one process at a time; others wait, and then find the set."""
     handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:

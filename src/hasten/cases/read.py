@@ -1,4 +1,4 @@
-"""Reading a case: its channels joined, its label checked against the image and mapped to class indices."""
+"""Reads a case: joins its channels, checks its label against the image and maps it to class indices."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def read_header(case: Case) -> tuple[tuple[int, int, int], int, np.ndarray]:
 
 
 def check_affine(affine: np.ndarray, path: Path, reference: np.ndarray, reference_path: Path) -> None:
-    """Raise ValueError where two files that say where they lie, by their affines (4, 4), do not lie in one place."""
+    """Raise ValueError if two files with positions, given by their affines (4, 4), do not match in space."""
     for each, file in ((affine, path), (reference, reference_path)):
         if may_lie_nowhere(file) and np.array_equal(each, np.eye(4)):
-            return  # there is nothing to compare
+            return  # nothing to compare
     difference = float(np.abs(affine - reference).max())
     if not difference <= _AFFINE_TOLERANCE * min(spacing_of(reference)):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What is known of a local copy of a remote file, kept beside it and checked on the way back."""
+"""Records of local copies of remote files: stored next to them with a checksum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """What was fetched: the size in bytes, the SHA-256 in hexadecimal digits, and what the server said."""
+    """A fetched file: the size in bytes, the SHA-256 in hexadecimal digits, and the server's validator."""
 
     url: str
     """Without login and query."""
@@ -32,7 +32,7 @@ class Record:
     """Of the local file, so that a changed one is noticed without reading it."""
 
     def is_of(self, stat: Stat) -> bool:
-        """Whether the server still has what was fetched, as far as it says; without any word of it, it may not."""
+        """Whether the server's file is still the fetched one; False if the server reports too little to know."""
         if stat.size is None and not stat.validator:
             return False
         return stat.size in (None, self.size) and stat.validator == self.validator
@@ -54,7 +54,7 @@ def write_json(path: Path, body: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What `write_json` wrote, or None if there is none or it is damaged; the latter with a warning."""
+    """The content of `write_json`, or None if it is missing or damaged; the latter with a warning."""
     try:
         content = json.loads(path.read_bytes())
         if content["format"] == _FORMAT and content["sha256"] == _digest(content["body"]):
@@ -68,7 +68,7 @@ def read_json(path: Path) -> Any:
 
 
 def complete_copy(target: Path, *, verify: bool = False) -> Record | None:
-    """The record of a local copy that is whole, or None; a damaged copy with a warning.
+    """The record of a complete local copy, or None; a damaged copy with a warning.
 
     The size is compared always, the hash with `verify` or where the file was touched since.
     """
@@ -90,7 +90,7 @@ def complete_copy(target: Path, *, verify: bool = False) -> Record | None:
         record_path(target).unlink(missing_ok=True)
         return None
     if status.st_mtime_ns != record.mtime_ns:
-        with suppress(OSError):  # a copy that only others can write is as good
+        with suppress(OSError):  # a copy that only others can write is as valid
             write_record(target, replace(record, mtime_ns=status.st_mtime_ns))
     return record
 

@@ -1,4 +1,4 @@
-"""A part of a file, read without the rest of it where the format allows."""
+"""Reads a part of a file, without the rest where the format allows it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def read_region(path: str | Path, start: Sequence[int], size: Sequence[int], *, 
             slices = read_stack(path, indices=label, part=depth)
             volume = Volume(slices.array[:, :, height, width].copy(), slices.affine)
         case _:
-            whole = read_file(path, label=label)
-            volume = Volume(whole.array[:, depth, height, width].copy(), whole.affine)
+            case_volume = read_file(path, label=label)
+            volume = Volume(case_volume.array[:, depth, height, width].copy(), case_volume.affine)
     affine = volume.affine.copy()
     affine[:3, 3] += affine[:3, :3] @ np.array(start[::-1], np.float64)
     return Volume(volume.array, affine)
@@ -51,7 +51,7 @@ def read_region(path: str | Path, start: Sequence[int], size: Sequence[int], *, 
 def _checked(path: Path, shape: Shape, start: Sequence[int], size: Sequence[int]) -> tuple[Shape, Shape]:
     first, length = tuple(map(int, start)), tuple(map(int, size))
     inside = len(first) == len(length) == 3 and all(
-        at >= 0 and count > 0 and at + count <= whole for at, count, whole in zip(first, length, shape, strict=True)
+        at >= 0 and count > 0 and at + count <= side for at, count, side in zip(first, length, shape, strict=True)
     )
     if not inside:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The regions of a set of cases: overlapping classes in terms of the class index that its labels are stored as."""
+"""The regions of a set of cases: overlapping classes in terms of the stored class indices."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hasten.config.schema import DataConfig
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One of several classes that may hold in the same voxel."""
+    """One of several classes that may overlap in a voxel."""
 
     name: str
     members: tuple[int, ...]
     """Class indices that belong to it, rising."""
     painted: int
-    """Class index that a label map has where this is the last region that holds."""
+    """Class index in a label map where this is the last region of a voxel."""
 
 
 def with_regions(case_set: CaseSet, data: DataConfig) -> CaseSet:
-    """The cases with the regions that the configuration asks for. Raises ValueError as `resolve_regions` does."""
+    """The cases with the regions of the configuration. Raises ValueError as `resolve_regions` does."""
     regions, values = case_set.regions, case_set.region_values
     where = f"{case_set.source}: regions"
     if data.regions is not None:
@@ -66,8 +66,8 @@ def resolve_regions(
 
 
 def paint(masks: np.ndarray, regions: Sequence[Region]) -> np.ndarray:
-    """(R, ...) bool, what each region holds, as one label map (...) uint8 of class index: region over region."""
-    found = np.zeros(masks.shape[1:], np.uint8)
+    """Region masks (R, ...) bool as one label map (...) uint8 of class index; later regions overwrite earlier ones."""
+    label = np.zeros(masks.shape[1:], np.uint8)
     for mask, region in zip(masks, regions, strict=True):
-        found[mask] = region.painted
-    return found
+        label[mask] = region.painted
+    return label

@@ -1,4 +1,4 @@
-"""A remote source into a local copy that the ordinary readers read."""
+"""Copies a remote source to local files for the ordinary readers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 _LARGEST_LIST = 64 << 20
 """Bytes of a list of cases, which is read into memory."""
 _THREADS = 8
-_SAY_EVERY_S = 10.0
+_PROGRESS_EVERY_S = 10.0
 _LISTING = ".listing.fetched"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copying:
-    """Where local copies go, and how patiently they are fetched."""
+    """The folder of the local copies, and the timeouts and retries of downloads."""
 
     folder: Path
     stores: Stores
@@ -43,12 +43,12 @@ class Copying:
         return fetch(url, self.folder, patience=patience, stores=self.stores).path
 
     def one_if_there(self, url: str) -> Path | None:
-        """The local copy of a list that need not be there; a copy of one that is gone is removed."""
+        """The local copy of an optional list; removes the copy if the server no longer has the list."""
         try:
             return self.one(url)
         except Missing:
-            gone = self.folder / local_name(url)
-            for path in (record_path(gone), gone):
+            stale = self.folder / local_name(url)
+            for path in (record_path(stale), stale):
                 path.unlink(missing_ok=True)
             return None
 
@@ -68,7 +68,7 @@ def mirror(url: str, into: Copying) -> tuple[Path, Place]:
         return _mirror_folder(url, into)
     path = into.one(url)
     place = _place(parent(url), into)
-    if suffix(url) == ".csv" or _wants_labels(path):
+    if suffix(url) == ".csv" or _needs_labels(path):
         into.one_if_there(join(place.url, "labels.json", shown(url)))
     return path, place
 
@@ -77,7 +77,7 @@ def _place(url: str, into: Copying) -> Place:
     return Place(folder=into.folder / local_name(url), url=url, remote_dir=into.folder)
 
 
-def _wants_labels(path: Path) -> bool:
+def _needs_labels(path: Path) -> bool:
     content = load_json(path)
     return not (isinstance(content, dict) and "labels" in content)
 
@@ -100,7 +100,7 @@ def _mirror_folder(url: str, into: Copying) -> tuple[Path, Place]:
 
 
 def _mirror_pairs(place: Place, into: Copying) -> None:
-    """Fetch the images and labels of a folder without a list of cases, and remove copies of what is gone."""
+    """Fetch images and labels of a folder without a list of cases; remove copies of files that the server removed."""
     where = shown(place.url)
     if place.url.lower().startswith(("http://", "https://")):
         raise ValueError(
@@ -149,12 +149,12 @@ def _list(url: str, into: Copying) -> list[str] | None:
                 raise kind(f"{shown(url)}: can't be listed ({trouble}); check the URL, network and access.") from None
             time.sleep(waits[attempt])
         else:
-            return None if names is None else [name for name in names if _is_of_use(name)]
+            return None if names is None else [name for name in names if _is_image_file(name)]
     raise AssertionError
 
 
-def _is_of_use(name: str) -> bool:
-    """An image, or the voxels that one keeps in a file of their own."""
+def _is_image_file(name: str) -> bool:
+    """Whether it is an image, or the separate voxel file of one."""
     return not name.startswith(".") and (ending(Path(name)) in ENDINGS or "raw" in name.lower().partition(".")[2])
 
 
@@ -162,46 +162,46 @@ def _remove_gone(folder: Path, names: list[str] | None) -> None:
     if names is None:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    kept = {*names, *(record_path(folder / name).name for name in names)}
+    keep = {*names, *(record_path(folder / name).name for name in names)}
     for path in folder.iterdir():
-        if path.name not in kept and not path.name.endswith(".partial"):
+        if path.name not in keep and not path.name.endswith(".partial"):
             path.unlink(missing_ok=True)
 
 
 def fetch_all(files: Iterable[Remote], into: Copying) -> None:
     """Local copies of all files, on several threads, with a line of progress now and then. Raises ValueError.
 
-    The first error ends the others. Once a server is found gone, what is complete is taken without asking it again.
+    The first error ends the others. Once a server is unreachable, complete copies are used without asking it again.
     """
-    wanted = _distinct(files)
-    if not wanted:
+    remotes = _distinct(files)
+    if not remotes:
         return
     started = time.monotonic()
-    log.info("%d remote files: checking and fetching into %s", len(wanted), into.folder)
+    log.info("%d remote files: checking and fetching into %s", len(remotes), into.folder)
 
     def one(remote: Remote) -> Fetched:
         return fetch(remote.url, into.folder, sha256=remote.sha256, patience=into.patience, stores=into.stores)
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="hasten-fetch") as pool:
-        futures = [pool.submit(one, remote) for remote in wanted]
+        futures = [pool.submit(one, remote) for remote in remotes]
         todo = set(futures)
         try:
             while todo:
-                ended, todo = wait(todo, timeout=_SAY_EVERY_S, return_when=FIRST_EXCEPTION)
+                ended, todo = wait(todo, timeout=_PROGRESS_EVERY_S, return_when=FIRST_EXCEPTION)
                 for future in ended:
                     future.result()
                 if todo:
-                    log.info("%d of %d remote files are here", len(wanted) - len(todo), len(wanted))
+                    log.info("%d of %d remote files are here", len(remotes) - len(todo), len(remotes))
         except BaseException:
             into.stores.stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    _say(len(wanted), [future.result() for future in futures], time.monotonic() - started)
+    _log_summary(len(remotes), [future.result() for future in futures], time.monotonic() - started)
 
 
-def _say(total: int, made: list[Fetched], seconds: float) -> None:
-    new = [each for each in made if each.how == "new"]
-    stale = sum(each.how == "stale" for each in made)
+def _log_summary(total: int, results: list[Fetched], seconds: float) -> None:
+    new = [each for each in results if each.how == "new"]
+    stale = sum(each.how == "stale" for each in results)
     mib = sum(each.size for each in new) / 2**20
     log.info("%d of %d remote files were fetched (%.1f MiB in %.1f s)", len(new), total, mib, seconds)
     if stale:
@@ -220,11 +220,11 @@ def _distinct(files: Iterable[Remote]) -> list[Remote]:
 
 
 def companions(files: Iterable[Remote]) -> list[Remote]:
-    """Files that fetched ones can't be read without: the other half of a .hdr/.img pair, the voxels of a .mhd."""
-    found = []
+    """Files that fetched images need: the other half of a .hdr/.img pair, the voxel file of a .mhd."""
+    result = []
     for remote in files:
         beside = second_file(remote.path)
         if beside is not None:
             url = join(parent(remote.url), beside, shown(remote.url))
-            found.append(Remote(url=url, path=remote.path.parent / beside))
-    return found
+            result.append(Remote(url=url, path=remote.path.parent / beside))
+    return result

@@ -1,4 +1,4 @@
-"""2-D images that are too large to be read as a whole: TIFFs, read and written in parts."""
+"""Reads and writes 2-D TIFFs in parts that are too large to be read as a whole."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_section_header(path: Path) -> tuple[tuple[int, int, int], int] | None:
             file.seek(tags.next)
             tags.load(file)
         height, width, samples = int(tags[_HEIGHT]), int(tags[_WIDTH]), int(tags.get(_SAMPLES, 1))
-    except Exception:  # no TIFF, or a damaged one, of which the reader of pictures says why
+    except Exception:  # no TIFF, or a damaged one, for which the picture reader raises the error
         return None
     if height * width <= SECTION_PIXELS:
         return None
@@ -75,14 +75,14 @@ def _tiles(strips: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
     rows: np.ndarray | None = None
     for strip in strips:
         rows = strip if rows is None else np.concatenate([rows, strip])
-        whole = len(rows) // _TILE * _TILE
-        yield from _cut(rows[:whole])
-        rows = rows[whole:].copy()
+        count = len(rows) // _TILE * _TILE
+        yield from _split_row(rows[:count])
+        rows = rows[count:].copy()
     if rows is not None:
-        yield from _cut(rows)
+        yield from _split_row(rows)
 
 
-def _cut(rows: np.ndarray) -> Iterator[np.ndarray]:
+def _split_row(rows: np.ndarray) -> Iterator[np.ndarray]:
     for top in range(0, len(rows), _TILE):
         for left in range(0, rows.shape[1], _TILE):
             yield np.ascontiguousarray(rows[top : top + _TILE, left : left + _TILE])

@@ -1,4 +1,4 @@
-"""From a source that a user names to a checked set of cases."""
+"""Loads a source that a user names as a validated set of cases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load_case_set(
 
 
 def find_listing(source: str | Path, *, remote_dir: Path | None = None, patience: Patience | None = None) -> Listing:
-    """What a source lists, whose files are all here; none of them is opened.
+    """The listing of a source, with all files local; none of them is opened.
 
     A source is a Decathlon folder or its dataset.json, a folder with images/ and labels/ (or imagesTr/ and labelsTr/),
     or a JSON or CSV list; or a URL of any of them. Remote files are first copied below `remote_dir`, once; `patience`
@@ -67,7 +67,7 @@ def find_listing(source: str | Path, *, remote_dir: Path | None = None, patience
 
 
 def look_into(listing: Listing, spatial_dims: int | None = None) -> CaseSet:
-    """The listed cases with what only their files tell: labels and channels that are declared nowhere, 2-D or 3-D.
+    """The listed cases with the facts that only their files contain: undeclared labels and channels, 2-D or 3-D.
 
     `spatial_dims` (2 or 3) is checked against the first image, which decides it if None. Labels that are declared
     nowhere are read from all label maps. Raises ValueError, naming the file and the remedy.
@@ -82,7 +82,7 @@ def look_into(listing: Listing, spatial_dims: int | None = None) -> CaseSet:
 
 
 def as_case_set(listing: Listing, *, labels: dict[int, str], channels: tuple[str, ...], spatial_dims: int) -> CaseSet:
-    """The listed cases with these facts, which are known of them."""
+    """The listed cases with these known facts."""
     return CaseSet(
         name=listing.name,
         source=listing.source,
@@ -183,13 +183,13 @@ def _files(case: Case, kind: str) -> tuple[Path, ...]:
 
 
 def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared: int | None) -> int:
-    found = 3 if first_shape[0] > 1 else 2
-    if declared is not None and declared != found:
+    dims = 3 if first_shape[0] > 1 else 2
+    if declared is not None and declared != dims:
         raise ValueError(
-            f"{listing.cases[0].image[0]}: is a {found}-D image of shape {first_shape} (D, H, W), but "
-            f"data.spatial_dims is {declared}; set data.spatial_dims to {found}, or name another source."
+            f"{listing.cases[0].image[0]}: is a {dims}-D image of shape {first_shape} (D, H, W), but "
+            f"data.spatial_dims is {declared}; set data.spatial_dims to {dims}, or name another source."
         )
-    if found == 3:
+    if dims == 3:
         flat = [p for case in listing.cases for p in case.image if is_picture(p)]
         if flat:
             raise ValueError(
@@ -204,7 +204,7 @@ def _checked_dims(listing: Listing, first_shape: tuple[int, int, int], declared:
                 f"{deep}: is a 3-D image, but the first case, {listing.cases[0].image[0].name}, is 2-D; "
                 "keep 2-D and 3-D cases in separate sources."
             )
-    return found
+    return dims
 
 
 def _checked_channels(listing: Listing, num_channels: int) -> tuple[str, ...]:

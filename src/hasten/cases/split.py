@@ -1,4 +1,4 @@
-"""Which cases are trained on and which are validated on."""
+"""Splits cases into training and validation cases."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def split_cases(case_set: CaseSet, config: SplitConfig) -> tuple[tuple[Case, ...
         case "list":
             held_out = _listed({case.id for case in cases}, config, case_set)
         case "nnunet":
-            kept, held_out = nnunet_fold(case_set, config.fold)
-            cases = [case for case in cases if case.id in kept | held_out]
+            training, held_out = nnunet_fold(case_set, config.fold)
+            cases = [case for case in cases if case.id in training | held_out]
         case unknown:
             raise ValueError(f"data.split.by is {unknown!r}; use fraction, fold, list or nnunet.")
     train = _part([case for case in cases if case.id not in held_out], config)
@@ -66,21 +66,21 @@ def _draw_fold(ids: list[str], config: SplitConfig) -> set[str]:
 
 
 def _listed(ids: set[str], config: SplitConfig, case_set: CaseSet) -> set[str]:
-    wanted = set(config.validation)
-    if not wanted:
+    requested = set(config.validation)
+    if not requested:
         raise ValueError("data.split.validation is empty; name case ids there, or set data.split.by to fraction.")
-    unknown = sorted(wanted - ids)
+    unknown = sorted(requested - ids)
     if unknown:
-        near = {name for wrong in unknown for name in difflib.get_close_matches(wrong, ids, n=2)}
+        similar = {name for wrong in unknown for name in difflib.get_close_matches(wrong, ids, n=2)}
         raise ValueError(
             f"data.split.validation: {case_set.source} has no case {first_few(unknown)}; "
-            f"the nearest ids are {first_few(sorted(near or ids))}; name some that it has."
+            f"the nearest ids are {first_few(sorted(similar or ids))}; name some that it has."
         )
-    if wanted == ids:
+    if requested == ids:
         raise ValueError(
             f"data.split.validation names all {len(ids)} cases, which leaves none to train on; remove some of them."
         )
-    return wanted
+    return requested
 
 
 def _shuffled(ids: list[str], seed: int) -> list[str]:

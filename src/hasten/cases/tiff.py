@@ -21,14 +21,14 @@ Shape = tuple[int, int, int]
 
 
 def is_stack(path: Path) -> bool:
-    """Whether a file is a TIFF of several pages, or of so many that it ends amid them; False if it is no TIFF."""
+    """Whether a file is a TIFF of several pages, or one cut short between its pages; False if it is no TIFF."""
     if not path.name.lower().endswith(TIFF_ENDINGS):
         return False
     try:
         if count_pages(path) > 1:
             return True
     except ValueError:
-        return True  # its reader explains
+        return True  # its reader raises the error
     except OSError:
         return False
     try:
@@ -47,25 +47,25 @@ def count_pages(path: Path) -> int:
     with path.open("rb") as file:
         start = file.read(16)
         order = {b"II": "<", b"MM": ">"}.get(start[:2], "")
-        known = {b"*\0": (4, "H", 12, "I"), b"+\0": (8, "Q", 20, "Q")}  # TIFF and BigTIFF
-        variant = known.get(start[2:4] if order == "<" else start[3:1:-1])
+        layouts = {b"*\0": (4, "H", 12, "I"), b"+\0": (8, "Q", 20, "Q")}  # TIFF and BigTIFF
+        variant = layouts.get(start[2:4] if order == "<" else start[3:1:-1])
         if not order or variant is None:
             return 1
         first, counter, entry, pointer = variant
         width, length = struct.calcsize(counter), struct.calcsize(pointer)
         size = file.seek(0, 2)
         (at,) = struct.unpack_from(order + pointer, start.ljust(16, b"\0"), first)
-        seen: set[int] = set()
+        visited: set[int] = set()
         while at:
             file.seek(min(at, size))
             head = file.read(width)
             after = at + width + entry * struct.unpack(order + counter, head)[0] if len(head) == width else size
-            if at in seen or after + length > size:
+            if at in visited or after + length > size:
                 raise ValueError(f"{path}: ends inside its list of pages; copy or export it again.")
-            seen.add(at)
+            visited.add(at)
             file.seek(after)
             (at,) = struct.unpack(order + pointer, file.read(length))
-    return max(1, len(seen))
+    return max(1, len(visited))
 
 
 def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(None)) -> Volume:
@@ -83,16 +83,16 @@ def read_stack(path: str | Path, *, indices: bool = False, part: slice = slice(N
         depths = range(layout.depth)[part]
         places = {layout.page(group, z): (group, i) for i, z in enumerate(depths) for group in range(layout.groups)}
         array: np.ndarray = np.empty(0)
-        told = ""
-        for page in sorted(places):  # in the order of the file, as going back walks its chain of pages from the start
+        first = ""
+        for page in sorted(places):  # in file order, as seeking back walks the chain of pages from the start
             picture.seek(page)
             pixels = page_pixels(picture, path, indices=indices)
-            if not told:
-                told = f"page {page + 1} is {_told(pixels)}"
+            if not first:
+                first = f"page {page + 1} is {_summary(pixels)}"
                 array = np.empty((layout.groups, len(pixels), len(depths), *pixels.shape[1:]), pixels.dtype)
             if (pixels.shape, pixels.dtype) != ((array.shape[1], *array.shape[3:]), array.dtype):
                 raise ValueError(
-                    f"{path}: page {page + 1} is {_told(pixels)}, but {told}; a volume needs pages of one size and "
+                    f"{path}: page {page + 1} is {_summary(pixels)}, but {first}; a volume needs pages of one size and "
                     "type: save the odd ones apart."
                 )
             group, z = places[page]
@@ -131,7 +131,7 @@ def spacing_file(path: Path) -> Path | None:
 
 
 def _stated_affine(path: Path) -> np.ndarray | None:
-    """Of `{"spacing": [D, H, W]}` in mm; None where the file speaks of something else. Raises ValueError."""
+    """Of `{"spacing": [D, H, W]}` in mm; None if the file has no such key. Raises ValueError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
@@ -162,5 +162,5 @@ def _description(picture: Image.Image) -> str:
         return text
 
 
-def _told(pixels: np.ndarray) -> str:
+def _summary(pixels: np.ndarray) -> str:
     return f"{pixels.shape[1:]} (H, W), {len(pixels)} x {pixels.dtype}"

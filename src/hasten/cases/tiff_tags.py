@@ -1,4 +1,4 @@
-"""What ImageJ and OME write into a TIFF's description: which page is which slice and channel, and the voxel size."""
+"""Parses the TIFF descriptions of ImageJ and OME: slice and channel of each page, and the voxel size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Layout:
 
 
 def promised_pages(description: str) -> int:
-    """How many pages a description speaks of, where it may be more than a file lists; 1 if it doesn't say."""
+    """The number of pages in a description, which may exceed those that the file lists; 1 if it has none."""
     if not description.startswith("ImageJ="):
         return 1
     return _count(_imagej_fields(description), "images")
@@ -101,8 +101,8 @@ def _ome(description: str, num_pages: int, samples: int, path: Path) -> Layout:
 
 def _affine(sizes: list[float], units: list[float | None]) -> np.ndarray:
     """Voxel sizes as an affine in mm; the identity where a size or its unit is missing."""
-    known = [size * unit for size, unit in zip(sizes, units, strict=True) if size > 0 and unit]
-    return np.diag([*known, 1.0]) if len(known) == 3 else np.eye(4)
+    lengths = [size * unit for size, unit in zip(sizes, units, strict=True) if size > 0 and unit]
+    return np.diag([*lengths, 1.0]) if len(lengths) == 3 else np.eye(4)
 
 
 def _check_frames(frames: int, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reading a remote file through fsspec: what the server says about it, its bytes from an offset on, and its troubles.
+"""Reads remote files through fsspec: metadata, bytes from an offset on, and errors by kind.
 
 Nothing here touches the local disk. Retrying is the caller's: the retries of the libraries below are turned off, so
 that the number of attempts and the waits are known.
@@ -21,11 +21,11 @@ _HTTP = ("http", "https")
 _VALIDATORS = ("ETag", "etag", "e_tag", "Content-MD5", "content_md5", "md5Hash", "crc32c", "Last-Modified")
 _PASSING_STATUS = (408, 425, 429)
 _SMALLEST_CHUNK = 1 << 18
-_LOOK_EVERY_S = 0.2
+_POLL_EVERY_S = 0.2
 
 
 class Trouble(Exception):
-    """What went wrong at the server or on the way; `passing` is worth another attempt. Holds no secrets."""
+    """An error of the server or the network; `passing` ones are worth a retry. Contains no secrets."""
 
     def __init__(self, kind: Kind, text: str) -> None:
         super().__init__(text)
@@ -34,12 +34,12 @@ class Trouble(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stat:
-    """What the server says about a file before it is read."""
+    """The server's metadata of a file."""
 
     size: int | None
-    """In bytes; None where it doesn't say."""
+    """In bytes; None if the server does not report it."""
     validator: str
-    """Changes when the content does (an ETag, a time); empty where the server gives none."""
+    """Changes when the content does (an ETag, a time); empty if the server sends none."""
 
 
 class Stopped(Exception):
@@ -57,12 +57,12 @@ class Stores:
         self.stall_s = stall_s
         self.stop = threading.Event()
         self.gone: set[str] = set()
-        """Servers that could not be reached; what is here from them is taken without asking again."""
+        """Unreachable servers; existing copies of their files are used without asking again."""
         self._lock = threading.Lock()
         self._open: dict[str, Any] = {}
 
     def find(self, url: str) -> tuple[Any, str]:
-        """The file system of a URL and its name of the file. Raises ValueError if what reads it is not installed."""
+        """The file system of a URL and the path in it. Raises ValueError if its package is not installed."""
         try:
             from fsspec.core import url_to_fs
         except ImportError:
@@ -90,20 +90,20 @@ class Stores:
     def stat(self, url: str) -> Stat:
         """Raises Trouble; ValueError as `find`."""
         fs, path = self.find(url)
-        info = self._asked(lambda: fs.info(path))
+        info = self._run(lambda: fs.info(path))
         if info.get("type") == "directory":
             raise Trouble("missing", "it is a folder, not a file")
         size = info.get("size")
-        given = next((f"{key}: {info[key]}" for key in _VALIDATORS if info.get(key)), "")
-        if not given and not _is_http(fs):
-            given = f"ukey: {self._asked(lambda: fs.ukey(path))}"
-        return Stat(size=None if size is None else int(size), validator=given)
+        validator = next((f"{key}: {info[key]}" for key in _VALIDATORS if info.get(key)), "")
+        if not validator and not _is_http(fs):
+            validator = f"ukey: {self._run(lambda: fs.ukey(path))}"
+        return Stat(size=None if size is None else int(size), validator=validator)
 
     def list(self, url: str) -> list[str] | None:
         """Names of the files in a folder, sorted; None if there is no such folder. Raises Trouble; ValueError."""
         fs, path = self.find(url)
         try:
-            rows = self._asked(lambda: fs.ls(path, detail=True))
+            rows = self._run(lambda: fs.ls(path, detail=True))
         except Trouble as trouble:
             if trouble.kind == "missing":
                 return None
@@ -112,7 +112,7 @@ class Stores:
         return sorted(name.rpartition("/")[2] for name in files if name != path.rstrip("/"))
 
     def read(self, url: str, start: int, stat: Stat, chunk: int) -> Iterator[tuple[int, bytes]]:
-        """Pieces of a file as (offset, bytes), from `start` on, or from 0 where the server can't or won't go on.
+        """Pieces of a file as (offset, bytes), from `start` on, or from 0 if the server can't resume.
 
         A server that ends early may just end: compare with the size. Raises Trouble; ValueError as `find`.
         """
@@ -127,13 +127,13 @@ class Stores:
     def _stream(self, fs: Any, path: str, start: int, stat: Stat, chunk: int) -> Iterator[tuple[int, bytes]]:
         headers = {**fs.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
         if start:
-            # If-Range: where the file has changed, the whole new one is sent instead of the rest of it.
+            # If-Range: if the file has changed, the server sends the whole new one instead of the rest.
             headers |= {"Range": f"bytes={start}-", "If-Range": stat.validator.partition(": ")[2]}
-        # Any size but 0 or None: those would have the file system ask the server once more.
-        stream = self._asked(lambda: fs.open(path, "rb", block_size=0, size=stat.size or 1, headers=headers))
+        # Any size but 0 or None, which would make the file system query the server once more.
+        stream = self._run(lambda: fs.open(path, "rb", block_size=0, size=stat.size or 1, headers=headers))
         try:
-            at = start if start and _goes_on(stream.r, start) else 0
-            while data := self._asked(lambda: stream.read(chunk)):
+            at = start if start and _is_resumed(stream.r, start) else 0
+            while data := self._run(lambda: stream.read(chunk)):
                 yield at, data
                 at += len(data)
         finally:
@@ -142,24 +142,24 @@ class Stores:
     def _ranges(self, fs: Any, path: str, start: int, size: int, chunk: int) -> Iterator[tuple[int, bytes]]:
         for at in range(start, size, chunk):
             end = min(at + chunk, size)
-            data = self._asked(lambda at=at, end=end: fs.cat_file(path, start=at, end=end))  # type: ignore[misc]
+            data = self._run(lambda at=at, end=end: fs.cat_file(path, start=at, end=end))  # type: ignore[misc]
             if len(data) != end - at:
                 raise Trouble("passing", f"bytes {at} to {end} were asked for, and {len(data)} came")
             yield at, data
 
     def _file(self, fs: Any, path: str, start: int, chunk: int) -> Iterator[tuple[int, bytes]]:
-        file = self._asked(lambda: fs.open(path, "rb"))
+        file = self._run(lambda: fs.open(path, "rb"))
         try:
-            self._asked(lambda: file.seek(start))
+            self._run(lambda: file.seek(start))
             at = start
-            while data := self._asked(lambda: file.read(chunk)):
+            while data := self._run(lambda: file.read(chunk)):
                 yield at, data
                 at += len(data)
         finally:
             file.close()
 
-    def _asked(self, action: Callable[[], T]) -> T:
-        """The result of a blocking call, which is left behind on its own thread once it takes too long.
+    def _run(self, action: Callable[[], T]) -> T:
+        """The result of a blocking call, run on its own thread, which is abandoned when the call times out.
 
         Raises Trouble, Stopped.
         """
@@ -175,10 +175,10 @@ class Stores:
         thread = threading.Thread(target=work, name="hasten-remote", daemon=True)
         thread.start()
         deadline = time.monotonic() + self.stall_s
-        while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+        while thread.is_alive() and (remaining := deadline - time.monotonic()) > 0:
             if self.stop.is_set():
                 raise Stopped
-            thread.join(min(left, _LOOK_EVERY_S))
+            thread.join(min(remaining, _POLL_EVERY_S))
         if results:
             return results[0]
         if errors:
@@ -187,29 +187,29 @@ class Stores:
 
 
 def chunk_of(largest: int, attempt: int) -> int:
-    """Smaller after every failure, for a slow line must bring a whole chunk before it counts as stalled."""
+    """Smaller after every failure: a slow connection must deliver a whole chunk before it counts as stalled."""
     return max(largest >> 2 * attempt, min(largest, _SMALLEST_CHUNK))
 
 
 def _options(scheme: str, stores: Stores) -> dict[str, Any]:
-    """Timeouts for what is below fsspec, so that a stalled request ends there too. The user's own settings win."""
+    """Timeouts for the libraries below fsspec, so that stalled requests end there too. The user's settings win."""
     from fsspec.config import conf
 
-    own = conf.get(scheme, {})
+    user = conf.get(scheme, {})
     if scheme in _HTTP:
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=stores.stall_s, sock_read=stores.stall_s)
-        # Unpacking is off for a .nii.gz that a server declares as gzip-encoded: its own bytes are wanted. trust_env is
+        # No decompression: a server may declare a .nii.gz as gzip-encoded, and its raw bytes are needed. trust_env is
         # for proxies and ~/.netrc.
         settings = {"timeout": timeout, "auto_decompress": False, "trust_env": True}
-        return {"client_kwargs": {**settings, **own.get("client_kwargs", {})}}
+        return {"client_kwargs": {**settings, **user.get("client_kwargs", {})}}
     if scheme in ("s3", "s3a"):
         waits = {"connect_timeout": stores.stall_s, "read_timeout": stores.stall_s}
         settings = {**waits, "retries": {"total_max_attempts": 1}}
-        # One of our own, with the credentials of now. fsspec keeps and shares the others, which is better for HTTP: the
+        # A new instance with the current credentials. fsspec caches and shares others, which is better for HTTP: the
         # garbage collector may end an HTTP session while a lock is held that the threads of fsspec need.
-        return {"skip_instance_cache": True, "config_kwargs": {**settings, **own.get("config_kwargs", {})}}
+        return {"skip_instance_cache": True, "config_kwargs": {**settings, **user.get("config_kwargs", {})}}
     return {}
 
 
@@ -217,7 +217,7 @@ def _is_http(fs: Any) -> bool:
     return "http" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
 
 
-def _goes_on(response: Any, start: int) -> bool:
+def _is_resumed(response: Any, start: int) -> bool:
     return response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
 
 
@@ -236,8 +236,8 @@ def _trouble(error: BaseException, seconds: float) -> Trouble:
             return Trouble("passing", text)
         return Trouble("wrong", text)
     kind = type(error).__name__
-    said = shown(str(error)).strip()
-    text = f"{kind}: {said}" if said else kind
+    message = shown(str(error)).strip()
+    text = f"{kind}: {message}" if message else kind
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
         return Trouble("missing", "there is no such file")
     if isinstance(error, PermissionError) or "Credentials" in kind:
@@ -252,7 +252,7 @@ def _trouble(error: BaseException, seconds: float) -> Trouble:
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status of an aiohttp error, or of a botocore error, as it is or behind what s3fs makes of it."""
+    """The HTTP status of an aiohttp or botocore error, also if s3fs wraps it."""
     for each in (error, error.__cause__):
         status = getattr(each, "status", None)
         response = getattr(each, "response", None)

@@ -1,4 +1,4 @@
-"""What a case and a set of cases are. No pixel is read here."""
+"""The types of a case, a set of cases and a volume. Reads no pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An archive into a folder: nothing outside it, all of it or nothing."""
+"""Unpacks archives safely and atomically: no file outside the target, and all files or none."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def unpack(archive: Path, target: Path, *, top: str) -> None:
             _unzip(archive, fresh)
         else:
             _untar(archive, fresh)
-        found = fresh / top
-        if not found.is_dir():
+        folder = fresh / top
+        if not folder.is_dir():
             names = first_few(sorted(path.name for path in fresh.iterdir())) or "nothing"
             raise ValueError(
                 f"{archive}: holds no folder {top}, but {names}, so it is not the archive that was expected; "
@@ -44,7 +44,7 @@ def unpack(archive: Path, target: Path, *, top: str) -> None:
             )
         if target.is_dir():
             target.rmdir()
-        found.rename(target)
+        folder.rename(target)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ValueError(f"{target}: the disk is full; free some space or name another folder.") from None
@@ -56,8 +56,8 @@ def unpack(archive: Path, target: Path, *, top: str) -> None:
 def _untar(archive: Path, into: Path) -> None:
     try:
         with tarfile.open(archive) as file:
-            members = [member for member in file.getmembers() if not _housekeeping(member.name)]
-            while file.fileobj.read(1 << 20):  # to the checksum at the compressed end
+            members = [member for member in file.getmembers() if not _is_metadata(member.name)]
+            while file.fileobj.read(1 << 20):  # up to the checksum at the compressed end
                 pass
             _check_room(archive, into, sum(member.size for member in members))
             for member in members:
@@ -73,7 +73,7 @@ def _untar(archive: Path, into: Path) -> None:
 def _unzip(archive: Path, into: Path) -> None:
     try:
         with zipfile.ZipFile(archive) as file:
-            members = [member for member in file.infolist() if not _housekeeping(member.filename)]
+            members = [member for member in file.infolist() if not _is_metadata(member.filename)]
             if any(member.flag_bits & _ENCRYPTED for member in members):
                 raise ValueError(f"{archive}: is encrypted; unpack it yourself and name the folder.")
             _check_room(archive, into, sum(member.file_size for member in members))
@@ -89,7 +89,7 @@ def _unzip(archive: Path, into: Path) -> None:
         raise _damaged(archive, error) from None
 
 
-def _housekeeping(name: str) -> bool:
+def _is_metadata(name: str) -> bool:
     parts = PurePosixPath(name).parts
     return any(part.startswith("._") or part in (".DS_Store", "__MACOSX") for part in parts)
 

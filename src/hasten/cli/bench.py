@@ -1,4 +1,4 @@
-"""`hasten bench guide` and `hasten bench ladder`, whose measurements are in `benchmarks`, beside the package."""
+"""`hasten bench guide` and `hasten bench ladder`, whose code is in the repository's `benchmarks` folder."""
 
 from __future__ import annotations
 

@@ -19,13 +19,13 @@ Folder = Annotated[
 ]
 
 
-def _folder(given: Path | None) -> Path:
+def _folder(path: Path | None) -> Path:
     from hasten.cache.key import cache_dir
     from hasten.config.schema import CacheConfig
 
-    folder = given if given is not None else cache_dir(CacheConfig())
-    if given is not None and not given.is_dir():
-        raise ValueError(f"--dir {given}: is no folder; name the one that cache.dir or $HASTEN_CACHE says")
+    folder = path if path is not None else cache_dir(CacheConfig())
+    if path is not None and not path.is_dir():
+        raise ValueError(f"--dir {path}: is no folder; name the one that cache.dir or $HASTEN_CACHE says")
     return folder
 
 
@@ -78,7 +78,7 @@ def prune(
     from hasten.cache.entries import prune as pruned
 
     limit = None if max_gib is None or max_gib == math.inf else int(max_gib * 2**30)
-    gone = pruned(_folder(folder), unused_days=unused_days, max_bytes=limit, damaged=damaged)
-    for entry in gone:
+    removed = pruned(_folder(folder), unused_days=unused_days, max_bytes=limit, damaged=damaged)
+    for entry in removed:
         echo(f"removed  {size_text(entry.num_bytes):>9}  {entry.path.name}")
-    echo(f"{size_text(sum(entry.num_bytes for entry in gone))} freed")
+    echo(f"{size_text(sum(entry.num_bytes for entry in removed))} freed")

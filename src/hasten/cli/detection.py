@@ -1,4 +1,4 @@
-"""`hasten train` and `hasten predict` on slides, whose runs have settings of their own."""
+"""`hasten train` and `hasten predict` on slides, whose runs have separate settings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def resumed_detection(out: Path, source: str | None, overrides: Sequence[str]) -
 
 
 def train_slides(config: DetectionConfig, out: Path, world: World, *, resume: bool, quiet: bool) -> list[str]:
-    """Train on slides; the lines that end the command."""
+    """Train on slides; returns the closing lines of the command's output."""
     if world.size > 1:
         raise ValueError("a run on slides is one process's; start it without a launcher, or one run a process")
 
@@ -72,7 +72,7 @@ def train_slides(config: DetectionConfig, out: Path, world: World, *, resume: bo
     finally:
         if progress is not None:
             progress.stop()
-    return _closing(summary, out)
+    return _summary_lines(summary, out)
 
 
 def is_of_slides(run: Path) -> bool:
@@ -83,14 +83,14 @@ def is_of_slides(run: Path) -> bool:
 
 
 def predict_slides(run: Path, inputs: Sequence[Path], out: Path, *, overwrite: bool, device: str) -> str:
-    """Write heat maps and detections of slides; the line that ends the command."""
+    """Write heat maps and detections of slides; returns the closing line of the command's output."""
     from hasten.pathology.predict import predict_slides as detect
 
     written = detect(run, inputs, out, overwrite=overwrite, device=device)
     return f"{len(inputs)} heat map{'' if len(inputs) == 1 else 's'} in {out}, detections in {written}"
 
 
-def _closing(summary: dict[str, Any], out: Path) -> list[str]:
+def _summary_lines(summary: dict[str, Any], out: Path) -> list[str]:
     best, froc = summary["best"], summary["froc"]
     lines = [f"best AUC   {best['value']:.4f} at step {best['step']}"] if best["value"] is not None else []
     if froc["score"] is not None:

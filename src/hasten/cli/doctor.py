@@ -1,4 +1,4 @@
-"""`hasten doctor`: the machine, a run, or somebody's script after `--`."""
+"""`hasten doctor`: the machine, a run, or any training script after `--`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hasten.config.schema import RunConfig
 
 PAGE, JSON = "doctor.html", "doctor.json"
-"""What --out holds."""
+"""File names in the folder --out."""
 _COMMAND = "hasten.doctor.command"
 
 
@@ -81,8 +81,8 @@ def _check_command(command: list[str], source: str | None, data: Path | None) ->
     if not command:
         raise ValueError("--: name a command after it, such as: hasten doctor -- python train.py")
     if source is not None or data is not None:
-        given = source if source is not None else f"--data {data}"
-        raise ValueError(f"{given}: a script is examined alone; leave out what stands before --, options aside")
+        argument = source if source is not None else f"--data {data}"
+        raise ValueError(f"{argument}: a script is examined alone; leave out what stands before --, options aside")
 
 
 def _check_folder(out: Path | None) -> None:
@@ -115,11 +115,11 @@ def _machine(data: Path | None, out: Path | None, compiles: bool, json: bool, qu
     from hasten.study.environment.doctor import examine
     from hasten.study.environment.show import lines, verdict, write_page
 
-    found = examine(data=data, compiles=compiles, echo=_progress(json or quiet))
-    _tell(found, [verdict(found)] if quiet else lines(found), json)
+    findings = examine(data=data, compiles=compiles, echo=_progress(json or quiet))
+    _print_result(findings, [verdict(findings)] if quiet else lines(findings), json)
     if out is not None:
-        _write(out, found, json, lambda page: write_page(found, page))
-    return 1 if found.level == "bad" else 0
+        _write(out, findings, json, lambda page: write_page(findings, page))
+    return 1 if findings.level == "bad" else 0
 
 
 def _run(
@@ -131,11 +131,11 @@ def _run(
     from hasten.study.run.doctor import diagnose_run
     from hasten.study.run.show import lines, write_page
 
-    found = diagnose_run(config, steps=steps, seconds=seconds, echo=_progress(json or quiet))
-    _tell(found, [found.diagnosis.sentence] if quiet else lines(found), json)
+    report = diagnose_run(config, steps=steps, seconds=seconds, echo=_progress(json or quiet))
+    _print_result(report, [report.diagnosis.sentence] if quiet else lines(report), json)
     if out is not None:
         name = Path(shown(source)).name or source
-        _write(out, found, json, lambda page: write_page(found, page, source=name))
+        _write(out, report, json, lambda page: write_page(report, page, source=name))
 
 
 def run_config(source: str, overrides: list[str]) -> RunConfig:
@@ -156,25 +156,25 @@ def _echo(silent: bool) -> Callable[[str], None]:
 
 
 def _progress(silent: bool) -> Callable[[str], None]:
-    """What is being done goes to the errors' stream: the result may be piped on."""
+    """Progress is printed to standard error, as the result on standard output may be piped."""
     return (lambda line: None) if silent else (lambda line: echo(f"{line} ...", fg="bright_black", err=True))
 
 
-def _tell(found: object, text: list[str], json: bool) -> None:
+def _print_result(result: object, text: list[str], json: bool) -> None:
     if not json:
         echo("\n".join(text))
         return
     from hasten.observe.rundir import json_text
 
-    echo(json_text(found).rstrip("\n"))
+    echo(json_text(result).rstrip("\n"))
 
 
-def _write(out: Path, found: object, json: bool, page: Callable[[Path], Path]) -> None:
+def _write(out: Path, result: object, json: bool, page: Callable[[Path], Path]) -> None:
     from hasten.observe.rundir import write_json
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / JSON, found)
+        write_json(out / JSON, result)
     except OSError as error:
         raise ValueError(f"--out {out}: can't be written ({error.strerror or error}); name another folder") from None
     written = page(out / PAGE)

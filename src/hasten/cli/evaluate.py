@@ -66,23 +66,23 @@ def evaluate(
     if not labels:
         if run is not None or tolerance_mm != 1.0 or num_workers is not None:
             raise ValueError("LABELS: is missing; --run, --tolerance-mm and --num-workers are of label maps")
-        found = _of_run(predictions, overrides, postprocessing, surfaces, device, quiet)
+        evaluation = _of_run(predictions, overrides, postprocessing, surfaces, device, quiet)
     else:
-        found = score(
+        evaluation = score(
             predictions, labels[0], run=run, tolerance_mm=tolerance_mm, surfaces=surfaces, num_workers=num_workers,
             tick=None if quiet else _show,
         )  # fmt: skip
-        echo("\n".join(_table(found)))
+        echo("\n".join(_table(evaluation)))
     if out is not None:
-        _write(found, out)
+        _write(evaluation, out)
 
 
-def _write(found: Evaluation, out: Path) -> None:
+def _write(evaluation: Evaluation, out: Path) -> None:
     from hasten.engine.evaluation.evaluate import write_evaluation
     from hasten.report.evaluation_page import write_evaluation_page
 
-    write_evaluation(found, out)
-    page = write_evaluation_page(found, out / "evaluation.html")
+    write_evaluation(evaluation, out)
+    page = write_evaluation_page(evaluation, out / "evaluation.html")
     echo(f"report     {page}")
 
 
@@ -92,32 +92,32 @@ def _of_run(
     from hasten.engine.evaluation.settings import evaluate_run
 
     tick = None if quiet else lambda done, total, target: _show(done, total, target.name)
-    found = evaluate_run(
+    comparison = evaluate_run(
         run, overrides=overrides, postprocessing=postprocessing, surfaces=surfaces, device=device, tick=tick
     )
-    echo("\n".join(_table(found.own.evaluation)))
-    if found.other is not None:
-        before, after = found.own.evaluation.mean(), found.other.evaluation.mean()
-        better, cases = found.better()
+    echo("\n".join(_table(comparison.own.evaluation)))
+    if comparison.other is not None:
+        before, after = comparison.own.evaluation.mean(), comparison.other.evaluation.mean()
+        better, cases = comparison.better()
         echo(f"\nwith {' '.join(overrides)}")
-        echo("\n".join(_table(found.other.evaluation)))
+        echo("\n".join(_table(comparison.other.evaluation)))
         echo(
             f"\nmean Dice {before:.4f} -> {after:.4f} ({after - before:+.4f}), higher in {better} of {cases} cases; "
-            f"{found.other.passes / found.own.passes:.2f} times the windows through the network"
+            f"{comparison.other.passes / comparison.own.passes:.2f} times the windows through the network"
         )
-    if found.chosen is not None:
-        echo("\n".join(["", *_cleanings(found.chosen, run)]))
-    return found.own.evaluation if found.other is None else found.other.evaluation
+    if comparison.chosen is not None:
+        echo("\n".join(["", *_cleanings(comparison.chosen, run)]))
+    return comparison.own.evaluation if comparison.other is None else comparison.other.evaluation
 
 
-def _cleanings(found: Chosen, run: Path) -> list[str]:
+def _cleanings(choice: Chosen, run: Path) -> list[str]:
     from hasten.observe.folds import POSTPROCESSING_YAML
 
-    if not found.cleanings:
+    if not choice.cleanings:
         return ["no post-processing is better than none"]
     lines = [
-        f"post-processing of {each.name}: {each}; Dice {found.before[each.name]:.4f} -> {found.after[each.name]:.4f}"
-        for each in found.cleanings.values()
+        f"post-processing of {each.name}: {each}; Dice {choice.before[each.name]:.4f} -> {choice.after[each.name]:.4f}"
+        for each in choice.cleanings.values()
     ]
     return [*lines, f"{run / POSTPROCESSING_YAML} (`hasten predict` applies it; --no-postprocessing leaves it out)"]
 
@@ -126,16 +126,16 @@ def _show(done: int, total: int, case: str) -> None:
     echo(f"{done}/{total}  {case}", err=True)
 
 
-def _table(found: Evaluation) -> list[str]:
+def _table(evaluation: Evaluation) -> list[str]:
     from hasten.report.evaluation_page import text_of, titled, with_spread
 
-    rows = [("class", *(titled(found, measure) for measure in found.measures), "cases")]
-    for name in found.names:
-        texts = [with_spread(found.summary(name, measure), measure) for measure in found.measures]
-        rows.append((name, *texts, str(found.summary(name, "dice").count)))
-    means = [text_of(found.mean(measure), measure) for measure in found.measures]
-    rows.append(("mean", *means, str(len(found.cases))))
+    rows = [("class", *(titled(evaluation, measure) for measure in evaluation.measures), "cases")]
+    for name in evaluation.names:
+        texts = [with_spread(evaluation.summary(name, measure), measure) for measure in evaluation.measures]
+        rows.append((name, *texts, str(evaluation.summary(name, "dice").count)))
+    means = [text_of(evaluation.mean(measure), measure) for measure in evaluation.measures]
+    rows.append(("mean", *means, str(len(evaluation.cases))))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    others = found.num_labelled - len(found.cases)
-    return [*lines, *([f"{others} of {found.num_labelled} labelled cases have no prediction"] if others else [])]
+    others = evaluation.num_labelled - len(evaluation.cases)
+    return [*lines, *([f"{others} of {evaluation.num_labelled} labelled cases have no prediction"] if others else [])]

@@ -29,17 +29,17 @@ def export(
     """Write a run's best weights for other programs, and check that they give the same scores."""
     from hasten.engine.export import export_weights
 
-    done = export_weights(run, out, format, force=force, tolerance=tolerance, trust_changed_code=trust_changed_code)  # type: ignore[arg-type]
-    if done.format == "bundle":
-        command = f"python -m monai.bundle run --config_file {done.path}/configs/inference.json"
-        checked = f"a MONAI bundle\n{command} --bundle_root {done.path} --dataset_dir IMAGES --output_dir LABELS"
-    elif done.format == "nnunet":
-        command = f"nnUNetv2_predict_from_modelfolder -m {done.path} -f 0 -i IMAGES -o LABELS"
+    exported = export_weights(run, out, format, force=force, tolerance=tolerance, trust_changed_code=trust_changed_code)  # type: ignore[arg-type]
+    if exported.format == "bundle":
+        command = f"python -m monai.bundle run --config_file {exported.path}/configs/inference.json"
+        checked = f"a MONAI bundle\n{command} --bundle_root {exported.path} --dataset_dir IMAGES --output_dir LABELS"
+    elif exported.format == "nnunet":
+        command = f"nnUNetv2_predict_from_modelfolder -m {exported.path} -f 0 -i IMAGES -o LABELS"
         checked = f"a model folder of nnU-Net 2\n{command}"
-    elif done.difference is None:
+    elif exported.difference is None:
         checked = "not checked, as onnxruntime is missing (pip install 'hasten[export]')"
-    elif done.format == "safetensors":
+    elif exported.format == "safetensors":
         checked = "the same weights, bit for bit"
     else:
-        checked = f"differs from PyTorch by at most {done.difference:.1e} (scores up to {done.scale:.1e})"
-    echo(f"{done.path}: {checked}")
+        checked = f"differs from PyTorch by at most {exported.difference:.1e} (scores up to {exported.scale:.1e})"
+    echo(f"{exported.path}: {checked}")

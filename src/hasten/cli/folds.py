@@ -28,7 +28,7 @@ def parse_folds(text: str) -> Folds:
 
 
 def check_options(folds: str | None, *, resume: bool, plan: Path | None) -> None:
-    """Raise ValueError for numbers that are none, and options that do not go with folds."""
+    """Raise ValueError for invalid fold numbers, and options that can't be combined with --folds."""
     if folds is None:
         return
     parse_folds(folds)
@@ -37,7 +37,7 @@ def check_options(folds: str | None, *, resume: bool, plan: Path | None) -> None
 
 
 def refuse_fraction(source: str | None, overrides: list[str]) -> None:
-    """Raise ValueError where the settings ask in words for a single split."""
+    """Raise ValueError if the settings explicitly request a single split."""
     if source is not None and split_by(source, overrides) == "fraction":
         raise ValueError(
             "data.split.by=fraction: splits the cases once; leave it out to have folds, or set data.split.by=fold "
@@ -46,12 +46,12 @@ def refuse_fraction(source: str | None, overrides: list[str]) -> None:
 
 
 def train_all(config: RunConfig, out: Path, folds: str, progress: Progress | None) -> list[str]:
-    """Train the folds, and write the page; the lines that a user wants to see."""
+    """Train the folds and write the page; returns the closing lines of the command's output."""
     from hasten.distribute.world import detect_world
     from hasten.engine.folds import train_folds
     from hasten.report.page import write_report
 
-    found = train_folds(config, out, parse_folds(folds), progress=progress, started=process_start())
+    summary = train_folds(config, out, parse_folds(folds), progress=progress, started=process_start())
     if not detect_world().first:
         return []
     if progress is not None:
@@ -63,13 +63,13 @@ def train_all(config: RunConfig, out: Path, folds: str, progress: Progress | Non
         page = write_report([out], out / REPORT_HTML)
     except Exception as error:
         echo(f"warning: the folds are trained, but the report could not be written: {error}", fg="yellow", err=True)
-    return _closing(found, out, page)
+    return _summary_lines(summary, out, page)
 
 
-def _closing(found: dict[str, Any], out: Path, page: Path | None) -> list[str]:
-    numbers = ", ".join(found["folds"])
-    over_cases, over_folds = found["over_cases"]["dice"], found["over_folds"]["dice"]
-    spread = f"; {over_folds['mean']:.4f} ± {over_folds['std']:.4f} over folds" if len(found["folds"]) > 1 else ""
+def _summary_lines(summary: dict[str, Any], out: Path, page: Path | None) -> list[str]:
+    numbers = ", ".join(summary["folds"])
+    over_cases, over_folds = summary["over_cases"]["dice"], summary["over_folds"]["dice"]
+    spread = f"; {over_folds['mean']:.4f} ± {over_folds['std']:.4f} over folds" if len(summary["folds"]) > 1 else ""
     lines = [
         f"folds      {numbers}",
         f"mean Dice  {over_cases:.4f} over cases{spread}",

@@ -59,15 +59,15 @@ def launch(
         max_restarts=max_restarts, rdzv_id=rdzv_id, stall_s=stall_seconds, join_s=join_seconds,
     )  # fmt: skip
     job = _with_stall_s(job, shared.timeout_s)
-    given = [] if source is None else [source, *(overrides or [])]
+    arguments = [] if source is None else [source, *(overrides or [])]
     options = _options(out, plan=plan, folds=folds, quiet=quiet)
-    command = ["-m", "hasten.cli.launched", "train", *given, *options, *(["--resume"] if resume else [])]
+    command = ["-m", "hasten.cli.launched", "train", *arguments, *options, *(["--resume"] if resume else [])]
     if shared.strategy == "horovod":
         from hasten.distribute.launch.horovod import launch as start
     else:
         from hasten.distribute.launch.command import launch as start
     place = _place(job)
-    again = shlex.join(["hasten", "launch", *given, *place, *options])
+    again = shlex.join(["hasten", "launch", *arguments, *place, *options])
     going_on = shlex.join(["hasten", "launch", *place, "--out", str(out), "--resume"])
     code = start(job, command, again=again, resume=again if folds is not None else going_on)
     if code:
@@ -75,7 +75,7 @@ def launch(
 
 
 def _options(out: Path, *, plan: Path | None, folds: str | None, quiet: bool) -> list[str]:
-    """Of `hasten train`, for every rank."""
+    """The options of `hasten train` for every rank."""
     options = ["--out", str(out), *(["--plan", str(plan)] if plan else [])]
     return [*options, *(["--folds", folds] if folds is not None else []), *(["--quiet"] if quiet else [])]
 
@@ -89,7 +89,7 @@ def _distribute(out: Path, source: str | None, overrides: list[str], *, resume: 
         named = [] if source is None or "=" not in source else [source]
         return load_run(out / RUN_YAML, [*named, *overrides]).distribute
     if resume:
-        return DistributeConfig()  # the ranks tell what is wrong
+        return DistributeConfig()  # the ranks report the mistake
     if source is None:
         raise ValueError("name a data set or a run's YAML: hasten launch --nproc N SOURCE --out DIR")
     return config_from(source, overrides).distribute
@@ -105,7 +105,7 @@ def _with_stall_s(job: Job, timeout_s: float) -> Job:
 
 
 def _place(job: Job) -> list[str]:
-    """The options that say where the job runs."""
+    """The options for the job's hosts and processes."""
     options = ["--nproc", str(job.nproc)]
     if job.nnodes > 1:
         options += ["--nnodes", str(job.nnodes), "--node-rank", str(job.node_rank)]

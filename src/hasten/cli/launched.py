@@ -13,9 +13,9 @@ from hasten.distribute.launch.parent import end_with_launcher
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it, and return the exit code: 0 too for a stop on request, whose code is noted for the launcher.
+    """Run it and return the exit code: 0 also for a stop on request, whose code is recorded for the launcher.
 
-    So nobody takes a rank that has saved and ended for a failed one, and ends those that still save.
+    Otherwise a launcher would take a rank that has saved and exited for a failed one, and end those that still save.
     """
     # Here, so that the command line itself starts without torch.
     from hasten.distribute.launch.record import record_of, recorded
@@ -44,7 +44,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _train(arguments: list[str]) -> None:
-    """Without the command line's guard, which would turn what the launcher wants to know into an exit code."""
+    """Run `train` without the command line's guard, which would turn the error for the launcher into an exit code."""
     import typer
 
     from hasten.cli.terminal import guard_messages, mistake_text
@@ -56,7 +56,7 @@ def _train(arguments: list[str]) -> None:
     try:
         app(arguments, prog_name="hasten train", standalone_mode=False)
     except Exception as error:
-        # Of click, which some versions of typer bring under a name of their own.
+        # A click exception; some versions of typer vendor click under another module name.
         of_click = getattr(error, "format_message", None)
         text = of_click() if of_click is not None else mistake_text(error) if isinstance(error, OSError) else None
         if text is None:
@@ -72,9 +72,9 @@ def _short_of_memory(error: BaseException) -> bool:
 
 if __name__ == "__main__":
     end_with_launcher()
-    # Both streams in the one log that the launcher made, in the order in which things were said.
+    # Both streams in the launcher's log, in the order of the output.
     os.dup2(1, 2)
-    # It logs the exception that the launcher tells.
+    # It logs the exception that the launcher reports.
     logging.getLogger("ignite").setLevel(logging.CRITICAL)
     code = main(sys.argv[1:])
     leave(code)

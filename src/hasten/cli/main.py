@@ -70,8 +70,8 @@ app.add_typer(scale, name="scale")
 app.add_typer(weights, name="weights")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         echo(f"hasten {hasten.__version__}")
         raise typer.Exit
 

@@ -43,8 +43,8 @@ def nnunet(
     if verb == "train" and "-tr" not in arguments:
         arguments += ["-tr", _TRAINER]
     others = os.environ.get(_VARIABLE)
-    found = {_VARIABLE: f"{folder}{os.pathsep}{others}" if others else str(folder)}
-    raise typer.Exit(subprocess.run([program, *arguments], env={**os.environ, **found}).returncode)
+    variables = {_VARIABLE: f"{folder}{os.pathsep}{others}" if others else str(folder)}
+    raise typer.Exit(subprocess.run([program, *arguments], env={**os.environ, **variables}).returncode)
 
 
 def trainer_folder() -> Path:

@@ -15,7 +15,7 @@ from hasten.cli.terminal import echo
 
 _WIDTH = 120
 _VALUE = 32
-"""Characters of a value that has its reason beside it."""
+"""Maximum characters of a value that has its reason in the same row."""
 
 
 def plan(

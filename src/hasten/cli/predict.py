@@ -110,7 +110,7 @@ def _progress() -> Tick:
         nonlocal first
         first = first or done
         seconds = (time.monotonic() - began) / (done - first + 1) * (total - done)
-        left = f"  about {max(1, round(seconds))} s left" if done < total else ""
-        echo(f"{done}/{total}  {target.name}{left}", err=True)
+        remaining = f"  about {max(1, round(seconds))} s left" if done < total else ""
+        echo(f"{done}/{total}  {target.name}{remaining}", err=True)
 
     return show

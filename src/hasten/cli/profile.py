@@ -31,7 +31,7 @@ def profile(
     from hasten.study.profile.source import empty_folder
     from hasten.study.profile.write import FORMATS, REPORTS, chosen
 
-    wanted = chosen(reports, REPORTS, "--reports"), chosen(formats, FORMATS, "--formats")
+    selection = chosen(reports, REPORTS, "--reports"), chosen(formats, FORMATS, "--formats")
     if steps < 1:
         raise ValueError(f"--steps {steps}: give 1 or more")
     if cases < 1:
@@ -46,13 +46,13 @@ def profile(
     from hasten.study.profile.write import write
 
     if NVTX:
-        taken = take(config, steps=steps, cases=cases, with_profiler=False)
-        echo(f"a step takes {1e3 * taken.plain_s:.1f} ms; its ranges were marked for Nsight, no table is written")
+        measurement = take(config, steps=steps, cases=cases, with_profiler=False)
+        echo(f"a step takes {1e3 * measurement.plain_s:.1f} ms; its ranges were marked for Nsight, no table is written")
         return
     empty_folder(out)
-    taken = take(config, steps=steps, cases=cases)
-    write(taken, out, reports=wanted[0], formats=wanted[1])
-    echo("\n".join(_closing(out)))
+    measurement = take(config, steps=steps, cases=cases)
+    write(measurement, out, reports=selection[0], formats=selection[1])
+    echo("\n".join(_summary_lines(out)))
 
 
 def _nsight(source: str, overrides: list[str], out: Path, steps: int, cases: int) -> None:
@@ -69,9 +69,9 @@ def _nsight(source: str, overrides: list[str], out: Path, steps: int, cases: int
         raise typer.Exit(code)
 
 
-def _closing(out: Path) -> list[str]:
+def _summary_lines(out: Path) -> list[str]:
     from hasten.study.profile.write import PAGE, TRACE
 
-    told = {PAGE: "report", "summary.json": "summary", "summary.csv": "table"}
-    lines = [f"{word:<10} {out / name}" for name, word in told.items() if (out / name).exists()]
+    labels = {PAGE: "report", "summary.json": "summary", "summary.csv": "table"}
+    lines = [f"{word:<10} {out / name}" for name, word in labels.items() if (out / name).exists()]
     return [*lines, f"{'trace':<10} {out / TRACE} (open in https://ui.perfetto.dev or chrome://tracing)"]

@@ -1,4 +1,4 @@
-"""One error from one of several processes: what each of them says of a mistake, and when."""
+"""Reporting a user's mistake once from several processes: which rank prints it, and when."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import time
 from hasten.distribute.world import detect_world
 
 _GRACE_SECONDS = 10.0
-"""Longer than a launcher takes to end the other ranks once one has told the error."""
+"""Longer than a launcher takes to end the other ranks once one has reported the error."""
 
 
 def told_by_rank(error: Exception, text: str) -> str:
-    """`text`, which describes the error, after a while on a rank that need not be the one to tell it.
+    """Return `text`, which describes the error; on ranks that need not report it, only after a delay.
 
-    A mistake in the settings is found by all ranks alike: rank 0 tells it, and the launcher then ends the others. One
-    that is found by another rank alone is told too, if later.
+    All ranks detect a mistake in the settings: rank 0 reports it, and the launcher then ends the others. A mistake that
+    only another rank detects is reported too, but later.
     """
     world = detect_world()
     agree = sys.modules.get("hasten.distribute.agree")
@@ -28,7 +28,7 @@ def told_by_rank(error: Exception, text: str) -> str:
 
 
 def leave(code: str | int | None) -> None:
-    """End a rank of several at once; a single process goes on to end as always.
+    """Exit a rank of several immediately; a single process exits as usual.
 
     When the interpreter takes gloo's threads down, torch 2.13 aborts now and then, and a job that is through would be
     called failed.

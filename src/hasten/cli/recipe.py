@@ -42,15 +42,15 @@ def data(
     from hasten.cases.public import described, download, public_set
     from hasten.recipes.load import load_recipe, recipe_names
 
-    wanted = name
+    data_name = name
     if name in recipe_names() or Path(name).suffix:
         recipe = load_recipe(name)
         if not recipe.data:
             raise ValueError(
                 f"{name}: has no public data; `hasten recipe phantom {name} --to DIR` writes phantoms of it"
             )
-        wanted = recipe.data
-    public = public_set(wanted)
+        data_name = recipe.data
+    public = public_set(data_name)
     echo(f"fetching   {described(public)}")
     echo(f"cite       {public.citation}")
     echo(f"data       {download(public, to)}")
@@ -72,7 +72,7 @@ def phantom(
     from hasten.recipes.twin import twin_of, write_twin
 
     recipe = load_recipe(name)
-    twin = twin_of(recipe, reduced=reduced, cases=cases)
-    written = write_twin(recipe, twin, to, num_threads=threads or usable_cores())
-    echo(f"{twin.cases} case{'' if twin.cases == 1 else 's'} in {to}")
-    echo(f"train      hasten train {written} --out FOLDER")
+    spec = twin_of(recipe, reduced=reduced, cases=cases)
+    yaml_path = write_twin(recipe, spec, to, num_threads=threads or usable_cores())
+    echo(f"{spec.cases} case{'' if spec.cases == 1 else 's'} in {to}")
+    echo(f"train      hasten train {yaml_path} --out FOLDER")

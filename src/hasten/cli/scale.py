@@ -73,7 +73,7 @@ def run(
     oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Allow more workers than cores.")] = False,
 ) -> None:
     """Train SOURCE on each count of workers and compare them. `hasten scale SOURCE` is short for it."""
-    wanted = _wanted(worlds, strategies, seeds, mode, threads, oversubscribe)
+    request = _request(worlds, strategies, seeds, mode, threads, oversubscribe)
     config = _config(source, overrides or [], warmup, schedule)
 
     from hasten.config.url import shown
@@ -83,18 +83,18 @@ def run(
     from hasten.study.scale.tell import tell, write
 
     place = out if out is not None else Path(f"{Path(shown(source)).stem or 'run'}-scale")
-    entries = run_study(config, place, wanted, echo=lambda line: echo(line, err=True))
+    entries = run_study(config, place, request, echo=lambda line: echo(line, err=True))
     failed = [entry for entry in entries if entry["status"] not in DONE]
     baseline = min(entry["world"] for entry in entries)
     goal = target if target is not None else config.train.target
     try:
-        found = analysed(place, baseline=baseline, drop=drop, target=goal)
+        analysis = analysed(place, baseline=baseline, drop=drop, target=goal)
     except ValueError:
         if not failed:
             raise
         raise ValueError(f"{place}: too few trainings succeeded; {failed[0]['folder']}: {failed[0]['why']}") from None
-    tell(found, echo)
-    echo(f"page       {write(found, place)}")
+    tell(analysis, echo)
+    echo(f"page       {write(analysis, place)}")
     if failed:
         raise typer.Exit(1)
 
@@ -116,10 +116,10 @@ def analyse(
     from hasten.study.scale.analyse import analyse as analysed
     from hasten.study.scale.tell import tell, write
 
-    found = analysed(folder, baseline=baseline, epoch=number, median=epoch == "median", drop=drop, target=target)
-    tell(found, echo)
+    analysis = analysed(folder, baseline=baseline, epoch=number, median=epoch == "median", drop=drop, target=target)
+    tell(analysis, echo)
     if out is not None:
-        echo(f"page       {write(found, out)}")
+        echo(f"page       {write(analysis, out)}")
 
 
 app.command()(predict)
@@ -137,7 +137,7 @@ def _config(source: str, overrides: list[str], warmup: str | None, schedule: str
     return config
 
 
-def _wanted(
+def _request(
     worlds: str, strategies: str, seeds: str, mode: Literal["strong", "weak"], threads: int | None, oversubscribe: bool
 ) -> Wanted:
     counts = tuple(_whole("--worlds", text) for text in _split(worlds))

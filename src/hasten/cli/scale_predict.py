@@ -68,7 +68,7 @@ def predict(
     from hasten.study.scale.predict.source import source_of
 
     network = _network(link, inter, intra, gpus_per_node, adapters)
-    found = source_of(
+    data = source_of(
         source,
         network=network,
         mode=mode,
@@ -77,14 +77,14 @@ def predict(
         epochs=epochs,
         imbalance=imbalance,
     )
-    if found.mode == "strong" and found.batch is not None:
-        counts = _dealt(counts, found.batch, given=workers != COUNTS)
-    told = predictions(found.fitted, counts, found.mode)
-    Console().print(terminal_table(told, found))
-    for line in (verdict(told, found), *found.fitted.notes):
+    if data.mode == "strong" and data.batch is not None:
+        counts = _within_batch(counts, data.batch, explicit=workers != COUNTS)
+    forecast = predictions(data.fitted, counts, data.mode)
+    Console().print(terminal_table(forecast, data))
+    for line in (verdict(forecast, data), *data.fitted.notes):
         echo(line)
     if out is not None:
-        for path in write(out, told, found):
+        for path in write(out, forecast, data):
             echo(f"wrote      {path}")
 
 
@@ -109,10 +109,10 @@ def _network(link: str | None, inter: str | None, intra: str, per_node: int, ada
     )
 
 
-def _dealt(counts: Sequence[int], batch: int, *, given: bool) -> list[int]:
-    """The counts for which each worker gets a sample of the batch."""
+def _within_batch(counts: Sequence[int], batch: int, *, explicit: bool) -> list[int]:
+    """The worker counts for which each worker gets at least one sample of the batch."""
     fits = [count for count in counts if count <= batch]
-    if len(fits) < len(counts) and (given or not fits):
+    if len(fits) < len(counts) and (explicit or not fits):
         wrong = next(count for count in counts if count > batch)
         raise ValueError(
             f"--workers {wrong}: a batch of {batch} can't be dealt to {wrong} workers; give fewer by --workers, or "

@@ -105,20 +105,20 @@ def submit(
     if not is_url(config.data.source) and not Path(config.data.source).exists():
         echo(f"warning: {config.data.source} is not seen from here; the nodes must see it", fg="yellow", err=True)
     elif not is_url(config.data.source):
-        load_case_set(config.data.source, config.data.spatial_dims)  # a mistake is told now, not by a queued job
+        load_case_set(config.data.source, config.data.spatial_dims)  # a mistake is reported now, not by a queued job
     jobs = []
     for job in submitted(config, out, shapes, request, mode=sweep_mode, dry_run=dry_run):
         jobs.append(job)
-        echo(_submitted(job))
+        echo(_job_line(job))
     echo("\n".join(_next(out, shapes, jobs)))
 
 
 @app.command()
 def status(out: Submission) -> None:
     """Say how the jobs of a submission stand."""
-    standing, told = _looked_at(out)
+    standing, answer = _read_status(out)
     echo(_table(standing))
-    for note in told.notes:
+    for note in answer.notes:
         echo(f"note: {note}")
     for each in standing:
         if each.state == "not submitted":
@@ -134,31 +134,31 @@ def collect(out: Submission) -> None:
     from hasten.observe.rundir import write_json
     from hasten.study.scale.runs import RUNS_JSON
 
-    standing, told = _looked_at(out)
+    standing, answer = _read_status(out)
     write_json(out / RUNS_JSON, collected(standing))
     echo(_table(standing))
-    for note in told.notes:
+    for note in answer.notes:
         echo(f"note: {note}")
-    done = [each for each in standing if each.is_done]
+    complete = [each for each in standing if each.is_done]
     active = [each.job.name for each in standing if not each.is_done and is_active(each.state)]
     lost = [each.job.name for each in standing if not each.is_done and not is_active(each.state)]
     if active:
         echo(f"still going: {', '.join(active)}; collect again when they are through")
     if lost:
         echo(f"without a result: {', '.join(lost)}; their logs are in {out / 'slurm'}")
-    echo(f"wrote      {out / RUNS_JSON} ({len(done)} of {len(standing)} runs are complete)")
-    if done:
+    echo(f"wrote      {out / RUNS_JSON} ({len(complete)} of {len(standing)} runs are complete)")
+    if complete:
         echo(f"analyse    hasten scale analyse {shlex.quote(str(out))}")
 
 
-def _looked_at(out: Path) -> tuple[list[Standing], Told]:
+def _read_status(out: Path) -> tuple[list[Standing], Told]:
     from hasten.distribute.slurm.follow import standings
     from hasten.distribute.slurm.jobs import read_jobs
 
     return standings(out, read_jobs(out))
 
 
-def _submitted(job: Job) -> str:
+def _job_line(job: Job) -> str:
     number = f"job {job.job_id}" if job.job_id is not None else "not submitted"
     each = f"{job.gpus_per_node} GPU" if job.gpus_per_node else f"{job.tasks_per_node} process"
     many = job.gpus_per_node > 1 or (not job.gpus_per_node and job.tasks_per_node > 1)

@@ -1,4 +1,4 @@
-"""What the user names first: a data set, a YAML file that describes a run, or a recipe."""
+"""The SOURCE argument: a data set, a YAML file that describes a run, or a recipe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
     """The run of a YAML file, of a recipe, or of a data set with every setting left to be decided from the data.
 
     A recipe is named, and a file or folder of that name comes first; or it is a YAML file with a `title`. Its data are
-    looked through, so that what is absent or does not fit is told before anything is started.
+    checked, so that missing or unsuitable data are reported before anything is started.
 
     Raises:
         ValueError: no such file or recipe, no data set named, data of a recipe that are absent or of other classes, or
@@ -39,7 +39,7 @@ def config_from(source: str, overrides: Sequence[str]) -> RunConfig:
 
 
 def config_of(source: str, overrides: Sequence[str], recipe: Recipe | None) -> RunConfig:
-    """As `config_from`; recipe: what `recipe_at` gives of SOURCE."""
+    """As `config_from`; recipe: the result of `recipe_at` for SOURCE."""
     from hasten.config.load import load_run
     from hasten.config.url import is_url, shown
 
@@ -70,7 +70,7 @@ def config_of(source: str, overrides: Sequence[str], recipe: Recipe | None) -> R
 
 
 def split_by(source: str, overrides: Sequence[str]) -> str | None:
-    """What a run's YAML or an override says of data.split.by; None where neither does, nor for a recipe."""
+    """The value of data.split.by in a run's YAML or an override; None if neither sets it, and for a recipe."""
     from hasten.config.load import gather
     from hasten.config.schema import RunConfig
     from hasten.config.url import is_url
@@ -91,7 +91,7 @@ def _nearest(source: str) -> str:
 
 
 def run_from(source: str, overrides: Sequence[str]) -> RunConfig:
-    """As `config_from`, and the folder of a run stands for its run.yaml.
+    """As `config_from`, but also takes the folder of a run, for its run.yaml.
 
     Raises ValueError for a run's folder without it too.
     """
@@ -99,10 +99,10 @@ def run_from(source: str, overrides: Sequence[str]) -> RunConfig:
     if folder.is_dir():
         if (folder / RUN_YAML).is_file():
             return config_from(str(folder / RUN_YAML), overrides)
-        left = [name for name in (METRICS_JSONL, PLAN_JSON, ENV_JSON, CHECKPOINTS) if (folder / name).exists()]
-        if left:
+        leftovers = [name for name in (METRICS_JSONL, PLAN_JSON, ENV_JSON, CHECKPOINTS) if (folder / name).exists()]
+        if leftovers:
             raise ValueError(
-                f"{folder}: holds an incomplete run ({', '.join(left)}, but no {RUN_YAML}); "
+                f"{folder}: holds an incomplete run ({', '.join(leftovers)}, but no {RUN_YAML}); "
                 "name its data set or a run's YAML"
             )
     return config_from(source, overrides)

@@ -1,4 +1,4 @@
-"""What the command line prints: no control characters of file names, and errors as one line."""
+"""Terminal output: no control characters from file names, and errors as one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def guard_messages() -> None:
 
 
 def mistake_text(error: BaseException) -> str | None:
-    """What a user reads of an error whose cause is outside the program; None for one that needs its traceback."""
+    """The message of an error whose cause is outside the program; None for one that needs its traceback."""
     if isinstance(error, ValueError):
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:

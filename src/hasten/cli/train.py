@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _REPORT_SHARE = 1.5
-"""Time to write the report and end the process, at most, in that of the imports at the start."""
+"""Upper bound of the time to write the report and exit, as a multiple of the time of the imports at the start."""
 
 
 def train(
@@ -67,24 +67,24 @@ def train(
             raise ValueError(f"{option}: a run on slides has no {option[2:].split()[0]}; leave it out")
         echo("\n".join(train_slides(slides, out, world, resume=resume, quiet=quiet)))
         return
-    config = _resumed(out, source, overrides or []) if resume else _new(source, overrides or [], recipe)
+    config = _resumed_config(out, source, overrides or []) if resume else _new_config(source, overrides or [], recipe)
     if plan is not None and not plan.is_file():
         raise ValueError(f"--plan {plan}: no such file; `hasten plan` writes one")
     if folds is not None:
         refuse_fraction(source, overrides or [])
-    with _watched(world, quiet=quiet) as progress:
+    with _progress_shown(world, quiet=quiet) as progress:
         lines = (
             train_all(config, out, folds, progress)
             if folds is not None
-            else _trained(config, out, plan, progress, world, resume=resume)
+            else _train_run(config, out, plan, progress, world, resume=resume)
         )
     if lines:
         echo("\n".join(lines))
 
 
 @contextmanager
-def _watched(world: World, *, quiet: bool) -> Iterator[Progress | None]:
-    """The progress of what is trained inside, whose failure the launcher is told."""
+def _progress_shown(world: World, *, quiet: bool) -> Iterator[Progress | None]:
+    """Show progress while the block trains, and record its failure for the launcher."""
     from hasten.distribute.launch.record import recorded
     from hasten.engine.shortage import out_of_memory
     from hasten.observe.progress import Progress
@@ -98,10 +98,10 @@ def _watched(world: World, *, quiet: bool) -> Iterator[Progress | None]:
             progress.stop()  # gives the terminal its cursor back, whatever happened
 
 
-def _trained(
+def _train_run(
     config: RunConfig, out: Path, plan: Path | None, progress: Progress | None, world: World, *, resume: bool
 ) -> list[str]:
-    """Train one run and write its report; the lines that a user wants to see."""
+    """Train one run and write its report; returns the closing lines of the command's output."""
     from hasten.engine.run import train as run
 
     reserve_s = _REPORT_SHARE * process_start_seconds()
@@ -117,7 +117,7 @@ def _trained(
         from hasten.observe.trackers import attach
 
         attach(config.observe.trackers, out, report)
-    return _closing(summary, out, report)
+    return _summary_lines(summary, out, report)
 
 
 def _recipe(source: str | None) -> Recipe | None:
@@ -129,20 +129,20 @@ def _recipe(source: str | None) -> Recipe | None:
 def _slides(
     out: Path, source: str | None, overrides: list[str], recipe: Recipe | None, *, resume: bool
 ) -> DetectionConfig | None:
-    """The run on slides that is asked for, if it is one."""
+    """The requested run if it is one on slides; else None."""
     if resume:
         return resumed_detection(out, source, overrides)
     return detection_config(source, overrides, recipe) if source is not None else None
 
 
-def _new(source: str | None, overrides: list[str], recipe: Recipe | None) -> RunConfig:
+def _new_config(source: str | None, overrides: list[str], recipe: Recipe | None) -> RunConfig:
     if source is None:
         raise ValueError("name a data set or a run's YAML: hasten train SOURCE --out DIR (only --resume does without)")
     return config_of(source, overrides, recipe)
 
 
-def _resumed(out: Path, source: str | None, overrides: list[str]) -> RunConfig:
-    """The settings that the run was started with, and overrides on top; a SOURCE that is named must be the same one."""
+def _resumed_config(out: Path, source: str | None, overrides: list[str]) -> RunConfig:
+    """The settings of the run's start with the overrides applied; SOURCE, if given, must be the same data set."""
     from hasten.cases.place import same_source
     from hasten.config.load import load_run
     from hasten.config.url import is_url, shown
@@ -157,9 +157,9 @@ def _resumed(out: Path, source: str | None, overrides: list[str]) -> RunConfig:
     if not config.data.source:
         raise ValueError(f"{settings}: names no data set, so it is not as the run wrote it; restore it from a copy")
     if source is not None:
-        # A recipe may need to be told where its data are.
-        told = [] if Path(source).exists() else [each for each in overrides if each.startswith("data.")]
-        named = config_from(source, told).data.source
+        # A recipe may need the data's location in an override.
+        data_overrides = [] if Path(source).exists() else [each for each in overrides if each.startswith("data.")]
+        named = config_from(source, data_overrides).data.source
         if not same_source(named, config.data.source):
             raise ValueError(
                 f"{shown(source)}: the run in {out} was trained on {shown(config.data.source)}; "
@@ -180,16 +180,16 @@ def _report(out: Path) -> Path | None:
         return None
 
 
-def _closing(summary: dict[str, Any], out: Path, report: Path | None) -> list[str]:
-    """What a user wants to know when a run ends. Times include those of the processes that a resumed run had before."""
+def _summary_lines(summary: dict[str, Any], out: Path, report: Path | None) -> list[str]:
+    """The closing lines of a run. Times include those of the earlier processes of a resumed run."""
     lines, best, target = [], summary["best"], summary["target"]
     metric_key = best["metric"].removeprefix("mean_")
     metric = SHOWN[metric_key]
     if best["value"] is not None:
         lines.append(f"{f'best {metric}':<10} {best['value']:.4f} at step {best['step']}")
-    own = summary.get("own_grid")
-    if own is not None and own[metric_key] is not None:
-        lines.append(f"{'own voxels':<10} {metric} {own[metric_key]:.4f} on the voxels of the images' files")
+    native = summary.get("own_grid")
+    if native is not None and native[metric_key] is not None:
+        lines.append(f"{'own voxels':<10} {metric} {native[metric_key]:.4f} on the voxels of the images' files")
     if target["value"] is not None:
         end = f"reached after {target['time_s']:.1f} s" if target["reached"] else "not reached"
         lines.append(f"target     {metric} {target['value']:g} {end}")

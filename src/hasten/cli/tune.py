@@ -30,7 +30,7 @@ def tune(
 
     from hasten.study.tune import tune as search
 
-    found = search(
+    result = search(
         config,
         out,
         seconds=seconds,
@@ -38,6 +38,6 @@ def tune(
         larger_batch=larger_batch,
         echo=None if quiet else lambda text: echo(text, err=True),
     )
-    echo("\n".join(found.lines()))
-    echo(f"report     {found.out / 'tune.html'}")
-    echo(f"train      hasten train {found.out / 'tuned.yaml'} --out FOLDER")
+    echo("\n".join(result.lines()))
+    echo(f"report     {result.out / 'tune.html'}")
+    echo(f"train      hasten train {result.out / 'tuned.yaml'} --out FOLDER")

@@ -68,8 +68,8 @@ def _strengths(sample: SampleConfig, name: str) -> Iterator[str]:
         if value != usual[field] and not (field == "flip_prob" and value in off):
             default = off[1] if field == "flip_prob" else usual[field]
             yield (
-                f"sample.{field}: belongs to augment.preset=default (given {_shown(value)}); with {name} leave it out, "
-                f"or at its default {_shown(default)}, and write augment.override={{Operation.field: value}}"
+                f"sample.{field}: belongs to augment.preset=default (given {_plain(value)}); with {name} leave it out, "
+                f"or at its default {_plain(default)}, and write augment.override={{Operation.field: value}}"
             )
 
 
@@ -83,5 +83,5 @@ def _colours(augment: AugmentConfig, prepare: PrepareConfig) -> Iterator[str]:
         )
 
 
-def _shown(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value

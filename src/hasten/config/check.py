@@ -1,4 +1,4 @@
-"""Ranges that types cannot say: which values of a RunConfig make no sense."""
+"""Range checks of a RunConfig that its types cannot express."""
 
 from __future__ import annotations
 
@@ -338,8 +338,8 @@ def _numbers(value: Any) -> Sequence[float]:
 
 
 def _wrong(at: str, rule: str, value: object) -> str:
-    given = str(list(map(_plain, value))) if isinstance(value, tuple) else value
-    return f"{at}: {rule} (given {given})"
+    text = str(list(map(_plain, value))) if isinstance(value, tuple) else value
+    return f"{at}: {rule} (given {text})"
 
 
 def _plain(value: object) -> object:

@@ -1,4 +1,4 @@
-"""What a plan decides, and how much a machine allows."""
+"""The decisions of a plan, and the memory and step budgets of a machine."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ def scalings(prepare: PrepareConfig, num_channels: int) -> tuple[Scaling, ...]:
         raise ValueError("; ".join(mistakes))
     windows = listed_windows(prepare) or (cast("Range | None", prepare.window),) * num_channels
     kinds = zip(kinds_of(prepare, num_channels), windows, strict=True)
-    found = tuple(Scaling(kind, window if kind == "window" else None) for kind, window in kinds)
-    for channel, scaling in enumerate(found):
+    result = tuple(Scaling(kind, window if kind == "window" else None) for kind, window in kinds)
+    for channel, scaling in enumerate(result):
         if scaling == Scaling("window"):
             of = f" of channel {channel}" if num_channels > 1 else ""
             raise ValueError(f"prepare.window: prepare.intensity=window{of} needs a range (low, high), not None")
-    return found
+    return result
 
 
 def kinds_of(prepare: PrepareConfig, num_channels: int) -> tuple[Intensity, ...]:
@@ -82,14 +82,14 @@ def window_mistakes(prepare: PrepareConfig) -> Iterator[str]:
 
 
 def length_mistakes(prepare: PrepareConfig, num_channels: int, names: Sequence[str] = ()) -> Iterator[str]:
-    """Lists that do not hold one value for each channel. names: of the channels."""
+    """Reports lists without one value per channel. names: of the channels."""
     kinds = prepare.intensity if isinstance(prepare.intensity, tuple) else None
     for field, values in (("intensity", kinds), ("window", listed_windows(prepare))):
         if values is not None and len(values) != num_channels:
-            plural, named = "s" * (num_channels != 1), f" ({', '.join(names)})" if names else ""
+            plural, listed_names = "s" * (num_channels != 1), f" ({', '.join(names)})" if names else ""
             yield (
                 f"prepare.{field}: has {len(values)} value{'s' * (len(values) != 1)}, but the images have "
-                f"{num_channels} channel{plural}{named}; give one for each, or one that holds for all"
+                f"{num_channels} channel{plural}{listed_names}; give one for each, or one that holds for all"
             )
 
 

@@ -1,4 +1,4 @@
-"""YAML and `a.b=value` overrides in, a validated RunConfig out; and back to YAML."""
+"""Loads a RunConfig from YAML and `a.b=value` overrides, validates it, and dumps it to YAML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hasten.config.user_code import absolute_code
 from hasten.config.yaml_text import load_yaml
 
 _T = typing.TypeVar("_T")
-_MOST_TOLD = 10
+_MAX_LISTED = 10
 """Mistakes in one error."""
 _FILES: tuple[Key, ...] = (("data", "source"), ("cache", "dir"), ("network", "weights"))
 _CODE: tuple[Key, ...] = (("augment", "chain"), ("network", "name"), ("loss", "name"))
@@ -46,12 +46,12 @@ def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> R
         ValueError: lists every mistake at once, each with its line or override, its dotted path and a remedy.
     """
     path = Path(path) if path is not None else None
-    given = gather(RunConfig, path, overrides)
-    config, found = checked_as(RunConfig, given.tree)
-    found += range_mistakes(config, found)
-    refuse(given.mistakes, found, given.origins, path)
+    gathered = gather(RunConfig, path, overrides)
+    config, mistakes = checked_as(RunConfig, gathered.tree)
+    mistakes += range_mistakes(config, mistakes)
+    refuse(gathered.mistakes, mistakes, gathered.origins, path)
     folder = path.parent if path is not None else Path()
-    return with_absolute_paths(config, lambda key: Path() if key in given.overridden else folder)
+    return with_absolute_paths(config, lambda key: Path() if key in gathered.overridden else folder)
 
 
 def with_absolute_paths(config: RunConfig, folder: Callable[[Key], Path] = lambda key: Path()) -> RunConfig:
@@ -69,7 +69,7 @@ def with_absolute_paths(config: RunConfig, folder: Callable[[Key], Path] = lambd
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gathered:
-    """Settings as they were given, not yet checked."""
+    """Settings of a file and its overrides, not validated yet."""
 
     tree: dict[Any, Any]
     origins: dict[Key, str]
@@ -99,31 +99,31 @@ def gather(root: type, path: Path | None, overrides: Sequence[str], tree: Mappin
     return Gathered(tree=settings, origins=origins, mistakes=mistakes, overridden=overridden)
 
 
-def range_mistakes(config: RunConfig, found: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
-    """What `check_run` says of a config with its path, but for what follows from the mistakes already found."""
-    return [_split_message(message) for message in check_run(config) if not _hangs_on(message, found)]
+def range_mistakes(config: RunConfig, type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
+    """The range errors of `check_run` with their paths, except those that follow from `type_mistakes`."""
+    return [_split_message(message) for message in check_run(config) if not _follows_from(message, type_mistakes)]
 
 
-def refuse(mistakes: Sequence[str], found: list[tuple[Key, str]], origins: dict[Key, str], path: Path | None) -> None:
-    """Raise one ValueError with all mistakes, if there are any: those that are whole, then `found` by its places."""
-    known = list(origins)  # in the order of the file, then of the overrides
+def refuse(mistakes: Sequence[str], located: list[tuple[Key, str]], origins: dict[Key, str], path: Path | None) -> None:
+    """Raise one ValueError with all mistakes, if any: finished messages first, then `located`, ordered by place."""
+    order = list(origins)  # in the order of the file, then of the overrides
     in_order = sorted(
-        found, key=lambda item: next((known.index(at) for at in _prefixes(item[0]) if at in origins), len(known))
+        located, key=lambda item: next((order.index(at) for at in _prefixes(item[0]) if at in origins), len(order))
     )
-    told = [*mistakes, *(f"{_place(at, origins, path)}{message}" for at, message in in_order)]
-    if len(told) == 1:
-        raise ValueError(told[0])
-    if told:
+    lines = [*mistakes, *(f"{_place(at, origins, path)}{message}" for at, message in in_order)]
+    if len(lines) == 1:
+        raise ValueError(lines[0])
+    if lines:
         name = str(path) if path is not None else "the run's settings"
-        rest = [f"and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
-        lines = "\n".join(f"  {mistake}" for mistake in [*told[:_MOST_TOLD], *rest])
-        raise ValueError(f"{name}: {len(told)} mistakes\n{lines}")
+        rest = [f"and {len(lines) - _MAX_LISTED} more"] if len(lines) > _MAX_LISTED else []
+        text = "\n".join(f"  {mistake}" for mistake in [*lines[:_MAX_LISTED], *rest])
+        raise ValueError(f"{name}: {len(lines)} mistakes\n{text}")
 
 
 def from_dict(tree: dict[str, Any], where: str) -> RunConfig:
     """The run that `to_dict` gave, or an edited form of it. Raises ValueError that begins with `where`."""
-    config, found = checked_as(RunConfig, tree)
-    mistakes = [f"{_dotted(at)}: {message}" if at else message for at, message in found] or check_run(config)
+    config, located = checked_as(RunConfig, tree)
+    mistakes = [f"{_dotted(at)}: {message}" if at else message for at, message in located] or check_run(config)
     if mistakes:
         raise ValueError(f"{where}: " + "; ".join(mistakes))
     return config
@@ -165,13 +165,15 @@ def _sections(cls: type, at: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
 
 
 def _section_of(kind: Any) -> type | None:
-    """The dataclass that a field holds, which may be left out."""
-    found = [one for one in (kind, *typing.get_args(kind)) if isinstance(one, type) and dataclasses.is_dataclass(one)]
-    return found[0] if found else None
+    """The dataclass in a field's type, which may be optional; None if there is none."""
+    classes = [
+        each for each in (kind, *typing.get_args(kind)) if isinstance(each, type) and dataclasses.is_dataclass(each)
+    ]
+    return classes[0] if classes else None
 
 
 def _drop_empty_sections(root: type, tree: dict[Any, Any]) -> None:
-    """A section whose every line is commented out reads as null; it means the defaults."""
+    """Replace null by {} in sections whose lines are all commented out: they mean the defaults."""
     for at, _ in _sections(root):
         if at:
             parent = _get(tree, at[:-1])
@@ -186,7 +188,7 @@ def _get(tree: Any, at: Key) -> Any:
 
 
 def _apply_override(text: str, tree: dict[Any, Any], origins: dict[Key, str], from_override: set[Key]) -> str | None:
-    """Write one override into `tree`; the problem, if it cannot be."""
+    """Write one override into `tree`; returns the problem, if there is one."""
     dotted, equals, value_text = text.partition("=")
     names = dotted.strip().split(".")
     if not equals or not all(names):
@@ -245,7 +247,7 @@ def checked_as(cls: type[_T], tree: dict[Any, Any], under: Key = ()) -> tuple[_T
 
 
 def _remove(tree: dict[Any, Any], at: Key) -> None:
-    """Take away the field at `at`, or the one that the list item at `at` belongs to."""
+    """Remove the field at `at`, or the one that contains the list item at `at`."""
     for name in at[:-1]:
         if not isinstance(tree.get(name), dict):
             tree.pop(name, None)
@@ -255,15 +257,15 @@ def _remove(tree: dict[Any, Any], at: Key) -> None:
         del tree[name]
 
 
-def _hangs_on(message: str, mistakes: list[tuple[Key, str]]) -> bool:
-    """Whether a range check looked at the default of a field whose value was a mistake."""
+def _follows_from(message: str, mistakes: list[tuple[Key, str]]) -> bool:
+    """Whether a range error concerns the default of a field whose value was invalid."""
     rule = message.partition(": ")[2].removesuffix(")").rpartition(" (given ")[0]
     fields = {[name for name in at if isinstance(name, str)][-1] for at, _ in mistakes}
     return any(re.search(rf"\b{re.escape(field)}\b", rule) for field in fields)
 
 
 def _booleans(cls: type, tree: dict[Any, Any], under: Key) -> Iterator[tuple[Key, str]]:
-    """true and false given for a number: pydantic would take them for 1 and 0."""
+    """Rejects true and false for a number, which pydantic would convert to 1 and 0."""
     for at, types in _sections(cls):
         section = _get(tree, at)
         for name, kind in types.items():
@@ -274,38 +276,38 @@ def _booleans(cls: type, tree: dict[Any, Any], under: Key) -> Iterator[tuple[Key
 
 
 def _explain(error: Any, at: Key, kinds: Mapping[Key, Any]) -> str:
-    """A pydantic error in the words of the file: path, rule, what was given, what may have been meant."""
+    """A pydantic error in terms of the file: path, rule, the value, and the nearest valid name."""
     dotted = _dotted(at)
-    given = reprlib.repr(error["input"])
+    value = reprlib.repr(error["input"])
     match error["type"]:
         case "unexpected_keyword_argument":
-            return f"{dotted}: no such field (given {given}){_nearest(at, kinds)}"
+            return f"{dotted}: no such field (given {value}){_nearest(at, kinds)}"
         case "invalid_key":
             return f"{_dotted(at[:-1]) or 'the top level'}: {at[-1]!r} is not a field's name; remove it"
         case "missing":
             field = kinds.get(tuple(name for name in at if isinstance(name, str)))
-            return f"{_dotted(at[:-1])}: must have {_length(field)} values (given {given})"
+            return f"{_dotted(at[:-1])}: must have {_length(field)} values (given {value})"
         case "too_long":
-            return f"{dotted}: must have {error['ctx']['max_length']} values (given {given})"
+            return f"{dotted}: must have {error['ctx']['max_length']} values (given {value})"
         case "dataclass_type":
-            return f"{dotted}: is a section and needs `field: value` lines below it (given {given})"
+            return f"{dotted}: is a section and needs `field: value` lines below it (given {value})"
         case "literal_error":
-            near = difflib.get_close_matches(str(error["input"]), _quoted(error["ctx"]["expected"]), n=1)
-            return f"{dotted}: must be {error['ctx']['expected']} (given {given})" + (
-                f"; did you mean {near[0]}?" if near else ""
+            similar = difflib.get_close_matches(str(error["input"]), _quoted(error["ctx"]["expected"]), n=1)
+            return f"{dotted}: must be {error['ctx']['expected']} (given {value})" + (
+                f"; did you mean {similar[0]}?" if similar else ""
             )
         case "per_channel":
             rule = _PER_CHANNEL[str(at[-1])]
-            near = difflib.get_close_matches(str(error["input"]), _quoted(rule), n=1)
-            return f"{dotted}: must be {rule} (given {given})" + (f"; did you mean {near[0]}?" if near else "")
+            similar = difflib.get_close_matches(str(error["input"]), _quoted(rule), n=1)
+            return f"{dotted}: must be {rule} (given {value})" + (f"; did you mean {similar[0]}?" if similar else "")
         case "string_type" if not isinstance(error["input"], (dict, list)):
-            return f"{dotted}: must be text (given {given}); put it in quotes"
+            return f"{dotted}: must be text (given {value}); put it in quotes"
     rule = error["msg"].removeprefix("Input should be ").split(", unable")[0]
-    return f"{dotted}: must be {rule} (given {given})"
+    return f"{dotted}: must be {rule} (given {value})"
 
 
 def _length(kind: Any) -> int:
-    """Values of the tuple of fixed length that a field is, or holds; 0 if there is none."""
+    """The length of the fixed-length tuple in a field's type; 0 if there is none."""
     parts = typing.get_args(kind)
     if typing.get_origin(kind) is tuple and Ellipsis not in parts:
         return len(parts)
@@ -313,13 +315,13 @@ def _length(kind: Any) -> int:
 
 
 def _nearest(at: Key, names: Iterable[Key]) -> str:
-    """Names that were probably meant: the like-named of the same section, else the same name in another one."""
+    """Suggests names: similar ones of the same section, else the same name in another section."""
     siblings = sorted(str(key[-1]) for key in names if key[:-1] == at[:-1])
-    near = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]
-    if not near:
-        near = sorted(_dotted(key) for key in names if key[-1] == at[-1])
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
+    similar = [_dotted((*at[:-1], name)) for name in difflib.get_close_matches(str(at[-1]), siblings, n=3)]
+    if not similar:
+        similar = sorted(_dotted(key) for key in names if key[-1] == at[-1])
+    if similar:
+        return f"; did you mean {' or '.join(similar)}?"
     return f"; valid here: {', '.join(siblings)}"
 
 
@@ -341,5 +343,5 @@ def _prefixes(at: Key) -> Iterator[Key]:
 
 def _place(at: Key, origins: dict[Key, str], path: Path | None) -> str:
     """Where the longest known part of a path was written."""
-    here = next((origins[key] for key in _prefixes(at) if key in origins), str(path) if path is not None else "")
-    return f"{here}: " if here else ""
+    origin = next((origins[key] for key in _prefixes(at) if key in origins), str(path) if path is not None else "")
+    return f"{origin}: " if origin else ""

@@ -1,4 +1,4 @@
-"""The section `network`: what can't be of a built-in network, and of one of the user's own."""
+"""Checks of the section `network`, for built-in networks and for the user's own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hasten.config.schema import NetworkConfig, NetworkName
 from hasten.config.user_code import args_mistakes, is_user_code, name_mistake
 
 GIVEN_BY_RUN = ("in_channels", "out_channels", "spatial_dims", "patch")
-"""Parameters by which a factory of one's own asks for what a run knows."""
+"""Parameters of the user's factory that the run fills in."""
 _OF_BUILT_IN = ("channels", "strides", *SETTINGS)
 _OF_OWN = ("args", "digest", "divisor")
 
 
 def is_own(network: NetworkConfig) -> bool:
-    """Whether the user's own code builds it."""
+    """Whether the user's code builds it."""
     return network.name is not None and is_user_code(network.name)
 
 

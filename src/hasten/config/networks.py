@@ -79,7 +79,7 @@ def setting_mistakes(network: NetworkConfig) -> Iterator[str]:
         if name in NETWORKS[network.name].settings:
             continue
         having = ", ".join(other for other, built_in in NETWORKS.items() if name in built_in.settings)
-        value = _shown(getattr(network, name))
+        value = _lists(getattr(network, name))
         yield (
             f"network.{name}: network.name={network.name} has no such setting (given {value}); leave it out, or use "
             f"one of {having}"
@@ -87,7 +87,7 @@ def setting_mistakes(network: NetworkConfig) -> Iterator[str]:
 
 
 def network_mistake(network: PlannedNetwork, spatial_dims: int) -> str | None:
-    """The first thing that keeps a built-in network from being built."""
+    """The first reason why a built-in network can't be built."""
     channels, strides = network.channels, network.strides
     if len(strides) != len(channels) - 1:
         return (
@@ -96,7 +96,7 @@ def network_mistake(network: PlannedNetwork, spatial_dims: int) -> str | None:
         )
     if spatial_dims == 2 and any(stride[0] != 1 for stride in strides):
         flat = [[1, *stride[1:]] for stride in strides]
-        return f"network.strides: {_shown(strides)} halve the depth of 2-D images; use {flat}"
+        return f"network.strides: {_lists(strides)} halve the depth of 2-D images; use {flat}"
     mistakes = (
         *setting_mistakes(network),
         *_per_level(network, len(channels)),
@@ -111,7 +111,7 @@ def _per_level(network: NetworkConfig, levels: int) -> Iterator[str]:
         value = getattr(network, name)
         if value is not None and len(value) != levels:
             yield (
-                f"network.{name}: {len(value)} for {levels} levels of network.channels (given {_shown(value)}); "
+                f"network.{name}: {len(value)} for {levels} levels of network.channels (given {_lists(value)}); "
                 f"give {levels}, the finest level's first"
             )
 
@@ -144,20 +144,20 @@ def _halving(
         return
     multiple = built_in.channels_multiple
     if channels[0] % multiple:
-        near = [factor * multiple for factor in (channels[0] // multiple, channels[0] // multiple + 1) if factor]
+        multiples = [factor * multiple for factor in (channels[0] // multiple, channels[0] // multiple + 1) if factor]
         yield (
             f"network.channels: {channels[0]} at the finest level, and {network.name} takes multiples of {multiple}; "
-            f"use {' or '.join(map(str, near))}"
+            f"use {' or '.join(map(str, multiples))}"
         )
-    wanted = built_in.channels(channels[0], len(channels))
+    default = built_in.channels(channels[0], len(channels))
     step = [2, 2, 2] if spatial_dims == 3 else [1, 2, 2]
-    if channels != wanted or any(list(stride) != step for stride in strides):
-        rule = f"has {len(wanted)} levels" if built_in.factors else "doubles its channels at each level"
+    if channels != default or any(list(stride) != step for stride in strides):
+        rule = f"has {len(default)} levels" if built_in.factors else "doubles its channels at each level"
         yield (
-            f"network.channels: {_shown(channels)} with network.strides {_shown(strides)}; {network.name} {rule} and "
-            f"halves every side: use {_shown(wanted)} with strides {[step] * (len(wanted) - 1)}, or network.name=unet"
+            f"network.channels: {_lists(channels)} with network.strides {_lists(strides)}; {network.name} {rule} and "
+            f"halves every side: use {_lists(default)} with strides {[step] * (len(default) - 1)}, or network.name=unet"
         )
 
 
-def _shown(value: object) -> object:
-    return [_shown(each) for each in value] if isinstance(value, tuple) else value
+def _lists(value: object) -> object:
+    return [_lists(each) for each in value] if isinstance(value, tuple) else value

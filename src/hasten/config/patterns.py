@@ -1,4 +1,4 @@
-"""Names that fit patterns of `fnmatch`, as settings give them."""
+"""Matches names with the `fnmatch` patterns of settings."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def fitting(names: Sequence[str], pattern: str, *, at: str) -> list[str]:
         return matches
     parts = (name.split(".") for name in names)
     beginnings = dict.fromkeys(".".join(each[:count]) for each in parts for count in range(1, len(each) + 1))
-    near = difflib.get_close_matches(pattern.strip("*."), beginnings, n=_SHOWN)
-    hint = f"near are {', '.join(near)}" if near else f"there are {few(names, len(names))}"
+    similar = difflib.get_close_matches(pattern.strip("*."), beginnings, n=_SHOWN)
+    hint = f"near are {', '.join(similar)}" if similar else f"there are {few(names, len(names))}"
     raise ValueError(f"{at}: {pattern!r} fits no parameter of the network; {hint}")
 
 

@@ -15,13 +15,13 @@ Key = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A YAML file's mapping, and where each key of it stands."""
+    """A YAML file's mapping, and the line of each key."""
 
     tree: dict[Any, Any]
     lines: dict[Key, int]
     """Line (1-based) of each key and list item, by its path from the root."""
     mistakes: tuple[tuple[int, str], ...]
-    """What YAML lets pass but nobody means: (line, message)."""
+    """Valid YAML that is certainly a mistake: (line, message)."""
 
 
 def read_document(path: Path) -> Document:
@@ -42,7 +42,7 @@ def read_document(path: Path) -> Document:
         root, tree = parse_yaml(text)
     except yaml.YAMLError as error:
         raise ValueError(
-            f"{path}{_mark(error)}: not valid YAML: {yaml_problem(error)}; "
+            f"{path}{_position(error)}: not valid YAML: {yaml_problem(error)}; "
             "correct it near there, with spaces as indents and text that has special characters in quotes"
         ) from None
     if root is None:
@@ -64,12 +64,12 @@ def _walk(root: yaml.Node) -> tuple[dict[Key, int], list[tuple[int, str]]]:
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 line = key.start_mark.line + 1
-                here = (*at, str(key.value))
-                if here in lines and key.tag != "tag:yaml.org,2002:merge":
-                    dotted = ".".join(map(str, here))
-                    mistakes.append((line, f"{dotted}: given twice (first in line {lines[here]}); keep one"))
-                lines[here] = line
-                todo.append((here, value))
+                path = (*at, str(key.value))
+                if path in lines and key.tag != "tag:yaml.org,2002:merge":
+                    dotted = ".".join(map(str, path))
+                    mistakes.append((line, f"{dotted}: given twice (first in line {lines[path]}); keep one"))
+                lines[path] = line
+                todo.append((path, value))
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 lines[(*at, index)] = item.start_mark.line + 1
@@ -77,7 +77,7 @@ def _walk(root: yaml.Node) -> tuple[dict[Key, int], list[tuple[int, str]]]:
     return lines, mistakes
 
 
-def _mark(error: yaml.YAMLError) -> str:
+def _position(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     return f":{mark.line + 1}" if mark is not None else ""
 

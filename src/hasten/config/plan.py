@@ -46,7 +46,7 @@ def make_plan(
 def with_network(
     planned: PlannedRun, decisions: dict[str, Decision], name: str, fingerprint: Fingerprint, *, cuda: bool
 ) -> tuple[PlannedRun, dict[str, Decision]]:
-    """The plan with another built-in network; what was decided about the network is decided anew."""
+    """The plan with another built-in network; every decision about the network is repeated."""
     about = [(field, decide) for field, decide in _DECISIONS if field.startswith("network.")]
     decided = [field for field, _ in about if field in decisions and decisions[field].reason != GIVEN]
     still_open = {field.removeprefix("network."): None for field in decided}
@@ -72,8 +72,8 @@ class Plan:
 
     def settle(self, name: str, decide: Callable[[Plan], Decision | None]) -> None:
         section, key = name.split(".")
-        given = getattr(getattr(self.config, section), key)
-        decision = decide(self) if given is None else Decision(given, GIVEN)
+        value = getattr(getattr(self.config, section), key)
+        decision = decide(self) if value is None else Decision(value, GIVEN)
         if decision is None:
             return
         part = replace(getattr(self.config, section), **{key: decision.value})
@@ -81,7 +81,7 @@ class Plan:
         self.decisions[name] = decision
 
     def merge_channels(self) -> None:
-        """Where every channel is scaled alike, say so once. Raises ValueError for windows of other channels."""
+        """Merge equal scalings of all channels into one value. Raises ValueError for windows of other channels."""
         mistakes = list(window_mistakes(self.config.prepare))
         if mistakes:
             raise ValueError("\n".join(mistakes))
@@ -96,20 +96,20 @@ class Plan:
 
     @property
     def scaled_as(self) -> tuple[str, ...]:
-        """How each channel's name asks to be scaled; the modality takes the place of the only channel's name."""
+        """The scaling that each channel's name implies; for a single channel the modality replaces its name."""
         names = self.fingerprint.channels
-        found = tuple(map(_scaled_as, names))
-        return ("ct",) if len(names) == 1 and found == ("",) and self.is_ct else found
+        kinds = tuple(map(_scaled_as, names))
+        return ("ct",) if len(names) == 1 and kinds == ("",) and self.is_ct else kinds
 
     @property
     def built_in(self) -> BuiltIn:
-        """What the network has; of the user's own code, nothing."""
+        """The properties of the built-in network; none for the user's own code."""
         network = self.config.network
         return BuiltIn(settings=()) if is_own(network) else NETWORKS[str(network.name)]
 
     @property
     def num_strides(self) -> int:
-        """Strides between levels: as many as given strides or channels say, else at most what the budget allows."""
+        """Strides between levels: from the strides or channels that are set, else at most what the budget allows."""
         network = self.config.network
         if network.strides is not None:
             return len(network.strides)
@@ -119,12 +119,12 @@ class Plan:
 
     @property
     def units(self) -> Triple:
-        """What each side (D, H, W) of a patch is a multiple of, so that every level can halve it."""
+        """The divisor of each side (D, H, W) of a patch, so that every level can halve it."""
         if self.config.network.divisor is not None:
             return self.config.network.divisor
-        given = self.config.network.strides
-        if given is not None:
-            depth, height, width = (math.prod(stride[axis] for stride in given) for axis in range(3))
+        strides = self.config.network.strides
+        if strides is not None:
+            depth, height, width = (math.prod(stride[axis] for stride in strides) for axis in range(3))
             return depth, height, width
         unit = 2**self.num_strides
         return 1 if self.fingerprint.spatial_dims == 2 else unit, unit, unit
@@ -134,29 +134,29 @@ class Plan:
         """Median shape (D, H, W) of the prepared cases."""
         spacing = self.config.prepare.spacing
         sizes: list[list[float]] = [[], [], []]
-        for own, at in zip(self.fingerprint.shapes, self.fingerprint.spacings, strict=True):
+        for case_shape, at in zip(self.fingerprint.shapes, self.fingerprint.spacings, strict=True):
             for axis in range(3):
                 scale = at[axis] / spacing[axis] if spacing and spacing[axis] else 1.0
-                sizes[axis].append(own[axis] * scale)
+                sizes[axis].append(case_shape[axis] * scale)
         return median(sizes[0]), median(sizes[1]), median(sizes[2])
 
     @property
     def voxel(self) -> Spacing:
         """Spacing (D, H, W) of the prepared cases: the target, or the median of their own."""
         spacing = self.config.prepare.spacing or (0.0, 0.0, 0.0)
-        own = [median(at[axis] for at in self.fingerprint.spacings) for axis in range(3)]
-        depth, height, width = (wanted or found for wanted, found in zip(spacing, own, strict=True))
+        medians = [median(at[axis] for at in self.fingerprint.spacings) for axis in range(3)]
+        depth, height, width = (target or measured for target, measured in zip(spacing, medians, strict=True))
         return depth, height, width
 
 
 def _spacing(plan: Plan) -> Decision:
     spacings = plan.fingerprint.spacings
-    own = [median(at[axis] for at in spacings) for axis in range(3)]
+    medians = [median(at[axis] for at in spacings) for axis in range(3)]
     if plan.fingerprint.spatial_dims == 2:
         return Decision((0.0, 0.0, 0.0), "2-D images are kept at their own size")
-    if all(abs(at[axis] - own[axis]) <= 0.01 * own[axis] for at in spacings for axis in range(3)):
-        return Decision((0.0, 0.0, 0.0), f"all {len(spacings)} cases share {_mm(own)} mm: nothing is resampled")
-    return Decision(tuple(float(f"{value:.5g}") for value in own), f"median of {len(spacings)} cases")
+    if all(abs(at[axis] - medians[axis]) <= 0.01 * medians[axis] for at in spacings for axis in range(3)):
+        return Decision((0.0, 0.0, 0.0), f"all {len(spacings)} cases share {_mm(medians)} mm: nothing is resampled")
+    return Decision(tuple(float(f"{value:.5g}") for value in medians), f"median of {len(spacings)} cases")
 
 
 def _intensity(plan: Plan) -> Decision:
@@ -164,10 +164,10 @@ def _intensity(plan: Plan) -> Decision:
     if len(set(scaled_as)) == 1:
         kind, reason = _SCALINGS[scaled_as[0]]
         usual = {"ct": "CT", "": plan.fingerprint.modality or "not CT"}
-        named = usual.get(scaled_as[0], plan.fingerprint.channels[0])
-        return Decision(kind, f"{named}: {reason}")
-    told = [f"{name}: {_SCALINGS[each][1]}" for name, each in zip(plan.fingerprint.channels, scaled_as, strict=True)]
-    return Decision(tuple(_SCALINGS[each][0] for each in scaled_as), "; ".join(told))
+        channel = usual.get(scaled_as[0], plan.fingerprint.channels[0])
+        return Decision(kind, f"{channel}: {reason}")
+    reasons = [f"{name}: {_SCALINGS[each][1]}" for name, each in zip(plan.fingerprint.channels, scaled_as, strict=True)]
+    return Decision(tuple(_SCALINGS[each][0] for each in scaled_as), "; ".join(reasons))
 
 
 _SCALINGS: dict[str, tuple[Intensity, str]] = {
@@ -176,17 +176,17 @@ _SCALINGS: dict[str, tuple[Intensity, str]] = {
     "ct": ("window", "Hounsfield units are absolute, so one window serves every case"),
     "": ("zscore", "intensities are relative to the case"),
 }
-"""What a channel's name asks for, and why."""
+"""The scaling that a channel's name implies, and the reason."""
 
 
 def _scaled_as(name: str) -> str:
-    """The key of `_SCALINGS` that a channel's name is: nnU-Net's way to say how intensities are scaled."""
+    """The key of `_SCALINGS` for a channel's name: nnU-Net derives the intensity scaling from it."""
     name = name.strip().casefold()
     return "ct" if name.startswith("ct") else name if name in _SCALINGS else ""
 
 
 def _window(plan: Plan) -> Decision:
-    """One where all channels are windowed alike, or because the user says so; else one for each that is windowed."""
+    """One window if all channels share it or the user sets it; else one for each windowed channel."""
     channels = plan.fingerprint.channels
     kinds = kinds_of(plan.config.prepare, len(channels))
     windowed = [channel for channel, kind in enumerate(kinds) if kind == "window"]
@@ -195,9 +195,9 @@ def _window(plan: Plan) -> Decision:
     together = plan.decisions["prepare.intensity"].reason == GIVEN or len(set(plan.scaled_as)) == 1
     if together and len(windowed) == len(channels):
         return _window_of(plan, windowed)
-    found = {channel: _window_of(plan, [channel]) for channel in windowed}
-    reasons = [f"{channels[channel]}: {decision.reason}" for channel, decision in found.items()]
-    values = tuple(found[channel].value if channel in found else None for channel in range(len(channels)))
+    decisions = {channel: _window_of(plan, [channel]) for channel in windowed}
+    reasons = [f"{channels[channel]}: {decision.reason}" for channel, decision in decisions.items()]
+    values = tuple(decisions[channel].value if channel in decisions else None for channel in range(len(channels)))
     return Decision(values, "; ".join(reasons))
 
 
@@ -234,7 +234,7 @@ def _patch(plan: Plan) -> Decision:
         if not free:
             reason = f"the network's strides ask for a patch of over {budget} voxels"
             break
-        # The longest side in mm gives way first, so that a patch tends to a cube of anatomy.
+        # The longest side in mm shrinks first, so that a patch approaches a cube of anatomy.
         axis = max(free, key=lambda axis: sides[axis] * plan.voxel[axis])
         sides[axis] -= units[axis]
         reason = f"cut down, longest side in mm first, to at most {budget} voxels"
@@ -284,7 +284,7 @@ def _validate_every(plan: Plan) -> Decision:
 
 
 def validation_steps(steps: int, budget: str | None) -> int:
-    """Steps between validations; with a budget there are fewer, as each takes from the time to train."""
+    """Steps between validations; with a time budget there are fewer, as each reduces the time to train."""
     return max(1, min(steps, max(25, steps // (30 if budget is None else 10))))
 
 

@@ -73,8 +73,8 @@ def decide_channels(plan: Plan) -> Decision:
     first = int(budget.first * built_in.planned_width)
     widest = math.inf if built_in.halving else budget.widest
     channels = tuple(min(width, widest) for width in built_in.channels(first, levels))
-    known = f", as {plan.config.network.name} has them" if built_in.factors else ", doubled per level"
-    return Decision(channels, f"{first} at full resolution{known}")
+    basis = f", as {plan.config.network.name} has them" if built_in.factors else ", doubled per level"
+    return Decision(channels, f"{first} at full resolution{basis}")
 
 
 def decide_kernel_size(plan: Plan) -> Decision | None:
@@ -85,8 +85,8 @@ def decide_kernel_size(plan: Plan) -> Decision | None:
     voxel, kernel, kernels = list(plan.voxel), [1, 1, 1], list[Triple]()
     three = (1 if flat else 3, 3, 3)
     for step in plan.decisions["network.strides"].value:
-        near = [at < 2 * min(voxel[flat:]) for at in voxel]
-        kernel = [wide if close else side for wide, close, side in zip(three, near, kernel, strict=True)]
+        is_fine = [at < 2 * min(voxel[flat:]) for at in voxel]
+        kernel = [wide if close else side for wide, close, side in zip(three, is_fine, kernel, strict=True)]
         kernels.append((kernel[0], kernel[1], kernel[2]))
         voxel = [at * by for at, by in zip(voxel, step, strict=True)]
     kernels.append(three)

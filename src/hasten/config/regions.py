@@ -25,17 +25,17 @@ def region_mistakes(regions: Regions, values: Mapping[str, int]) -> Iterator[str
     yield from _hidden(regions)
     yield from _wrong_values(regions, values)
     for name in regions:
-        shown = _shown(regions, name)
-        if name not in values and len(shown) > 1:
+        visible = _visible_values(regions, name)
+        if name not in values and len(visible) > 1:
             yield (
-                f'"{name}" could be painted into a label map with any of {shown}, which no later region holds; '
-                f'choose one with data.region_values={{"{name}": {shown[0]}}}'
+                f'"{name}" could be painted into a label map with any of {visible}, which no later region holds; '
+                f'choose one with data.region_values={{"{name}": {visible[0]}}}'
             )
 
 
 def painted_values(regions: Regions, values: Mapping[str, int]) -> dict[str, int]:
     """Label value that each region is painted with. The regions are without mistakes."""
-    return {name: values[name] if name in values else _shown(regions, name)[0] for name in regions}
+    return {name: values[name] if name in values else _visible_values(regions, name)[0] for name in regions}
 
 
 def _hidden(regions: Regions) -> Iterator[str]:
@@ -53,7 +53,7 @@ def _hidden(regions: Regions) -> Iterator[str]:
                 )
                 break
         else:
-            if regions[name] and not _shown(regions, name) and position < len(names) - 1:
+            if regions[name] and not _visible_values(regions, name) and position < len(names) - 1:
                 yield f'"{name}" would be hidden by the regions after it, which hold all its values; name it later'
 
 
@@ -63,12 +63,12 @@ def _wrong_values(regions: Regions, values: Mapping[str, int]) -> Iterator[str]:
             yield f'data.region_values names "{name}", which is no region; the regions are {", ".join(regions)}'
         elif value not in regions[name]:
             yield f'data.region_values paints "{name}" with {value}; use one of its own values {list(regions[name])}'
-    taken = [value for value in values.values() if list(values.values()).count(value) > 1]
-    if taken:
-        yield f"data.region_values paints two regions with {taken[0]}; give each a value of its own"
+    repeated = [value for value in values.values() if list(values.values()).count(value) > 1]
+    if repeated:
+        yield f"data.region_values paints two regions with {repeated[0]}; give each a value of its own"
 
 
-def _shown(regions: Regions, name: str) -> list[int]:
+def _visible_values(regions: Regions, name: str) -> list[int]:
     """The values of a region that no later one holds."""
     names = list(regions)
     later = {value for other in names[names.index(name) + 1 :] for value in regions[other]}

@@ -1,4 +1,4 @@
-"""What may change when a run is resumed: every setting of a run, and what a change of it means."""
+"""Rules for resuming a run: which settings may change, and the effect of a change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Rule:
     note: str = ""
     """What a user must know of a change, or can do instead of it."""
     auto: bool = False
-    """Whether null leaves it to the run, which keeps what it decided."""
+    """Whether null leaves the decision to the run, which keeps it."""
 
 
 Rules = Mapping[str, Rule]
@@ -117,14 +117,14 @@ def rule_of(name: str, rules: Rules) -> Rule:
 
 def flat(settings: Any) -> dict[str, Any]:
     """Every setting of a config by its dotted name."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
-            found |= {f"{field.name}.{name}": each for name, each in flat(value).items()}
+            result |= {f"{field.name}.{name}": each for name, each in flat(value).items()}
         else:
-            found[field.name] = value
-    return found
+            result[field.name] = value
+    return result
 
 
 def with_settled(before: _Config, config: _Config, rules: Rules, at: str = "") -> _Config:
@@ -167,5 +167,5 @@ def describe(name: str, was: Any, now: Any, rules: Rules) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A value as one writes it in an override, without what a URL must not tell."""
+    """A value as an override spells it, with the secrets of URLs removed."""
     return shown(value if isinstance(value, str) else json.dumps(value))

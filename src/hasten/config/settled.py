@@ -1,7 +1,7 @@
-"""The settings of a run with everything set that its plan decides.
+"""The settings of a run after its plan has set every open field.
 
-In a `RunConfig` None says that a field is open. `planned_run` is the one place that looks: whatever takes a
-`PlannedRun` or a section of one finds numbers there. `dataclasses.replace` keeps the type.
+In a `RunConfig` None means that a field is open. Only `planned_run` checks this: code that takes a
+`PlannedRun` or a section of one gets numbers. `dataclasses.replace` keeps the type.
 """
 
 from __future__ import annotations

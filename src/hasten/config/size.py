@@ -17,11 +17,11 @@ _DURATIONS = {
 
 def parse_size(text: str) -> int:
     """Bytes of `8GiB`, `500 MB` or `0`. Raises ValueError for what is no size."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     units = {name.lower(): factor for name, factor in _UNITS.items()}
-    if not found or found[2].lower() not in units:
+    if not match or match[2].lower() not in units:
         raise ValueError(f"{text!r} is no size; write a number with a unit, such as 8GiB or 500MB")
-    size = float(found[1]) * units[found[2].lower()]
+    size = float(match[1]) * units[match[2].lower()]
     if size >= 2**63:
         raise ValueError(f"{text!r} is more than any machine has; write a size such as 8GiB or 500MB")
     return int(size)

@@ -1,4 +1,4 @@
-"""Telling a URL from a path, and showing one without what must stay secret."""
+"""Distinguishes URLs from paths, and prints URLs without their secrets."""
 
 from __future__ import annotations
 

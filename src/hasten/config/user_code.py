@@ -23,7 +23,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserCode:
-    """What a setting names."""
+    """The object that a setting names, with its source."""
 
     value: Any
     source: bytes
@@ -44,8 +44,8 @@ def digest_of(source: bytes) -> str:
 
 def name_mistake(setting: str, name: str, names: Sequence[str]) -> str:
     """What is wrong with a setting that is neither one of `names` nor names code."""
-    near = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", name.lower()), names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    similar = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", name.lower()), names, n=1)
+    hint = f"; did you mean {similar[0]}?" if similar else ""
     return f"{setting}: must be {', '.join(names)}, FILE.py:NAME or package.module:NAME (given {name}){hint}"
 
 
@@ -103,9 +103,9 @@ def name_of(value: Any) -> str:
     """The FILE.py:NAME or package.module:NAME of a class or function. Raises ValueError for one without such a name."""
     name, home = getattr(value, "__qualname__", ""), getattr(value, "__module__", None)
     if not isinstance(name, str) or not name.isidentifier():
-        said = name or type(value).__name__
+        label = name or type(value).__name__
         raise ValueError(
-            f"{said}: is no class or function at the top of a file, so that it can't be found again; use one"
+            f"{label}: is no class or function at the top of a file, so that it can't be found again; use one"
         )
     if home is not None and home != "__main__" and getattr(sys.modules.get(home), name, None) is value:
         spec = getattr(sys.modules[home], "__spec__", None)
@@ -124,7 +124,7 @@ def load_user_code(text: str, *, setting: str) -> UserCode:
     """The object that `text` names, and the source that defines it.
 
     text: FILE.py:NAME or package.module:NAME. The code of it is executed. Raises ValueError that begins with `setting`
-    for a file or module that is not there or that raises, with its line, and for a name that it does not have.
+    for a file or module that is missing or raises (with the line), and for a name that it does not define.
     """
     place, _, name = text.rpartition(":")
     if is_file(place):
@@ -134,20 +134,20 @@ def load_user_code(text: str, *, setting: str) -> UserCode:
         module, source, path = _from_module(place, setting)
     if name not in vars(module):
         names = [each for each in vars(module) if not each.startswith("_")]
-        near = difflib.get_close_matches(name, names, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names) or 'none'}"
+        similar = difflib.get_close_matches(name, names, n=3)
+        hint = f"did you mean {' or '.join(similar)}?" if similar else f"it has {', '.join(names) or 'none'}"
         raise ValueError(f"{setting}: {place} has no name {name}; {hint}")
     return UserCode(value=vars(module)[name], source=source, path=path)
 
 
 def source_of(text: str) -> bytes | None:
-    """The source that `text` would be loaded from, None where it is gone. Of a module, its packages are imported."""
+    """The source that `text` would be loaded from, None if it is missing. Imports the packages of a module."""
     place, _, _ = text.rpartition(":")
     try:
         if is_file(place):
             return Path(place).read_bytes()
         spec = importlib.util.find_spec(place)
-    except (Exception, SystemExit):  # a package that raises has no module either
+    except (Exception, SystemExit):  # a package that raises contains no usable module
         return None
     if spec is None:
         return None
@@ -156,25 +156,25 @@ def source_of(text: str) -> bytes | None:
 
 
 def raised_text(error: BaseException, path: str) -> str:
-    """What the user's code raised, with the last of its lines that was executed; without `path`, the last of any."""
+    """The error of the user's code with its last executed line; without `path`, the last line of any file."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return f"{path}:{error.lineno}: {(error.text or '').strip()}: {error.msg}; correct the file"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == path] if path else frames
+    matching = [frame for frame in frames if frame.filename == path] if path else frames
     message = (str(error).strip().splitlines() or ["no message"])[0]
-    place = f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else path
+    place = f"{matching[-1].filename}:{matching[-1].lineno}: {matching[-1].line}" if matching else path
     return f"{place}: raises {type(error).__name__}: {message}; correct the file"
 
 
 def _from_file(path: Path, setting: str) -> tuple[ModuleType, bytes]:
-    """Compiled from the bytes that are returned, so that no cached bytecode of an older file can be taken for it."""
+    """Compile from the returned bytes, so that cached bytecode of an older file is never used."""
     try:
         source = path.read_bytes()
     except OSError as error:
         raise ValueError(
             f"{setting}: {path}: can't be read ({error.strerror}); write FILE.py:NAME with the file's full path"
         ) from None
-    # Registered, as dataclasses and pickle look a class's module up; under a name that nobody else has.
+    # Registered under a unique name, as dataclasses and pickle look up the module of a class.
     module = ModuleType(f"_hasten_user_{hashlib.sha256(bytes(path) + source).hexdigest()[:16]}")
     module.__file__ = str(path)
     before = sys.modules.get(module.__name__)

@@ -1,4 +1,4 @@
-"""YAML from outside: bounded in size and depth, and without the numbers of YAML 1.1 that nobody means."""
+"""YAML from outside: bounded in size and depth, and without the surprising number formats of YAML 1.1."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def parse_yaml(text: str) -> tuple[yaml.Node | None, Any]:
         return root, loader.construct_document(root)
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
-    except ValueError as error:  # of a number with thousands of digits, or a date that is none
+    except ValueError as error:  # a number with thousands of digits, or an invalid date
         raise yaml.YAMLError(str(error).partition(";")[0]) from None
 
 
@@ -62,9 +62,9 @@ def load_yaml(text: str) -> Any:
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:
-    """Values in a node, each alias counted with all that it stands for."""
+    """The number of values in a node, aliases expanded."""
     if id(node) not in known:
-        known[id(node)] = _MOST_NODES + 1  # of an alias within itself there is no end
+        known[id(node)] = _MOST_NODES + 1  # an alias within itself would recurse forever
         pairs = node.value if isinstance(node, yaml.MappingNode) else [node.value]
         children = (child for pair in pairs for child in pair) if isinstance(node, yaml.CollectionNode) else ()
         known[id(node)] = 1 + sum(_size(child, known) for child in children)

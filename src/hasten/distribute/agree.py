@@ -1,4 +1,4 @@
-"""What the ranks must agree on before training: that nothing failed anywhere, and that all run the same."""
+"""Checks across ranks before training: no rank failed, and all ranks run the same code, data and settings."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ T = TypeVar("T")
 
 
 class Agreed(ValueError):
-    """A user's mistake that this rank tells for all of them."""
+    """A user's mistake that this rank reports for all of them."""
 
 
 class OtherRankFailed(SystemExit):
-    """Another rank tells what went wrong; this one ends with the same exit code and says nothing."""
+    """Another rank reports what went wrong; this one exits with the same code and prints nothing."""
 
     def __init__(self) -> None:
         super().__init__(2)
 
 
 def on_all(world: World, work: Callable[[], T], *, group: distributed.ProcessGroup | None = None) -> T:
-    """`work()` of every rank, or one error: a ValueError of any rank ends all, and the lowest such rank raises its own.
+    """Run `work()` on every rank. A ValueError on any rank ends all ranks; the lowest such rank raises its own.
 
-    Other exceptions are raised where they happen: the launcher ends the job.
+    Other exceptions are raised where they happen; the launcher then ends the job.
     """
     if world.size == 1:
         return work()
@@ -38,13 +38,13 @@ def on_all(world: World, work: Callable[[], T], *, group: distributed.ProcessGro
     except ValueError as error:
         failure = error
     try:
-        told = _gathered(str(failure) if failure is not None else None, group)
+        messages = _gathered(str(failure) if failure is not None else None, group)
     except RuntimeError:
-        # The others are gone, or wait in another place until their time is up: this is what they would have heard.
+        # The other ranks are gone, or wait elsewhere until they time out: raise the error that they would have got.
         if failure is not None:
             raise failure from None
         raise
-    failed = [rank for rank, message in enumerate(told) if message is not None]
+    failed = [rank for rank, message in enumerate(messages) if message is not None]
     if not failed:
         return result  # type: ignore[return-value]
     if failure is None or world.rank != failed[0]:
@@ -55,16 +55,16 @@ def on_all(world: World, work: Callable[[], T], *, group: distributed.ProcessGro
 
 
 def from_first(world: World, value: T | None, *, group: distributed.ProcessGroup | None = None) -> T:
-    """Rank 0's value on every rank; what the others give is not looked at."""
+    """Return rank 0's value on every rank; the values of the others are ignored."""
     if world.size == 1:
         return value  # type: ignore[return-value]
-    box = [value]
-    distributed.broadcast_object_list(box, src=0, group=group)
-    return box[0]  # type: ignore[return-value]
+    payload = [value]
+    distributed.broadcast_object_list(payload, src=0, group=group)
+    return payload[0]  # type: ignore[return-value]
 
 
 def by_first(world: World, work: Callable[[], T], *, group: distributed.ProcessGroup | None = None) -> T:
-    """What `work()` gives on rank 0, on every rank; a ValueError there ends all, as of `on_all`."""
+    """Run `work()` on rank 0 and return its result on every rank; a ValueError ends all ranks, as in `on_all`."""
     return from_first(world, on_all(world, lambda: work() if world.first else None, group=group), group=group)
 
 
@@ -75,28 +75,28 @@ def require_same(world: World, facts: Mapping[str, Any]) -> None:
     """
     if world.size == 1:
         return
-    mine = {name: str(value) for name, value in facts.items()}
-    everyone = _gathered((world.host, mine), None)
+    local_facts = {name: str(value) for name, value in facts.items()}
+    facts_by_rank = _gathered((world.host, local_facts), None)
 
     def compare() -> None:
-        _, wanted = everyone[0]
-        for rank, (host, found) in enumerate(everyone):
-            for name in (*wanted, *(name for name in found if name not in wanted)):
-                if found.get(name) != wanted.get(name):
+        _, reference = facts_by_rank[0]
+        for rank, (host, values) in enumerate(facts_by_rank):
+            for name in (*reference, *(name for name in values if name not in reference)):
+                if values.get(name) != reference.get(name):
                     raise Agreed(
-                        f"{name}: rank {rank} on {host} has {found.get(name)}, and rank 0 on {everyone[0][0]} has "
-                        f"{wanted.get(name)}; give all nodes the same"
+                        f"{name}: rank {rank} on {host} has {values.get(name)}, and rank 0 on {facts_by_rank[0][0]} "
+                        f"has {reference.get(name)}; give all nodes the same"
                     )
 
     if world.first:
         compare()
-    elif any(found != everyone[0][1] for _, found in everyone):
+    elif any(values != facts_by_rank[0][1] for _, values in facts_by_rank):
         raise OtherRankFailed
 
 
 @contextmanager
 def first_here(world: World, group: distributed.ProcessGroup | None) -> Iterator[None]:
-    """The block on the first rank of each host, and on the others once that is through: what it cached is there."""
+    """Run the block on the first rank of each host, then on the others, which find what the first one cached."""
     if world.size == 1:
         yield
         return
@@ -111,6 +111,6 @@ def first_here(world: World, group: distributed.ProcessGroup | None) -> Iterator
 
 
 def _gathered(value: Any, group: distributed.ProcessGroup | None) -> list[Any]:
-    found: list[Any] = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(found, value, group=group)
-    return found
+    values: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(values, value, group=group)
+    return values

@@ -1,4 +1,4 @@
-"""Dealing cases of uneven cost, so that no rank waits long for another. All functions of their arguments alone."""
+"""Load balancing: cases of uneven cost are distributed so that no rank waits long for another. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ _SWAPS = 1000
 
 
 def partition(costs: Sequence[float], parts: int) -> Parts:
-    """Cases, the costliest first, each to the part that has least so far (longest processing time first).
+    """Assign cases, costliest first, each to the part with the smallest load so far (longest processing time first).
 
     The largest load is at most 4/3 - 1/(3 parts) times the smallest that is possible (Graham 1969). Ties go to the
     lower position and the lower part. With fewer cases than parts some are empty.
     """
     assert parts >= 1
-    found: list[list[int]] = [[] for _ in range(parts)]
+    members: list[list[int]] = [[] for _ in range(parts)]
     loads = [0.0] * parts
     for case in _costliest(costs):
         lightest = min(range(parts), key=loads.__getitem__)
-        found[lightest].append(case)
+        members[lightest].append(case)
         loads[lightest] += costs[case]
-    return tuple(tuple(sorted(each)) for each in found)
+    return tuple(tuple(sorted(each)) for each in members)
 
 
 def deal(costs: Sequence[float], parts: int, order: Sequence[int] | None = None) -> Parts:
-    """As `partition`, but with numbers of cases that differ by one at most, so that all are drawn equally often.
+    """As `partition`, but part sizes differ by one case at most, so that all cases are drawn equally often.
 
-    Cases are dealt a row of one for each part at a time, the costliest of a row to the part that has least so far; then
-    pairs of cases are swapped while that brings the heaviest and the lightest part together. order: in which rows are
-    taken, by position; None is the costliest first.
+    Cases are assigned in rows of one case per part, the costliest of a row to the part with the smallest load so far.
+    Then pairs of cases are swapped while that reduces the gap between the heaviest and the lightest part. order: the
+    positions in the order in which rows are formed; None is the costliest first.
     """
-    found: list[list[int]] = [[] for _ in range(parts)]
+    members: list[list[int]] = [[] for _ in range(parts)]
     loads = [0.0] * parts
-    left = list(_costliest(costs) if order is None else order)
-    while left:
-        row = sorted(left[:parts], key=lambda case: -costs[case])
-        del left[:parts]
+    remaining = list(_costliest(costs) if order is None else order)
+    while remaining:
+        row = sorted(remaining[:parts], key=lambda case: -costs[case])
+        del remaining[:parts]
         lightest = sorted(range(parts), key=loads.__getitem__)
         for case, part in zip(row, lightest, strict=False):
-            found[part].append(case)
+            members[part].append(case)
             loads[part] += costs[case]
-    _swap(costs, found, loads)
-    return tuple(tuple(sorted(each)) for each in found)
+    _swap(costs, members, loads)
+    return tuple(tuple(sorted(each)) for each in members)
 
 
 def _costliest(costs: Sequence[float]) -> list[int]:
@@ -59,7 +59,7 @@ def _costliest(costs: Sequence[float]) -> list[int]:
 
 
 def _swap(costs: Sequence[float], parts: list[list[int]], loads: list[float]) -> None:
-    """In place. A swap that moves half the difference would make two parts equal; the nearest to that is taken."""
+    """Swap pairs of cases in place. Moving half the gap would equalise two parts; the nearest swap is chosen."""
     for _ in range(_SWAPS):
         heavy, light = loads.index(max(loads)), loads.index(min(loads))
         gap = loads[heavy] - loads[light]
@@ -96,48 +96,48 @@ def balanced(loads: Sequence[float]) -> float:
 
 
 def in_order(count: int, parts: int) -> Parts:
-    """`count` cases cut into parts of like number in the order they have: what is done where costs are not known."""
+    """`count` cases split in order into parts of about equal size, for when costs are not known."""
     edges = [count * part // parts for part in range(parts + 1)]
     return tuple(tuple(range(first, last)) for first, last in pairwise(edges))
 
 
 def case_costs(shapes: Sequence[Triple], seconds: Sequence[float]) -> list[float]:
-    """Cost of each case, of the seconds that each took: the mean of those of its shape; its voxels where none is told.
+    """Cost of each case: the mean seconds of the cases of its shape, or its number of voxels if `seconds` is empty.
 
-    Volumes of one shape go through the network together, and which of them is told the time is chance.
+    Volumes of one shape share a batch, and to which of them the batch's time was assigned is chance.
     """
     if not seconds:
         return [float(prod(shape)) for shape in shapes]
-    taken: dict[Triple, list[float]] = {}
+    seconds_by_shape: dict[Triple, list[float]] = {}
     for shape, each in zip(shapes, seconds, strict=True):
-        taken.setdefault(shape, []).append(each)
-    return [fmean(taken[shape]) for shape in shapes]
+        seconds_by_shape.setdefault(shape, []).append(each)
+    return [fmean(seconds_by_shape[shape]) for shape in shapes]
 
 
 def validation_share(costs: Sequence[float], world: World) -> tuple[int, ...]:
-    """Positions of the cases that this rank looks at, by `partition`; none where there are more ranks than cases."""
+    """Positions of the cases that this rank validates, by `partition`; may be empty if ranks outnumber cases."""
     return partition(costs, world.size)[world.rank]
 
 
 def bucket_shape(shape: Triple, unit: Triple, spread: float = 0.25) -> Triple:
-    """The sizes that a whole volume is padded to, so that similar ones have the same and can share a batch.
+    """The shape that a whole volume is padded to, so that volumes of similar shapes can share a batch.
 
-    Each side is rounded up to a multiple of `unit` (the network's divisor), and of these to one of few that grow by
-    up to `spread` each. It depends on the volume alone: what it is in a batch with changes nothing of its result.
+    Each side is rounded up to a multiple of `unit` (the network's divisor), and then to one of a few sizes, each up to
+    `spread` larger than the one before. The shape depends on the volume alone, so its batch does not change its result.
     """
     depth, height, width = (_side(side, by, spread) for side, by in zip(shape, unit, strict=True))
     return depth, height, width
 
 
 def _side(side: int, unit: int, spread: float) -> int:
-    wanted, found = -(-side // unit), 1
-    while found < wanted:
-        found = max(found + 1, int(found * (1 + spread)))
-    return found * unit
+    needed, count = -(-side // unit), 1
+    while count < needed:
+        count = max(count + 1, int(count * (1 + spread)))
+    return count * unit
 
 
 def balance_sentence(costs: Sequence[float], before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> str:
-    """For a log: how long the slowest part takes over the mean, as dealt by count in order and by cost."""
+    """A log message with the load of the largest part over the mean, split by count in order and by cost."""
     first, second = (imbalance(loads_of(costs, parts)) for parts in (before, after))
     return (
         f"{len(costs)} cases in {len(after)} parts: the largest has {second:.3f} times the mean "

@@ -1,8 +1,8 @@
-"""Cutting a network's forward pass into stages: which operations it consists of, what they cost, and where to cut.
+"""Cutting a network's forward pass into pipeline stages: its operations, their costs, and where to cut.
 
-The operations are those that torch.fx sees: calls of layers and of functions between them. A module that fx can't look
-into, as what it does depends on values, stays whole. What flows over a cut (the skip connections of a U-Net, say) is
-handed on from stage to stage.
+The operations are the nodes that torch.fx traces: calls of layers and of functions between them. A module that fx can't
+trace, because its control flow depends on values, stays whole. Tensors that cross a cut (the skip connections of a
+U-Net, say) are passed on from stage to stage.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hasten.nets.surgery.deferred import Deferred
 from hasten.nets.surgery.reclass import Mixed
 
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 256)
-"""Sides of the image that is sent through to count; where one is no multiple of a network's strides, a later one is."""
+"""Image sizes that are tried to count costs; if one is not a multiple of the network's strides, a later one is."""
 _FLOPS_PER_NUMBER = 200
-"""What a number that is written costs in time, counted in multiplications and additions: about what it takes on CPUs,
-and enough that the memory of activations is shared out too."""
+"""Time cost of writing one number, in FLOPs: about its cost on CPUs, and enough that the memory of activations is
+balanced too."""
 _LOSS = 5
 """Times that the loss goes over the network's output, which costs the last stage."""
 _EVEN = 1.05
@@ -47,13 +47,13 @@ class Operations:
         """Compute `nodes` one after the other into `values`, yielding each."""
         for node in nodes:
             if node.op != "placeholder":
-                values[node] = _computed(network, node, values)
+                values[node] = _compute(network, node, values)
             yield node
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of each operation, and of each place between two. A place k is before operation k; place 0 is no place to cut."""
+    """Costs of each operation and of each place to cut. Place k is before operation k; place 0 can't be cut at."""
 
     costs: tuple[float, ...]
     numbers: tuple[int, ...]
@@ -66,13 +66,13 @@ class Costs:
 
 
 def operations_of(network: nn.Module) -> Operations:
-    """Look into a network, in training mode. Raises ValueError if there is no looking into it."""
+    """Trace a network in training mode. Raises ValueError if it can't be traced."""
     whole: set[str] = set()
     while True:
-        twin = copy.deepcopy(network).train()
+        clone = copy.deepcopy(network).train()
         tracer = _Tracer(whole)
         try:
-            graph = tracer.trace(twin)
+            graph = tracer.trace(clone)
         except Exception as error:  # whatever a forward pass does with stand-ins for tensors
             if not tracer.open or tracer.open[-1] in whole:
                 raise ValueError(
@@ -89,9 +89,9 @@ def operations_of(network: nn.Module) -> Operations:
                 "image can be cut into stages: use fsdp or ddp"
             )
         nodes = (node for node in graph.nodes if node.op not in ("output", "get_attr") and node not in inputs[1:])
-        found = output.args[0]
+        outputs = output.args[0]
         # A list of outputs (deep supervision) is one to torch's pipeline schedules only as a tuple.
-        return Operations(tuple(nodes), tuple(found) if isinstance(found, list) else found)
+        return Operations(tuple(nodes), tuple(outputs) if isinstance(outputs, list) else outputs)
 
 
 class _Tracer(fx.Tracer):
@@ -99,21 +99,21 @@ class _Tracer(fx.Tracer):
         super().__init__()
         self.whole = whole
         self.open: list[str] = []
-        """Modules that are being looked into; after an error, the last is the one that it happened in."""
+        """Modules that are being traced; after an error, the last is the one that raised it."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        home = type(m).__module__
-        ours = isinstance(m, Mixed) or (home.startswith("hasten.") and home != NnUNet.__module__)
-        return ours or module_qualified_name in self.whole or super().is_leaf_module(m, module_qualified_name)
+        module_name = type(m).__module__
+        is_ours = isinstance(m, Mixed) or (module_name.startswith("hasten.") and module_name != NnUNet.__module__)
+        return is_ours or module_qualified_name in self.whole or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         self.open.append(self.path_of_module(m))
-        found = super().call_module(m, forward, args, kwargs)
+        output = super().call_module(m, forward, args, kwargs)
         self.open.pop()
-        return found
+        return output
 
 
-def _computed(network: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+def _compute(network: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     def value(other: fx.Node) -> Any:
         return _attribute(network, str(other.target)) if other.op == "get_attr" else values[other]
 
@@ -134,16 +134,16 @@ def _attribute(network: nn.Module, path: str) -> Any:
 
 def state_used(network: nn.Module, node: fx.Node) -> list[tuple[str, Tensor]]:
     """Parameters and buffers that an operation uses, by their names in the network."""
-    found: list[tuple[str, Tensor]] = []
+    tensors: list[tuple[str, Tensor]] = []
     if node.op == "call_module":
         name = str(node.target)
         module = network.get_submodule(name)
-        found += [(f"{name}.{own}", value) for own, value in module.named_parameters()]
-        found += [(f"{name}.{own}", value) for own, value in module.named_buffers()]
+        tensors += [(f"{name}.{key}", value) for key, value in module.named_parameters()]
+        tensors += [(f"{name}.{key}", value) for key, value in module.named_buffers()]
     for other in node.all_input_nodes:
         if other.op == "get_attr":
-            found.append((str(other.target), _attribute(network, str(other.target))))
-    return found
+            tensors.append((str(other.target), _attribute(network, str(other.target))))
+    return tensors
 
 
 @torch.no_grad()
@@ -151,11 +151,11 @@ def count_costs(network: nn.Module, operations: Operations) -> Costs:
     """Send one small image through a copy of the network, and count. Raises ValueError if none goes through."""
     last_error: Exception | None = None
     for side in _SIDES:
-        twin = copy.deepcopy(network).train()
-        device = next(twin.parameters()).device
+        clone = copy.deepcopy(network).train()
+        device = next(clone.parameters()).device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             try:
-                return _count(twin, operations, _image(twin, side))
+                return _count(clone, operations, _image(clone, side))
             except Exception as error:  # too small for its strides or for a norm
                 last_error = error
     assert last_error is not None
@@ -182,7 +182,7 @@ def _count(network: nn.Module, operations: Operations, image: Tensor) -> Costs:
     changed: list[set[fx.Node]] = []
     running = operations.run(network, values, nodes)
     for node in nodes:
-        # Versions tell what a layer changes in place, which may not be done to what another stage sent.
+        # Versions show which inputs a layer changes in place; it may not do so to a tensor that another stage sent.
         before = {other: _version(values.get(other)) for other in node.all_input_nodes}
         with FlopCounterMode(display=False) as counter:
             next(running)
@@ -195,26 +195,26 @@ def _count(network: nn.Module, operations: Operations, image: Tensor) -> Costs:
     output = max((numbers[nodes.index(node)] for node in _nodes_in(operations.output)), default=0)
     costs[-1] += _LOSS * _FLOPS_PER_NUMBER * output
     crossing, allowed = _places(network, operations, values, changed)
-    seen: set[int] = set()
+    counted: set[int] = set()
     trained = []
     for node in nodes:
-        new = {id(value) for _, value in state_used(network, node) if value.requires_grad} - seen
-        seen |= new
+        new = {id(value) for _, value in state_used(network, node) if value.requires_grad} - counted
+        counted |= new
         trained.append(len(new))
     return Costs(tuple(costs), tuple(numbers), crossing, allowed, tuple(trained))
 
 
 def flowing(operations: Operations, place: int) -> list[fx.Node]:
-    """What is computed before a place and used behind it, in its order."""
+    """Nodes that are computed before a place and used after it, in order."""
     before, behind = operations.nodes[:place], set(operations.nodes[place:])
     returned = set(_nodes_in(operations.output))
     return [node for node in before if node in returned or any(user in behind for user in node.users)]
 
 
 def _nodes_in(value: Any) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    map_arg(value, lambda node: found.append(node))
-    return found
+    nodes: list[fx.Node] = []
+    map_arg(value, lambda node: nodes.append(node))
+    return nodes
 
 
 def _places(
@@ -259,24 +259,24 @@ def _same_memory(one: Any, other: Any) -> bool:
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
-def cut_places(counted: Costs, stages: int) -> list[int]:
-    """`stages` - 1 places, rising, where the dearest stage is about as cheap as it can be and little has to be sent.
+def cut_places(costs: Costs, stages: int) -> list[int]:
+    """`stages` - 1 places, ascending, such that the costliest stage is about as cheap as possible and little is sent.
 
     Every stage has trained parameters. Raises ValueError if the network has not so many stages.
     """
-    ends = [place for place, allowed in enumerate(counted.allowed) if allowed] + [len(counted.costs)]
-    upto = [0.0, *accumulate(counted.costs)]
-    trained = [0, *accumulate(counted.trained)]
+    ends = [place for place, allowed in enumerate(costs.allowed) if allowed] + [len(costs.costs)]
+    upto = [0.0, *accumulate(costs.costs)]
+    trained = [0, *accumulate(costs.trained)]
 
     def possible(begin: int, end: int) -> bool:
         return trained[end] > trained[begin]
 
-    # Twice the same search: for the cheapest dearest stage, then for the least sent among those nearly as cheap.
-    dearest, _ = _search(ends, stages, possible, lambda begin, end: (upto[end] - upto[begin],), max)
-    limit = dearest[0] * _EVEN
+    # Two passes of one search: minimise the cost of the costliest stage, then the data sent among cuts nearly as cheap.
+    highest_cost, _ = _search(ends, stages, possible, lambda begin, end: (upto[end] - upto[begin],), max)
+    limit = highest_cost[0] * _EVEN
     _, places = _search(
         ends, stages, lambda begin, end: possible(begin, end) and upto[end] - upto[begin] <= limit,
-        lambda begin, end: (float(counted.crossing[begin]),), lambda one, other: (one[0] + other[0],),
+        lambda begin, end: (float(costs.crossing[begin]),), lambda one, other: (one[0] + other[0],),
     )  # fmt: skip
     return places
 

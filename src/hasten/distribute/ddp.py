@@ -1,4 +1,4 @@
-"""Every process has the whole network and a share of the batch; gradients are averaged beside the backward pass."""
+"""DDP: every process has the whole network and a share of the batch; the backward pass averages gradients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ddp(Strategy):
     name = "ddp"
     splits_batch = True
     _network: nn.Module | None = None
-    _looked = False
+    _checked_unused = False
 
     def mistakes(self, config: RunConfig) -> list[str]:
         """torch's reducer can't put off the first exchange of a graph that it takes for static."""
@@ -86,10 +86,10 @@ class Ddp(Strategy):
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
         """As of one process. Raises ValueError, on one rank, naming parameters of which there is no gradient.
 
-        torch would say it at the next step, by number, and the ranks would have parted by then.
+        torch would report it at the next step, by number, when the ranks have already diverged.
         """
-        if not self._looked and self._network is not None and not self.config.static_graph:
-            self._looked = True
+        if not self._checked_unused and self._network is not None and not self.config.static_graph:
+            self._checked_unused = True
             network = self._network
             on_all(self.world, lambda: _require_used(network))
         return super().total_norm(gradients)

@@ -24,19 +24,25 @@ class Dp(Strategy):
 
     def mistakes(self, config: RunConfig) -> list[str]:
         """What threads of one process can't share."""
-        found = []
+        messages = []
         if self.world.size > 1:
-            found.append(
+            messages.append(
                 f"distribute.strategy: dp is one process for all GPUs, and {self.world.size} were started; start one, "
                 "or use ddp"
             )
         if config.distribute.sync_norm:
-            found.append("distribute.sync_norm: dp has no process to share moments with; use ddp, or set it to false")
+            messages.append(
+                "distribute.sync_norm: dp has no process to share moments with; use ddp, or set it to false"
+            )
         if config.train.compile:
-            found.append("train.compile: dp copies the network at every step, compiled code can't be; set it to false")
+            messages.append(
+                "train.compile: dp copies the network at every step, compiled code can't be; set it to false"
+            )
         if config.train.capture:
-            found.append("train.capture: dp starts threads at every step, which no CUDA graph holds; set it to false")
-        return found
+            messages.append(
+                "train.capture: dp starts threads at every step, which no CUDA graph holds; set it to false"
+            )
+        return messages
 
     def wrap(self, network: nn.Module) -> nn.Module:
         """network: of `place`, on the first GPU."""

@@ -1,4 +1,4 @@
-"""Cases that travel between ranks, point to point, where the ranks share no file that holds them all."""
+"""Exchange of cases between ranks, point to point, for ranks that share no file with all cases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hasten.sample.share import Share
 Group = distributed.ProcessGroup | None
 
 IN_FLIGHT = 256 * 2**20
-"""Bytes that a rank sends and receives before it waits, about."""
+"""Approximate number of bytes that a rank sends and receives before it waits."""
 
 
 class Move(NamedTuple):
@@ -34,44 +34,44 @@ class Move(NamedTuple):
 
 
 def moves(now: Sequence[Sequence[str]], then: Sequence[Sequence[str]]) -> list[Move]:
-    """What must travel so that each rank holds `then` of what they hold now, in an order that all ranks agree on.
+    """The moves after which each rank holds its cases of `then`, in an order that is the same on all ranks.
 
-    now, then: ids by rank; each of `then` is held by some rank, and is taken from the first that does.
+    now, then: ids by rank; each of `then` is held by some rank, and the first such rank sends it.
     """
     holder = {name: rank for rank in reversed(range(len(now))) for name in now[rank]}
-    found = [
+    pending = [
         Move(name, holder[name], rank) for rank, names in enumerate(then) for name in names if name not in now[rank]
     ]
-    # Taking turns between the targets, so that no rank waits for all of another's.
+    # Interleave the targets, so that no rank waits until another has received all of its cases.
     turn: dict[int, int] = {}
     numbered = []
-    for move in found:
+    for move in pending:
         turn[move.target] = turn.get(move.target, -1) + 1
         numbered.append((turn[move.target], move))
     return [move for _, move in sorted(numbered, key=lambda each: (each[0], each[1].target))]
 
 
-def waves(wanted: Iterable[Move], size: Callable[[str], int], limit: int) -> list[list[Move]]:
-    """The moves in groups in which no rank sends and receives more than `limit` bytes, or of a single case."""
-    found: list[list[Move]] = []
+def waves(pending: Iterable[Move], size: Callable[[str], int], limit: int) -> list[list[Move]]:
+    """The moves in groups in each of which no rank transfers more than `limit` bytes, or than a single case."""
+    groups: list[list[Move]] = []
     busy: dict[int, int] = {}
-    for move in wanted:
+    for move in pending:
         cost = size(move.id)
-        if not found or any(busy.get(rank, 0) + cost > limit for rank in (move.source, move.target)):
-            found.append([])
+        if not groups or any(busy.get(rank, 0) + cost > limit for rank in (move.source, move.target)):
+            groups.append([])
             busy = {}
-        found[-1].append(move)
+        groups[-1].append(move)
         for rank in (move.source, move.target):
             busy[rank] = busy.get(rank, 0) + cost
-    return found
+    return groups
 
 
 def told_rows(arena: Arena, group: Group = None) -> dict[str, CaseRow]:
     """Shape, points and geometry of every case that some rank holds, by id. All ranks call it."""
-    own = {row.id: row for row in rows_of(arena)}
-    everyone: list[dict[str, CaseRow] | None] = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(everyone, own, group=group)
-    return {name: row for held in everyone for name, row in (held or {}).items()}
+    local_rows = {row.id: row for row in rows_of(arena)}
+    rows_by_rank: list[dict[str, CaseRow] | None] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(rows_by_rank, local_rows, group=group)
+    return {name: row for rank_rows in rows_by_rank for name, row in (rank_rows or {}).items()}
 
 
 def exchange(
@@ -83,33 +83,33 @@ def exchange(
     group: Group = None,
     limit: int = IN_FLIGHT,
 ) -> Arena:
-    """This rank's cases of `then`, in that order, bit for bit as they were. All ranks call it with equal arguments.
+    """Return this rank's cases of `then`, in that order, bit for bit. All ranks call it with equal arguments.
 
-    arena: holds this rank's cases of `now`, on the host or a device. rows: of `told_rows`. In memory at once are the
+    arena: holds this rank's cases of `now`, on the host or a device. rows: from `told_rows`. In memory at once are the
     old arena, the new one, and `limit` bytes where the group can't send from the arena's device.
     """
     rank = distributed.get_rank(group)
-    own = [rows[name] for name in then[rank]]
-    found = room_for(own, arena, arena.store.device)
-    here, there = point_slices([rows[name] for name in arena.ids]), point_slices(own)
-    held = {name: case for case, name in enumerate(arena.ids)}
+    target_rows = [rows[name] for name in then[rank]]
+    new_arena = room_for(target_rows, arena, arena.store.device)
+    source_slices, target_slices = point_slices([rows[name] for name in arena.ids]), point_slices(target_rows)
+    positions = {name: case for case, name in enumerate(arena.ids)}
 
-    def taken(name: str) -> tuple[Tensor, ...]:
-        return values_of(arena, held[name], here[held[name]])
+    def source_values(name: str) -> tuple[Tensor, ...]:
+        return values_of(arena, positions[name], source_slices[positions[name]])
 
-    def wanted(name: str) -> tuple[Tensor, ...]:
-        (case,) = found.index((name,))
-        return values_of(found, case, there[case])
+    def target_values(name: str) -> tuple[Tensor, ...]:
+        (case,) = new_arena.index((name,))
+        return values_of(new_arena, case, target_slices[case])
 
     for name in then[rank]:
-        if name in held:
-            for target, source in zip(wanted(name), taken(name), strict=True):
+        if name in positions:
+            for target, source in zip(target_values(name), source_values(name), strict=True):
                 target.copy_(source)
     wire = _wire(arena.store.device, group)
     item = arena.store.values["image"].element_size()
     for wave in waves(moves(now, then), lambda name: rows[name].num_bytes(arena.num_channels, item), limit):
-        _send(wave, rank, taken, wanted, wire, group)
-    return found
+        _send(wave, rank, source_values, target_values, wire, group)
+    return new_arena
 
 
 def _wire(device: torch.device, group: Group) -> torch.device:
@@ -125,40 +125,42 @@ def _wire(device: torch.device, group: Group) -> torch.device:
 def _send(
     wave: Sequence[Move],
     rank: int,
-    taken: Callable[[str], tuple[Tensor, ...]],
-    wanted: Callable[[str], tuple[Tensor, ...]],
+    source_values: Callable[[str], tuple[Tensor, ...]],
+    target_values: Callable[[str], tuple[Tensor, ...]],
     wire: torch.device,
     group: Group,
 ) -> None:
     works: list[distributed.P2POp] = []
-    arrived: list[tuple[Tensor, Tensor]] = []
+    received: list[tuple[Tensor, Tensor]] = []
     for number, move in enumerate(wave):
         if rank not in (move.source, move.target):
             continue
-        for part, values in enumerate(taken(move.id) if rank == move.source else wanted(move.id)):
+        for part, values in enumerate(source_values(move.id) if rank == move.source else target_values(move.id)):
             if not values.numel():
                 continue
-            plain = values.view(torch.uint8)  # gloo and nccl don't know all types
-            there, sends = plain.device.type == wire.type, rank == move.source
-            carried = plain if there else plain.to(wire) if sends else torch.empty_like(plain, device=wire)
-            if not sends and not there:
-                arrived.append((plain, carried))
+            as_bytes = values.view(torch.uint8)  # gloo and nccl don't know all types
+            same_device, sends = as_bytes.device.type == wire.type, rank == move.source
+            message = (
+                as_bytes if same_device else as_bytes.to(wire) if sends else torch.empty_like(as_bytes, device=wire)
+            )
+            if not sends and not same_device:
+                received.append((as_bytes, message))
             peer = move.target if sends else move.source
-            act = distributed.isend if sends else distributed.irecv
+            operation = distributed.isend if sends else distributed.irecv
             peer = peer if group is None else distributed.get_global_rank(group, peer)
-            works.append(distributed.P2POp(act, carried, peer, group, tag=3 * number + part))
+            works.append(distributed.P2POp(operation, message, peer, group, tag=3 * number + part))
     if works:
         for work in distributed.batch_isend_irecv(works):
             work.wait()
-    for target, source in arrived:
+    for target, source in received:
         target.copy_(source)
 
 
 class SentHome:
-    """Cases are prepared by the rank that has them first and kept in its memory; a new round's come from the others.
+    """Each case is prepared by its first rank and kept in memory; in a new round, ranks get cases from one another.
 
-    A node's cache holds no more of the training cases than those that its ranks began with. A run that is gone on with
-    in a later round begins with that round's.
+    A node's cache holds only the training cases that its ranks started with. A run that is resumed in a later round
+    starts with the cases of that round.
     """
 
     def __init__(
@@ -180,35 +182,35 @@ class SentHome:
         self._round = -1
 
     def arena(self, round: int) -> Arena:
-        """All ranks call it at once."""
+        """A collective: all ranks call it."""
         if self._arena is None:
             self._arena = self._first(round)
         elif round != self._round:
             if not self._rows:
                 self._rows = told_rows(self._arena, self.group)
-            now, then = self._held(self._round), self._held(round)
+            now, then = self._ids_by_rank(self._round), self._ids_by_rank(round)
             self._arena = exchange(self._arena, self._rows, now, then, group=self.group, limit=self.limit)
         self._round = round
         return self._arena
 
-    def _held(self, round: int) -> list[tuple[str, ...]]:
+    def _ids_by_rank(self, round: int) -> list[tuple[str, ...]]:
         size = self.share.size
         return [own_ids(self.deal, round, Share(rank, size)) for rank in range(size)]
 
     def _first(self, round: int) -> Arena:
-        own = own_ids(self.deal, round, self.share)
-        stored = stored_cases(self.case_set, own, self.prepare, self.cache)
-        return own_cases(stored, stored.index(own), torch.device(self.device))
+        ids = own_ids(self.deal, round, self.share)
+        stored = stored_cases(self.case_set, ids, self.prepare, self.cache)
+        return own_cases(stored, stored.index(ids), torch.device(self.device))
 
 
 def stored_cases(case_set: CaseSet, ids: Sequence[str], prepare: PrepareConfig, cache: CacheConfig) -> Arena:
-    """The cases of these ids in a cache entry of their own, read from the file, as the whole set's has them.
+    """The cases of these ids in a separate cache entry, read from the file, as in the entry of the whole set.
 
     Raises the errors of `get_arena`.
     """
-    wanted = set(ids)
-    some = replace(case_set, cases=tuple(case for case in case_set.cases if case.id in wanted))
-    return get_arena(some, prepare, replace(cache, home="file"))
+    requested = set(ids)
+    subset = replace(case_set, cases=tuple(case for case in case_set.cases if case.id in requested))
+    return get_arena(subset, prepare, replace(cache, home="file"))
 
 
 def case_parts(
@@ -227,13 +229,16 @@ def case_parts(
     fingerprint: of `case_set`. send: whether cases travel between ranks; else every host's cache holds all of them.
     neighbours: ranks on this host. Raises ValueError for cases or a batch that can't be dealt so.
     """
-    own, batch = config.distribute, config.sample.batch_size
-    mistake = parts_mistake(len(train), own.parts, batch, share.pieces, share.size)
+    settings, batch = config.distribute, config.sample.batch_size
+    mistake = parts_mistake(len(train), settings.parts, batch, share.pieces, share.size)
     if mistake:
         raise ValueError(mistake)
     voxels = prepared_voxels(fingerprint, [case.id for case in case_set.cases], config.prepare.spacing)
     deal = Deal(
-        costs={name: voxels[name] for name in train}, parts=own.parts, seed=config.train.seed, every=own.exchange_every
+        costs={name: voxels[name] for name in train},
+        parts=settings.parts,
+        seed=config.train.seed,
+        every=settings.exchange_every,
     )
     place = (deal, share, case_set, config.prepare, config.cache, str(device))
     home: Home = SentHome(*place) if send else FileHome(*place, neighbours=neighbours)

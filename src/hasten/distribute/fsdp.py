@@ -35,7 +35,7 @@ class Fsdp(Strategy):
 
     The whole network is in each process's memory until `place` has sharded it, and while a module that `whole` gave is
     kept. Weights are laid out contiguously, as FSDP2 takes no others: a channels-last image then goes through
-    convolutions that turn their filters anew at each call.
+    convolutions that convert their filters at each call.
     """
 
     name = "fsdp"
@@ -52,19 +52,19 @@ class Fsdp(Strategy):
         """As the optimizer's states number them."""
 
     def mistakes(self, config: RunConfig) -> list[str]:
-        found, train = [], config.train
+        messages, train = [], config.train
         if train.optimizer not in _BY_ELEMENT:
-            found.append(
+            messages.append(
                 f"train.optimizer: {train.optimizer} looks at whole layers, of which a process has only some rows "
                 "under distribute.strategy=fsdp; use adamw or sgd, or distribute.strategy=zero1, which runs every one"
             )
         if train.precision == "fp16":
-            found.append("train.precision: fsdp has no loss scaling for fp16; use bf16 or fp32, or zero1")
+            messages.append("train.precision: fsdp has no loss scaling for fp16; use bf16 or fp32, or zero1")
         if train.compile:
-            found.append(
+            messages.append(
                 "train.compile: fsdp gathers weights between the operations of a network; set it to false, or use zero1"
             )
-        return found
+        return messages
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
         if self.config.sync_norm:
@@ -94,12 +94,12 @@ class Fsdp(Strategy):
 
     def sync(self, network: nn.Module, *, last: bool) -> AbstractContextManager:
         """Gradients of all pieces but the last are added up whole, in memory for all parameters."""
-        return _synced(network, last=last)
+        return _gradient_sync(network, last=last)
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        own = nn.utils.get_total_norm([_local(gradient) for gradient in gradients])
-        norms = [torch.empty_like(own) for _ in range(self.world.size)]
-        distributed.all_gather(norms, own)
+        local_norm = nn.utils.get_total_norm([_local(gradient) for gradient in gradients])
+        norms = [torch.empty_like(local_norm) for _ in range(self.world.size)]
+        distributed.all_gather(norms, local_norm)
         return torch.linalg.vector_norm(torch.stack(norms))
 
     def whole(self, module: nn.Module) -> nn.Module:
@@ -111,7 +111,7 @@ class Fsdp(Strategy):
         """On rank 0 in host memory. Tensors are gathered one by one."""
         optimizer = state["optimizer"]
         values = {
-            (number, name): self._kept(self._sharded(value, self._order[number]))
+            (number, name): self._full_value(self._sharded(value, self._order[number]))
             for (number, name), value in taken_apart(optimizer).items()
         }
         return {
@@ -133,23 +133,23 @@ class Fsdp(Strategy):
 
     def _gathered_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
         # What has two names is gathered once and stays one tensor.
-        found: dict[int, Any] = {}
+        by_tensor: dict[int, Any] = {}
         gathered = {}
         for name, value in weights.items():
             key = id(self._weights.get(name, value))
-            if key not in found:
-                found[key] = self._kept(value)
-            gathered[name] = found[key]
+            if key not in by_tensor:
+                by_tensor[key] = self._full_value(value)
+            gathered[name] = by_tensor[key]
         return gathered
 
     def _scattered_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
-        found = {}
+        scattered = {}
         for name, value in weights.items():
             like = self._weights.get(name)
-            # Weights of another network stay as they are, for `restore_state` to tell how they differ.
+            # Weights of another network stay as they are; `restore_state` reports how they differ.
             fits = like is not None and like.shape == value.shape
-            found[name] = with_shard(shard_of(value, like), like) if fits and like is not None else value
-        return found
+            scattered[name] = with_shard(shard_of(value, like), like) if fits and like is not None else value
+        return scattered
 
     def _sharded(self, value: Any, weight: DTensor) -> Any:
         """A moment as the rows of a whole one; what isn't by element is the same on all ranks."""
@@ -161,8 +161,8 @@ class Fsdp(Strategy):
         by_element = weight is not None and isinstance(value, Tensor) and value.shape == weight.shape
         return shard_of(value, weight) if by_element and weight is not None else value
 
-    def _kept(self, value: Any) -> Any:
-        """All of a sharded tensor, where it is wanted."""
+    def _full_value(self, value: Any) -> Any:
+        """A sharded tensor gathered, in host memory on rank 0; any other value as it is."""
         if not isinstance(value, DTensor):
             return value
         whole = whole_of(value)
@@ -170,7 +170,7 @@ class Fsdp(Strategy):
 
 
 class ShardOptimizer(PartOptimizer):
-    """Moves the rows of this process as plain tensors: of torch's fused kernels only AdamW's takes sharded ones."""
+    """Updates this process's rows as plain tensors: of torch's fused kernels, only AdamW's takes sharded ones."""
 
     def __init__(self, inner: torch.optim.Optimizer, weights: list[DTensor]) -> None:
         with torch.no_grad():
@@ -188,7 +188,7 @@ class ShardOptimizer(PartOptimizer):
 
 
 @contextmanager
-def _synced(network: Any, *, last: bool) -> Iterator[None]:
+def _gradient_sync(network: Any, *, last: bool) -> Iterator[None]:
     """Around forward and backward of a piece."""
     network = getattr(network, "_orig_mod", network)
     assert isinstance(network, FSDPModule)
@@ -200,10 +200,10 @@ def _synced(network: Any, *, last: bool) -> Iterator[None]:
 
 
 def _no_views(module: nn.Module, arguments: Any, output: Any) -> Any:
-    """What a block returns, of its own memory.
+    """A block's output without views.
 
-    Its backward pass gathers the weights by a hook on what it returned, which an operation in place on a view (as norms
-    return) would drop without a word.
+    A hook on the output gathers the weights for the backward pass; an in-place operation on a view (as norms return)
+    would silently drop that hook.
     """
     return tree_map_only(Tensor, lambda tensor: tensor.clone() if tensor._is_view() else tensor, output)
 

@@ -1,4 +1,4 @@
-"""Joining the other processes: the process group of a job, and clear errors where it can't be joined."""
+"""Joining the process group of a job, with clear errors if that fails."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def patient_group() -> Iterator[distributed.ProcessGroup | None]:
 
 
 def _default_address(world: World) -> None:
-    """srun and mpirun on one host tell of no meeting point."""
+    """Set MASTER_ADDR and MASTER_PORT for srun and mpirun on one host, which don't set them."""
     if world.local_size == world.size:
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
@@ -87,20 +87,20 @@ def _default_address(world: World) -> None:
 
 
 def _store(world: World, timeout: timedelta) -> distributed.Store:
-    """Where the ranks meet, within `timeout` and a little; NotMet else."""
-    host, told, limit_s = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], timeout.total_seconds()
-    if not told.isdigit() or not 0 < int(told) < 2**16:
-        raise NotMet(f"MASTER_PORT={told}: must be the number of a port, 1 to 65535; the launcher sets it")
+    """The store of the rendezvous, within about `timeout`. Raises NotMet otherwise."""
+    host, port, limit_s = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], timeout.total_seconds()
+    if not port.isdigit() or not 0 < int(port) < 2**16:
+        raise NotMet(f"MASTER_PORT={port}: must be the number of a port, 1 to 65535; the launcher sets it")
     held_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
     if not world.first or held_by_launcher:
-        # torch would tell of it too, later, in a page of C++ frames.
-        reason = why_unreachable(host, int(told), within_s=limit_s, hopeless_s=_HOPELESS_S)
+        # torch would report it too, later, in a page of C++ frames.
+        reason = why_unreachable(host, int(port), within_s=limit_s, hopeless_s=_HOPELESS_S)
         if reason is not None:
             raise _not_met(world, reason)
 
     def meet() -> distributed.Store:
-        found: distributed.Store = next(distributed.rendezvous("env://", world.rank, world.size, timeout=timeout))[0]
-        return found
+        store: distributed.Store = next(distributed.rendezvous("env://", world.rank, world.size, timeout=timeout))[0]
+        return store
 
     try:
         # What listens there may be another program, which would never answer.

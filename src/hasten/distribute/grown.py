@@ -24,12 +24,12 @@ def grown(config: Config, world: int, batch: int) -> Config:
         train=dataclasses.replace(
             train,
             learning_rate_batch=train.learning_rate_batch or batch,
-            steps=_fewer(train.steps, world),
-            validate_every=_fewer(train.validate_every, world),
-            checkpoint_every=_fewer(train.checkpoint_every, world),
+            steps=_scaled_steps(train.steps, world),
+            validate_every=_scaled_steps(train.validate_every, world),
+            checkpoint_every=_scaled_steps(train.checkpoint_every, world),
         ),
     )
 
 
-def _fewer(steps: int | None, world: int) -> int | None:
+def _scaled_steps(steps: int | None, world: int) -> int | None:
     return None if steps is None else -(-steps // world)

@@ -1,7 +1,7 @@
 """Horovod: every process has the whole network and a share of the batch, and Horovod averages the gradients.
 
 Its core collects what the ranks have ready and sends it in the background, so that a gradient travels as soon as it is
-complete, beside the rest of the backward pass. Its DistributedOptimizer is not used: it makes the optimizer anew from
+complete, during the rest of the backward pass. Its DistributedOptimizer is not used: it makes the optimizer anew from
 its groups, which Muon and Lookahead don't allow. `hvd.reducescatter` must never be called: with gloo, every all-reduce
 after it takes about a second.
 
@@ -31,7 +31,7 @@ from hasten.distribute.world import World
 from hasten.nets.surgery.sync_norm import sync_batch_norm
 
 _LOOK_EVERY_S = 0.0005
-"""Between looks at whether a gradient has come; Horovod's own waiting looks every millisecond."""
+"""Interval at which pending gradients are polled; Horovod's own wait polls every millisecond."""
 
 
 class Horovod(Strategy):
@@ -146,7 +146,7 @@ def _flat(gradient: Tensor) -> Tensor:
 
 
 def load() -> ModuleType:
-    """`horovod.torch`. Raises ValueError that says how to get it."""
+    """Import `horovod.torch`. Raises ValueError that says how to install it."""
     try:
         return importlib.import_module("horovod.torch")
     except ImportError as error:
@@ -175,16 +175,16 @@ def start(world: World) -> ModuleType:
 
 
 def meet_by_horovod(world: World) -> None:
-    """Under `horovodrun`, which sets no MASTER_ADDR: let rank 0 choose one, and tell all by Horovod."""
+    """Under `horovodrun`, which sets no MASTER_ADDR: rank 0 chooses one and broadcasts it by Horovod."""
     hvd = load()
     if not hvd.is_initialized():
         _initialise(hvd)
-    mine = None
+    endpoint = None
     if world.first:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind(("", 0))
-            mine = (_own_address(), probe.getsockname()[1])
-    address, port = hvd.broadcast_object(mine, root_rank=0, name="meeting")
+            endpoint = (_own_address(), probe.getsockname()[1])
+    address, port = hvd.broadcast_object(endpoint, root_rank=0, name="meeting")
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
     interface = os.environ.get("HOROVOD_GLOO_IFACE")
     if interface:
@@ -203,7 +203,7 @@ def _initialise(hvd: ModuleType) -> None:
 
 
 def _meeting(world: World) -> dict[str, str]:
-    """What `horovodrun` would have told this rank, about a meeting point on rank 0."""
+    """The environment variables that `horovodrun` would have set for this rank, with the rendezvous on rank 0."""
     if not distributed.is_initialized():
         raise ValueError(f"distribute.strategy=horovod: {world} has joined no process group, by which ranks meet")
     port = from_first(world, _serve() if world.first else None)
@@ -211,7 +211,7 @@ def _meeting(world: World) -> dict[str, str]:
     places: list[Any] = [None] * world.size
     distributed.all_gather_object(places, (node, world.local_rank))
     nodes = [other for other, local_rank in places if local_rank == world.local_rank]
-    found = {
+    variables = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(os.environ.get("MASTER_ADDR", "127.0.0.1")),
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo",
@@ -226,7 +226,7 @@ def _meeting(world: World) -> dict[str, str]:
         "HOROVOD_CROSS_SIZE": str(len(nodes)),
     }
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo" if world.local_size == world.size else "")
-    return found | ({"HOROVOD_GLOO_IFACE": interface} if interface else {})
+    return variables | ({"HOROVOD_GLOO_IFACE": interface} if interface else {})
 
 
 def _serve() -> int:
@@ -241,5 +241,5 @@ def _own_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # Nothing is sent: the system only chooses a way there.
         probe.connect((server, int(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "9"))))
-        found: str = probe.getsockname()[0]
-        return found
+        address: str = probe.getsockname()[0]
+        return address

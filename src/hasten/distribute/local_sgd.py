@@ -1,4 +1,4 @@
-"""Every process trains by itself; every few steps the weights are averaged, beside the steps that follow.
+"""Local SGD: every process trains by itself; every few steps the weights are averaged in the background.
 
 Local SGD (S. Stich, "Local SGD converges fast and communicates little", ICLR 2019, arXiv:1805.09767) with delayed
 averaging (Q. Zhou et al., "DaSGD", 2020, arXiv:2006.00441), for links too slow for gradients at every step:
@@ -35,7 +35,7 @@ class LocalSgd(Strategy):
 
     Gradient norm, clipping and updates left out are a rank's own, and so are moments and the weights' average, between
     two checkpoints. A checkpoint holds the means over ranks of weights, of their average and of the optimizer's
-    moments, and every rank goes on from them, so that a run that is resumed there is the run that went on. The mean of
+    moments, and every rank continues from them, so that a resumed run equals one that was not stopped. The mean of
     the momenta is the momentum of the mean gradient; second moments are near enough to have one. Counts of steps and
     fp16's loss scale are rank 0's.
     """
@@ -50,16 +50,16 @@ class LocalSgd(Strategy):
     _pending: _Mean | None = None
 
     def mistakes(self, config: RunConfig) -> list[str]:
-        """What would need the link at every step."""
-        found = []
+        """Settings that would need communication at every step."""
+        messages = []
         if config.distribute.sync_norm:
-            found.append("distribute.sync_norm: local_sgd sends nothing at most steps; set it to false, or use ddp")
+            messages.append("distribute.sync_norm: local_sgd sends nothing at most steps; set it to false, or use ddp")
         if config.distribute.gradients != "fp32":
-            found.append(
+            messages.append(
                 f"distribute.gradients: local_sgd sends weights, not gradients, and in full; set it to fp32 instead of "
                 f"{config.distribute.gradients}, or use ddp"
             )
-        return found
+        return messages
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
         for module in (network, average):
@@ -74,29 +74,29 @@ class LocalSgd(Strategy):
 
     @torch.no_grad()
     def updated(self, index: int) -> None:
-        """Begin or take up a mean, as the number of steps since the start of the run says."""
-        done, every = index + 1, self.config.average_every
-        if done % every == 0:
+        """Begin a mean or apply it, by the number of steps since the start of the run."""
+        steps, every = index + 1, self.config.average_every
+        if steps % every == 0:
             self._pending = _Mean(self._network.parameters())
-        if (done + 1) % every == 0 or every == 1:
+        if (steps + 1) % every == 0 or every == 1:
             self._take_up()
 
     @torch.no_grad()
     def whole(self, module: nn.Module) -> nn.Module:
-        """A copy with the means over ranks of its weights and buffers; the training goes on as if it had not been."""
-        found = copy.deepcopy(module)
-        average_over_ranks([*found.parameters(), *found.buffers()])
-        return found
+        """A copy with the means over ranks of its weights and buffers; the training state is not changed."""
+        clone = copy.deepcopy(module)
+        average_over_ranks([*clone.parameters(), *clone.buffers()])
+        return clone
 
     @torch.no_grad()
     def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The means over ranks, which this process takes up too: the tensors of `state` are the live ones."""
+        """The means over ranks, which this process adopts too: the tensors of `state` are the live ones."""
         self._take_up()
         average_over_ranks(self._all())
         return state
 
     def scattered(self, state: dict[str, Any]) -> dict[str, Any]:
-        """As it is, for every rank; a mean under way belongs to what is replaced."""
+        """The state as it is, for every rank; a pending mean belongs to the old state and is dropped."""
         self._drop()
         return state
 
@@ -114,15 +114,15 @@ class LocalSgd(Strategy):
             self._pending = None
 
     def _all(self) -> list[Tensor]:
-        """What ranks have of their own, in the same order on all."""
+        """All tensors that differ between ranks, in the same order on all ranks."""
         modules = [self._network, *([self._average] if self._average is not None else [])]
-        found: list[Tensor] = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+        tensors: list[Tensor] = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         state = self._optimizer.state_dict()
-        return [*found, *_tensors({name: value for name, value in state.items() if name != "param_groups"})]
+        return [*tensors, *_tensors({name: value for name, value in state.items() if name != "param_groups"})]
 
 
 class _Mean:
-    """The mean over ranks of a copy of the weights, on its way."""
+    """The mean over ranks of a copy of the weights, as a pending all-reduce."""
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
         self._copies = [torch.cat([tensor.flatten() for tensor in each]) for each in _by_kind(weights)]
@@ -170,11 +170,11 @@ def _is_mean(tensor: Tensor) -> bool:
 
 
 def _by_kind(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Tensors that fit into one message, in the order given."""
-    found: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    """Tensors grouped by type and device, so that each group fits into one message; in the order given."""
+    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
-        found.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
-    return list(found.values())
+        groups.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
+    return list(groups.values())
 
 
 def _parts(flat: Tensor, like: list[Tensor]) -> Iterator[Tensor]:
@@ -183,7 +183,7 @@ def _parts(flat: Tensor, like: list[Tensor]) -> Iterator[Tensor]:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """Those anywhere in a state, by the order of its entries."""
+    """All tensors in a nested state, in the order of its entries."""
     if isinstance(value, Tensor):
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()

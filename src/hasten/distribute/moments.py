@@ -1,4 +1,4 @@
-"""An optimizer's state dict by parameter: taken apart, changed, and put together again."""
+"""Splitting an optimizer's state dict into the values of each parameter, and merging them back."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _LOOKAHEAD, _SLOW = "lookahead", "lookahead.slow"
 
 def taken_apart(state: dict[str, Any]) -> dict[Place, Any]:
     """The values of every parameter in `optimizer.state_dict()`, Lookahead's slow weights among them, by number."""
-    found: dict[Place, Any] = {
+    flat: dict[Place, Any] = {
         (number, name): value for number, values in state["state"].items() for name, value in values.items()
     }
     for number, value in state.get(_LOOKAHEAD, {}).get("slow", {}).items():
-        found[number, _SLOW] = value
-    return dict(sorted(found.items(), key=lambda item: item[0][0]))
+        flat[number, _SLOW] = value
+    return dict(sorted(flat.items(), key=lambda item: item[0][0]))
 
 
 def put_together(state: dict[str, Any], values: dict[Place, Any]) -> dict[str, Any]:
-    """A state dict with these values of parameters, and all else as in `state`, which stays as it is."""
+    """A state dict with these values of parameters and everything else from `state`, which is not changed."""
     inner: dict[int, dict[str, Any]] = {}
     slow: dict[int, Any] = {}
     for (number, name), value in sorted(values.items(), key=lambda item: item[0][0]):
@@ -29,7 +29,7 @@ def put_together(state: dict[str, Any], values: dict[Place, Any]) -> dict[str, A
             slow[number] = value
         else:
             inner.setdefault(number, {})[name] = value
-    found = {**state, "state": inner}
+    merged = {**state, "state": inner}
     if _LOOKAHEAD in state:
-        found[_LOOKAHEAD] = {**state[_LOOKAHEAD], "slow": slow}
-    return found
+        merged[_LOOKAHEAD] = {**state[_LOOKAHEAD], "slow": slow}
+    return merged

@@ -1,4 +1,4 @@
-"""An optimizer that updates a part of the parameters on this process, and looks like one of all of them."""
+"""An optimizer that updates a part of the parameters on this process, with the interface of one for all parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PartOptimizer(torch.optim.Optimizer):
     takes from a state of all parameters what belongs to this part.
 
     It knows torch's protocol for skipped steps if `inner` does. Whatever a loop changes in its groups (the learning
-    rate) is handed to `inner` at every step.
+    rate) is passed to `inner` at every step.
     """
 
     def __init__(self, inner: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> None:
@@ -27,56 +27,56 @@ class PartOptimizer(torch.optim.Optimizer):
         super().__init__([dict(group) for group in inner.param_groups], inner.defaults)
         self.inner = inner
         self.numbers = sorted(own)
-        """Of the parameters that are updated here."""
+        """Numbers of the parameters that are updated here."""
         self._step_supports_amp_scaling = getattr(inner, "_step_supports_amp_scaling", False)
-        for group, whole in zip(inner.param_groups, self._numbered(), strict=True):
+        for group, whole in zip(inner.param_groups, self._number_ranges(), strict=True):
             group["params"] = [own[number] for number in whole if number in own]
 
     def before(self) -> None:
-        """What must be done before `inner` takes its step: a subclass's."""
+        """Called before the step of `inner`; for subclasses to override."""
 
     def after(self) -> None:
-        """What must be done afterwards, also on a process that has no parameter to update: a subclass's."""
+        """Called after the step, also on a process without parameters to update; for subclasses to override."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of this process's part. closure: computes the loss anew, which is returned."""
+        """One step of this process's part. closure: recomputes the loss, which is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        _hand_over(self, self.inner)
+        _copy_settings(self, self.inner)
         self.before()
-        given = {name: getattr(self, name) for name in ("grad_scale", "found_inf") if hasattr(self, name)}
-        for name, value in given.items():
+        amp_values = {name: getattr(self, name) for name in ("grad_scale", "found_inf") if hasattr(self, name)}
+        for name, value in amp_values.items():
             setattr(self.inner, name, value)
         try:
             if self.numbers:
                 self.inner.step()
         finally:
-            for name in given:
+            for name in amp_values:
                 delattr(self.inner, name)
         self.after()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Of all groups, and of the moments that are kept here."""
-        _hand_over(self, self.inner)
+        """The state of all groups, with the moments that are kept on this process."""
+        _copy_settings(self, self.inner)
         state = self.inner.state_dict()
         groups = [
             {**group, "params": list(whole)}
-            for group, whole in zip(state["param_groups"], self._numbered(), strict=True)
+            for group, whole in zip(state["param_groups"], self._number_ranges(), strict=True)
         ]
         values = {(self.numbers[place], name): value for (place, name), value in taken_apart(state).items()}
         return put_together({**state, "param_groups": groups}, values)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take this process's part of a state. ValueError for one of other groups, or as `inner` has it."""
-        whole = self._numbered()
-        found = [len(group["params"]) for group in state_dict["param_groups"]]
-        wanted = [len(numbers) for numbers in whole]
-        if found != wanted:
-            raise ValueError(f"the state has groups of {found} parameters, and the optimizer of {wanted}")
+        """Load this process's part of a state. Raises ValueError if its groups differ, and the errors of `inner`."""
+        whole = self._number_ranges()
+        sizes = [len(group["params"]) for group in state_dict["param_groups"]]
+        expected = [len(numbers) for numbers in whole]
+        if sizes != expected:
+            raise ValueError(f"the state has groups of {sizes} parameters, and the optimizer of {expected}")
         places = {number: place for place, number in enumerate(self.numbers)}
         groups = [
             {**group, "params": [places[number] for number in numbers if number in places]}
@@ -88,18 +88,18 @@ class PartOptimizer(torch.optim.Optimizer):
             if number in places
         }
         self.inner.load_state_dict(put_together({**state_dict, "param_groups": groups}, values))
-        _hand_over(self.inner, self)
+        _copy_settings(self.inner, self)
 
-    def _numbered(self) -> list[range]:
+    def _number_ranges(self) -> list[range]:
         """The numbers of each group's parameters."""
-        found, start = [], 0
+        ranges, start = [], 0
         for group in self.param_groups:
-            found.append(range(start, start + len(group["params"])))
+            ranges.append(range(start, start + len(group["params"])))
             start += len(group["params"])
-        return found
+        return ranges
 
 
-def _hand_over(giver: torch.optim.Optimizer, taker: torch.optim.Optimizer) -> None:
-    """The groups' settings, without their parameters."""
-    for given, taken in zip(giver.param_groups, taker.param_groups, strict=True):
-        taken.update({name: value for name, value in given.items() if name != "params"})
+def _copy_settings(source: torch.optim.Optimizer, target: torch.optim.Optimizer) -> None:
+    """Copy the settings of the groups, without their parameters."""
+    for source_group, target_group in zip(source.param_groups, target.param_groups, strict=True):
+        target_group.update({name: value for name, value in source_group.items() if name != "params"})

@@ -1,4 +1,4 @@
-"""Training cases dealt into virtual parts, so that each rank keeps only its own in memory.
+"""Distribution of the training cases over virtual parts, so that each rank keeps only its own cases in memory.
 
 The samples of a run follow from the number of parts and the seed. Ranks own whole parts, so that any number of ranks
 that divides the parts sees the same samples.
@@ -28,18 +28,18 @@ _DEAL_STREAM = 0xDEA1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deal:
-    """How training cases lie in parts, in every round: a function of these fields alone."""
+    """The assignment of training cases to parts, in every round: a function of these fields alone."""
 
     costs: Mapping[str, float]
-    """Voxels, or whatever parts are to be equal in, of each training case by its id."""
+    """Cost of each training case by its id: voxels, or another measure in which parts are to be equal."""
     parts: int
     seed: int
     every: int = 0
-    """Epochs of a round, after which the cases are dealt anew; 0: one round is the whole run."""
+    """Epochs of a round, after which the cases are reassigned; 0: one round is the whole run."""
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """In an order of their own, so that the order of a list of cases changes nothing."""
+        """Sorted, so that the order of the list of cases does not matter."""
         return tuple(sorted(self.costs))
 
     @property
@@ -58,7 +58,7 @@ class Deal:
         return tuple(tuple(ids[case] for case in part) for part in self.positions(round))
 
     def begun(self, round: int) -> int:
-        """Samples that each part gave before a round."""
+        """Number of samples that each part gave before a round."""
         return round * self.round_samples // self.parts
 
     def _order(self, round: int) -> list[int]:
@@ -74,17 +74,17 @@ def parts_mistake(cases: int, parts: int, batch_size: int, accumulate: int, size
 
 
 def prepared_voxels(fingerprint: Fingerprint, ids: Sequence[str], spacing: Spacing | None) -> dict[str, float]:
-    """About how many voxels each case has once it is prepared, by id. ids: in the order of the fingerprint's cases.
+    """Approximate voxels of each case after preprocessing, by id. ids: in the order of the fingerprint's cases.
 
-    spacing: `prepare.spacing`; where it is None or 0, a case's own. Nothing has to be prepared for it.
+    spacing: `prepare.spacing`; where it is None or 0, a case's original spacing. Nothing is preprocessed for it.
     """
-    found = {}
-    for name, shape, own in zip(ids, fingerprint.shapes, fingerprint.spacings, strict=True):
-        wanted = spacing or own
-        sides = (side * by / (to or by) for side, by, to in zip(shape, own, wanted, strict=True))
+    voxels = {}
+    for name, shape, original in zip(ids, fingerprint.shapes, fingerprint.spacings, strict=True):
+        target = spacing or original
+        sides = (side * by / (to or by) for side, by, to in zip(shape, original, target, strict=True))
         depth, height, width = sides
-        found[name] = depth * height * width
-    return found
+        voxels[name] = depth * height * width
+    return voxels
 
 
 class Home(Protocol):
@@ -109,15 +109,15 @@ class FileHome:
         *,
         neighbours: int = 1,
     ) -> None:
-        """neighbours: ranks on this host, each of which takes its part of the memory that is found free."""
+        """neighbours: ranks on this host, each of which uses its share of the available memory."""
         if cache.home == "auto" and cache.ram == "auto" and neighbours > 1:
             cache = replace(cache, ram=f"{available_memory() // (2 * neighbours)}B")
         self.deal, self.share = deal, share
         self.case_set, self.prepare, self.cache, self.device = case_set, prepare, cache, device
 
     def arena(self, round: int) -> Arena:
-        own = own_ids(self.deal, round, self.share)
-        return get_arena(self.case_set, self.prepare, self.cache, device=self.device, first=own, only=True)
+        ids = own_ids(self.deal, round, self.share)
+        return get_arena(self.case_set, self.prepare, self.cache, device=self.device, first=ids, only=True)
 
 
 def own_ids(deal: Deal, round: int, share: Share) -> tuple[str, ...]:
@@ -143,11 +143,11 @@ class CaseParts:
         return self._arena
 
     def dealt(self, round: int) -> Dealt:
-        """What the program of a round draws from, as positions in `arena(round)`; other ranks' parts are left empty."""
+        """The cases that a round samples from, as positions in `arena(round)`; other ranks' parts are empty."""
         arena, parts = self.arena(round), self.deal.at(round)
-        own = self.share.parts(len(parts))
+        local_parts = self.share.parts(len(parts))
         return Dealt(
-            parts=tuple(arena.index(part) if number in own else () for number, part in enumerate(parts)),
+            parts=tuple(arena.index(part) if number in local_parts else () for number, part in enumerate(parts)),
             round=round,
             begun=self.deal.begun(round),
         )

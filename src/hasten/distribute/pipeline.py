@@ -1,4 +1,4 @@
-"""Pipeline: every process has some of the layers, and pieces of a batch go through them one behind the other.
+"""Pipeline parallelism: every process has some of the layers, and micro-batches go through them one after another.
 
 For networks whose activations don't fit into one device. Stages are cut where they cost about the same; torch's
 schedules run them: 1F1B, in which a stage holds the activations of at most as many pieces as there are stages from it
@@ -49,54 +49,54 @@ class Pipeline(Strategy):
         super().__init__(world, config)
         self._schedules: dict[tuple[Any, ...], ScheduleGPipe | Schedule1F1B] = {}
         self._step: tuple[Step, float] | None = None
-        """The step that is under way, and what the loss of a piece counts in it."""
+        """The current step, and the weight of a piece's loss in it."""
 
     def mistakes(self, config: RunConfig) -> list[str]:
         train, sample, shared = config.train, config.sample, config.distribute
-        found = []
+        messages = []
         if train.precision == "fp16":
-            found.append("train.precision: pipeline has no loss scaling, which fp16 needs; use bf16, tf32 or fp32")
+            messages.append("train.precision: pipeline has no loss scaling, which fp16 needs; use bf16, tf32 or fp32")
         if train.activations != "all":
-            found.append("train.activations: pipeline recomputes nothing; use all, or more processes")
-        found += [
+            messages.append("train.activations: pipeline recomputes nothing; use all, or more processes")
+        messages += [
             f"train.{name}: pipeline has only some of the layers in a process; set it to false"
             for name in ("compile", "compile_blocks", "capture", "validate_async")
             if getattr(train, name)
         ]
         if sample.fit_batch:
-            found.append("sample.fit_batch: pipeline can't try batches out on a part of the layers; give batch_size")
+            messages.append("sample.fit_batch: pipeline can't try batches out on a part of the layers; give batch_size")
         if shared.sync_norm:
-            found.append("distribute.sync_norm: pipeline has each norm in one process only; set it to false")
+            messages.append("distribute.sync_norm: pipeline has each norm in one process only; set it to false")
         if shared.gradients != "fp32":
-            found.append("distribute.gradients: pipeline sends no gradients of weights; set it to fp32")
+            messages.append("distribute.gradients: pipeline sends no gradients of weights; set it to fp32")
         piece = (sample.batch_size or 0) // max(1, train.accumulate)
         if piece and piece % shared.micro_batches:
-            found.append(
+            messages.append(
                 f"distribute.micro_batches: {shared.micro_batches} can't share {piece} patches (sample.batch_size over "
                 f"train.accumulate) evenly; use {_pieces(piece, shared.micro_batches)}"
             )
-        return found
+        return messages
 
     def place(self, network: nn.Module, average: nn.Module | None) -> tuple[nn.Module, nn.Module | None]:
-        """Both still whole; `share_optimizer` leaves the stage's layers in them, once the optimizer knows them all."""
+        """Both stay whole; `share_optimizer` cuts them down to the stage, once the optimizer has all parameters."""
         for module in (network, average):
             if module is not None:
                 broadcast_weights(module)
         operations = operations_of(network)
-        counted = count_costs(network, operations)
+        costs = count_costs(network, operations)
         # Counted alike on all ranks, but for layers that choose another way on another machine.
-        places = from_first(self.world, cut_places(counted, self.world.size))
+        places = from_first(self.world, cut_places(costs, self.world.size))
         self._stages = stages_of(network, operations, places)
         self._network, self._average = network, average
-        log.info("%s", describe(self._stages, counted))
+        log.info("%s", describe(self._stages, costs))
         return network, average
 
     def share_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         names = {id(weight): name for name, weight in self._network.named_parameters()}
         self._layout = [[names[id(weight)] for weight in group["params"]] for group in optimizer.param_groups]
-        mine = {id(weight) for name, weight in self._network.named_parameters() if self._owns(name)}
+        local_ids = {id(weight) for name, weight in self._network.named_parameters() if self._owns(name)}
         for group in optimizer.param_groups:
-            group["params"][:] = [weight for weight in group["params"] if id(weight) in mine]
+            group["params"][:] = [weight for weight in group["params"] if id(weight) in local_ids]
         for module in (self._network, self._average):
             if module is not None:
                 keep_stage(module, self._stages, self.world.rank)
@@ -115,11 +115,11 @@ class Pipeline(Strategy):
         schedule = self._schedule(stage, image[: len(image) // pieces], pieces)
         losses: list[Tensor] = []
         self._step = step, share / pieces
-        given = (image,) if self.world.first else ()
+        inputs = (image,) if self.world.first else ()
         if stage.last:
-            schedule.step(*given, target=label, losses=losses, return_outputs=False)
+            schedule.step(*inputs, target=label, losses=losses, return_outputs=False)
         else:
-            schedule.step(*given, return_outputs=False)
+            schedule.step(*inputs, return_outputs=False)
         self._step = None
         total = torch.stack(losses).sum().detach().to(image.dtype) if losses else image.new_zeros(())
         distributed.broadcast(total, src=self.world.size - 1)
@@ -131,57 +131,57 @@ class Pipeline(Strategy):
         return step.loss(output, label) * share
 
     def _schedule(self, stage: Stage, piece: Tensor, pieces: int) -> ScheduleGPipe | Schedule1F1B:
-        """A schedule for pieces of this form; the ranks tell each other the forms of what they send."""
+        """A schedule for pieces of this shape and type; each rank broadcasts the forms of its outputs."""
         key = (tuple(piece.shape), piece.dtype, pieces)
-        found = self._schedules.get(key)
-        if found is None:
+        schedule = self._schedules.get(key)
+        if schedule is None:
             forms: list[Form] = [(tuple(piece.shape), piece.dtype, False)]
             for rank in range(self.world.size):
-                box = [None]
+                payload = [None]
                 if rank == self.world.rank:
-                    taken = forms
-                    given = forms_given(stage, taken, piece.device)
-                    box = [given]  # type: ignore[list-item]
-                distributed.broadcast_object_list(box, src=rank)
-                forms = box[0]  # type: ignore[assignment]
+                    input_forms = forms
+                    output_forms = forms_given(stage, input_forms, piece.device)
+                    payload = [output_forms]  # type: ignore[list-item]
+                distributed.broadcast_object_list(payload, src=rank)
+                forms = payload[0]  # type: ignore[assignment]
             shared = PipelineStage(
                 stage, self.world.rank, self.world.size, piece.device,
-                input_args=_stand_ins(taken), output_args=_stand_ins(given),
+                input_args=_stand_ins(input_forms), output_args=_stand_ins(output_forms),
             )  # fmt: skip
             kind = Schedule1F1B if pieces >= self.world.size else ScheduleGPipe
             # The loss carries the piece's share already.
-            found = self._schedules[key] = kind(shared, pieces, loss_fn=self._loss, scale_grads=False)
-        return found
+            schedule = self._schedules[key] = kind(shared, pieces, loss_fn=self._loss, scale_grads=False)
+        return schedule
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        """Over the stages. Not finite on all ranks if it is not on one."""
+        """The gradient norm over all stages. If it is not finite on one rank, it is not on any."""
         weight = next(self._network.parameters())
-        own = nn.utils.get_total_norm(gradients) if gradients else weight.new_zeros(())
-        squared = own.detach().to(weight.device).square()
+        local_norm = nn.utils.get_total_norm(gradients) if gradients else weight.new_zeros(())
+        squared = local_norm.detach().to(weight.device).square()
         distributed.all_reduce(squared)
         return squared.sqrt()
 
     @torch.no_grad()
     def whole(self, module: nn.Module) -> nn.Module:
-        own = dict(named_state(module))
-        device = next(iter(own.values())).device
-        found = copy.deepcopy(self._stages.skeleton).to(device).train(module.training)
-        for name, tensor in named_state(found):
+        local_state = dict(named_state(module))
+        device = next(iter(local_state.values())).device
+        network = copy.deepcopy(self._stages.skeleton).to(device).train(module.training)
+        for name, tensor in named_state(network):
             if self._owns(name):
-                tensor.copy_(own[name])
+                tensor.copy_(local_state[name])
         for rank in range(self.world.size):
-            parts = [tensor for name, tensor in named_state(found) if self._stages.owners[name] == rank]
+            parts = [tensor for name, tensor in named_state(network) if self._stages.owners[name] == rank]
             # In an order that all ranks have.
             for kind in dict.fromkeys(tensor.dtype for tensor in parts):
                 _broadcast([tensor for tensor in parts if tensor.dtype == kind], rank)
-        return found
+        return network
 
     def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
         return gathered_state(state, self.world, self._layout, self._own_layout(), list(self._names()))
 
     def scattered(self, state: dict[str, Any]) -> dict[str, Any]:
-        own = {name for name in self._names() if self._owns(name)}
-        return scattered_state(state, self._layout, self._own_layout(), self._names(), own)
+        local_names = {name for name in self._names() if self._owns(name)}
+        return scattered_state(state, self._layout, self._own_layout(), self._names(), local_names)
 
     def close(self) -> None:
         self._schedules.clear()
@@ -193,16 +193,16 @@ class Pipeline(Strategy):
         return [[name for name in group if self._owns(name)] for group in self._layout]
 
     def _names(self) -> list[str]:
-        """What a single process's checkpoint holds of a network, in its order."""
+        """The keys of the network's state in a checkpoint of a single process, in its order."""
         return list(self._stages.skeleton.state_dict())
 
 
-def describe(stages: Stages, counted: Costs) -> str:
+def describe(stages: Stages, costs: Costs) -> str:
     """Each stage's share of the time, as counted, and of the activations."""
     bounds = [stages.bounds(stage) for stage in range(stages.count)]
-    time = [sum(counted.costs[begin:end]) / sum(counted.costs) for begin, end in bounds]
-    numbers = [sum(counted.numbers[begin:end]) / max(1, sum(counted.numbers)) for begin, end in bounds]
-    shares = ", ".join(f"{cost:.0%} and {kept:.0%}" for cost, kept in zip(time, numbers, strict=True))
+    time = [sum(costs.costs[begin:end]) / sum(costs.costs) for begin, end in bounds]
+    numbers = [sum(costs.numbers[begin:end]) / max(1, sum(costs.numbers)) for begin, end in bounds]
+    shares = ", ".join(f"{cost:.0%} and {activations:.0%}" for cost, activations in zip(time, numbers, strict=True))
     return f"pipeline of {stages.count} stages with these shares of time and activations: {shares}"
 
 
@@ -214,9 +214,9 @@ def _broadcast(tensors: list[Tensor], source: int) -> None:
         tensor.copy_(value.view(tensor.shape))
 
 
-def _pieces(size: int, wanted: int) -> int:
-    """The most pieces of equal size, up to `wanted`."""
-    return max(pieces for pieces in range(1, max(1, min(size, wanted)) + 1) if size % pieces == 0)
+def _pieces(size: int, limit: int) -> int:
+    """The most pieces of equal size, up to `limit`."""
+    return max(pieces for pieces in range(1, max(1, min(size, limit)) + 1) if size % pieces == 0)
 
 
 def _stand_ins(forms: list[Form]) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Reaching a meeting point: what is wrong in plain words, and no wait without an end."""
+"""Checks that an address can be reached, with clear reasons if not, and calls with a time limit."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _TRY_S = 5.0
 
 
 def why_unreachable(host: str, port: int, *, within_s: float, hopeless_s: float) -> str | None:
-    """None once somebody listens at host:port; else, after `within_s` seconds, why not.
+    """None once a process listens at host:port; else, after `within_s` seconds, the reason.
 
-    An address that is none, or that no network leads to, is given up after `hopeless_s`; one where nobody listens yet
-    is waited for, as its process may start later.
+    A host that does not exist or has no route is given up after `hopeless_s`; if no process listens there yet, it is
+    retried, as the process may start later.
     """
     begin = time.monotonic()
     while True:
-        left = begin + within_s - time.monotonic()
+        remaining_s = begin + within_s - time.monotonic()
         try:
-            socket.create_connection((host, port), timeout=max(0.1, min(_TRY_S, left))).close()
+            socket.create_connection((host, port), timeout=max(0.1, min(_TRY_S, remaining_s))).close()
             return None
         except ConnectionRefusedError:
             reason, waits_s = "nobody listens there", within_s
@@ -40,24 +40,24 @@ def why_unreachable(host: str, port: int, *, within_s: float, hopeless_s: float)
 
 
 def in_time(call: Callable[[], T], seconds: float) -> T:
-    """What `call` gives or raises; TimeoutError after `seconds`, while it goes on in a thread that no exit waits for.
+    """Return or raise what `call` does; TimeoutError after `seconds`, while it goes on in a daemon thread.
 
-    For calls that have no limit of their own, such as torch's stores towards a program that is none.
+    For calls without a timeout, such as torch's stores if the program at the address is not a store.
     """
-    found: list[T] = []
-    wrong: list[BaseException] = []
+    results: list[T] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
-            found.append(call())
+            results.append(call())
         except BaseException as error:
-            wrong.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(seconds)
-    if wrong:
-        raise wrong[0]
-    if not found:
+    if errors:
+        raise errors[0]
+    if not results:
         raise TimeoutError(f"no answer within {seconds:.0f} s")
-    return found[0]
+    return results[0]

@@ -1,4 +1,4 @@
-"""Tensors between whole and sharded along their first axis, as FSDP has them."""
+"""Conversion of tensors between whole and sharded along the first axis, as in FSDP."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch.distributed.tensor import DTensor
 
 @torch.no_grad()
 def shard_of(whole: Tensor, like: DTensor) -> Tensor:
-    """This rank's rows of `whole` (of the shape of `like`), in memory of their own on the device of `like`.
+    """A copy of this rank's rows of `whole` (of the shape of `like`), on the device of `like`.
 
-    Every rank has the same number, rounded up, and the last ones what is left, perhaps none.
+    Every rank has the same number of rows, rounded up; the last ranks have the rest, perhaps none.
     """
     pieces, rank = whole.chunk(like.device_mesh.size()), like.device_mesh.get_local_rank()
     rows = pieces[rank] if rank < len(pieces) else whole[:0]
-    # By shape and not like the rows: torch's fused kernels walk it as flat memory beside a contiguous parameter.
+    # Contiguous and not `empty_like`: torch's fused kernels read it as flat memory next to a contiguous parameter.
     return torch.empty(rows.shape, dtype=whole.dtype, device=like.device).copy_(rows)
 
 
 def with_shard(local: Tensor, like: DTensor) -> DTensor:
-    """The whole of which this rank has the rows `local`. No rank is asked."""
+    """The sharded tensor of which this rank has the rows `local`. No communication."""
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )

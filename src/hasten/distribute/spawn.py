@@ -1,4 +1,4 @@
-"""Ranks started from inside Python: DDP from a notebook, or from a script that was started alone.
+"""Starting ranks from inside Python: DDP from a notebook, or from a script that runs without a launcher.
 
 Each rank is `python -m hasten.distribute.spawned`, a fresh interpreter that gets the function by cloudpickle. So a
 function of a notebook's cell or of a script is sent by value: nothing imports the script again, which needs no
@@ -6,7 +6,7 @@ function of a notebook's cell or of a script is sent by value: nothing imports t
 
 - torch.multiprocessing's spawn, and ignite's launchers, which are made of it: they import the main script again in each
   rank (without a guard that starts ranks in turn) and can't send a function of a notebook;
-- fork, as Lightning's ddp_notebook does: not once CUDA is in use, nor safely beside the threads of torch.
+- fork, as Lightning's ddp_notebook does: not possible once CUDA is in use, nor safe with torch's threads.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def spawn_ddp(fn: Callable[..., T], *args: Any, nprocs: int, timeout_s: float | 
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
     with tempfile.TemporaryDirectory(prefix="hasten-spawn-") as folder:
         task = Path(folder, "task")
-        task.write_bytes(_packed((fn, args, kwargs)))
+        task.write_bytes(_pickle((fn, args, kwargs)))
         ranks: list[subprocess.Popen[bytes]] = []
         relay: threading.Thread | None = None
         try:
@@ -68,7 +68,7 @@ def spawn_ddp(fn: Callable[..., T], *args: Any, nprocs: int, timeout_s: float | 
                 with Path(folder, f"{rank}.log").open("wb") as log:
                     # All of rank 0's goes through a pipe, as a notebook shows only what Python itself prints.
                     out = subprocess.PIPE if rank == 0 else log
-                    ranks.append(_started(rank, nprocs, store.port, task, out))
+                    ranks.append(_start_rank(rank, nprocs, store.port, task, out))
             relay = threading.Thread(target=_relay, args=(ranks[0], Path(folder, "0.log")), daemon=True)
             relay.start()
             late = _wait(ranks, Path(folder), timeout_s)
@@ -104,7 +104,7 @@ def _require_outside(nprocs: int) -> None:
         )
 
 
-def _packed(task: Any) -> bytes:
+def _pickle(task: Any) -> bytes:
     try:
         import cloudpickle  # type: ignore[import-untyped]
     except ImportError as error:
@@ -119,47 +119,47 @@ def _packed(task: Any) -> bytes:
     return packed
 
 
-def _started(rank: int, size: int, port: int, task: Path, out: Any) -> subprocess.Popen[bytes]:
-    told = {
+def _start_rank(rank: int, size: int, port: int, task: Path, out: Any) -> subprocess.Popen[bytes]:
+    variables = {
         "RANK": rank,
         "LOCAL_RANK": rank,
         "WORLD_SIZE": size,
         "LOCAL_WORLD_SIZE": size,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
-        # What torchrun says where it holds the store itself.
+        # As torchrun sets it if it hosts the store itself.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         SPAWNED: 1,
-        # As torchrun does where nothing is said: ranks that each take all cores get in each other's way.
+        # torchrun's default: ranks that each use all cores slow each other down.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        # What is imported here can be there, from the same places.
+        # The rank can import whatever this process can, from the same places.
         "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
         "PYTHONUNBUFFERED": 1,
     }
-    environment = os.environ | {name: str(value) for name, value in told.items()}
+    environment = os.environ | {name: str(value) for name, value in variables.items()}
     command = [sys.executable, "-P", "-m", "hasten.distribute.spawned", str(task)]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment)
 
 
 def _relay(process: subprocess.Popen[bytes], log: Path) -> None:
     assert process.stdout is not None
-    with log.open("ab") as kept:
+    with log.open("ab") as log_file:
         for line in process.stdout:
-            kept.write(line)
-            kept.flush()
-            # A notebook's output may be gone; the ranks need not stop for that.
+            log_file.write(line)
+            log_file.flush()
+            # A notebook's output may be closed; that must not stop the ranks.
             with suppress(OSError, ValueError):
                 sys.stdout.write(line.decode(errors="replace"))
                 sys.stdout.flush()
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], folder: Path, timeout_s: float | None) -> bool:
-    """Until all have ended, or one has failed and the others had time to; True where `timeout_s` was up before."""
+    """Wait until all ranks ended, or one failed and the grace period is over; True if `timeout_s` passed first."""
     end = time.monotonic() + timeout_s if timeout_s is not None else None
     grace: float | None = None
     while any(process.poll() is None for process in ranks):
         now = time.monotonic()
-        if grace is None and _fallen(ranks, folder):
+        if grace is None and _failed_ranks(ranks, folder):
             grace = now + _GRACE_S
         if grace is not None and now > grace:
             return False
@@ -169,7 +169,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], folder: Path, timeout_s: float |
     return False
 
 
-def _fallen(ranks: list[subprocess.Popen[bytes]], folder: Path) -> list[int]:
+def _failed_ranks(ranks: list[subprocess.Popen[bytes]], folder: Path) -> list[int]:
     """Ranks that ended without a result. With one, a process may still trip over gloo's threads on its way out."""
     return [
         number
@@ -179,15 +179,17 @@ def _fallen(ranks: list[subprocess.Popen[bytes]], folder: Path) -> list[int]:
 
 
 def _failure(ranks: list[subprocess.Popen[bytes]], folder: Path) -> RankFailed | None:
-    """Of the first rank that failed. Called before the rest are ended."""
-    told: list[tuple[Failure, str]] = [(pickle.loads(path.read_bytes()), path.stem) for path in folder.glob("*.error")]
-    if told:
-        failure, rank = min(told, key=lambda one: one[0].at_ns)
+    """The error of the first rank that failed. Called before the other ranks are ended."""
+    errors: list[tuple[Failure, str]] = [
+        (pickle.loads(path.read_bytes()), path.stem) for path in folder.glob("*.error")
+    ]
+    if errors:
+        failure, rank = min(errors, key=lambda one: one[0].at_ns)
         failed = RankFailed(f"rank {rank} of {len(ranks)}:\n{failure.traceback}")
-        failed.__cause__ = _unpacked(failure.error)
+        failed.__cause__ = _unpickle(failure.error)
         return failed
-    # Killed by the system, say for its memory: it could not tell.
-    for number in _fallen(ranks, folder):
+    # Killed by the system, for example out of memory: it could not write its error.
+    for number in _failed_ranks(ranks, folder):
         code = ranks[number].returncode
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return RankFailed(f"rank {number} of {len(ranks)} {ended}{_tail(folder, number)}")
@@ -200,12 +202,12 @@ def _tail(folder: Path, number: int) -> str:
     return f"\nlast lines of rank {number}:\n{text}" if text else ""
 
 
-def _unpacked(cause: bytes | None) -> BaseException | None:
-    """The error itself; None where it could not be sent or made again, as an exception with arguments of its own."""
+def _unpickle(cause: bytes | None) -> BaseException | None:
+    """The exception; None if it could not be pickled or unpickled, as can happen with custom constructor arguments."""
     if cause is None:
         return None
     try:
-        found = pickle.loads(cause)
+        error = pickle.loads(cause)
     except Exception:
         return None
-    return found if isinstance(found, BaseException) else None
+    return error if isinstance(error, BaseException) else None

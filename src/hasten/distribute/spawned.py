@@ -26,19 +26,19 @@ class Failure:
 
 
 def main() -> None:
-    """Call the function; leave RANK.result, which is None's but for rank 0, or RANK.error beside TASK."""
+    """Call the function; write RANK.result (None except for rank 0) or RANK.error next to TASK."""
     task, rank = Path(sys.argv[1]), os.environ["RANK"]
     try:
         fn, args, kwargs = pickle.loads(task.read_bytes())
-        found = fn(*args, **kwargs)
-        _leave(task.with_name(f"{rank}.result"), cloudpickle.dumps(found if rank == "0" else None))
+        result = fn(*args, **kwargs)
+        _leave(task.with_name(f"{rank}.result"), cloudpickle.dumps(result if rank == "0" else None))
     except BaseException as error:
-        failure = Failure(time.time_ns(), "".join(traceback.format_exception(error)), _packed(error))
+        failure = Failure(time.time_ns(), "".join(traceback.format_exception(error)), _pickle(error))
         _leave(task.with_name(f"{rank}.error"), pickle.dumps(failure))
         raise SystemExit(1) from None
 
 
-def _packed(error: BaseException) -> bytes | None:
+def _pickle(error: BaseException) -> bytes | None:
     try:
         packed: bytes = cloudpickle.dumps(error)
     except Exception:
@@ -52,7 +52,7 @@ def _leave(path: Path, content: bytes) -> None:
 
 
 if __name__ == "__main__":
-    # The one that pickle knows: not __main__'s twin.
+    # Import the class by the module name that pickle uses: in __main__ it would be another class.
     from hasten.distribute import spawned
 
     spawned.main()

@@ -1,4 +1,4 @@
-"""One process's stage of a network: the layers that it keeps, and their part of the forward pass."""
+"""One process's pipeline stage: the layers that it keeps, and their part of the forward pass."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hasten.distribute.cut import Operations, flowing, state_used
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """A network that is cut. Tensors are known by their names in the whole network."""
+    """A network cut into stages. Tensors are identified by their names in the whole network."""
 
     operations: Operations
     places: tuple[int, ...]
-    """Where stages begin, but for the first."""
+    """Where the stages begin, except the first."""
     owners: dict[str, int]
     """Of each parameter and buffer: its stage. What no operation uses is the first stage's."""
     skeleton: nn.Module
@@ -49,19 +49,19 @@ def stages_of(network: nn.Module, operations: Operations, places: Sequence[int])
 
 
 def named_state(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Parameters and buffers, those too that no state_dict has, under every name that they have."""
+    """Parameters and buffers, including those that are not in the state_dict, under all of their names."""
     parameters = module.named_parameters(remove_duplicate=False)
     return [*parameters, *module.named_buffers(remove_duplicate=False)]
 
 
 def keep_stage(module: nn.Module, stages: Stages, stage: int) -> None:
-    """Leave only a stage's parameters and buffers in a network, in place; the others' memory is given back."""
+    """Keep only a stage's parameters and buffers in a network, in place; the memory of the others is freed."""
     for name, _ in named_state(module):
         if stages.owners[name] != stage:
-            owner, _, own = name.rpartition(".")
+            owner, _, leaf = name.rpartition(".")
             holder = module.get_submodule(owner)
             # None, and not deleted: the attribute stays, and no list of parameters has it.
-            (holder._parameters if own in holder._parameters else holder._buffers)[own] = None
+            (holder._parameters if leaf in holder._parameters else holder._buffers)[leaf] = None
 
 
 class Stage(nn.Module):
@@ -85,40 +85,42 @@ class Stage(nn.Module):
         """Around the layers: the step's autocast."""
         self._dead = self._last_uses()
 
-    def forward(self, *given: Tensor) -> Any:
-        values: dict[fx.Node, Any] = dict(zip(self.takes, given, strict=True))
+    def forward(self, *inputs: Tensor) -> Any:
+        values: dict[fx.Node, Any] = dict(zip(self.takes, inputs, strict=True))
         with self.precision():
             for node in self.operations.run(self.network, values, self.nodes):
                 for dead in self._dead.get(node, ()):
                     del values[dead]
-            # Laid out alike on both sides, and computed where a norm was waiting for its activation.
+            # Contiguous for sender and receiver alike; this also computes a norm that was deferred.
             return map_arg(self.gives, lambda node: values[node] if self.last else values[node].contiguous())
 
     def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:
-        kept: set[fx.Node] = set()
-        map_arg(self.gives, lambda node: kept.add(node))
+        returned: set[fx.Node] = set()
+        map_arg(self.gives, lambda node: returned.add(node))
         last: dict[fx.Node, fx.Node] = {}
         for node in self.nodes:
             for other in node.all_input_nodes:
                 if other.op != "get_attr":
                     last[other] = node
-        found: dict[fx.Node, list[fx.Node]] = {}
+        dead: dict[fx.Node, list[fx.Node]] = {}
         for other, node in last.items():
-            if other not in kept:
-                found.setdefault(node, []).append(other)
-        return found
+            if other not in returned:
+                dead.setdefault(node, []).append(other)
+        return dead
 
 
 Form = tuple[tuple[int, ...], torch.dtype, bool]
-"""Of a tensor that is sent: shape, type, whether it asks for a gradient."""
+"""Shape, type and requires_grad of a tensor that is sent."""
 
 
-def forms_given(stage: Stage, taken: Sequence[Form], device: torch.device) -> list[Form]:
-    """The forms of what a stage gives for what it takes, found by a forward pass of a copy."""
-    own = copy.copy(stage)
-    own._modules = {"network": copy.deepcopy(stage.network)}
+def forms_given(stage: Stage, input_forms: Sequence[Form], device: torch.device) -> list[Form]:
+    """The forms of a stage's outputs for inputs of these forms, by a forward pass of a copy."""
+    clone = copy.copy(stage)
+    clone._modules = {"network": copy.deepcopy(stage.network)}
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
-        given = [torch.zeros(shape, dtype=dtype, device=device, requires_grad=grad) for shape, dtype, grad in taken]
-        found = own(*given)
-    tensors = [found] if isinstance(found, Tensor) else list(found)
+        inputs = [
+            torch.zeros(shape, dtype=dtype, device=device, requires_grad=grad) for shape, dtype, grad in input_forms
+        ]
+        outputs = clone(*inputs)
+    tensors = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     return [(tuple(tensor.shape), tensor.dtype, tensor.requires_grad) for tensor in tensors]

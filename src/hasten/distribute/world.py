@@ -1,4 +1,4 @@
-"""Which process of how many this one is: told by torchrun, Horovod, MPI or SLURM, in that order."""
+"""Rank and world size of this process, as set by torchrun, Horovod, MPI or SLURM, in that order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class World:
     local_size: int = 1
     launcher: Launcher = "none"
     restarts: int = 0
-    """How often the job was started before: it goes on from its last checkpoint then."""
+    """How often the job was restarted; if it was, it resumes from its last checkpoint."""
     host: str = ""
 
     @property
@@ -44,63 +44,63 @@ class World:
 
 
 def detect_world(environment: Mapping[str, str] | None = None) -> World:
-    """The world that the launcher tells of in its environment variables (by default this process's).
+    """The world that the launcher's environment variables describe (by default those of this process).
 
     Raises ValueError naming a variable that is no number or out of range.
     """
-    told = os.environ if environment is None else environment
+    variables = os.environ if environment is None else environment
     host = socket.gethostname()
-    # A job that SLURM queued again goes on, whatever started its ranks.
-    queued = _number(told, "SLURM_RESTART_COUNT", 0)
-    if "RANK" in told and "WORLD_SIZE" in told:
-        restarts = _number(told, "TORCHELASTIC_RESTART_COUNT", 0) + queued
-        return _world(told, ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "torchrun", restarts, host)
-    if _HOROVOD[0] in told:
-        return _world(told, _HOROVOD, "horovod", queued, host)
+    # A job that SLURM requeued resumes, whatever started its ranks.
+    queued = _number(variables, "SLURM_RESTART_COUNT", 0)
+    if "RANK" in variables and "WORLD_SIZE" in variables:
+        restarts = _number(variables, "TORCHELASTIC_RESTART_COUNT", 0) + queued
+        return _world(variables, ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "torchrun", restarts, host)
+    if _HOROVOD[0] in variables:
+        return _world(variables, _HOROVOD, "horovod", queued, host)
     # Within a job, mpirun starts a helper on each node by srun, whose variables its ranks inherit. They count by
-    # themselves if they tell the place on the host too: what srun tells for MPI's sake (PMI) leaves that out.
+    # themselves if they set the local rank too: the variables that srun sets for MPI (PMI) leave that out.
     for names in _MPI:
-        if names[0] in told and names[2] in told:
-            return _world(told, names, "mpi", queued, host)
+        if names[0] in variables and names[2] in variables:
+            return _world(variables, names, "mpi", queued, host)
     # sbatch sets the number of tasks for the batch script too, which is one process: only srun sets the step's.
-    if "SLURM_STEP_ID" in told and "SLURM_PROCID" in told and _number(told, "SLURM_NTASKS", 1) > 1:
-        return _world(told, _SLURM, "slurm", queued, host)
+    if "SLURM_STEP_ID" in variables and "SLURM_PROCID" in variables and _number(variables, "SLURM_NTASKS", 1) > 1:
+        return _world(variables, _SLURM, "slurm", queued, host)
     for names in _MPI:
-        if names[0] in told:
-            return _world(told, names, "mpi", queued, host)
+        if names[0] in variables:
+            return _world(variables, names, "mpi", queued, host)
     return World(host=host, restarts=queued)
 
 
 def _world(
-    told: Mapping[str, str], names: tuple[str, str, str, str], launcher: Launcher, restarts: int, host: str
+    variables: Mapping[str, str], names: tuple[str, str, str, str], launcher: Launcher, restarts: int, host: str
 ) -> World:
-    rank, size = _number(told, names[0], 0), _number(told, names[1], 1)
-    local_rank = _number(told, names[2], 0)
+    rank, size = _number(variables, names[0], 0), _number(variables, names[1], 1)
+    local_rank = _number(variables, names[2], 0)
     if not 0 <= rank < size:
         raise ValueError(f"{names[0]}={rank}: must be 0 to {size - 1} ({names[1]} is {size}); check the launcher")
     if names[3]:
-        local_size = _number(told, names[3], 1)
+        local_size = _number(variables, names[3], 1)
     else:
-        # SLURM tells the tasks of each node as "2(x3),1".
-        local_size = _tasks_here(told)
+        # SLURM gives the tasks of each node as "2(x3),1".
+        local_size = _tasks_here(variables)
     return World(
         rank=rank, size=size, local_rank=local_rank, local_size=local_size, launcher=launcher, restarts=restarts,
         host=host,
     )  # fmt: skip
 
 
-def _tasks_here(told: Mapping[str, str]) -> int:
+def _tasks_here(variables: Mapping[str, str]) -> int:
     counts: list[int] = []
-    for part in told.get("SLURM_STEP_TASKS_PER_NODE", told.get("SLURM_TASKS_PER_NODE", "1")).split(","):
+    for part in variables.get("SLURM_STEP_TASKS_PER_NODE", variables.get("SLURM_TASKS_PER_NODE", "1")).split(","):
         tasks, _, times = part.strip().rstrip(")").partition("(x")
         if tasks.isdigit():
             counts += [int(tasks)] * (int(times) if times.isdigit() else 1)
-    node = _number(told, "SLURM_NODEID", 0)
+    node = _number(variables, "SLURM_NODEID", 0)
     return counts[node] if node < len(counts) else 1
 
 
-def _number(told: Mapping[str, str], name: str, default: int) -> int:
+def _number(variables: Mapping[str, str], name: str, default: int) -> int:
     try:
-        return int(told.get(name, default))
+        return int(variables.get(name, default))
     except ValueError:
-        raise ValueError(f"{name}={told[name]}: must be a whole number; the launcher sets it") from None
+        raise ValueError(f"{name}={variables[name]}: must be a whole number; the launcher sets it") from None

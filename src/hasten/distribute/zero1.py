@@ -1,8 +1,8 @@
-"""DDP whose optimizer states are dealt out: each process keeps and moves the moments of its own parameters only.
+"""ZeRO-1: DDP with a sharded optimizer state; each process keeps and updates the moments of its own parameters only.
 
 ZeRO stage 1 (S. Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020,
-arXiv:1910.02054). torch's ZeroRedundancyOptimizer is not used, as it builds the inner optimizer anew from parameter
-groups alone (Muon is told what each parameter is, Lookahead is given an optimizer), hides the protocol for skipped
+arXiv:1910.02054). torch's ZeroRedundancyOptimizer is not used, as it rebuilds the inner optimizer from parameter
+groups alone (Muon needs the role of each parameter, Lookahead wraps an optimizer), hides the protocol for skipped
 steps from the loop, and saves states by pickled messages of whole ranks.
 """
 
@@ -36,23 +36,23 @@ class Zero1(Ddp):
 
 
 class DealtOptimizer(PartOptimizer):
-    """Updates this rank's parameters, and has the others' from the ranks that own them."""
+    """Updates this rank's parameters, and receives the others from the ranks that own them."""
 
     def __init__(
         self, inner: torch.optim.Optimizer, *, rank: int, world_size: int, bucket_bytes: int = 25 * 2**20
     ) -> None:
-        everyone: list[Tensor] = [parameter for group in inner.param_groups for parameter in group["params"]]
-        dealt = partition([parameter.numel() * parameter.requires_grad for parameter in everyone], world_size)
+        parameters: list[Tensor] = [parameter for group in inner.param_groups for parameter in group["params"]]
+        dealt = partition([parameter.numel() * parameter.requires_grad for parameter in parameters], world_size)
         groups = [dict(group) for group in inner.param_groups]
-        super().__init__(inner, {number: everyone[number] for number in dealt[rank]})
+        super().__init__(inner, {number: parameters[number] for number in dealt[rank]})
         _measure_whole(inner, groups)
         self._bucket_bytes = bucket_bytes
         self._owned: list[list[Tensor]] = [
-            [everyone[number].detach() for number in numbers if everyone[number].requires_grad] for numbers in dealt
+            [parameters[number].detach() for number in numbers if parameters[number].requires_grad] for numbers in dealt
         ]
 
     def after(self) -> None:
-        """Every owner's parameters to all ranks, many in a message."""
+        """Broadcast every owner's parameters to all ranks, many in a message."""
         across = distributed.group.WORLD
         assert across is not None
         for owner, parameters in enumerate(self._owned):
@@ -74,43 +74,43 @@ def _measure_whole(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]
 
 
 def _gathered(state: dict[str, Any], rank: int) -> dict[str, Any]:
-    """The state of all parameters on rank 0, in host memory but for rank 0's own; elsewhere what was given."""
-    mine = taken_apart(state)
+    """The state of all parameters on rank 0, in host memory except for rank 0's own; `state` on other ranks."""
+    local_state = taken_apart(state)
     described = {
-        place: _Described(value.shape, value.stride(), value.dtype) if isinstance(value, Tensor) else value
-        for place, value in mine.items()
+        place: _TensorSpec(value.shape, value.stride(), value.dtype) if isinstance(value, Tensor) else value
+        for place, value in local_state.items()
     }
-    told: list[Any] = [None] * distributed.get_world_size()
-    distributed.gather_object(described, told if rank == 0 else None, dst=0)
+    descriptions: list[Any] = [None] * distributed.get_world_size()
+    distributed.gather_object(described, descriptions if rank == 0 else None, dst=0)
     device = _device()
     if rank != 0:
-        for value in mine.values():
+        for value in local_state.values():
             if isinstance(value, Tensor):
                 distributed.send(value.detach().contiguous().to(device), dst=0)
         return state
-    found = dict(mine)
-    for owner, values in enumerate(told[1:], start=1):
+    merged = dict(local_state)
+    for owner, values in enumerate(descriptions[1:], start=1):
         for place, value in values.items():
-            found[place] = _received(value, owner, device) if isinstance(value, _Described) else value
-    return put_together(state, found)
+            merged[place] = _receive(value, owner, device) if isinstance(value, _TensorSpec) else value
+    return put_together(state, merged)
 
 
-class _Described(NamedTuple):
-    """A tensor that follows."""
+class _TensorSpec(NamedTuple):
+    """Shape, stride and type of a tensor that is sent next."""
 
     shape: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
 
 
-def _received(told: _Described, source: int, device: torch.device) -> Tensor:
-    arrived = torch.empty(told.shape, dtype=told.dtype, device=device)
-    distributed.recv(arrived, src=source)
-    return torch.empty_strided(told.shape, told.stride, dtype=told.dtype).copy_(arrived)
+def _receive(description: _TensorSpec, source: int, device: torch.device) -> Tensor:
+    buffer = torch.empty(description.shape, dtype=description.dtype, device=device)
+    distributed.recv(buffer, src=source)
+    return torch.empty_strided(description.shape, description.stride, dtype=description.dtype).copy_(buffer)
 
 
 def _device() -> torch.device:
-    """Where the backend takes tensors from."""
+    """The device from which the backend sends tensors."""
     if distributed.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Keeping freed host memory for the next step, or the next batch of windows.
+"""Settings of glibc's allocator that keep freed memory for the next step, or the next batch of windows.
 
 On a CPU both allocate and free the same large blocks again and again. glibc gives each back to the kernel at once, and
 the next one pays for thousands of page faults, each of which clears a page: a third of the time of a UNet on windows of
@@ -22,7 +22,7 @@ _PROBE = 256 << 20
 
 
 def keep_freed_memory() -> Engaged:
-    """Tell glibc to keep what is freed, for the whole process. Elsewhere nothing is changed, and the answer says so."""
+    """Make glibc keep freed memory, for the whole process. Without glibc nothing changes, as the result says."""
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt if sys.platform == "linux" else None
     except (OSError, AttributeError):
@@ -43,9 +43,9 @@ class _Mallinfo2(ctypes.Structure):
 
 @contextmanager
 def kept_memory() -> Iterator[bool]:
-    """Within it, freed memory of the whole process is kept for the next allocation; then it is given back.
+    """Context manager: the process keeps freed memory for the next allocation; on exit it is returned to the system.
 
-    Gives whether it does anything: not without glibc 2.33 or later, and not where freed memory is kept already.
+    Yields whether it has an effect: not without glibc 2.33 or later, and not where freed memory is kept already.
     """
     libc = _glibc()
     if libc is None or _kept(libc):
@@ -80,7 +80,7 @@ def _glibc() -> ctypes.CDLL | None:
 def _kept(libc: ctypes.CDLL) -> bool:
     """Whether a block above every limit comes from the heap. Nothing is written to it, so it costs no memory.
 
-    glibc does not tell its settings. A free block of that size, or a thread with a heap of its own, would mislead: then
+    glibc does not report its settings. A free block of that size, or a thread with a heap of its own, can mislead: then
     memory is kept too short or not at all, which costs time and nothing else.
     """
     before = libc.mallinfo2().hblks

@@ -23,10 +23,10 @@ class Aside:
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
-            found = body()
+            result = body()
         current.wait_stream(self.stream)
-        found.record_stream(current)
-        return found
+        result.record_stream(current)
+        return result
 
     def capture(self, body: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         """A graph of what `body` queues, and where its result will lie; nothing of it is run."""
@@ -38,7 +38,7 @@ class Aside:
                 torch.cuda.stream(self.stream),
                 torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"),
             ):
-                found = body()
+                result = body()
         except BaseException:
             # The generator would take the capture for one that goes on, and refuse to draw outside of it.
             generator = torch.cuda.default_generators[self.stream.device.index]
@@ -48,4 +48,4 @@ class Aside:
                 torch._C._cuda_endAllocateToPool(self.stream.device.index, pool)
                 torch._C._cuda_releasePool(self.stream.device.index, pool)
             raise
-        return graph, found
+        return graph, result

@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Validated(Generic[R]):
-    """What a validation came to."""
+    """The result of a validation."""
 
     step: int
     """The step after which the weights were copied."""
@@ -66,11 +66,11 @@ class AsyncValidation(Generic[R]):
         self.network = copy.deepcopy(like).requires_grad_(False).eval()
         self.device = next((tensor.device for tensor in self.network.parameters()), torch.device("cpu"))
         self.seconds = 0.0
-        """Of all validations that were delivered, beside the training."""
+        """Total duration of all delivered validations."""
         self.blocked_seconds = 0.0
-        """For which the training stood still: copies of weights, and waits for a validation's end."""
+        """Time that the training was blocked: copying weights and waiting for a validation to end."""
         self.skipped = 0
-        """Requests that came while a validation ran."""
+        """Requests made while a validation ran."""
         self._running: _Run[R] | None = None
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         # One thread for all validations: cuDNN's plans and handles belong to a thread. It begins with the first one.
@@ -78,7 +78,7 @@ class AsyncValidation(Generic[R]):
 
     @property
     def busy(self) -> bool:
-        """Whether a validation was begun whose result was not delivered."""
+        """Whether a validation is running or its result is not delivered yet."""
         return self._running is not None
 
     def request(
@@ -112,7 +112,7 @@ class AsyncValidation(Generic[R]):
             self._hand_over()
 
     def finish(self) -> None:
-        """Wait for the validation that runs, if one does, and deliver its result. Raises what it raised."""
+        """Wait for the running validation, if any, and deliver its result. Raises what it raised."""
         if self._running is not None:
             begin = time.perf_counter()
             wait([self._running.future])
@@ -125,7 +125,7 @@ class AsyncValidation(Generic[R]):
             wait([self._running.future])
 
     def close(self) -> None:
-        """Wait for the validation that runs, if one does, and throw its result or error away."""
+        """Wait for the running validation, if any, and discard its result or error."""
         self.wait()
         self._running = None
 
@@ -144,8 +144,8 @@ class AsyncValidation(Generic[R]):
             self._executor.shutdown()
 
     def _take(self, network: nn.Module) -> None:
-        mine = [weight.detach() for weight in self.network.parameters()]
-        torch._foreach_copy_(mine, [weight.detach() for weight in network.parameters()])
+        weights = [weight.detach() for weight in self.network.parameters()]
+        torch._foreach_copy_(weights, [weight.detach() for weight in network.parameters()])
         for target, source in zip(self.network.buffers(), network.buffers(), strict=True):
             target.copy_(source)
 
@@ -171,7 +171,7 @@ class _Run(Generic[R]):
         self._started = threading.Event()
         self.future = owner._executor.submit(self._work)
         if owner.threads is not None:
-            # torch gives later threads the number that was set last, wherever that was: set the training's again.
+            # torch.set_num_threads applies to threads started later, too: restore the training's number.
             self._started.wait()
             torch.set_num_threads(torch.get_num_threads())
 

@@ -1,4 +1,4 @@
-"""Settling what only this machine can tell: precision, memory format, what fits, and what is worth compiling."""
+"""Decisions that need a measurement on this machine: precision, memory format, batch size, compilation, CUDA graph."""
 
 from __future__ import annotations
 
@@ -49,49 +49,51 @@ log = logging.getLogger(__name__)
 
 Group = distributed.ProcessGroup | None
 MEASURE_SHARE = 0.1
-"""Of the time until train.max_seconds that measuring precision and memory format may take."""
-_GIVEN = "set in the configuration"
-_WAY_VARIES = "the network decides by values on its way"
+"""Largest share of the time until train.max_seconds for measuring precision and memory format."""
+_SET_BY_USER = "set in the configuration"
+_DATA_DEPENDENT_FLOW = "the network decides by values on its way"
 _FAST_BF16 = (8, 0)
-"""Compute capability from which on bf16 has matrix units."""
+"""Lowest compute capability with matrix units for bf16."""
 _SHORT_SECONDS = 120.0
-"""Seconds of steps up to which a GPU's usual variant is taken: comparing it with others takes some ten."""
+"""Runs whose steps take at most so many seconds use the GPU's default variant: a comparison takes about ten."""
 _USUAL = "usually the fastest on such a GPU, with the loss and gradients of float32; too short a run to compare others"
 _AUTOTUNE_SECONDS = 600.0
-"""Seconds of training from which on cuDNN times its algorithms. On an H100 with bf16 that gained less than 2 %."""
+"""Shortest training, in seconds, for which cuDNN's autotuning is on. On an H100 with bf16 that gained less than 2 %."""
 _NETWORK_COMPILE_SECONDS = {"cpu": 1200.0, "cuda": 200.0}
-"""Seconds of eager training below which compiling the network is not even tried: trying costs about a minute."""
+"""Shortest eager training, in seconds, for which compiling the network is tried: a trial costs about a minute."""
 _LEAST_CAPTURED_STEPS = 200
-"""Steps of a run below which none is captured: comparing the graph with the step takes a dozen of them."""
+"""Shortest run, in steps, whose step is captured: comparing the graph with the step takes a dozen steps."""
 
 
 def operated_net(planned: Planned, start: Mapping[str, Tensor] | None = None) -> tuple[nn.Module, Surgery]:
-    """The planned network on its device, and what surgery made of it.
+    """The planned network on its device, after surgery, and a summary of the surgery.
 
-    Its weights are drawn from train.seed, but those in `start`; those that train.freeze names need no gradient.
+    Weights are initialised from train.seed, except those in `start`. Weights that train.freeze names need no gradient.
     """
     network = build_net(planned)
     if start is not None:
         network.load_state_dict(dict(start), strict=False)
-    done = _operated_own(planned, network) if is_own(planned.config.network) else _operated_known(planned, network)
+    surgery = (
+        _operated_custom(planned, network) if is_own(planned.config.network) else _operated_builtin(planned, network)
+    )
     freeze_parameters(network, planned.config.train.freeze, at="train.freeze")
-    return network, done
+    return network, surgery
 
 
-def _operated_known(planned: Planned, network: nn.Module) -> Surgery:
-    # MONAI's blocks with an instance norm are known at sight; looking at a forward pass takes a second.
-    done = operate(network)
-    return done if done.fused else operate(network, example_of(planned, small=True))
+def _operated_builtin(planned: Planned, network: nn.Module) -> Surgery:
+    # MONAI's blocks with an instance norm are recognised by type; tracing a forward pass takes a second.
+    surgery = operate(network)
+    return surgery if surgery.fused else operate(network, example_of(planned, small=True))
 
 
-def _way_varies(planned: Planned, network: nn.Module) -> bool:
-    """Whether it is the user's own and decides by the values of an image what it computes."""
+def _has_data_dependent_flow(planned: Planned, network: nn.Module) -> bool:
+    """Whether this is a user-defined network whose control flow depends on the image's values."""
     return is_own(planned.config.network) and decides_by_values(network, example_of(planned, small=True))
 
 
-def _operated_own(planned: Planned, network: nn.Module) -> Surgery:
-    """What is seen on one way through a network says nothing about another that it might take."""
-    if _way_varies(planned, network):
+def _operated_custom(planned: Planned, network: nn.Module) -> Surgery:
+    """Surgery by tracing covers one execution path only; a network with several paths must not rely on it."""
+    if _has_data_dependent_flow(planned, network):
         log.warning("%s: decides by values on its way; it is trained as it is, uncompiled", planned.config.network.name)
         return Surgery()
     try:
@@ -109,15 +111,16 @@ def settle_variant_on_all(
     group: Group,
     engaged: dict[str, Engaged],
 ) -> tuple[Planned, float]:
-    """`settle_variant` on rank 0, whose choice is that of all, as two that measure might choose differently.
+    """`settle_variant` on rank 0; all ranks use its choice, as separate measurements might disagree.
 
-    The run's steps are then those that fit into the time. Returns the seconds of a step's forward and backward, too.
+    The number of steps is then limited to those that fit into the time. Also returns the seconds of a forward and
+    backward pass.
     """
     world, budget_s = strategy.world, MEASURE_SHARE * time_left(planned, clock)
 
     def measured() -> tuple[Variant, dict[str, Engaged], float]:
-        found, switches, seconds = settle_variant(planned, network, budget_s)
-        return variant_of(found.config.train), switches, seconds
+        tuned, switches, seconds = settle_variant(planned, network, budget_s)
+        return variant_of(tuned.config.train), switches, seconds
 
     variant, switches, seconds = by_first(world, measured, group=group)
     engaged |= switches
@@ -134,49 +137,51 @@ def settle_variant_on_all(
 def settle_variant(
     planned: Planned, network: nn.Module, budget_s: float = math.inf
 ) -> tuple[Planned, dict[str, Engaged], float]:
-    """Precision and memory format, as set or the fastest measured, and the seconds of a step's forward and backward.
+    """Choose precision and memory format, as configured or as measured; also returns the seconds of a step.
 
-    budget_s: seconds that measuring may take.
+    budget_s: time limit of the measurement, in seconds.
 
-    Layers that must not, or are set not to, run in a shorter float are kept from it in `network`, in place. Nothing is
-    measured, and the seconds are 0, where precision, memory format and compiling are all set.
+    Modifies `network` in place: layers that must not run in a 16-bit type, or are configured not to, stay in float32.
+    Nothing is measured, and the seconds are 0, where precision, memory format and compilation are all configured.
     """
     train = planned.config.train
-    kept = keep_layers(planned, network)
+    fp32_note = keep_layers(planned, network)
     allowed = _variants(planned)
     variant, why, seconds = allowed[0], "", 0.0
     if len(allowed) > 1 or train.compile is None:
         probe = probe_of(planned)
-        # The text of a network, under which results are kept, does not tell what the user's own code computes.
+        # Results are cached under the repr of a network, which does not show what user-defined code computes.
         memory = cache_dir(planned.config.cache) / "measured" / (planned.config.network.digest or "")
         usual = _usual(planned, network, probe, allowed)
         measured = usual or fastest_variant(network, probe, allowed, memory, seconds=min(MEASURE_S, budget_s))
         variant = measured.variant
         why = _USUAL if usual else explain(measured) if len(allowed) > 1 else ""
         seconds = measured.seconds[str(variant)] * (1 if usual else planned.config.sample.batch_size / probe.shape[0])
-    precision_why = (_GIVEN if train.precision is not None else why) + kept
+    precision_why = (_SET_BY_USER if train.precision is not None else why) + fp32_note
     engaged = {
         _PRECISION_NAMES[variant.precision]: Engaged(variant.precision != "fp32", precision_why),
-        "channels-last": Engaged(variant.channels_last, why if train.channels_last is None else _GIVEN),
+        "channels-last": Engaged(variant.channels_last, why if train.channels_last is None else _SET_BY_USER),
     }
     if planned.device.type == "cuda":
-        engaged["fused kernels"] = Engaged(variant.fused_kernels, why if train.fused_kernels is None else _GIVEN)
-    settled = _with_variant(planned, variant)
-    return settled, engaged, seconds
+        engaged["fused kernels"] = Engaged(variant.fused_kernels, why if train.fused_kernels is None else _SET_BY_USER)
+    result = _with_variant(planned, variant)
+    return result, engaged, seconds
 
 
 def _usual(planned: Planned, network: nn.Module, probe: Probe, allowed: list[Variant]) -> Measured | None:
-    """What a short run takes without comparing it with others: bf16, channels-last and Hasten's kernels on a GPU."""
+    """The default variant of a short run, chosen without a comparison: bf16, channels-last and Hasten's GPU kernels."""
     reference, usual = allowed[0], allowed[-1]
-    known = usual.fused_kernels and usual.channels_last and usual.precision == "bf16" and reference.precision == "fp32"
-    if not known or not triton_works(planned.device):
+    is_default = (
+        usual.fused_kernels and usual.channels_last and usual.precision == "bf16" and reference.precision == "fp32"
+    )
+    if not is_default or not triton_works(planned.device):
         return None
     whole = replace(probe, shape=(planned.config.sample.batch_size, *probe.shape[1:]))
     return usual_variant(network, whole, reference, usual, steps=planned.config.train.steps, limit_s=_SHORT_SECONDS)
 
 
 def _with_variant(planned: Planned, variant: Variant) -> Planned:
-    """On a CPU the kernels of a GPU stay open: a run may go on on one."""
+    """On a CPU fused_kernels stays undecided: the run may be resumed on a GPU."""
     fused = variant.fused_kernels if planned.device.type == "cuda" else planned.config.train.fused_kernels
     return with_train(planned, **{**asdict(variant), "fused_kernels": fused})
 
@@ -185,24 +190,24 @@ _PRECISION_NAMES = {"fp32": "autocast bf16", "bf16": "autocast bf16", "fp16": "a
 
 
 def _variants(planned: Planned) -> list[Variant]:
-    """What may be chosen; the first one is what the others are compared with.
+    """The candidate variants; the first one is the reference that the others are compared with.
 
-    On a GPU with fast bf16, float32 is there to tell whether the others compute the same; TF32 is never faster there.
-    Hasten's kernels are offered together with channels-last: measured on an H100, each is slower without the other.
+    On a GPU with fast bf16, float32 is included only to validate the results of the others; TF32 is never faster there.
+    Hasten's kernels are combined with channels-last: measured on an H100, each is slower without the other.
     """
     train, device = planned.config.train, planned.device
     formats = [train.channels_last] if train.channels_last is not None else [False, True]
     fused = [train.fused_kernels] if train.fused_kernels is not None else [False, True]
     if device.type == "cpu":
-        given: list[Precision] = ["fp32", "bf16"] if train.precision is None else [train.precision]
-        return [Variant(precision=precision, channels_last=last) for precision in given for last in formats]
+        precisions: list[Precision] = ["fp32", "bf16"] if train.precision is None else [train.precision]
+        return [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
     fast = torch.cuda.get_device_capability(device) >= _FAST_BF16
-    given = ["bf16"] if fast else ["fp32", "tf32", "bf16"]
+    precisions = ["bf16"] if fast else ["fp32", "tf32", "bf16"]
     reference = [Variant(precision="fp32", channels_last=formats[0])] if fast and train.precision is None else []
     together = len(formats) == len(fused) == 2
     return reference + [
         Variant(precision=precision, channels_last=last, fused_kernels=on)
-        for precision in (given if train.precision is None else [train.precision])
+        for precision in (precisions if train.precision is None else [train.precision])
         for last in formats for on in fused if not together or last == on
     ]  # fmt: skip
 
@@ -214,20 +219,20 @@ def keep_layers(planned: Planned, network: nn.Module) -> str:
     gradient (torch 2.13 with AVX512-BF16; the loss looks normal). Returns what to add to the reason for the precision.
     """
     train = planned.config.train
-    told = ""
+    note = ""
     if train.fp32_layers:
         try:
             names = keep_fp32(network, train.fp32_layers)
         except ValueError as error:
             raise ValueError(f"train.fp32_layers: {str(error).removeprefix('patterns: ')}") from None
-        told = f"; {len(names)} layers stay in float32 (train.fp32_layers)"
+        note = f"; {len(names)} layers stay in float32 (train.fp32_layers)"
     if planned.device.type != "cpu" or train.precision not in (None, "bf16") or min(_deepest(planned)) >= 3:
-        return told
+        return note
     tiny = tiny_layers(network, example_of(planned))
     if tiny:
         keep_fp32(network, tiny)
-        told += f"; {len(tiny)} convolutions of the smallest features stay in float32, as a CPU's bf16 is unsound there"
-    return told
+        note += f"; {len(tiny)} convolutions of the smallest features stay in float32, as a CPU's bf16 is unsound there"
+    return note
 
 
 def example_of(planned: Planned, *, small: bool = False) -> Tensor:
@@ -255,20 +260,20 @@ def time_left(planned: Planned, clock: Clock) -> float:
 
 def fitting_steps(planned: Planned, clock: Clock, step_seconds: float) -> int:
     """The run's steps; with progressive patches, which last shares of the steps, no more than fit into the time."""
-    steps, left = planned.config.train.steps, time_left(planned, clock)
-    if not planned.config.sample.stages or not step_seconds or steps * step_seconds <= left:
+    steps, remaining_s = planned.config.train.steps, time_left(planned, clock)
+    if not planned.config.sample.stages or not step_seconds or steps * step_seconds <= remaining_s:
         return steps
-    fitting = max(1, int(left / step_seconds))
+    reduced = max(1, int(remaining_s / step_seconds))
     log.warning(
         "train.max_seconds: %d steps of about %.2g s don't fit into the %.0f s that are left; sample.stages are shares "
         "of %d steps",
-        steps, step_seconds, left, fitting,
+        steps, step_seconds, remaining_s, reduced,
     )  # fmt: skip
-    return fitting
+    return reduced
 
 
 def settle_activations(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]) -> None:
-    """Throw away and compute again as many activations as the budget asks for."""
+    """Recompute as many activations in the backward pass as the memory budget requires."""
     train = planned.config.train
     if train.activations == "all":
         return
@@ -282,13 +287,13 @@ def settle_activations(planned: Planned, network: nn.Module, engaged: dict[str, 
 
 
 def settle_batch_size(planned: Planned, network: nn.Module, engaged: dict[str, Engaged]) -> Planned:
-    """The run with the largest batch, if it asks for one; what it settles on is not looked for again on resuming."""
+    """The run with the largest batch that fits, if sample.fit_batch is set; a resumed run does not search again."""
     config = planned.config
     if not config.sample.fit_batch:
         return planned
     variant, dims, batch_size = variant_of(config.train), planned.case_set.spatial_dims, config.sample.batch_size
     with autocast(planned.device, variant.precision):
-        found = find_batch_size_for(
+        search = find_batch_size_for(
             network,
             planned.loss(),
             tuple(example_of(planned).shape[1:]),
@@ -297,8 +302,8 @@ def settle_batch_size(planned: Planned, network: nn.Module, engaged: dict[str, E
             layout=memory_format(dims, variant.channels_last),
             captured=planned.device.type == "cuda" and config.train.capture is not False,
         )
-    engaged["largest batch"] = Engaged(True, f"{found.batch_size} patches instead of {batch_size}: {found.why}")
-    sample = replace(config.sample, batch_size=found.batch_size, fit_batch=False)
+    engaged["largest batch"] = Engaged(True, f"{search.batch_size} patches instead of {batch_size}: {search.why}")
+    sample = replace(config.sample, batch_size=search.batch_size, fit_batch=False)
     planned = replace(planned, config=replace(config, sample=sample))
     return with_train(planned, learning_rate_batch=config.train.learning_rate_batch or batch_size)
 
@@ -306,28 +311,28 @@ def settle_batch_size(planned: Planned, network: nn.Module, engaged: dict[str, E
 def settle_network(
     planned: Planned, network: nn.Module, predicted: float, world: World | None = None
 ) -> tuple[Planned, nn.Module, Engaged]:
-    """The network, compiled if that is set, or if the run is long enough for it to pay and it measures faster.
+    """The network, compiled if configured, or if the run is long enough and compilation measures faster.
 
     predicted: seconds that the steps are expected to take.
     """
     train = planned.config.train
-    wanted = train.compile
-    found = network
-    if wanted is not False and _way_varies(planned, network):
-        engaged = Engaged(False, _WAY_VARIES)
-    elif wanted is None and world is not None and world.size > 1:
-        # Each would measure for itself, and one might find otherwise than the rest.
+    requested = train.compile
+    result = network
+    if requested is not False and _has_data_dependent_flow(planned, network):
+        engaged = Engaged(False, _DATA_DEPENDENT_FLOW)
+    elif requested is None and world is not None and world.size > 1:
+        # Each rank would measure separately, and the results might differ.
         engaged = Engaged(False, "not tried where several processes share the step; set train.compile")
-    elif wanted is None and predicted < (least := _NETWORK_COMPILE_SECONDS[planned.device.type]):
+    elif requested is None and predicted < (least := _NETWORK_COMPILE_SECONDS[planned.device.type]):
         limit = f"{least / 60:.0f} min"
         engaged = Engaged(False, f"the steps take about {predicted:.0f} s; compiling is tried in runs of over {limit}")
-    elif wanted is False:
-        engaged = Engaged(False, _GIVEN)
+    elif requested is False:
+        engaged = Engaged(False, _SET_BY_USER)
     else:
-        found, engaged = faster_compiled(
-            network, probe_of(planned), variant_of(train), always=bool(wanted), blocks=train.compile_blocks
+        result, engaged = faster_compiled(
+            network, probe_of(planned), variant_of(train), always=bool(requested), blocks=train.compile_blocks
         )
-    return with_train(planned, compile=engaged.on), found, engaged
+    return with_train(planned, compile=engaged.on), result, engaged
 
 
 def settle_autotuning(step: TrainStep, predicted: float, engaged: dict[str, Engaged]) -> None:
@@ -347,19 +352,19 @@ def settle_autotuning(step: TrainStep, predicted: float, engaged: dict[str, Enga
 def settle_capture(
     planned: Planned, step: TrainStep, program: Program, engaged: dict[str, Engaged]
 ) -> tuple[Planned, CapturedStep | None]:
-    """The step and its batch as a CUDA graph, if it can be one; what becomes of it is known some steps into the run."""
-    wanted = planned.config.train.capture
-    reason = _GIVEN if wanted is False else why_not(step, program)
+    """The step and its batch as a CUDA graph, if it can be captured; capture happens after a few steps of the run."""
+    requested = planned.config.train.capture
+    reason = _SET_BY_USER if requested is False else why_not(step, program)
     if reason is None and planned.config.train.activations != "all" and planned.config.network.dropout > 0:
         reason = "recomputing a dropout asks the host for the random state"
-    if reason is None and is_own(planned.config.network) and _way_varies(planned, step.update.weights):
-        reason = _WAY_VARIES
-    if reason is None and wanted is None and planned.config.train.steps < _LEAST_CAPTURED_STEPS:
+    if reason is None and is_own(planned.config.network) and _has_data_dependent_flow(planned, step.update.weights):
+        reason = _DATA_DEPENDENT_FLOW
+    if reason is None and requested is None and planned.config.train.steps < _LEAST_CAPTURED_STEPS:
         reason = f"capturing takes a dozen steps, and is tried in runs of {_LEAST_CAPTURED_STEPS} or more"
     if reason is None:
         assert program.segment is not None
-        return planned, CapturedStep(step=step, segment=program.segment, always=bool(wanted))
-    if wanted:
+        return planned, CapturedStep(step=step, segment=program.segment, always=bool(requested))
+    if requested:
         log.warning("train.capture: the step can't be captured, as %s", reason)
     engaged["CUDA graph"] = Engaged(False, reason)
     return with_train(planned, capture=False), None

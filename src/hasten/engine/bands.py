@@ -1,8 +1,8 @@
-"""Which parts of a volume are summed and decided one after another, where the scores of all of it take too much memory.
+"""Splits a volume into bands that are processed one after another, where the scores of all of it need too much memory.
 
 Windows go along the axis with the most of them, and what waits for the next one has the size of the volume's cross
 section. A band is a part of the cross section over the whole length. Windows across a border are run for both bands, so
-that results are the same; there are only as many bands as memory asks for.
+that results are the same; there are only as many bands as memory requires.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hasten.engine.windows import Windows, slow_axis
 
 Box = tuple[slice, slice, slice]
 _FEW_PLANES = 4
-"""Planes of scores that deciding a layer takes besides."""
+"""Additional planes of scores needed to decide a layer."""
 
 
 def bands(shape: Triple, how: Windows, classes: int, budget: int, *, halo: int) -> list[Box]:
-    """Boxes that together are a volume of (D, H, W) voxels, with the fewest windows whose scores fit into the budget.
+    """Boxes that cover a volume of (D, H, W) voxels, with the fewest windows whose scores fit into the budget.
 
-    Where none fit, those with the fewest scores. budget: bytes. halo: voxels behind a border that its band needs, too,
+    If none fit, those with the least memory. budget: bytes. halo: voxels behind a border that its band needs, too,
     1 where scores are interpolated (and wait for whole layers), else 0. classes: 0 if unknown gives one box.
     """
     slow = slow_axis(shape, how)
@@ -35,15 +35,15 @@ def bands(shape: Triple, how: Windows, classes: int, budget: int, *, halo: int) 
     size = partial(_bytes, shape, how, classes, slow, halo)
     if size(shape) <= budget:
         return [(whole[0][0], whole[1][0], whole[2][0])]
-    found = []
+    candidates = []
     choices = [_splits(shape[axis], how.window[axis], how.overlap[axis], halo) for axis in (row, column)]
     for (rows, row_windows), (columns, column_windows) in product(*choices):
         parts = [*whole]
         parts[row], parts[column] = rows, columns
         depth, height, width = (max(each.stop - each.start for each in sides) + halo for sides in parts)
-        held = size((min(depth, shape[0]), min(height, shape[1]), min(width, shape[2])))
-        found.append((max(held, budget), row_windows * column_windows, len(rows) * len(columns), parts))
-    return list(product(*min(found, key=lambda each: each[:3])[3]))
+        num_bytes = size((min(depth, shape[0]), min(height, shape[1]), min(width, shape[2])))
+        candidates.append((max(num_bytes, budget), row_windows * column_windows, len(rows) * len(columns), parts))
+    return list(product(*min(candidates, key=lambda each: each[:3])[3]))
 
 
 def widened(box: Box, shape: Triple) -> Box:
@@ -53,7 +53,7 @@ def widened(box: Box, shape: Triple) -> Box:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that could be allocated now."""
+    """Bytes that can be allocated now."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -68,7 +68,7 @@ def _splits(side: int, window: int, overlap: float, halo: int) -> list[tuple[lis
     def across(place: int) -> int:
         return sum(start < place + halo and start + window > place for start in starts)
 
-    found = []
+    candidates = []
     for count in range(1, len(starts) + 1):
         ideal = [round(side * number / count) for number in range(1, count)]
         near = (range(max(1, place - reach), min(side, place + reach + 1)) for place in ideal)
@@ -77,12 +77,12 @@ def _splits(side: int, window: int, overlap: float, halo: int) -> list[tuple[lis
             break
         cuts = [0, *places, side]
         parts = [slice(first, last) for first, last in pairwise(cuts)]
-        found.append((parts, len(starts) + sum(across(place) for place in places)))
-    return found
+        candidates.append((parts, len(starts) + sum(across(place) for place in places)))
+    return candidates
 
 
 def _bytes(shape: Triple, how: Windows, classes: int, slow: int, halo: int, box: Triple) -> int:
-    """Of the scores that are held at most for a box of a volume, a layer as far as it is filled."""
+    """Peak memory in bytes of the scores of a box of a volume, of a layer as far as it is filled."""
     starts = window_starts(max(shape[slow], how.window[slow]), how.window[slow], how.overlap[slow])
     steps = [later - start for start, later in pairwise(starts)]
     planes = min(how.window[slow], box[slow])
@@ -90,6 +90,6 @@ def _bytes(shape: Triple, how: Windows, classes: int, slow: int, halo: int, box:
     across = [axis for axis in range(3) if axis != slow]
     section = prod(box[axis] for axis in across)
     rows = max(section // box[axis] * min(how.window[axis], box[axis]) for axis in across)
-    held = how.sums.itemsize * (waiting * section + (planes - waiting) * rows)
+    sum_bytes = how.sums.itemsize * (waiting * section + (planes - waiting) * rows)
     layers = 4 * section * (planes - waiting + _FEW_PLANES) if halo else 0
-    return classes * (held + layers)
+    return classes * (sum_bytes + layers)

@@ -33,7 +33,7 @@ class Found:
     tried: tuple[tuple[int, bool], ...]
     """Batches that were run, in this order, and whether they fitted."""
     why: str
-    """One sentence for a report."""
+    """A sentence for the report."""
     learning_rate: float | None = None
     """For this batch, by the linear scaling rule, where one was given."""
 
@@ -74,13 +74,13 @@ def find_batch_size(
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     limit = f"{bad * unit} does not fit" if bad <= most else f"no more than {most * unit} was asked for"
-    found = max(first, int(good * (1 - safety) + 1e-9)) * unit
-    spared = f"; {safety:.0%} is left as a reserve" if found < good * unit else ""
-    return Found(batch_size=found, tried=tuple(tried), why=f"a batch of {good * unit} fits, {limit}{spared}")
+    batch_size = max(first, int(good * (1 - safety) + 1e-9)) * unit
+    reserve_text = f"; {safety:.0%} is left as a reserve" if batch_size < good * unit else ""
+    return Found(batch_size=batch_size, tried=tuple(tried), why=f"a batch of {good * unit} fits, {limit}{reserve_text}")
 
 
 def free_memory() -> None:
-    """Give back what nothing uses any more: cycles of Python objects, and the cache of the CUDA allocator."""
+    """Free unused memory: cycles of Python objects, and the cache of the CUDA allocator."""
     gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -91,7 +91,7 @@ class HostBudget:
     """Bytes of a step on a CPU, as a line through what two small batches were measured to hold."""
 
     fixed: int
-    """Bytes whatever the batch."""
+    """Bytes that do not depend on the batch size."""
     per_sample: int
     budget: int
     """Bytes that a step may hold."""
@@ -118,7 +118,7 @@ def host_batch_size(
 ) -> Found:
     """The largest batch whose step is predicted to hold at most `budget` bytes of host memory.
 
-    Run are the lowest batch and twice as much, and each is broken off where it would hold more than the budget.
+    Runs the lowest batch and twice as much; each run is aborted where it would exceed the budget.
     budget: None takes what is available to this process, within the limits of its control groups. safety: share of the
     budget for what is not counted (buffers inside operations, gaps between blocks). reserve: bytes that a step holds
     beside what try_batch does, such as an optimizer's state. bytes_of: measures a call, within a limit; None counts
@@ -146,13 +146,13 @@ def host_batch_size(
     second = min(2 * first, most)
     two = measured(second) if second > first else None
     line = _line(first, one, second, two, room)
-    found = min(most, max(first, line.largest // unit * unit))
+    batch_size = min(most, max(first, line.largest // unit * unit))
     why = (
         f"{size_text(line.per_sample)} a sample and {size_text(line.fixed)} beside them, measured at a batch of "
-        f"{' and '.join(str(count) for count, fits in tried if fits)}: {found} hold {size_text(line.bytes_of(found))} "
-        f"of the {size_text(room)} that a step may hold"
+        f"{' and '.join(str(count) for count, fits in tried if fits)}: {batch_size} hold "
+        f"{size_text(line.bytes_of(batch_size))} of the {size_text(room)} that a step may hold"
     )
-    return Found(batch_size=found, tried=tuple(tried), why=why)
+    return Found(batch_size=batch_size, tried=tuple(tried), why=why)
 
 
 def find_batch_size_for(
@@ -182,36 +182,36 @@ def find_batch_size_for(
     weights; None takes three times those of the trained weights. layout: memory format of the images. captured: the
     step may become a CUDA graph, and there has to be room for comparing the two.
     """
-    twin = copy.deepcopy(network).train()
+    network_copy = copy.deepcopy(network).train()
     if reserve is None:
         copies = _STATE_COPIES + (_CAPTURE_COPIES if captured else 0)
-        reserve = copies * sum(value.nbytes for value in twin.parameters() if value.requires_grad)
+        reserve = copies * sum(value.nbytes for value in network_copy.parameters() if value.requires_grad)
     generator = torch.Generator().manual_seed(0)
 
     def step(count: int) -> None:
         image = torch.randn(count, *shape, generator=generator).to(device, memory_format=layout)
         label = torch.randint(0, num_classes, (count, 1, *shape[1:]), generator=generator).to(device)
         try:
-            value: Tensor = loss(twin(image), label)
+            value: Tensor = loss(network_copy(image), label)
             value.backward()
         finally:
-            twin.zero_grad(set_to_none=True)
+            network_copy.zero_grad(set_to_none=True)
 
     limits = {"lowest": lowest, "highest": highest, "multiple_of": multiple_of}
     with random_state_kept(device):
         if device.type == "cuda":
-            held = _held_back(device, budget, safety, reserve)
-            found = find_batch_size(step, **limits)  # type: ignore[arg-type]
-            found = replace(found, why=f"{found.why}; {size_text(held.numel())} were held back")
-            del held
+            ballast = _reserve_memory(device, budget, safety, reserve)
+            result = find_batch_size(step, **limits)  # type: ignore[arg-type]
+            result = replace(result, why=f"{result.why}; {size_text(ballast.numel())} were held back")
+            del ballast
             free_memory()
         else:
-            found = host_batch_size(step, budget=budget, safety=safety, reserve=reserve, **limits)  # type: ignore[arg-type]
+            result = host_batch_size(step, budget=budget, safety=safety, reserve=reserve, **limits)  # type: ignore[arg-type]
     if learning_rate is None:
-        return found
-    rate = scaled_rate(learning_rate, found.batch_size, reference_batch)
-    why = f"{found.why}; learning rate {learning_rate:g} at a batch of {reference_batch} is {rate:g} at this one"
-    return replace(found, learning_rate=rate, why=why)
+        return result
+    rate = scaled_rate(learning_rate, result.batch_size, reference_batch)
+    why = f"{result.why}; learning rate {learning_rate:g} at a batch of {reference_batch} is {rate:g} at this one"
+    return replace(result, learning_rate=rate, why=why)
 
 
 def _unit(lowest: int, highest: int | None, multiple_of: int) -> int:
@@ -231,7 +231,7 @@ def _fits(try_batch: Callable[[int], object], count: int) -> bool:
         if not out_of_memory(error):
             raise
         fits = False
-    # Only now: while the error is there, its traceback holds the tensors of the step that failed.
+    # Only after the except block: the traceback keeps the tensors of the failed step alive.
     free_memory()
     return fits
 
@@ -251,12 +251,12 @@ def _line(first: int, one: int, second: int, two: int | None, budget: int) -> Ho
     return HostBudget(fixed=max(0, two - second * per_sample), per_sample=per_sample, budget=budget)
 
 
-def _held_back(device: torch.device, budget: int | None, safety: float, reserve: int) -> Tensor:
-    """Memory of the GPU that the tries must do without: the optimizer's, the share for safety, what is over budget."""
+def _reserve_memory(device: torch.device, budget: int | None, safety: float, reserve: int) -> Tensor:
+    """A tensor that occupies GPU memory during the search: optimizer state, safety margin, memory beyond the budget."""
     free_memory()
     free = torch.cuda.mem_get_info(device)[0]
-    given = free if budget is None else min(free, budget)
-    size = free - int(given * (1 - safety)) + reserve
+    usable = free if budget is None else min(free, budget)
+    size = free - int(usable * (1 - safety)) + reserve
     try:
         return torch.empty(size, dtype=torch.uint8, device=device)
     except torch.OutOfMemoryError as error:

@@ -1,4 +1,4 @@
-"""Where windows lie on a volume, which cells they share, and how much each voxel of a window counts."""
+"""Positions of sliding windows on a volume, the cells that they share, and the weights of their voxels."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Sigma = tuple[float, float, float]
 """Deviation of the Gaussian along each axis as a share of the window's side."""
 
 _FLOOR = 1e-3
-"""MONAI's least weight. It makes the map no product of three profiles, so nothing here takes it for one."""
+"""MONAI's minimum weight. Because of it the map is not separable into three profiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a window and a cell have in common along one axis."""
+    """The overlap of a window and a cell along one axis."""
 
     cell: int
     in_window: slice
@@ -47,7 +47,7 @@ class Axis:
     """Of each window, the cells that it meets."""
 
     def meeting(self, cell: int) -> list[Part]:
-        """The part of every window that meets a cell."""
+        """The part of every window that overlaps a cell."""
         return [part for parts in self.parts for part in parts if part.cell == cell]
 
 
@@ -80,14 +80,14 @@ def restricted(axis: Axis, window: int, part: slice) -> Axis:
 
 
 def _parts(start: int, window: int, cells: tuple[slice, ...]) -> list[Part]:
-    found = []
+    parts = []
     for number, cell in enumerate(cells):
         first, last = max(start, cell.start), min(start + window, cell.stop)
         if first < last:
             whole = (first, last) == (cell.start, cell.stop)
             inside = slice(first - cell.start, last - cell.start)
-            found.append(Part(number, slice(first - start, last - start), inside, whole))
-    return found
+            parts.append(Part(number, slice(first - start, last - start), inside, whole))
+    return parts
 
 
 def window_starts(side: int, window: int, overlap: float) -> list[int]:

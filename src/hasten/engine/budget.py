@@ -1,4 +1,4 @@
-"""`train.budget`: how wide a network, how many steps and how strong an augmentation the time of a run allows."""
+"""`train.budget`: choice of network width, number of steps and augmentation strength by the time of a run."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ STRONG_STEPS = 1500
 """From so many steps on, rotations and zooms are as wide as nnU-Net's: there they end higher (docs/engine.md)."""
 STRONG: dict[str, Any] = {"rotate_deg": (30.0, 30.0, 30.0), "scale_range": (0.7, 1.4)}
 _STEPS_SHARE = 0.85
-"""Of the time that is left, what steps take; the rest is for batches, compiling, validations and the report."""
+"""Share of the remaining time for steps; the rest is for batches, compiling, validations and the report."""
 _MORE = 1.25
 """Steps that are planned over those that should fit. A run with a time limit shortens its schedule, and never stretches
 it."""
 _MEASURE_SHARE = 0.02
-"""Of the time, what measuring one width may take."""
+"""Share of the time that measuring one width may take."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scale:
-    """What the time allows."""
+    """Network, width and steps that fit into the time."""
 
     network: str
     width: float
     """Factor of that network's planned channels."""
     steps: int
-    """That fit into the time, by the measured seconds of a step."""
+    """Number of steps that fit into the time, by the measured seconds of a step."""
     reason: str
 
 
@@ -60,11 +60,11 @@ def choose_scale(planned: Planned, clock: Clock) -> Scale | None:
     """
     if planned.config.train.budget is None or not (_open(planned, "network.channels") or _open(planned, "train.steps")):
         return None
-    left, name = time_left(planned, clock), planned.config.network.name
+    remaining_s, name = time_left(planned, clock), planned.config.network.name
     timed: list[str] = []
 
     def steps_of(candidate: Planned) -> int:
-        steps = max(1, int(_STEPS_SHARE * left / _step_seconds(candidate, _MEASURE_SHARE * left)))
+        steps = max(1, int(_STEPS_SHARE * remaining_s / _step_seconds(candidate, _MEASURE_SHARE * remaining_s)))
         timed.append(f"{_text(candidate)} {steps}")
         return steps
 
@@ -80,7 +80,7 @@ def choose_scale(planned: Planned, clock: Clock) -> Scale | None:
             if fewer < LEAST_WIDE_STEPS:
                 break
             width, steps = each, fewer
-    reason = f"steps that fit into {duration_text(left)}: {', '.join(timed)}"
+    reason = f"steps that fit into {duration_text(remaining_s)}: {', '.join(timed)}"
     return Scale(network=network, width=width, steps=steps, reason=reason)
 
 
@@ -154,7 +154,7 @@ def _with_strong_augmentation(planned: Planned, decisions: dict[str, Decision]) 
 
 def _step_seconds(planned: Planned, budget_s: float) -> float:
     """Forward and backward passes, as the run will measure them (and find them measured), and the update."""
-    # So few steps that a GPU takes its usual variant, and is not compared with others for each width.
+    # So few steps that a GPU uses its default variant, without a comparison for each width.
     brief = with_train(planned, steps=1)
     with random_state_kept(planned.device):
         network, _ = operated_net(brief)

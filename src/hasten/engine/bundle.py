@@ -46,9 +46,9 @@ def bundle_files(content: dict[str, Any], config: PlannedRun, network: nn.Module
     weights = network.state_dict()
     if dynunet is not None:
         arguments["trans_bias"] = True
-        theirs = getattr(monai.networks.nets, target)(**arguments)
-        theirs.load_state_dict(dynunet_weights(weights), strict=False)
-        weights = theirs.state_dict()
+        monai_dynunet = getattr(monai.networks.nets, target)(**arguments)
+        monai_dynunet.load_state_dict(dynunet_weights(weights), strict=False)
+        weights = monai_dynunet.state_dict()
     data = io.BytesIO()
     torch.save({name: tensor.contiguous() for name, tensor in weights.items()}, data)
     network_def = {"_target_": target, **arguments}
@@ -144,35 +144,35 @@ def _preprocessing(config: PlannedRun, scaling: Scaling) -> list[dict[str, Any]]
     """Axes are D, H, W as in Hasten: those of the orientation, last one first."""
     prepare = config.prepare
     assert prepare.orientation is not None
-    found: list[dict[str, Any]] = [
+    transforms: list[dict[str, Any]] = [
         {"_target_": "LoadImaged", "keys": "image", "ensure_channel_first": True},
         {"_target_": "Orientationd", "keys": "image", "axcodes": prepare.orientation[::-1], "labels": None},
     ]
     if prepare.crop_foreground:
         low = scaling.window[0] if scaling.window else "x.flatten(1).min(1).values.reshape(-1, 1, 1, 1)"
         crop = {"select_fn": f"$lambda x: x > {low}", "allow_smaller": True}
-        found.append({"_target_": "CropForegroundd", "keys": "image", "source_key": "image", **crop})
+        transforms.append({"_target_": "CropForegroundd", "keys": "image", "source_key": "image", **crop})
     if prepare.spacing and any(prepare.spacing):
-        found.append({"_target_": "Spacingd", "keys": "image", "pixdim": prepare.spacing, "scale_extent": True})
+        transforms.append({"_target_": "Spacingd", "keys": "image", "pixdim": prepare.spacing, "scale_extent": True})
     match scaling.kind:
         case "zscore":
-            found.append({"_target_": "NormalizeIntensityd", "keys": "image", "channel_wise": True})
+            transforms.append({"_target_": "NormalizeIntensityd", "keys": "image", "channel_wise": True})
         case "window":
             assert scaling.window is not None
             window = {"a_min": scaling.window[0], "a_max": scaling.window[1], "b_min": 0, "b_max": 1, "clip": True}
-            found.append({"_target_": "ScaleIntensityRanged", "keys": "image", **window})
+            transforms.append({"_target_": "ScaleIntensityRanged", "keys": "image", **window})
     # As the training saw it, which keeps prepared images in this type.
-    found += [
+    transforms += [
         {"_target_": "CastToTyped", "keys": "image", "dtype": f"$torch.{dtype}"}
         for dtype in dict.fromkeys([prepare.dtype, "float32"])
     ]
-    return found
+    return transforms
 
 
 def _postprocessing(content: dict[str, Any], where: str) -> list[dict[str, Any]]:
     labels = {int(value): name for value, name in content["labels"].items()}
     values = sorted(labels)
-    found: list[dict[str, Any]] = [
+    transforms: list[dict[str, Any]] = [
         {"_target_": "Invertd", "keys": "pred", "transform": "@preprocessing", "orig_keys": "image",
          "nearest_interp": False},
     ]  # fmt: skip
@@ -181,15 +181,15 @@ def _postprocessing(content: dict[str, Any], where: str) -> list[dict[str, Any]]
         painted = [values[region.painted] for region in regions]
         step = "lambda label, at: torch.where(x[at[0] : at[0] + 1] > 0, float(at[1]), label)"
         paint = f"$lambda x: functools.reduce({step}, enumerate({painted}), torch.zeros_like(x[:1]))"
-        found.append({"_target_": "Lambdad", "keys": "pred", "func": paint})
+        transforms.append({"_target_": "Lambdad", "keys": "pred", "func": paint})
     else:
-        found.append({"_target_": "AsDiscreted", "keys": "pred", "argmax": True})
+        transforms.append({"_target_": "AsDiscreted", "keys": "pred", "argmax": True})
         if values != list(range(len(values))):
             maps = {"orig_labels": list(range(len(values))), "target_labels": values}
-            found.append({"_target_": "MapLabelValued", "keys": "pred", **maps})
+            transforms.append({"_target_": "MapLabelValued", "keys": "pred", **maps})
     dtype = np.min_scalar_type(values[-1]).name
     save = {"output_dir": "@output_dir", "output_postfix": "", "separate_folder": False, "resample": False}
-    return [*found, {"_target_": "SaveImaged", "keys": "pred", "output_dtype": f"$numpy.{dtype}", **save}]
+    return [*transforms, {"_target_": "SaveImaged", "keys": "pred", "output_dtype": f"$numpy.{dtype}", **save}]
 
 
 def _metadata(content: dict[str, Any], config: PlannedRun) -> dict[str, Any]:

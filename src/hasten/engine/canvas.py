@@ -1,4 +1,4 @@
-"""Sums of overlapping windows, held cell by cell: a cell that no further window meets is handed on and forgotten.
+"""Sums of overlapping window scores, cell by cell: a cell is passed on and freed once no further window covers it.
 
 Of K scores for each voxel of a volume only those are in memory that are still being summed: with windows taken in
 slabs along the longest axis, about the overlap of two slabs and one row of windows.
@@ -28,7 +28,7 @@ _Slot = tuple[slice, slice, slice]
 
 
 class Sink(Protocol):
-    """Where complete cells go."""
+    """Receives complete cells."""
 
     def room(self, slot: _Slot, like: Tensor) -> Tensor | None:
         """Memory of the result itself for a cell's sums, (K, *slot), or None. `like`: (K, ...) scores."""
@@ -55,11 +55,11 @@ class Decided:
         return None
 
     def take(self, slot: _Slot, sums: Tensor, weights: Callable[[], Tensor]) -> None:
-        found = self.decide(sums)
+        result = self.decide(sums)
         if self._out is None:
             with torch.inference_mode(False):  # a result that its owner may change
-                self._out = torch.empty((*found.shape[:-3], *self._shape), dtype=found.dtype, device=self._device)
-        self._out[(..., *slot)] = found.to(self._device)
+                self._out = torch.empty((*result.shape[:-3], *self._shape), dtype=result.dtype, device=self._device)
+        self._out[(..., *slot)] = result.to(self._device)
 
     def result(self) -> Tensor:
         assert self._out is not None
@@ -132,12 +132,12 @@ class Canvas:
     """(d, h, w) float32 of a window."""
     sink: Sink
     dtype: torch.dtype
-    """Of the sums."""
+    """Data type of the sums."""
     device: torch.device
     """Of the sums; they move to the host where it has no room."""
     cells: dict[Triple, Tensor]
     waiting: dict[Triple, int]
-    """Windows that a cell still waits for."""
+    """Number of windows that each cell still waits for."""
 
     @classmethod
     def make(
@@ -154,8 +154,8 @@ class Canvas:
         """Every window as its number along each axis. Along the axis with the most windows the number changes last."""
         order = sorted(range(3), key=lambda axis: -len(self.axes[axis].starts))
         for numbers in product(*(range(len(self.axes[axis].starts)) for axis in order)):
-            found = dict(zip(order, numbers, strict=True))
-            yield found[0], found[1], found[2]
+            indices = dict(zip(order, numbers, strict=True))
+            yield indices[0], indices[1], indices[2]
 
     def window_count(self) -> int:
         return prod(len(axis.starts) for axis in self.axes)
@@ -182,7 +182,7 @@ class Canvas:
                 del self.waiting[cell], self.cells[cell]
 
     def _with_room(self, act: Callable[[], None]) -> None:
-        """`act`, which changes nothing where it fails, is done again on the host's sums where memory ran out."""
+        """Run `act`; if device memory runs out, run it again on the host. A failed `act` must not change the sums."""
         try:
             return act()
         except RuntimeError as error:

@@ -1,8 +1,8 @@
 """The whole step, batch included, as one CUDA graph: one launch instead of some thousand.
 
 The first steps run as they are, on the stream that is then captured: they are the warm-up, and the run's own first
-steps as well, so that nothing has to be undone after them. Capturing runs nothing. Before the graph is believed, one
-step is taken without it and one by it from the same state, random numbers included, and the two must agree.
+steps as well, so that nothing has to be undone after them. Capturing runs nothing. Before the graph is used, one
+step runs without it and one with it from the same state, random numbers included, and the two must agree.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ WARM_UP = 3
 
 
 _SECONDS = 5.0
-"""That timing the step may take, and timing the graph."""
+"""Time limit of measuring the step, and of measuring the graph."""
 _LEAST = 0.02
-"""A smaller gain is none."""
+"""Smallest gain that counts."""
 
 
 def why_not(step: TrainStep, program: Program) -> str | None:
-    """What keeps a step from being captured; None if nothing that can be told beforehand does."""
+    """Why a step cannot be captured; None if no reason is known beforehand."""
     if step.device.type != "cuda":
         return "there is no CUDA device"
     if step.strategy.world.size > 1 or step.strategy.name == "dp":
@@ -58,7 +58,7 @@ def why_not(step: TrainStep, program: Program) -> str | None:
 
 
 class _State(NamedTuple):
-    """What a step begins with, and changes."""
+    """The state that a step starts from and changes."""
 
     tensors: list[Tensor]
     random: list[Tensor]
@@ -106,7 +106,7 @@ class CapturedStep:
         return self._begin(index)
 
     def close(self) -> None:
-        """Give the graph's memory back. The next step runs uncaptured."""
+        """Free the graph's memory. The next step runs uncaptured."""
         self._drop()
         self.why = "closed"
 
@@ -123,7 +123,7 @@ class CapturedStep:
         return self._aside.run(self._body)
 
     def _begin(self, index: int) -> Tensor:
-        """Take this step by the graph if it does what the step does, and in less time; otherwise without it."""
+        """Capture the step; replay it if the results agree and the graph is faster, otherwise run it eagerly."""
         self.quiet()
         before, self.why = None, ""
         try:
@@ -132,7 +132,7 @@ class CapturedStep:
         except Exception as error:  # lack of memory among them
             lines = str(error).strip().splitlines()
             self.why = f"capturing failed: {lines[0] if lines else type(error).__name__}"
-        # Only here: inside the block the error's traceback holds the tensors of what failed.
+        # Only after the except block: the traceback keeps the tensors of the failed step alive.
         if not self.engaged:
             log.warning("the step runs without a CUDA graph: %s", self.why)
             self._drop()
@@ -141,21 +141,21 @@ class CapturedStep:
         return self._replay(index) if self.engaged else self._plain(index)
 
     def _capture(self, index: int, before: _State) -> str:
-        """Compare a graph with the step, and return what came of it; `engaged` says whether the graph is kept.
+        """Compare a graph with the step and return the outcome as text; sets `engaged` if the graph is kept.
 
         The step runs before there is a graph: memory need not hold the activations of both.
         """
         assert self._aside is not None
         loss = self._warm(index)
-        wanted = self._state()
+        expected = self._state()
         seconds = self._timed("step", lambda: self._warm(index))
         free_memory()
         self._set(index)
         self._graph, self._loss = self._aside.capture(self._body)
         self._restore(before)
-        wrong = self._differs(self._replay(index), loss, wanted)
-        if wrong is not None:
-            return wrong
+        difference = self._differs(self._replay(index), loss, expected)
+        if difference is not None:
+            return difference
         seconds |= self._timed("graph", self._graph.replay)
         plain, replayed = (statistics.median(seconds[name]) for name in ("step", "graph"))
         figures = f"{1e3 * replayed:.2f} ms as one CUDA graph, batch included, against {1e3 * plain:.2f} ms"
@@ -174,7 +174,7 @@ class CapturedStep:
         return self._loss.clone()
 
     def _drop(self) -> None:
-        """Give back the graph, its memory, and gradients of a step that broke off."""
+        """Free the graph, its memory, and the gradients of an aborted step."""
         self._wait()
         if self._graph is not None:
             self._graph.reset()
@@ -188,7 +188,7 @@ class CapturedStep:
             torch.cuda.synchronize(self.step.device)
 
     def _prepare(self) -> None:
-        """What a graph replays must not lie in numbers of the host: rates and shares become tensors."""
+        """A graph cannot read Python numbers on replay: learning rates and shares become tensors."""
         for group in self.step.update.optimizer.param_groups:
             group["lr"] = torch.as_tensor(float(group["lr"]), device=self.step.device)
             if "capturable" in group:
@@ -214,12 +214,12 @@ class CapturedStep:
             update.schedule = schedule
 
     def _tensors(self) -> list[Tensor]:
-        """Everything that a step changes."""
+        """All tensors that a step changes."""
         update = self.step.update
         modules = [update.weights, *([update.average] if update.average is not None else [])]
-        found = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+        parameters = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         states = [value for state in update.optimizer.state.values() for value in state.values()]
-        return [*found, *(value for value in states if isinstance(value, Tensor)), update.skipped]
+        return [*parameters, *(value for value in states if isinstance(value, Tensor)), update.skipped]
 
     def _state(self) -> _State:
         return _State([tensor.detach().clone() for tensor in self._tensors()], random_states(self.step.device))
@@ -230,12 +230,12 @@ class CapturedStep:
             for tensor, value in zip(self._tensors(), state.tensors, strict=True):
                 tensor.copy_(value)
 
-    def _differs(self, found: Tensor, wanted: Tensor, after: _State) -> str | None:
-        """This once the host looks at values."""
-        if not torch.isclose(found, wanted, rtol=2e-2, atol=1e-3):
-            return f"the graph's loss is {found.item():.4g}, the step's {wanted.item():.4g}"
-        for mine, other in zip(self._tensors(), after.tensors, strict=True):
-            distance = (mine.detach().double() - other.double()).norm()
+    def _differs(self, loss: Tensor, expected: Tensor, after: _State) -> str | None:
+        """Why the graph's loss or weights differ from the step's; None if they agree. Reads device values."""
+        if not torch.isclose(loss, expected, rtol=2e-2, atol=1e-3):
+            return f"the graph's loss is {loss.item():.4g}, the step's {expected.item():.4g}"
+        for actual, other in zip(self._tensors(), after.tensors, strict=True):
+            distance = (actual.detach().double() - other.double()).norm()
             if not distance <= 0.02 * other.double().norm() + 1e-3:
                 return "the graph leaves other weights behind than the step"
         return None

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 def prepare_cases(
     planned: Planned, clock: Clock, strategy: Strategy, group: Group
 ) -> tuple[Planned, Arena, CaseParts | None]:
-    """The run with what its label maps tell, its cases, and this rank's training cases where they are dealt into parts.
+    """The run with the statistics of its label maps, its cases, and this rank's training cases where ranks hold parts.
 
     The first rank of each host fills the cache. Raises ValueError where nothing is labelled, a case can't be prepared,
     or train.max_seconds has passed.
@@ -39,7 +39,7 @@ def prepare_cases(
 
 
 def _within(planned: Planned, clock: Clock) -> Tick:
-    """A tick of the preparation that ends it with a ValueError when train.max_seconds has passed."""
+    """Progress callback of the preparation that raises ValueError when train.max_seconds has passed."""
 
     def tick(done: int, total: int) -> None:
         if time_left(planned, clock) < 0:
@@ -69,7 +69,7 @@ def arena_of(planned: Planned, *, send: bool = False, tick: Tick | None = None) 
 
 
 def _labelled(planned: Planned, arena: Arena) -> Planned:
-    """The same with what the prepared label maps tell. Raises ValueError where nothing is labelled."""
+    """The run with the statistics of the prepared label maps. Raises ValueError where nothing is labelled."""
     case_set, parts = planned.case_set, (planned.train, planned.validation)
     whole, dims = case_set.ignore is None, case_set.spatial_dims
     return replace(

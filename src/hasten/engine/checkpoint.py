@@ -1,7 +1,7 @@
-"""Checkpoints: written whole or not at all, checked before they are believed, readable by plain `torch.load`.
+"""Checkpoint files: written atomically, verified by a hash on reading, readable by plain `torch.load`.
 
 A file is what `torch.save` writes, followed by 8 bytes of mark and 32 bytes of SHA-256 over what came before.
-`torch.load` does not mind the end; `read_checkpoint` insists on it.
+`torch.load` ignores this trailer; `read_checkpoint` requires it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """
     _require_data(content, path.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # What a kill leaves under such names is swept away by the next process: `.NAME.pt.*`.
+    # A killed process leaves files named `.NAME.pt.*`, which the next process removes.
     with replacing(path, path.with_name(f".{path.name}.{token_hex(4)}")) as file:
         hashed = _Hashed(file)
         torch.save(content, hashed)  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What was written. No code in the file is run (`weights_only`).
+    """The content of a checkpoint. No code in the file is run (`weights_only`).
 
     Raises ValueError that names the file if it is absent, cut off or altered, or holds more than data.
     """
@@ -68,7 +68,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         )
     try:
         content: dict[str, Any] = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
-    except Exception as error:  # a file that somebody made up can fail the reader in any way
+    except Exception as error:  # a crafted file can make the reader raise anything
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ValueError(
             f"{path}: not a checkpoint as Hasten writes it, and nothing in it was run ({reason}); use a file you trust"
@@ -93,7 +93,7 @@ class _Hashed:
         self.error: BaseException | None = None
 
     def write(self, data: Any) -> int:
-        # torch's writer, which is C++, must not be left by an exception: it is kept, and what follows is dropped.
+        # An exception must not pass through torch's C++ writer: it is stored, and further writes are dropped.
         if self.error is None:
             try:
                 self._file.write(data)

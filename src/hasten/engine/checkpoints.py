@@ -1,4 +1,4 @@
-"""A folder of checkpoints to resume from: the newest under one name, older ones with their step in theirs."""
+"""A folder of checkpoints to resume from: the newest under a fixed name, older ones with their step in the name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """A checkpoint that holds."""
+    """A valid checkpoint."""
 
     path: Path
     step: int
@@ -24,7 +24,7 @@ class Found:
 
 
 class Checkpoints:
-    """`write` puts a new checkpoint in the place of the newest; `newest` finds the newest that holds.
+    """`write` puts a new checkpoint in the place of the newest; `newest` finds the newest that is valid.
 
     The newest is NAME.pt. With `keep` above 1 the ones before it stay as NAME-STEP.pt, `keep` in all. They are the same
     files under other names, so that keeping them copies nothing. One process at a time writes to a folder: of several
@@ -41,18 +41,18 @@ class Checkpoints:
 
     @property
     def path(self) -> Path:
-        """Where the newest lies."""
+        """Path of the newest."""
         return self.folder / f"{self.name}.pt"
 
     def paths(self) -> list[Path]:
-        """What there is, damaged or not, the newest first."""
+        """All existing files, damaged or not, the newest first."""
         return [path for path in (self.path,) if path.exists()] + [path for _, path in self._older()]
 
     def write(self, content: dict[str, Any]) -> None:
         """Write a checkpoint, `content["step"]` steps into the run; then remove those that are too many.
 
-        Those of the same or a later step are of a course that was given up, and go too. Raises OSError with everything
-        that was there still there, and ValueError as `write_checkpoint` does.
+        Those of the same or a later step belong to an abandoned course of training and are removed, too. Raises
+        OSError with all earlier files intact, and ValueError as `write_checkpoint` does.
         """
         step = content["step"]
         self._sweep()
@@ -64,9 +64,9 @@ class Checkpoints:
         self._prune(step)
 
     def newest(self) -> Found | None:
-        """The newest checkpoint that holds, each damaged one before it named in a warning; None if there is none.
+        """The newest valid checkpoint, with a warning for each damaged newer one; None if there is none.
 
-        Raises ValueError, as `read_checkpoint` does of the newest, if there are some and none holds.
+        Raises ValueError, as `read_checkpoint` does of the newest, if there are some and none is valid.
         """
         damaged: list[ValueError] = []
         for path in self.paths():
@@ -90,8 +90,8 @@ class Checkpoints:
     def _older(self) -> list[tuple[int, Path]]:
         """(step, path) of NAME-STEP.pt, the latest step first."""
         named = re.compile(rf"{re.escape(self.name)}-(\d+)\.pt")
-        found = ((named.fullmatch(path.name), path) for path in self.folder.glob("*.pt"))
-        return sorted(((int(match[1]), path) for match, path in found if match), reverse=True)
+        matches = ((named.fullmatch(path.name), path) for path in self.folder.glob("*.pt"))
+        return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
 
     def _keep_newest(self) -> None:
         """Give NAME.pt its second name, unless it is damaged."""
@@ -121,10 +121,10 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
     def _sweep(self) -> None:
-        """Remove what a killed process left half-written, and make what it left whole durable, once."""
+        """Remove files that a killed process left half-written, and make the complete ones durable, once."""
         if not self._swept and self.folder.exists():
             sync_folder(self.folder)
             for pattern in (f".{self.name}.pt.*", f".{self.name}-*.pt.*"):
-                for left in self.folder.glob(pattern):
-                    left.unlink(missing_ok=True)
+                for leftover in self.folder.glob(pattern):
+                    leftover.unlink(missing_ok=True)
         self._swept = True

@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept out of the steps.
+"""Python's garbage collector, disabled during the steps.
 
 A full collection looks at every object of the process, tens of milliseconds with torch and MONAI loaded, at a moment
 of its own choosing; under several ranks all wait for the one that collects.
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 def collected_between_steps() -> Iterator[Callable[[], None]]:
     """Inside the block nothing is collected but by the function that it is given, to be called between steps.
 
-    What is alive at the beginning is not looked at again. Afterwards the collector is as it was before; but where the
+    Objects alive at the beginning are not traversed again. Afterwards the collector is as it was before; but where the
     caller had frozen objects all stay frozen, since Python has no way to unfreeze some.
     """
     enabled, frozen = gc.isenabled(), gc.get_freeze_count()

@@ -1,4 +1,4 @@
-"""What a run is composed of."""
+"""The components of a training run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hasten.optim.schedule import PacedSchedule
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunComponents:
-    """What the loop works with."""
+    """The components that the training loop uses."""
 
     planned: Planned
-    """With everything measured settled, so that its configuration repeats this run."""
+    """The plan with all measured settings filled in, so that its configuration repeats this run."""
     arena: Arena
     step: TrainStep
     program: Program

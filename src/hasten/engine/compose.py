@@ -1,4 +1,4 @@
-"""The order in which a run is put together: `compose_run`; `prepare_run` has its plan and its cases before that."""
+"""Assembly of a training run: `prepare_run` makes the plan and the cases, `compose_run` the components."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def compose_run(
     network: nn.Module | None = None,
     start: Start | None = None,
 ) -> RunComponents:
-    """Network, measured switches and programs, on cases that lie ready. `Loop` adds the feed, and runs the steps.
+    """Build network, measured settings and programs on prepared cases. `Loop` adds the feed and runs the steps.
 
     parts: the training cases, where they are dealt into parts; `arena` then holds those of validation. network: as
     `operated_net` or `build_net` makes it; None builds it, with the weights of `start` where there is one.
@@ -116,17 +116,17 @@ def compose_run(
         if network is None:
             network, surgery = operated_net(planned, start.fit.values if start is not None else None)
         # Before precision and format are measured: surgery and kept memory change what a step takes.
-        kept = keep_freed_memory() if planned.device.type == "cpu" else None
+        freed_memory = keep_freed_memory() if planned.device.type == "cpu" else None
         planned, step_seconds = settle_variant_on_all(planned, network, clock, strategy, group, engaged)
-        if kept is not None:
-            engaged["kept host memory"] = kept
+        if freed_memory is not None:
+            engaged["kept host memory"] = freed_memory
         if surgery is not None:
             engaged["surgery"] = Engaged(surgery.fused + surgery.biases > 0, str(surgery))
     planned = with_head(planned, network, start)
     # Before the optimizer, whose moments lie in memory as the weights do.
     layout = memory_format(planned.case_set.spatial_dims, variant_of(planned.config.train).channels_last)
     network.to(memory_format=layout)  # type: ignore[call-overload]
-    settle_activations(planned, network, engaged)  # decides what batch fits
+    settle_activations(planned, network, engaged)  # determines which batch fits
     planned = settle_batch_size(planned, network, engaged)
     train = planned.config.train
     with clock.span("compile"):
@@ -146,7 +146,7 @@ def compose_run(
     engaged |= {"fused optimizer": Engaged(True, fusion_of(train.optimizer)), **homes_of(arena, parts)}
     if start is not None:
         engaged["weights to start from"] = Engaged(True, start.summary())
-    # Of the finished step with its batch; whether the graph is kept is known some steps into the run.
+    # Captures the finished step with its batch; whether the graph is used is decided some steps into the run.
     planned, captured = settle_capture(planned, step, program, engaged)
     return RunComponents(
         planned=planned, arena=arena, step=step, program=program, captured=captured, inference=_inference(planned),

@@ -1,4 +1,4 @@
-"""What the folds of a cross-validation come to: cv.json and postprocessing.yaml."""
+"""Summary of a cross-validation: cv.json and postprocessing.yaml."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hasten.observe.rundir import SUMMARY_JSON, write_json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fold:
-    """One fold that is through."""
+    """One finished fold."""
 
     number: int
     run: Path
@@ -46,7 +46,7 @@ class CrossValidation:
     folder: Path
     folds: tuple[Fold, ...]
     unfinished: tuple[int, ...]
-    """Folds that were begun and are not through."""
+    """Folds that were started and are not finished."""
     whole: Evaluation
     """The scores of all folds' validation cases."""
     pairs: Pairs
@@ -63,7 +63,7 @@ class CrossValidation:
         return mean(finite) if finite else math.nan, stdev(finite) if len(finite) > 1 else math.nan
 
     def to_dict(self) -> dict[str, Any]:
-        """What cv.json holds."""
+        """The content of cv.json."""
         whole, measures = self.whole, self.whole.measures
         return {
             "folds": {
@@ -116,10 +116,10 @@ def score_fold(run: Path) -> Evaluation:
 
     What is missing or older than the weights is predicted and scored. Raises ValueError for an unreadable file.
     """
-    found, folder = read_evaluation(run / VALIDATION), run / VALIDATION
-    if found is not None and found.surfaces and _is_newer(folder, run):
-        return found
-    if found is None or not _is_newer(folder, run):
+    evaluation, folder = read_evaluation(run / VALIDATION), run / VALIDATION
+    if evaluation is not None and evaluation.surfaces and _is_newer(folder, run):
+        return evaluation
+    if evaluation is None or not _is_newer(folder, run):
         predict_validation(run)
     return score_validation(run, surfaces=True)
 
@@ -148,10 +148,10 @@ def summarise(folder: str | Path) -> CrossValidation:
     )
     pairs = joined_pairs([validation_pairs(fold.run) for fold in folds])
     whole = joined([fold.evaluation for fold in folds], folder)
-    found = CrossValidation(
+    result = CrossValidation(
         folder=folder, folds=folds, unfinished=tuple(number for run, number in runs.items() if not is_finished(run)),
         whole=whole, pairs=pairs, chosen=choose_cleanings(pairs, whole),
     )  # fmt: skip
-    write_cleanings(folder, found.chosen.cleanings)
-    write_json(folder / CV_JSON, found.to_dict())
-    return found
+    write_cleanings(folder, result.chosen.cleanings)
+    write_json(folder / CV_JSON, result.to_dict())
+    return result

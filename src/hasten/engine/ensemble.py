@@ -1,4 +1,4 @@
-"""Several networks as one: which may be joined, and the mean of their probabilities."""
+"""Ensembles: which networks may be combined, and the mean of their probabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hasten.engine.weights import model_file, read_model
 from hasten.observe.folds import finished_folds, is_cross_validation
 
 _OF_A_FOLD = ("data.split.fold", "train.precision")
-"""What folds may differ in: their number, and what was measured on the machine."""
+"""Settings in which folds may differ: the fold's number, and what was measured on the machine."""
 _CONTENT = ("channels", "labels", "regions", "region_values", "spatial_dims")
 
 
@@ -46,9 +46,9 @@ def read_members(run: str | Path | Sequence[str | Path]) -> list[Member]:
     members: list[Member] = []
     for path in paths:
         folds = is_cross_validation(path)
-        found = [Member(model_file(each), read_model(each)) for each in (finished_folds(path) if folds else [path])]
-        require_alike(found, "*" if folds else "prepare.*")
-        members += found
+        group = [Member(model_file(each), read_model(each)) for each in (finished_folds(path) if folds else [path])]
+        require_alike(group, "*" if folds else "prepare.*")
+        members += group
     require_alike(members, "prepare.*")
     return members
 

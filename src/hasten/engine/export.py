@@ -35,7 +35,7 @@ _OPSET = 17
 _LARGEST = 2_000_000_000
 """Bytes of weights that fit in one ONNX file, whose format ends at 2 GiB."""
 _PRIVATE = ("data", "cache")
-"""Sections of a run that tell of the machine it was trained on and nothing of the network."""
+"""Sections of a run that describe the machine it was trained on and not the network."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ def export_weights(
     tolerance: float = 1e-4,
     trust_changed_code: bool = False,
 ) -> Exported:
-    """Write the best weights of a run as `out`; its ending tells the format where none is given.
+    """Write the best weights of a run as `out`; its suffix decides the format where none is given.
 
     `bundle` and `nnunet` are folders that MONAI and nnU-Net predict with (`bundle_files`, `nnunet_files`).
     run: a run directory, or a best.pt. `safetensors` holds the weights bit for bit, under their names in MONAI's
@@ -152,7 +152,7 @@ def _single_way(network: nn.Module, shape: tuple[int, ...], out: Path) -> nn.Mod
 
 def _metadata(content: dict[str, Any]) -> dict[str, str]:
     config = {name: section for name, section in content["config"].items() if name not in _PRIVATE}
-    # The path of a local file tells about the machine, too.
+    # The path of a local file describes the machine, too.
     config["network"] = {name: value for name, value in config["network"].items() if name != "weights"}
     # In the order of the output's channels, each of which is a sigmoid's; without regions they are those of `labels`.
     regions = {name: json.dumps(content[name]) for name in ("regions", "region_values") if content.get("regions")}
@@ -174,7 +174,7 @@ def _safetensors(network: nn.Module, metadata: dict[str, str]) -> bytes:
         from safetensors.torch import load, save
     except ImportError as error:
         raise ValueError(f"safetensors files are written by safetensors; install it ({_INSTALL})") from error
-    kept: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     names: dict[tuple[int, torch.Size], str] = {}
     for name, tensor in network.state_dict().items():
         place = (tensor.data_ptr(), tensor.shape)
@@ -183,11 +183,11 @@ def _safetensors(network: nn.Module, metadata: dict[str, str]) -> bytes:
             metadata[name] = names[place]
         else:
             names[place] = name
-            kept[name] = tensor.contiguous()
-    data = save(kept, metadata)
+            tensors[name] = tensor.contiguous()
+    data = save(tensors, metadata)
     read = load(data)
-    assert read.keys() == kept.keys()
-    assert all(torch.equal(read[name], tensor) for name, tensor in kept.items())
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
     return data
 
 
@@ -247,10 +247,10 @@ def _compare(network: nn.Module, data: bytes, shapes: list[tuple[int, ...]]) -> 
     for shape in shapes:
         image = torch.randn(shape, generator=generator)
         with torch.no_grad():
-            ours = network(image)
-        theirs = torch.from_numpy(session.run(["scores"], {"image": image.numpy()})[0])
-        differences.append((ours - theirs).abs().max())
-        scales.append(ours.abs().max())
+            torch_scores = network(image)
+        onnx_scores = torch.from_numpy(session.run(["scores"], {"image": image.numpy()})[0])
+        differences.append((torch_scores - onnx_scores).abs().max())
+        scales.append(torch_scores.abs().max())
     # torch's max keeps a nan, which is a difference too.
     return float(torch.stack(differences).max()), float(torch.stack(scales).max())
 

@@ -81,7 +81,7 @@ def train_folds(
 
 
 def _first_plan(config: RunConfig, out: Path) -> Path | None:
-    """With train.budget, the plan of a fold that was begun: measured anew, another fold's network might be wider."""
+    """With train.budget, the plan of a started fold: a new measurement might give another fold a wider network."""
     if config.train.budget is None:
         return None
     plans = (run / PLAN_JSON for run in fold_runs(out).values())
@@ -119,9 +119,9 @@ def _chosen(config: RunConfig, folds: Folds) -> list[int]:
     case_set, _, _ = read_cases(at_fold(config, 0))
     count = num_folds(config, case_set)
     chosen = list(range(count)) if folds == "all" else sorted(set(map(int, folds)))
-    wrong = [fold for fold in chosen if not 0 <= fold < count]
-    if wrong or not chosen:
-        shown = ",".join(map(str, wrong)) or "none"
+    unknown = [fold for fold in chosen if not 0 <= fold < count]
+    if unknown or not chosen:
+        shown = ",".join(map(str, unknown)) or "none"
         raise ValueError(
             f"--folds {shown}: there are {count} folds, 0 to {count - 1}; name some of these, or all, or set "
             "data.split.num_folds"
@@ -132,7 +132,7 @@ def _chosen(config: RunConfig, folds: Folds) -> list[int]:
 
 
 def check_folder(out: Path) -> None:
-    """Raise ValueError where `out` is no place for a cross-validation."""
+    """Raise ValueError if `out` cannot hold a cross-validation."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: is a file; choose another --out")
     if (out / RUN_YAML).is_file() or (out / METRICS_JSONL).is_file():
@@ -145,7 +145,7 @@ def check_folder(out: Path) -> None:
 
 
 def _settle(config: RunConfig, out: Path) -> None:
-    """Write the settings of all folds into cv.yaml, or hold them against those that it has. Raises ValueError."""
+    """Write the settings of all folds into cv.yaml, or compare them with existing ones. Raises ValueError."""
     config, path = at_fold(config, 0), out / CV_YAML
     temporary = out / f".{CV_YAML}.{token_hex(4)}"
     try:

@@ -1,4 +1,4 @@
-"""How much of a data set is labelled: what can't be learned from it, and how large a prediction may be expected."""
+"""Amount of labelled voxels: warnings about rare classes, and the expected foreground size of a prediction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMES = 3.0
 
 
 def sampled_warnings(fingerprint: Fingerprint) -> tuple[str, ...]:
-    """What the cases whose voxels were read tell of classes with next to no voxels."""
+    """Warnings about classes with next to no voxels, from the sampled cases."""
     shares = {value: share for value, share in fingerprint.class_voxels.items() if value != min(fingerprint.labels)}
     labelled, count = sum(shares.values()), fingerprint.sampled_cases
     if not labelled:
@@ -28,8 +28,8 @@ def sampled_warnings(fingerprint: Fingerprint) -> tuple[str, ...]:
     # A class that a part of the cases does not hold may be in the others.
     everything = count == fingerprint.num_cases
     rare = [value for value, share in shares.items() if share < _RARE * labelled and (share or everything)]
-    told = [f"{fingerprint.labels[value]} (value {value}): {shares[value] / labelled:.1g}" for value in rare]
-    return _warnings(fingerprint.name, told, f"share of the labelled voxels of {count} cases")
+    lines = [f"{fingerprint.labels[value]} (value {value}): {shares[value] / labelled:.1g}" for value in rare]
+    return _warnings(fingerprint.name, lines, f"share of the labelled voxels of {count} cases")
 
 
 def check_labelled(
@@ -44,11 +44,12 @@ def check_labelled(
         ("training", train, "so nothing can be learned; check that labels and images are not mixed up"),
         ("validation", validation, "so no Dice can be computed; change data.split so that labelled cases are held out"),
     ):
-        here = [case for case in cases if case.id in voxels]
-        if here and not any(any(voxels[case.id]) for case in here):
+        available = [case for case in cases if case.id in voxels]
+        if available and not any(any(voxels[case.id]) for case in available):
             raise ValueError(
-                f"{case_set.source}: the label maps of all {len(here)} {part} cases ({first_few(c.id for c in here)}) "
-                f"hold only the background (value {min(case_set.labels)}){_ignored(case_set)} and none of the declared "
+                f"{case_set.source}: the label maps of all {len(available)} {part} cases "
+                f"({first_few(c.id for c in available)}) hold only the background "
+                f"(value {min(case_set.labels)}){_ignored(case_set)} and none of the declared "
                 f"classes ({first_few(_classes(case_set))}), {remedy}"
             )
     if not all(case.id in voxels for case in train):
@@ -59,8 +60,8 @@ def check_labelled(
         present = sum(map(bool, column))
         if present < 2 or sum(column) < _RARE * labelled:
             rare.append(f"{name}: {sum(column)} in {present} case{'s' * (present != 1)}")
-    told = _warnings(case_set.name, rare, f"voxels, of {labelled} labelled ones in {len(arena.ids)} cases")
-    return (*told, *_ignored_warnings(case_set, arena, [case.id for case in (*train, *validation)]))
+    messages = _warnings(case_set.name, rare, f"voxels, of {labelled} labelled ones in {len(arena.ids)} cases")
+    return (*messages, *_ignored_warnings(case_set, arena, [case.id for case in (*train, *validation)]))
 
 
 def _ignored(case_set: CaseSet) -> str:
@@ -119,13 +120,13 @@ def size_warning(size: float, trained: dict[str, float], dims: int) -> str | Non
     if not trained or trained["smallest"] / _TIMES <= size <= trained["largest"] * _TIMES:
         return None
     if dims == 2:
-        told = [f"{value:.3%}" for value in (size, *trained.values())]
+        texts = [f"{value:.3%}" for value in (size, *trained.values())]
         what, why = "of the pixels are foreground", "magnification, stain or channels"
     else:
-        told = [f"{value:.3g} ml" for value in (size, *trained.values())]
+        texts = [f"{value:.3g} ml" for value in (size, *trained.values())]
         what, why = "of foreground are predicted", "field of view, modality, orientation or voxel spacing in the header"
     return (
-        f"{told[0]} {what}, but the training cases have {told[1]} to {told[3]} (median {told[2]}); check that this "
+        f"{texts[0]} {what}, but the training cases have {texts[1]} to {texts[3]} (median {texts[2]}); check that this "
         f"image is like them: another {why} leads to that"
     )
 

@@ -33,7 +33,7 @@ SUMS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inference:
-    """How a network is applied to volumes of any size."""
+    """Inference settings: how a network is applied to volumes of any size."""
 
     patch: Triple
     """Window (D, H, W), a multiple of the network's divisor."""
@@ -86,7 +86,7 @@ def infer_labels(network: nn.Module, volumes: Sequence[Tensor], how: Inference) 
         for position, volume in enumerate(volumes):
             padded = padded_size(_shape(volume), how)
             (small if padded[0] * padded[1] * padded[2] <= how.whole_up_to else large).append(position)
-        # Only volumes that are padded to one size share a batch: a case's labels must not depend on what it came with.
+        # Only volumes that are padded to one size share a batch: a case's labels must not depend on its batch.
         groups: dict[Triple, list[int]] = {}
         for position in small:
             groups.setdefault(padded_size(_shape(volumes[position]), how), []).append(position)
@@ -102,15 +102,15 @@ def _by_windows(
     sinks: dict[int, Labels | Masks] = {}
 
     def sink(number: int, shape: Triple) -> Labels | Masks:
-        made = Masks(shape, how.device) if how.overlapping else Labels(shape, how.device)
-        return sinks.setdefault(boxes[number][0], made)
+        new_sink = Masks(shape, how.device) if how.overlapping else Labels(shape, how.device)
+        return sinks.setdefault(boxes[number][0], new_sink)
 
-    found = slide(
+    results = slide(
         lambda batch, _: _forward(network, batch, how), (volumes[position] for position, _ in boxes), _windows(how),
         sink, within=lambda number: boxes[number][1],
     )  # fmt: skip
     last = {position: number for number, (position, _) in enumerate(boxes)}
-    for number, labels in found:
+    for number, labels in results:
         position = boxes[number][0]
         if number == last[position]:
             del sinks[position]
@@ -125,10 +125,10 @@ def infer_part(network: nn.Module, volume: Tensor, part: Box, how: Inference) ->
         return Masks(shape, how.device) if how.overlapping else Labels(shape, how.device)
 
     with kept_memory() if how.device.type == "cpu" else nullcontext():
-        found = slide(
+        results = slide(
             lambda batch, _: _forward(network, batch, how), [volume], _windows(how), sink, within=lambda _: part
         )
-        ((_, labels),) = found
+        ((_, labels),) = results
     return labels[(..., *part)]
 
 
@@ -136,12 +136,12 @@ def _bands(shape: Triple, how: Inference, *, halo: int) -> list[Box]:
     budget = how.sums_bytes
     if budget is None:
         budget = free_memory(HOST if how.sums_on_host else how.device) // 2
-    found = bands(shape, _windows(how), how.classes, budget, halo=halo)
-    if len(found) > 1:
+    parts = bands(shape, _windows(how), how.classes, budget, halo=halo)
+    if len(parts) > 1:
         log.info(
-            "a volume of %s goes by windows in %d parts, as the scores of all take too much memory", shape, len(found)
+            "a volume of %s goes by windows in %d parts, as the scores of all take too much memory", shape, len(parts)
         )
-    return found
+    return parts
 
 
 def sliding_window(network: nn.Module, volume: Tensor, how: Inference) -> Tensor:
@@ -176,11 +176,11 @@ def infer_on_grid(
     """
     shape = _shape(volume)
     if new_shape == shape and planes is None:
-        ((_, found),) = infer_labels(network, [volume], how)
-        return found
-    # Whoever wants planes wants them whole, whatever memory they take.
+        ((_, labels),) = infer_labels(network, [volume], how)
+        return labels
+    # With `planes` all scores of a plane are needed, whatever memory they take.
     boxes = _bands(shape, how if planes is None else dataclasses.replace(how, sums_bytes=_NO_LIMIT), halo=1)
-    # What is kept does not always fit the next allocation: where memory is short it is given back.
+    # Kept memory does not always fit the next allocation: where memory is short it is released.
     with kept_memory() if how.device.type == "cpu" and len(boxes) == 1 else nullcontext():
         if prod(padded_size(shape, how)) <= how.whole_up_to:
             try:
@@ -228,12 +228,12 @@ def _slide_on_grid(
     planes: Planes | None,
 ) -> Tensor:
     shape, whole = _shape(volume), list[Tensor]()
-    found = slide(
+    results = slide(
         lambda batch, _: _forward(network, batch, how), [volume] * len(boxes), _windows(how),
         lambda number, _: _sink_on_grid(shape, new_shape, how, nearest, planes, part=boxes[number], whole=whole),
         within=lambda number: widened(boxes[number], shape),
     )  # fmt: skip
-    return [labels for _, labels in found][-1]
+    return [labels for _, labels in results][-1]
 
 
 def _windows(how: Inference) -> Windows:
@@ -275,8 +275,8 @@ def _forward(network: nn.Module, image: Tensor, how: Inference) -> Tensor:
         return output if how.spatial_dims == 3 else output[:, :, None]
 
     def unsure(scores: Tensor) -> Tensor:
-        known = how.probabilities or how.average == "softmax"
-        return confidence(scores, overlapping=how.overlapping, probabilities=known) < how.flip_below
+        are_probabilities = how.probabilities or how.average == "softmax"
+        return confidence(scores, overlapping=how.overlapping, probabilities=are_probabilities) < how.flip_below
 
     return averaged(once, how.flip_axes, how.average, unsure if how.flip_below < 1 else None)(image)
 
@@ -289,13 +289,13 @@ def _in_one_piece(
     while first < len(group):
         batch = group[first : first + at_once]
         try:
-            found = _whole(network, [volumes[at] for at in batch], size, how)
+            results = _whole(network, [volumes[at] for at in batch], size, how)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            found = []
-        if found:
-            yield from zip(batch, found, strict=True)
+            results = []
+        if results:
+            yield from zip(batch, results, strict=True)
             first += len(batch)
         elif len(batch) > 1:
             at_once = len(batch) // 2
@@ -307,10 +307,10 @@ def _in_one_piece(
 
 
 def _whole(network: nn.Module, volumes: list[Tensor], size: Triple, how: Inference) -> list[Tensor]:
-    """What is decided of each volume."""
+    """The label map, or the masks, of each volume."""
     scores, places = _scores_of_whole(network, volumes, size, how)
-    found = scores > 0 if how.overlapping else scores.max(1)[1].to(torch.uint8)
-    return [found[(number, ..., *place)] for number, place in enumerate(places)]
+    labels = scores > 0 if how.overlapping else scores.max(1)[1].to(torch.uint8)
+    return [labels[(number, ..., *place)] for number, place in enumerate(places)]
 
 
 def _scores_of_whole(

@@ -30,12 +30,12 @@ def with_infer(members: Sequence[Member], overrides: Sequence[str]) -> list[Memb
 
 def _changed(member: Member, overrides: Sequence[str]) -> Member:
     before = from_dict(member.content["config"], where=str(member.where))
-    found = gather(RunConfig, None, overrides, to_dict(before))
-    config, mistakes = checked_as(RunConfig, found.tree)
-    refuse(found.mistakes, [*mistakes, *range_mistakes(config, mistakes)], found.origins, None)
+    gathered = gather(RunConfig, None, overrides, to_dict(before))
+    config, mistakes = checked_as(RunConfig, gathered.tree)
+    refuse(gathered.mistakes, [*mistakes, *range_mistakes(config, mistakes)], gathered.origins, None)
     if config.infer.patch is None:
         config = dataclasses.replace(config, infer=dataclasses.replace(config.infer, patch=config.sample.patch))
-    wrong = check_network(planned_run(config, str(member.where)), member.content["spatial_dims"])
-    if wrong:
-        raise ValueError(f"{member.where}: {wrong[0]}")
+    problems = check_network(planned_run(config, str(member.where)), member.content["spatial_dims"])
+    if problems:
+        raise ValueError(f"{member.where}: {problems[0]}")
     return dataclasses.replace(member, content={**member.content, "config": to_dict(config)})

@@ -21,7 +21,7 @@ from hasten.engine.weights import model_file, read_model
 from hasten.nets.weights import Fit, fit_weights, last_weight
 
 _NESTED = ("weights", "state_dict", "network_weights", "model_state_dict", "average", "model", "network", "net")
-"""Under which of its keys a file holds the state dict, the likelier first."""
+"""Keys under which a file may hold the state dict, likelier ones first."""
 _DEEPEST = 3
 _SHOWN = 5
 """Names in a table for each of adapted, left and unused."""
@@ -30,7 +30,7 @@ _SAFE: list[Any] = [
     np.dtype,
     *(type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?")),
 ]
-"""NumPy's scalars, which nnU-Net saves among its scores: data, and nothing that runs."""
+"""NumPy's scalars, which nnU-Net saves among its scores: data, not code."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """What a network starts from."""
+    """The weights that a network starts from, and how they fit."""
 
     saved: Saved
     fit: Fit
@@ -66,15 +66,15 @@ class Start:
     def table(self) -> str:
         """`summary`, and the names of what was adapted, left and not used, in at most 20 lines."""
         lines = [f"weights: {self.summary()}"]
-        theirs, ours = self.fit.prefixes
-        if theirs != ours:
-            lines.append(f"  names       {theirs or '(none)'} in the file is {ours or '(none)'} here")
+        saved_prefix, network_prefix = self.fit.prefixes
+        if saved_prefix != network_prefix:
+            lines.append(f"  names       {saved_prefix or '(none)'} in the file is {network_prefix or '(none)'} here")
         lines += _rows("adapted", [f"{name} ({how})" for name, how in self.fit.adapted.items()])
         lines += _rows("left", [f"{name} ({why})" for name, why in self.fit.left.items()])
         return "\n".join(lines + _rows("not used", list(self.fit.unused)))
 
     def record(self) -> dict[str, Any]:
-        """What weights.json holds."""
+        """The content of weights.json."""
         fit = self.fit
         return {
             "file": str(self.saved.path),
@@ -96,16 +96,17 @@ def _rows(title: str, names: list[str]) -> list[str]:
 def with_head(planned: Planned, network: nn.Module, start: Start | None) -> Planned:
     """The same with `train.head` settled where train.head_steps asks for it, to names of `network`.
 
-    What the file left as drawn, or else the last layer. start: None only where the head is settled already.
+    These are the layers that the file does not initialise, or else the last one. start: None only where the head is
+    settled already.
     """
     train = planned.config.train
     if not train.head_steps or train.head is not None:
         return planned
     assert start is not None
     names = [name for name, _ in network.named_parameters()]
-    drawn = tuple(name for name in names if name in start.fit.left)
+    initialised = tuple(name for name in names if name in start.fit.left)
     layer = last_weight(network.state_dict()).rpartition(".")[0]
-    return with_train(planned, head=drawn or tuple(name for name in names if name.rpartition(".")[0] == layer))
+    return with_train(planned, head=initialised or tuple(name for name in names if name.rpartition(".")[0] == layer))
 
 
 def start_of(planned: Planned) -> Start | None:
@@ -125,12 +126,12 @@ def start_of(planned: Planned) -> Start | None:
 def fit_file(path: str | Path, planned: Planned) -> Start:
     """The weights of a file, fitted to the planned network, whatever its network.weights. Errors as `start_of`."""
     saved = read_weights(path)
-    here = build_net(planned).cpu().state_dict()
+    state = build_net(planned).cpu().state_dict()
     try:
-        fit = fit_weights(here, saved.weights, spatial_dims=planned.case_set.spatial_dims)
+        fit = fit_weights(state, saved.weights, spatial_dims=planned.case_set.spatial_dims)
     except ValueError as error:
         raise ValueError(f"{saved.path}: {error}") from None
-    return Start(saved=saved, fit=fit, parameters=sum(value.numel() for value in here.values()))
+    return Start(saved=saved, fit=fit, parameters=sum(value.numel() for value in state.values()))
 
 
 def read_weights(path: str | Path) -> Saved:
@@ -154,9 +155,9 @@ def read_weights(path: str | Path) -> Saved:
     content = read_model(path) if path.is_dir() else _content(file)
     place = _state_dict(content)
     if place is None:
-        there = ", ".join(map(str, list(content)[:5])) if isinstance(content, Mapping) else type(content).__name__
+        top_level = ", ".join(map(str, list(content)[:5])) if isinstance(content, Mapping) else type(content).__name__
         raise ValueError(
-            f"{file}: holds no state dict (it has {there}); looked at its top and under {', '.join(_NESTED)}"
+            f"{file}: holds no state dict (it has {top_level}); looked at its top and under {', '.join(_NESTED)}"
         )
     key, weights = place
     # torch has no isfinite for floats of one byte.
@@ -181,7 +182,7 @@ def _content(file: Path) -> Any:
     try:
         with serialization.safe_globals(_SAFE):
             return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a file that somebody made up can fail the reader in any way
+    except Exception as error:  # a crafted file can make the reader raise anything
         text = str(error)
         if "Unsupported" in text or "weights_only" in text:
             named = re.search(r"GLOBAL (\S+)", text)

@@ -1,4 +1,4 @@
-"""Which cases the inputs of a prediction hold, found from names and headers; no voxel is read."""
+"""The cases in the inputs of a prediction, from file names and headers; no voxel is read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
     cannot be read, or that has another number of channels or dimensions than the network was trained on.
     """
     files: list[_File] = []
-    wrong: list[str] = []
+    problems: list[str] = []
     names: dict[Path, str] = {}
     for path in inputs:
         listed = _listed(path)
@@ -41,17 +41,17 @@ def find_cases(inputs: Sequence[Path], channels: Sequence[str], spatial_dims: in
                 shape, num_channels = section or read_file_header(file)[:2]
                 files.append(_File(file, shape, num_channels))
             except ValueError as error:
-                wrong.append(str(error))
+                problems.append(str(error))
     groups: dict[tuple[Path, str], list[_File]] = {}
-    for found in {found.path: found for found in files}.values():
-        groups.setdefault(_case_of(found, len(channels), names), []).append(found)
+    for image in {image.path: image for image in files}.values():
+        groups.setdefault(_case_of(image, len(channels), names), []).append(image)
     for (_, name), group in groups.items():
         problem = _mismatch(name, group, channels, spatial_dims)
         if problem:
-            wrong.append(problem)
-    if wrong:
-        raise ValueError(listing(wrong, f"{len(wrong)} inputs can't be predicted, so nothing was written"))
-    return [Case(id=name, image=tuple(sorted(found.path for found in group))) for (_, name), group in groups.items()]
+            problems.append(problem)
+    if problems:
+        raise ValueError(listing(problems, f"{len(problems)} inputs can't be predicted, so nothing was written"))
+    return [Case(id=name, image=tuple(sorted(image.path for image in group))) for (_, name), group in groups.items()]
 
 
 def listing(problems: Sequence[str], heading: str) -> str:
@@ -76,20 +76,20 @@ def _names(files: list[Path]) -> dict[Path, str]:
 
 
 def _case_of(file: _File, num_channels: int, names: dict[Path, str]) -> tuple[Path, str]:
-    """What tells cases apart, and the case's name: files that hold one channel of several share both."""
+    """The key of a case, and its name: files that hold one channel of several share both."""
     name = names.get(file.path, stem(file.path))
     part = _CHANNEL.fullmatch(name)
     return (file.path.parent, part[1]) if part and file.num_channels < num_channels else (file.path, name)
 
 
 def _mismatch(name: str, group: list[_File], channels: Sequence[str], spatial_dims: int) -> str | None:
-    """What keeps a case from going through the network."""
-    first, found = group[0], sum(file.num_channels for file in group)
-    if found != len(channels):
+    """Why a case can't go through the network; None if it can."""
+    first, count = group[0], sum(file.num_channels for file in group)
+    if count != len(channels):
         several = f" and {len(group) - 1} more of case {name}" if len(group) > 1 else ""
         hint = f"; its files must end in _0000 to _{len(channels) - 1:04d}" if len(channels) > 1 else ""
         return (
-            f"{first.path}{several}: {found} channel{'' if found == 1 else 's'}, but the network was trained on "
+            f"{first.path}{several}: {count} channel{'' if count == 1 else 's'}, but the network was trained on "
             f"{len(channels)} ({', '.join(channels)}); give every case those channels{hint}"
         )
     depth = first.shape[0]

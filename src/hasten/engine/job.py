@@ -1,4 +1,4 @@
-"""What a run is made of before anything is measured or trained: device, cases, plan, network."""
+"""The plan of a run before anything is measured or trained: device, cases, settings, network."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """A run whose data are known and whose plan is made."""
+    """A planned run: its data, settings and decisions."""
 
     config: PlannedRun
     decisions: dict[str, Decision]
@@ -63,14 +63,14 @@ class Planned:
     validation: tuple[Case, ...]
     device: torch.device
     augmentation: RunChain
-    """For full patches."""
+    """Augmentation chain for full patches."""
     files: Files | None = None
     warnings: tuple[str, ...] = ()
-    """About the labels; of the prepared cases, once there are some."""
+    """Warnings about the labels; once cases are prepared, from those."""
     foreground: dict[str, float] = field(default_factory=dict)
     """As `training_range` gives it of the prepared cases."""
     source: bytes = b""
-    """Of the user's own network."""
+    """Source code of a user-defined network."""
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -84,12 +84,12 @@ class Planned:
 
     @property
     def ignore_index(self) -> int | None:
-        """What prepared label maps have where nothing is annotated; None where all of them are annotated everywhere."""
+        """Value of voxels without annotation in prepared label maps; None if all voxels are annotated."""
         return None if self.case_set.ignore is None else IGNORED
 
     @property
     def class_names(self) -> list[str]:
-        """What is scored: the regions, or the foreground in the order of the class index."""
+        """Names of the scored classes: the regions, or the foreground classes by class index."""
         if self.case_set.regions:
             return list(self.case_set.regions)
         return [name for _, name in sorted(self.case_set.labels.items())][1:]
@@ -105,7 +105,7 @@ class Planned:
 
 
 def with_train(planned: Planned, **settled: Any) -> Planned:
-    """The same with these fields of `train` settled."""
+    """The plan with these fields of `train` replaced."""
     train = dataclasses.replace(planned.config.train, **settled)
     return dataclasses.replace(planned, config=dataclasses.replace(planned.config, train=train))
 
@@ -132,8 +132,8 @@ def network_size(planned: Planned) -> dict[str, int | None]:
         parameters, flops = unet_size(network, shape[1], planned.num_outputs, shape[2:])
         return {"parameters": parameters, "forward_flops": flops}
     with torch.random.fork_rng(devices=[]):
-        built = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
-    return {"parameters": count_parameters(built), "forward_flops": count_flops(built, shape)}
+        module = build_net(dataclasses.replace(planned, device=torch.device("cpu")))
+    return {"parameters": count_parameters(module), "forward_flops": count_flops(module, shape)}
 
 
 def plan_run(
@@ -150,7 +150,7 @@ def plan_run(
     if plan is not None:
         config = with_plan(config, plan)
     _raise(check_run(config))
-    kept, case_set = _kept_case_set(config)
+    cached, case_set = _cached_case_set(config)
     if case_set.regions and config.loss.include_background:
         raise ValueError(
             "loss.include_background: there is no background among regions, each of which is told from all else; "
@@ -158,10 +158,10 @@ def plan_run(
         )
     train, validation = split_cases(case_set, config.data.split)
     device = device or pick_device(config.train.device, world)
-    fingerprint = get_fingerprint(case_set, kept)
-    given = config.network.divisor is not None
+    fingerprint = get_fingerprint(case_set, cached)
+    divisor_is_set = config.network.divisor is not None
     _raise(list(length_mistakes(config.prepare, len(case_set.channels), case_set.channels)))
-    config, own = with_own_network(config, case_set)
+    config, custom = with_own_network(config, case_set)
     full, decisions = decided(fingerprint, config, num_train=len(train), cuda=device.type == "cuda")
     _raise(check_run(full) or check_network(full, case_set.spatial_dims))
     _raise(memory_mistakes(
@@ -171,8 +171,8 @@ def plan_run(
     ignore_index = IGNORED if case_set.ignore is not None else None
     if is_user_code(full.loss.name):
         full = with_loss_digest(full, case_set, ignore_index)
-    if own is not None:
-        full, decisions = settle_own(full, own, decisions, given=given)
+    if custom is not None:
+        full, decisions = settle_own(full, custom, decisions, divisor_is_set=divisor_is_set)
     augmentation = augmentation_of(full, fingerprint, ignore_index)
     if augmentation.digest:
         full = dataclasses.replace(full, augment=dataclasses.replace(full.augment, digest=augmentation.digest))
@@ -185,14 +185,14 @@ def plan_run(
         validation=validation,
         device=device,
         augmentation=augmentation,
-        files=kept.files,
-        source=own.code.source if own is not None else b"",
+        files=cached.files,
+        source=custom.code.source if custom is not None else b"",
         warnings=(*left_out(case_set, config.data.split, train, validation), *sampled_warnings(fingerprint)),
     )
 
 
 def with_loss_digest(config: PlannedRun, case_set: CaseSet, ignore_index: int | None) -> PlannedRun:
-    """The same with `loss.digest` of a loss of the user's, which is tried out. Raises ValueError."""
+    """The configuration with the digest of a user-defined loss, which is tested. Raises ValueError."""
     digest = check_custom_loss(
         config.loss, num_outputs=len(case_set.regions or case_set.labels), spatial_dims=case_set.spatial_dims,
         members=tuple(region.members for region in regions_of(case_set)), ignore_index=ignore_index,
@@ -205,15 +205,15 @@ def read_cases(config: RunConfig) -> tuple[CaseSet, tuple[Case, ...], tuple[Case
 
     Raises ValueError for anything wrong with the source or the split.
     """
-    _, case_set = _kept_case_set(config)
+    _, case_set = _cached_case_set(config)
     return case_set, *split_cases(case_set, config.data.split)
 
 
-def _kept_case_set(config: RunConfig) -> tuple[Kept, CaseSet]:
+def _cached_case_set(config: RunConfig) -> tuple[Kept, CaseSet]:
     remote_dir = cache_dir(config.cache) / "remote"
     listing = with_ignore(find_listing(config.data.source, remote_dir=remote_dir), config.data.ignore)
-    kept = find_kept(listing, config.cache)
-    return kept, with_regions(get_case_set(listing, config.data.spatial_dims, kept), config.data)
+    cached = find_kept(listing, config.cache)
+    return cached, with_regions(get_case_set(listing, config.data.spatial_dims, cached), config.data)
 
 
 def augmentation_of(config: PlannedRun, fingerprint: Fingerprint, ignore_index: int | None = None) -> RunChain:
@@ -239,10 +239,10 @@ def left_out(
     if split.train_range != (0, 1):
         return ()
     used = {case.id for case in (*train, *validation)}
-    left = [case.id for case in case_set.cases if case.id not in used]
-    if not left:
+    rest = [case.id for case in case_set.cases if case.id not in used]
+    if not rest:
         return ()
-    where = f"{case_set.source}: data.split leaves out {len(left)} of {len(case_set.cases)} cases ({first_few(left)})"
+    where = f"{case_set.source}: data.split leaves out {len(rest)} of {len(case_set.cases)} cases ({first_few(rest)})"
     return (f"{where}; add them to a part of splits_final.json, or use another data.split.by",)
 
 
@@ -254,7 +254,7 @@ def _raise(mistakes: list[str]) -> None:
 def with_plan(config: RunConfig, path: Path) -> RunConfig:
     """`config` with the decisions of a plan file in every field that it leaves open.
 
-    What the file says of the network is left out where `config` names another one.
+    The file's network settings are ignored where `config` names another network.
     """
     try:
         decisions = json.loads(path.read_text())["decisions"]
@@ -283,17 +283,17 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
 def pick_device(name: str, world: World | None = None) -> torch.device:
     """`auto`, `cpu`, `cuda` or `cuda:N`. Raises ValueError for a device that is not there.
 
-    Of several processes on a host each gets a GPU of its own for `auto` and `cuda`.
+    With several processes on a host, `auto` and `cuda` give each process a GPU of its own.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
         if world is None or world.size == 1:
             return torch.device(name)
     if name == "cuda" and world is not None and world.size > 1:
-        here = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if here < world.local_size:
+        num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if num_devices < world.local_size:
             raise ValueError(
-                f"train.device={name}: {world.local_size} processes on {world.host} and {here} CUDA devices; "
+                f"train.device={name}: {world.local_size} processes on {world.host} and {num_devices} CUDA devices; "
                 "start as many processes as there are devices"
             )
         name = f"cuda:{world.local_rank}"
@@ -301,13 +301,13 @@ def pick_device(name: str, world: World | None = None) -> torch.device:
         raise ValueError(f"train.device={name}: use auto, cpu, cuda or cuda:N")
     device, count = torch.device(name), torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= count:
-        there = "".join(f"cuda:{index}, " for index in range(count))
-        raise ValueError(f"train.device={name}: this machine has {count} CUDA devices; use {there}auto or cpu")
+        names = "".join(f"cuda:{index}, " for index in range(count))
+        raise ValueError(f"train.device={name}: this machine has {count} CUDA devices; use {names}auto or cpu")
     return device
 
 
 def check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
-    """A network that can't be built, or patches that it can't take."""
+    """Mistakes: a network that can't be built, or patch sizes that it can't take."""
     unit, sample, infer = divisor(config.network), config.sample.patch, config.infer.patch
     # An inference patch that follows the training patch is not a second mistake.
     patches = {"sample.patch": sample} if infer == sample else {"sample.patch": sample, "infer.patch": infer}
@@ -320,17 +320,17 @@ def check_network(config: PlannedRun, spatial_dims: int) -> list[str]:
     mistake = None if is_own(config.network) else network_mistake(config.network, spatial_dims)
     if mistake:
         return [mistake]
-    found = (_patch_mistake(name, patch, unit, config.network) for name, patch in patches.items())
-    return [wrong for wrong in found if wrong]
+    mistakes = (_patch_mistake(name, patch, unit, config.network) for name, patch in patches.items())
+    return [text for text in mistakes if text]
 
 
 def _patch_mistake(name: str, patch: Triple, unit: Triple, network: PlannedNetwork) -> str | None:
-    asking = "network.divisor" if is_own(network) else "network.strides"
+    setting = "network.divisor" if is_own(network) else "network.strides"
     if not is_own(network) and NETWORKS[network.name].factors:
-        asking = f"network.name={network.name}"
+        setting = f"network.name={network.name}"
     if any(side % by for side, by in zip(patch, unit, strict=True)):
         near = [math.ceil(side / by) * by for side, by in zip(patch, unit, strict=True)]
-        return f"{name}: {list(patch)} is not a multiple of {list(unit)}, as {asking} asks; use {near}"
+        return f"{name}: {list(patch)} is not a multiple of {list(unit)}, as {setting} asks; use {near}"
     if patch == unit and network.norm == "instance" and not is_own(network):
         larger = [2 * side if side > 1 else 1 for side in patch]
         fewer = "" if NETWORKS[network.name].factors else ", or fewer strides"
@@ -358,7 +358,7 @@ def plan_to_dict(planned: Planned) -> dict[str, Any]:
 
 
 def _counted(rows: Iterable[tuple[float, ...]]) -> list[dict[str, Any]]:
-    """Each different value, and of how many cases it is."""
+    """Each distinct value, and its number of cases."""
     return [{"value": value, "cases": count} for value, count in Counter(rows).most_common()]
 
 
@@ -378,7 +378,7 @@ def build_net(planned: Planned) -> nn.Module:
 def inference_of(
     config: PlannedRun, *, spatial_dims: int, device: torch.device, classes: int, overlapping: bool = False
 ) -> Inference:
-    """How a run applies its network to volumes. classes: its outputs. overlapping: they are regions."""
+    """Inference settings of a run. classes: number of outputs. overlapping: whether the outputs are regions."""
     infer, variant = config.infer, variant_of(config.train)
     return Inference(
         patch=infer.patch,

@@ -40,9 +40,9 @@ def label_names(cases: Sequence[Case], kind: str | None = None) -> list[str]:
                 raise ValueError(f"--ending {kind}: {case.image[0]} is so large that its label map is a .tif")
             names.append(f"{case.id}.tif")
             continue
-        flat, found = is_picture(case.image[0]), stated[case.image[0].parent]
+        flat, stated_kind = is_picture(case.image[0]), stated[case.image[0].parent]
         usual = ".png" if flat else ".nii.gz"
-        chosen = kind or (found if found in LABEL_ENDINGS and (flat or found not in _FLAT) else usual)
+        chosen = kind or (stated_kind if stated_kind in LABEL_ENDINGS and (flat or stated_kind not in _FLAT) else usual)
         if chosen in _FLAT and not flat:
             raise ValueError(
                 f"--ending {chosen}: {case.image[0]} is a volume; write it as .nii.gz, .mha, .nrrd or .tif"
@@ -56,13 +56,13 @@ def write_label(target: Path, label: np.ndarray, volume: Volume, case: Case) -> 
 
     Raises ValueError for a .mha or .nrrd without SimpleITK, and OSError.
     """
-    known = ending(target)
-    if known in NIFTI_ENDINGS:
+    suffix = ending(target)
+    if suffix in NIFTI_ENDINGS:
         source = case.image[0]
         write_label_nifti(target, label, volume.affine, like=source if is_nifti(source) else None)
-    elif known in _ITK:
+    elif suffix in _ITK:
         _write_itk(target, _smallest(label), volume.affine)
-    elif known == ".png":
+    elif suffix == ".png":
         write_label_picture(target, label)
     else:
         _write_pages(target, _smallest(label))

@@ -48,9 +48,9 @@ _LOGS = 200
 _LOG_EVERY = {"cuda": 10}
 """Steps between lines, at least, where reading a loss makes the host wait for all steps that it has queued."""
 _STUCK = 10
-"""Updates left out in a row, at least, before a run that makes no other is ended."""
+"""A run that makes no update ends after at least so many skipped updates in a row."""
 _STOP_EVERY = 8
-"""Steps between looks at whether another rank was asked to stop."""
+"""Steps between checks whether another rank was asked to stop."""
 
 
 def log_every(steps: int, device: torch.device) -> int:
@@ -59,7 +59,7 @@ def log_every(steps: int, device: torch.device) -> int:
 
 
 class Loop:
-    """One run from step `first` to its end. Holds what changes while it goes."""
+    """One run from step `first` to its end. Holds the state that changes during the run."""
 
     def __init__(
         self,
@@ -97,8 +97,8 @@ class Loop:
         if several:
             costs = validation_costs(parts)
             shares = partition(costs, self.world.size)
-            told = balance_sentence(costs, in_order(len(costs), self.world.size), shares)
-            parts.engaged["validation cases"] = Engaged(True, told)
+            text = balance_sentence(costs, in_order(len(costs), self.world.size), shares)
+            parts.engaged["validation cases"] = Engaged(True, text)
         self.kept = Checkpoints(out / CHECKPOINTS, keep=self.train.keep_checkpoints)
         self.beside = self._validation_beside() if self.train.validate_async else None
         if parts.captured is not None:
@@ -107,11 +107,11 @@ class Loop:
         self.limit = limit_of(parts, self.time_s, reserve_s)
         self.last: Dice | None = None
         self.plain = parts.validated
-        """What was validated last, whole on this rank."""
+        """The weights validated last, complete on this rank."""
         self.status = "finished"
         self.target_time_s: float | None = None
         self.asked: signal.Signals | None = None
-        """What the run was asked to stop by."""
+        """The signal that asked the run to stop."""
         self._checked = (first, 0)
         self._case_seconds: list[float] = []
 
@@ -121,7 +121,7 @@ class Loop:
 
     def run(self) -> Outcome:
         """Train to the end, to the target, to the time limit, or until asked to stop."""
-        self._take_up_records()
+        self._restore_records()
         if self.progress:
             self.progress.start(self.steps, self.train.target, self.train.metric)
         try:
@@ -146,7 +146,7 @@ class Loop:
 
     def _outcome(self, step: int) -> Outcome:
         trained = self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
-        done = self.parts.program.samples(self.first, step)
+        num_samples = self.parts.program.samples(self.first, step)
         return Outcome(
             status=self.status,
             step=step,
@@ -154,7 +154,7 @@ class Loop:
             target_time_s=self.target_time_s,
             last=self.last,
             wait_seconds=self.feed.wait_seconds,
-            samples_per_s=done / trained if trained > 0 else 0.0,
+            samples_per_s=num_samples / trained if trained > 0 else 0.0,
             elapsed=self.elapsed,
             position=self.parts.paced.position(step),
             skipped=int(self.parts.step.update.skipped),
@@ -165,17 +165,17 @@ class Loop:
         """A captured step makes its batches itself."""
         return self.feed if self.parts.captured is None else [None] * (self.steps - self.first)
 
-    def _take_up_records(self) -> None:
-        """Drop what an earlier process recorded after `first`, and see whether it had reached the target by then."""
+    def _restore_records(self) -> None:
+        """Drop an earlier process's records after step `first`, and check whether it had reached the target."""
         path = self.out / METRICS_JSONL
-        kept: list[dict[str, Any]] | None = None
+        records: list[dict[str, Any]] | None = None
         if self.world.first:
             try:
-                kept = [record for record in read_jsonl(path) if record.get("step", 0) <= self.first]
+                records = [record for record in read_jsonl(path) if record.get("step", 0) <= self.first]
             except TypeError:
                 raise ValueError(f"{path}: has a step that is no number; mend or delete that line") from None
-            write_jsonl(path, kept)
-        for record in from_first(self.world, kept):
+            write_jsonl(path, records)
+        for record in from_first(self.world, records):
             value = record.get(self.train.metric)
             if self.train.target is not None and value is not None and value >= self.train.target:
                 self.status, self.target_time_s = "target_reached", record["time_s"]
@@ -256,7 +256,7 @@ class Loop:
         )
 
     def _require_sound(self, step: int) -> None:
-        """A state that has gone wrong must not take the place of the last good one; the loss may say so only later."""
+        """A diverged state must not replace the last good checkpoint; the loss may show it only later."""
         with self.clock.span("train"), torch.no_grad():
             norm = float(self.strategy.total_norm(list(self.parts.step.update.weights.parameters())))
             skipped = int(self.parts.step.update.skipped)
@@ -304,7 +304,7 @@ class Loop:
         self.log.pause(time.perf_counter() - begin)
 
     def _give_up_validation(self, step: int, network: nn.Module) -> None:
-        """The time was up before all cases were through; the weights are saved if there are no others."""
+        """The time was up before all cases were validated; the weights are saved if there are no others."""
         log.warning(
             "train.max_seconds=%g: the validation at step %d was given up, as it did not fit into the time; "
             "validate on fewer cases (data.split) or give more time",
@@ -320,11 +320,11 @@ class Loop:
             with self.clock.span("checkpoint"):
                 self.saver.save(content, partial(write_checkpoint, self.out / CHECKPOINTS / "best.pt"))
 
-    def _deliver(self, found: Validated[Dice | None]) -> None:
+    def _deliver(self, validated: Validated[Dice | None]) -> None:
         """Of a validation beside the training, some steps after the one that it belongs to."""
-        assert found.result is not None
+        assert validated.result is not None
         begin = time.perf_counter()
-        self._record(found.result, found.step, found.network, seconds=found.seconds)
+        self._record(validated.result, validated.step, validated.network, seconds=validated.seconds)
         self.log.pause(time.perf_counter() - begin)
 
     def _record(self, dice: Dice, step: int, network: nn.Module, *, seconds: float) -> None:
@@ -357,7 +357,7 @@ class Loop:
     def _state(self, step: int) -> dict[str, Any]:
         """As a single process would have it; complete on rank 0. All ranks call it."""
         update = self.parts.step.update
-        own = training_state(
+        state = training_state(
             network=update.weights,
             optimizer=update.optimizer,
             step=step,
@@ -371,10 +371,10 @@ class Loop:
                 "random_states": random_states(self.world, self.parts.planned.device),
             },
         )
-        return self.strategy.gathered(own)
+        return self.strategy.gathered(state)
 
     def restore(self, state: dict[str, Any], where: str) -> None:
-        """Take up what `_state` saved on rank 0; the loop was made with that step as `first`. All ranks call it."""
+        """Load what `_state` saved on rank 0; the loop was made with that step as `first`. All ranks call it."""
         update = self.parts.step.update
         restore_state(
             self.strategy.scattered(state),

@@ -1,4 +1,4 @@
-"""Switches that are turned on by a measurement on this machine, with this network, and the record of it."""
+"""Timing of precisions, memory formats and compilation with this network on this machine."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from hasten.observe.rundir import write_json
 log = logging.getLogger(__name__)
 
 _ROUNDS = (5, 12)
-"""At least and at most; with fewer than five an interval says nothing."""
+"""Minimum and maximum number of rounds; an interval needs at least five."""
 MEASURE_S = 30.0
-"""Seconds after which no further round of a measurement is begun."""
+"""Seconds after which a measurement starts no further round."""
 _LEAST = 0.03
-"""A smaller gain is none."""
+"""Smallest gain that counts."""
 _LEAST_BUSY = 0.25
-"""The same where other programs take the processor: what they add can't be told from a smaller one."""
+"""The same where other programs use the processor: smaller gains are lost in that noise."""
 _HOPELESS = 1.5
 """A variant that takes so many times the fastest one's seconds is not timed again."""
 _WARM_UP = 3
 """Passes before one is captured, so that libraries have made their handles and workspaces."""
 _RULES = 4
-"""Raised when another thing is measured, or something else asked of a variant: older results are not found."""
+"""Version of the measurement: raised when it changes, so that older results are ignored."""
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Trace = tuple[Tensor, Tensor]
@@ -74,7 +74,7 @@ class Variant:
 
 
 def variant_of(train: TrainConfig) -> Variant:
-    """Of a run where both are settled: set, or measured."""
+    """The variant of a run whose precision and memory format are decided."""
     assert train.precision is not None
     assert train.channels_last is not None
     return Variant(
@@ -97,7 +97,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """What a network is timed on."""
+    """Input shape, loss and device for timing a network."""
 
     loss: Loss
     shape: tuple[int, int, int, int, int]
@@ -124,7 +124,7 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Tr
                 output = network(shaped(image, probe.spatial_dims, layout))
             value = probe.loss(output, label)
             value.backward()
-        # A norm is part of every step that clips; here it also tells gradients that are wrong behind a sound loss.
+        # A norm is part of every step that clips; here it also detects wrong gradients behind a correct loss.
         norm = nn.utils.get_total_norm([weight.grad for weight in network.parameters() if weight.grad is not None])
         network.zero_grad(set_to_none=True)
         return value.detach(), norm
@@ -134,16 +134,16 @@ def _pass(network: nn.Module, probe: Probe, variant: Variant) -> Callable[[], Tr
 
 def _replayed(calls: dict[str, Callable[[], Trace]], device: torch.device) -> dict[str, Callable[[], Trace]]:
     """Each call as a CUDA graph; the calls themselves where one of them can't be captured."""
-    found: dict[str, Callable[[], Trace]] = {}
+    replays: dict[str, Callable[[], Trace]] = {}
     try:
         for name, call in calls.items():
-            found[name] = _graph_of(call, device)
+            replays[name] = _graph_of(call, device)
     except RuntimeError as error:
         log.info("timed without CUDA graphs: %s", next(iter(str(error).strip().splitlines()), type(error).__name__))
-        found.clear()
+        replays.clear()
         free_memory()
         return calls
-    return found
+    return replays
 
 
 def _graph_of(call: Callable[[], Trace], device: torch.device) -> Callable[[], Trace]:
@@ -169,10 +169,10 @@ def usual_variant(
     """
     try:
         with random_state_kept(probe.device):
-            wanted = _pass(_copy(network, probe, reference), probe, reference)()
+            expected = _pass(_copy(network, probe, reference), probe, reference)()
             call = _pass(_copy(network, probe, usual), probe, usual)
-            found = call()
-            float(found[0])
+            trace = call()
+            float(trace[0])
             begin = time.perf_counter()
             float(call()[0])
             once = time.perf_counter() - begin
@@ -180,7 +180,7 @@ def usual_variant(
         free_memory()
         return None
     short = steps * once <= limit_s
-    return Measured({str(usual): once}, usual) if short and agrees(found, wanted) else None
+    return Measured({str(usual): once}, usual) if short and agrees(trace, expected) else None
 
 
 def fastest_variant(
@@ -190,20 +190,20 @@ def fastest_variant(
 
     Where two rounds would take longer than that, the first variant is taken.
 
-    A variant is out if, in any pass, its loss differs from that of the first one, the reference, by more than 2 %, or
-    its gradient norm by more than 20 %. One is chosen over the reference only if the whole interval of its gain says
-    that it is faster, on a busy machine by a quarter at least. The result is kept in `memory` under the machine, the
-    network and the shape, so that the next run measures nothing, unless other programs made it doubtful. The network
-    and torch's random state are left as they were.
+    A variant is excluded if, in any pass, its loss differs from that of the first one, the reference, by more than
+    2 %, or its gradient norm by more than 20 %. One is chosen over the reference only if the whole interval of its gain
+    says that it is faster, on a busy machine by a quarter at least. The result is cached in `memory` under the machine,
+    the network and the shape, so that the next run measures nothing, unless other programs made it doubtful. The
+    network and torch's random state are left as they were.
     """
     sizes = [str(tuple(parameter.shape)) for parameter in network.parameters()]
     names = [str(variant) for variant in allowed]
-    # The text of a network tells its strides, norms and activations, the sizes those of layers without such a text.
-    asked = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names]
-    kept = memory / f"variant-{digest(asked)}.json"
-    found = _remembered(kept, allowed)
-    if found is not None:
-        return found
+    # The repr of a network shows its strides, norms and activations; the sizes cover layers without such a repr.
+    key = [_RULES, machine(probe.device), repr(network), sizes, probe.shape, probe.num_classes, names]
+    path = memory / f"variant-{digest(key)}.json"
+    earlier = _read_measured(path, allowed)
+    if earlier is not None:
+        return earlier
     traces: dict[str, list[Trace]] = {name: [] for name in names}
     copies = {str(variant): _copy(network, probe, variant) for variant in allowed}
     calls = {str(variant): _pass(copies[str(variant)], probe, variant) for variant in allowed}
@@ -236,10 +236,10 @@ def fastest_variant(
         return measured
     try:
         memory.mkdir(parents=True, exist_ok=True)
-        write_json(kept, {**asdict(measured), "machine": machine(probe.device)})
+        write_json(path, {**asdict(measured), "machine": machine(probe.device)})
     except OSError as error:
         log.warning(
-            "%s: what was measured can't be kept (%s); set cache.dir to a folder that can be written", kept, error
+            "%s: what was measured can't be kept (%s); set cache.dir to a folder that can be written", path, error
         )
     return measured
 
@@ -268,30 +268,30 @@ def compared(
 
 
 def doubtful(comparison: Comparison, device: torch.device) -> bool:
-    """Whether other programs took so much of the processor that times on it can't be believed."""
+    """Whether other programs used so much of the processor that times are unreliable."""
     return device.type == "cpu" and comparison.busy
 
 
 def certainly_faster(comparison: Comparison, arm: str, device: torch.device, *, least: float = _LEAST) -> bool:
-    """Whether enough rounds on a machine that was quiet enough say that the arm is faster than the base."""
+    """Whether the arm is faster than the base by enough rounds on an idle enough machine."""
     enough = len(comparison.seconds[arm]) >= _ROUNDS[0]
     return enough and comparison.arms[arm].low > 1 + least and not doubtful(comparison, device)
 
 
-def _remembered(path: Path, allowed: list[Variant]) -> Measured | None:
-    """What an earlier run measured, if it did and the file is sound."""
+def _read_measured(path: Path, allowed: list[Variant]) -> Measured | None:
+    """The measurement of an earlier run; None without one, or if the file is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         seconds = {str(name): float(value) for name, value in content["seconds"].items()}
-        found = Measured(seconds, Variant(**content["variant"]), tuple(content["excluded"]))
-        if found.variant not in allowed or not seconds:
+        measured = Measured(seconds, Variant(**content["variant"]), tuple(content["excluded"]))
+        if measured.variant not in allowed or not seconds:
             raise ValueError("names no variant that is allowed")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("%s: can't be used (%s) and is measured again", path, error)
         return None
-    return found
+    return measured
 
 
 def _recorded(call: Callable[[], Trace], into: list[Trace]) -> Callable[[], None]:
@@ -305,14 +305,14 @@ def faster_compiled(
 
     blocks: the network's repeated blocks are compiled, in place, and not the whole.
     """
-    twin = _copy(network, probe, variant)
+    network_copy = _copy(network, probe, variant)
     begin = time.perf_counter()
     with random_state_kept(probe.device):
         try:
             compiled = _compiled(_copy(network, probe, variant), blocks=blocks)
-            # The compiler fuses what the kernels of our own would.
+            # The compiler does its own fusion in place of Hasten's kernels.
             plain = replace(variant, fused_kernels=False)
-            calls = {"eager": _pass(twin, probe, variant), "compiled": _pass(compiled, probe, plain)}
+            calls = {"eager": _pass(network_copy, probe, variant), "compiled": _pass(compiled, probe, plain)}
             if probe.replay:
                 calls = _replayed(calls, probe.device)
             traces = {name: call() for name, call in calls.items()}
@@ -321,14 +321,16 @@ def faster_compiled(
             reason = lines[0] if lines else type(error).__name__
             log.warning("the network runs uncompiled: %s", reason)
             return network, Engaged(False, f"torch.compile failed: {reason}")
-        spent = time.perf_counter() - begin
+        compile_s = time.perf_counter() - begin
         comparison = compared(calls, probe.device, base="eager", seconds=MEASURE_S)
     eager, fused = (1e3 * comparison.median(name) for name in ("eager", "compiled"))
     gain = comparison.arms["compiled"]
-    figures = f"{fused:.0f} ms against {eager:.0f} ms eager ({gain}), compiled in {spent:.0f} s"
+    figures = f"{fused:.0f} ms against {eager:.0f} ms eager ({gain}), compiled in {compile_s:.0f} s"
     if not agrees(traces["compiled"], traces["eager"]):
-        found, wanted = ("loss {:.4g} and gradient norm {:.4g}".format(*traces[name]) for name in ("compiled", "eager"))
-        return network, Engaged(False, f"compiled it gives {found}, eager {wanted}")
+        compiled_trace, eager_trace = (
+            "loss {:.4g} and gradient norm {:.4g}".format(*traces[name]) for name in ("compiled", "eager")
+        )
+        return network, Engaged(False, f"compiled it gives {compiled_trace}, eager {eager_trace}")
     certain = certainly_faster(comparison, "compiled", probe.device)
     if not always and not certain:
         return network, Engaged(False, f"not certainly faster: {figures}")
@@ -349,12 +351,12 @@ def _copy(network: nn.Module, probe: Probe, variant: Variant) -> nn.Module:
     It is in training mode but without dropout, whose draws would drown what is compared.
     """
     layout = memory_format(probe.spatial_dims, variant.channels_last)
-    twin = copy.deepcopy(network).to(memory_format=layout).train()  # type: ignore[call-overload]
-    fused_norms(twin, variant.fused_kernels)
-    for module in twin.modules():
+    network_copy = copy.deepcopy(network).to(memory_format=layout).train()  # type: ignore[call-overload]
+    fused_norms(network_copy, variant.fused_kernels)
+    for module in network_copy.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.eval()
-    return twin
+    return network_copy
 
 
 def agrees(trace: Trace, reference: Trace) -> bool:
@@ -366,13 +368,13 @@ def agrees(trace: Trace, reference: Trace) -> bool:
 
 
 def machine(device: torch.device) -> list[str | int]:
-    """What a measurement holds for: the processor's or GPU's name, torch's version, and torch's threads."""
+    """What a measurement is valid for: the name of the CPU or GPU, torch's version and number of threads."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
     return [name, torch.__version__, torch.get_num_threads()]
 
 
 def explain(measured: Measured) -> str:
-    """One sentence of evidence for the report."""
+    """One sentence for the report."""
     chosen, first = str(measured.variant), next(iter(measured.seconds))
     what = f"{chosen} was fastest" if chosen == first else f"nothing was certainly faster than {chosen}"
     ranked = ", ".join(f"{name} {1e3 * value:.0f} ms" for name, value in measured.seconds.items())

@@ -57,26 +57,26 @@ def region_counts(masks: Tensor, label: Tensor, regions: Members) -> Tensor:
     return torch.stack([both, both + extra, both + missed], dim=1)
 
 
-def without_ignored(found: Tensor, label: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
+def without_ignored(prediction: Tensor, label: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
     """Both with background where the label is `ignore_index`, if that is not None.
 
-    found: (D, H, W) class index, or (R, D, H, W) masks. label: (D, H, W).
+    prediction: (D, H, W) class index, or (R, D, H, W) masks. label: (D, H, W).
     """
     if ignore_index is None:
-        return found, label
+        return prediction, label
     ignored = label == ignore_index
-    return found.masked_fill(ignored, 0), label.masked_fill(ignored, 0)
+    return prediction.masked_fill(ignored, 0), label.masked_fill(ignored, 0)
 
 
 def counts_of(
-    found: Tensor, label: Tensor, *, num_classes: int, regions: Members, ignore_index: int | None = None
+    prediction: Tensor, label: Tensor, *, num_classes: int, regions: Members, ignore_index: int | None = None
 ) -> Tensor:
     """`overlap_counts` of a label map, or `region_counts` of masks where there are regions.
 
     Voxels with the label `ignore_index` are not counted.
     """
-    found, label = without_ignored(found, label, ignore_index)
-    return region_counts(found, label, regions) if regions else overlap_counts(found, label, num_classes)
+    prediction, label = without_ignored(prediction, label, ignore_index)
+    return region_counts(prediction, label, regions) if regions else overlap_counts(prediction, label, num_classes)
 
 
 def dice_of(counts: Tensor, class_names: list[str]) -> Dice:

@@ -1,4 +1,4 @@
-"""A trained network, and the label map and probabilities that it gives of a prepared image."""
+"""A trained network, and the label map and probabilities that it predicts for a prepared image."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def load_model(content: dict[str, Any], *, where: str, device: str = "auto", tru
 
     Raises ValueError.
     """
-    # A device goes through the configuration, which knows what may stand there.
+    # The device is set in the configuration, which validates it.
     tree = {**content["config"], "train": {**content["config"]["train"], "device": device}}
-    given = _on_device(from_dict(tree, where=where))
-    unset = [*undecided(given), *(name for name in _SETTLED if attrgetter(name)(given) is None)]
+    run_config = _on_device(from_dict(tree, where=where))
+    unset = [*undecided(run_config), *(name for name in _SETTLED if attrgetter(name)(run_config) is None)]
     if unset:
         raise ValueError(f"{where}: is no model as Hasten writes it, as its config leaves open {', '.join(unset)}")
-    config = planned_run(given)
+    config = planned_run(run_config)
     target, dims = torch.device(config.train.device), content["spatial_dims"]
     labels = {int(value): name for value, name in content["labels"].items()}
     regions = resolve_regions(
@@ -131,29 +131,29 @@ def labelled(
     """The label map on the image's own voxels, and the mask of each region there, 0 and 1.
 
     probabilities: (K, D, H, W) of a float dtype on these voxels, all 0, to be filled. An image or a prediction unlike
-    the training cases is told in a warning that begins with `where`.
+    the training cases causes a warning that begins with `where`.
     """
     geometry = prepared.geometry
-    own = geometry.spacing
-    sides = zip(own, geometry.crop_shape, geometry.shape, strict=True)
+    spacing = geometry.spacing
+    sides = zip(spacing, geometry.crop_shape, geometry.shape, strict=True)
     depth, height, width = (mm * before / after for mm, before, after in sides)
-    found = infer_on_grid(
+    labels = infer_on_grid(
         model.network, torch.from_numpy(prepared.image), geometry.crop_shape, model.inference,
-        nearest=thick_axis((depth, height, width), own),
+        nearest=thick_axis((depth, height, width), spacing),
         planes=None if probabilities is None else filling(probabilities, geometry, model),
     ).cpu().numpy()  # fmt: skip
-    label = paint(found, model.regions) if model.regions else found
+    label = paint(labels, model.regions) if model.regions else labels
     dims = model.inference.spatial_dims
     size = foreground_size(int(np.count_nonzero(label)), geometry.crop_shape, geometry, dims)
     for warning in (spacing_warning(geometry, model.spacing), size_warning(size, model.foreground, dims)):
         if warning is not None:
             log.warning("%s: %s", where, warning)
-    masks = [restore_label(mask.astype(np.uint8), geometry, (0, 1)) for mask in found] if model.regions else []
+    masks = [restore_label(mask.astype(np.uint8), geometry, (0, 1)) for mask in labels] if model.regions else []
     return restore_label(label, geometry, model.values), masks
 
 
 def filling(target: np.ndarray, geometry: Geometry, model: Model) -> Planes:
-    """Puts planes of scores, as probabilities, where they lie in `target` (K, D, H, W).
+    """Writes planes of scores, as probabilities, into `target` (K, D, H, W).
 
     Where rounding makes the decided class no longer the highest, it becomes the next value of the dtype above that.
     """
@@ -164,15 +164,17 @@ def filling(target: np.ndarray, geometry: Geometry, model: Model) -> Planes:
     inside = whole[(slice(None), *box)]
 
     def fill(axis: int, plane: int, scores: Tensor, labels: Tensor) -> None:
-        chances = model.activation(scores).cpu().numpy().astype(target.dtype)
+        probabilities = model.activation(scores).cpu().numpy().astype(target.dtype)
         decided = labels.cpu().numpy()
         if model.regions:
-            wrong = (chances > 0.5) != decided
-            chances[wrong] = np.where(decided[wrong], np.nextafter(target.dtype.type(0.5), target.dtype.type(1)), 0.5)
+            differs = (probabilities > 0.5) != decided
+            probabilities[differs] = np.where(
+                decided[differs], np.nextafter(target.dtype.type(0.5), target.dtype.type(1)), 0.5
+            )
         else:
-            row, column = np.nonzero(chances.argmax(0) != decided[0])
-            top = chances[:, row, column].max(0)
-            chances[decided[0][row, column], row, column] = np.nextafter(top, target.dtype.type(2))
-        np.moveaxis(inside, 1 + axis, 1)[:, plane] = chances
+            row, column = np.nonzero(probabilities.argmax(0) != decided[0])
+            top = probabilities[:, row, column].max(0)
+            probabilities[decided[0][row, column], row, column] = np.nextafter(top, target.dtype.type(2))
+        np.moveaxis(inside, 1 + axis, 1)[:, plane] = probabilities
 
     return fill

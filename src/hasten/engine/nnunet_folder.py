@@ -104,7 +104,7 @@ def _plans(content: dict[str, Any], config: PlannedRun) -> dict[str, Any]:
 
 
 def _intensities(scaling: Scaling) -> dict[str, float]:
-    """What CTNormalization makes the window's 0 to 1 of; nothing else looks at it."""
+    """Statistics from which CTNormalization derives the window's 0 to 1; nothing else uses them."""
     low, high = scaling.window or (0.0, 1.0)
     return {
         "mean": low, "std": high - low, "percentile_00_5": low, "percentile_99_5": high, "min": low, "max": high,

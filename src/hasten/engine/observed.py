@@ -1,4 +1,4 @@
-"""What a run tells of itself while it trains: metrics.jsonl, its trackers, and the monitor's files."""
+"""Records of a running training: metrics.jsonl, trackers, and the monitor's files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hasten.observe.trackers import Tracking
 
 
 class Observed:
-    """Around the training loop. `record` is what the loop calls; monitor and trackers have threads of their own."""
+    """Context around the training loop. The loop calls `record`; monitor and trackers run in their own threads."""
 
     def __init__(
         self, out: Path, planned: Planned, *, steps: Callable[[], int], time_s: Callable[[], float], first: int
@@ -64,12 +64,12 @@ class Observed:
         self.tracking.log(line)
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """Give the trackers what summary.json holds, before they are closed."""
+        """Pass the content of summary.json to the trackers, before they are closed."""
         self.tracking.summary(summary)
 
 
 def _gpus(planned: Planned) -> list[str] | tuple[()] | None:
-    """The one that trains; any, where the run looked for one itself; none, where it was told to do without."""
+    """The UUID of the training GPU; on a CPU None, which takes any GPU, if train.device is auto, else none."""
     if planned.device.type == "cuda":
         # Not by number: CUDA and the driver's library may number GPUs differently.
         return [f"GPU-{torch.cuda.get_device_properties(planned.device).uuid}"]

@@ -1,4 +1,4 @@
-"""What a run comes to: its best validation, how it ended, and the model file that a prediction reads."""
+"""The outcome of a run: its best validation, how it ended, and the model file that predictions read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Outcome:
     position: float
     """Steps of the schedule that were passed through: more than were made where the time limit paced it."""
     skipped: int
-    """Updates that were left out, as their gradient was not finite."""
+    """Updates skipped because their gradient was not finite."""
     validate_beside: float
     """Seconds of validations that ran beside the training."""
 

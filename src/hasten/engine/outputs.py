@@ -1,4 +1,4 @@
-"""The files that a prediction writes: which, and whether they may be written, before anything is computed."""
+"""The output files of a prediction, checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def label_targets(
     for target in times:
         if target.exists() and _number(target) in inputs:
             raise ValueError(f"{target}: is an input; choose another --out")
-    wanted = []
+    to_write = []
     for of_case in files:
-        there = [each for each in of_case if each.exists()]
-        if since is not None and len(there) == len(of_case) and min(map(_written, there)) >= since:
-            wanted.append(False)
+        existing = [each for each in of_case if each.exists()]
+        if since is not None and len(existing) == len(of_case) and min(map(_written, existing)) >= since:
+            to_write.append(False)
             continue
-        if there and not overwrite:
+        if existing and not overwrite:
             older = (
                 "was written before the settings in prediction.json, or not all that belongs to it is there"
                 if since is not None
                 else "exists"
             )
-            raise ValueError(f"{there[0]}: {older}; add --overwrite to replace it, or choose another --out")
-        wanted.append(True)
-    return wanted
+            raise ValueError(f"{existing[0]}: {older}; add --overwrite to replace it, or choose another --out")
+        to_write.append(True)
+    return to_write
 
 
 def _written(path: Path) -> float:
@@ -71,8 +71,8 @@ def _number(path: Path) -> tuple[int, int]:
 
 
 def make_folder(out: Path) -> bool:
-    """Make `out` ready for writing, and say whether it is new. Raises ValueError where that fails."""
-    made = not out.exists()
+    """Make `out` ready for writing, and return whether it is new. Raises ValueError where that fails."""
+    is_new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
         # A real write: permission bits say nothing about read-only mounts or a superuser.
@@ -80,4 +80,4 @@ def make_folder(out: Path) -> bool:
             probe.write(b"\0")
     except OSError as error:
         raise ValueError(f"{out}: cannot be written to ({error.strerror}); choose another --out") from None
-    return made
+    return is_new

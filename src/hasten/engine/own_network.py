@@ -1,4 +1,4 @@
-"""A network of the user's own in a run: settled with the plan, kept beside the weights, and built again from them."""
+"""User-defined networks: checked against the plan, stored beside the weights, and rebuilt from the stored code."""
 
 from __future__ import annotations
 
@@ -54,43 +54,43 @@ def with_code(
 
 
 def with_own_network(config: RunConfig, case_set: CaseSet) -> tuple[RunConfig, Own | None]:
-    """The settings with the digest and divisor of a network of the user's own, and its code; None of a built-in one.
+    """The settings with digest and divisor of a user-defined network, and its code; None for a built-in network.
 
     The code is executed. Raises ValueError for all that can't be a run's network.
     """
     if not is_own(config.network):
         return config, None
-    own = own_network(
+    custom = own_network(
         config.network, num_channels=len(case_set.channels), spatial_dims=case_set.spatial_dims,
         num_classes=len(case_set.regions or case_set.labels),
     )  # fmt: skip
-    divisor = config.network.divisor or find_divisor(own)
-    network = dataclasses.replace(config.network, digest=own.code.digest, divisor=divisor)
-    return dataclasses.replace(config, network=network), own
+    divisor = config.network.divisor or find_divisor(custom)
+    network = dataclasses.replace(config.network, digest=custom.code.digest, divisor=divisor)
+    return dataclasses.replace(config, network=network), custom
 
 
 def settle_own(
-    full: PlannedRun, own: Own, decisions: dict[str, Decision], *, given: bool
+    full: PlannedRun, custom: Own, decisions: dict[str, Decision], *, divisor_is_set: bool
 ) -> tuple[PlannedRun, dict[str, Decision]]:
-    """The plan with what the network says of its sizes, which is then tried with the plan's patch. Raises ValueError.
+    """The plan with the network's size requirements; the network is then run on the plan's patch. Raises ValueError.
 
-    One that asks for `patch` takes images of that size only. given: whether the divisor was set by the user.
+    One that asks for `patch` takes images of that size only. divisor_is_set: whether it was set by the user.
     """
     patch, unit = full.sample.patch, full.network.divisor
     assert unit is not None
-    reason = GIVEN if given else "found by trying small images"
-    if own.asks_for_patch:
-        mistakes = _fixed_size_mistakes(full, own)
+    reason = GIVEN if divisor_is_set else "found by trying small images"
+    if custom.asks_for_patch:
+        mistakes = _fixed_size_mistakes(full, custom)
         if mistakes:
             raise ValueError("\n".join(mistakes))
         unit, reason = patch, "the network is built for the patch"
-    check_own(own, patch, unit)
+    check_own(custom, patch, unit)
     full = dataclasses.replace(full, network=dataclasses.replace(full.network, divisor=unit))
     return full, {**decisions, "network.divisor": Decision(unit, reason)}
 
 
-def _fixed_size_mistakes(full: PlannedRun, own: Own) -> list[str]:
-    why = f"{own.setting} is built for sample.patch={list(full.sample.patch)} and takes no other size"
+def _fixed_size_mistakes(full: PlannedRun, custom: Own) -> list[str]:
+    why = f"{custom.setting} is built for sample.patch={list(full.sample.patch)} and takes no other size"
     mistakes = []
     if full.infer.patch != full.sample.patch:
         mistakes.append(f"infer.patch: {why}; leave infer.patch out")
@@ -111,7 +111,7 @@ def model_network(
     """
     settings = config.network
     if is_own(settings):
-        settings = _source_found(settings, where, trust_changed_code)
+        settings = _with_existing_source(settings, where, trust_changed_code)
     network = build_network(
         settings,
         num_channels=len(content["channels"]),
@@ -123,10 +123,10 @@ def model_network(
     return network
 
 
-def _source_found(network: PlannedNetwork, where: str, trust_changed_code: bool) -> PlannedNetwork:
+def _with_existing_source(network: PlannedNetwork, where: str, trust_changed_code: bool) -> PlannedNetwork:
     """Settings that name the code to build the network from: the original, or the run's copy where that is gone."""
     place, _, name = network.name.rpartition(":")
-    kept = Path(where).with_name(NETWORK_PY)
+    copy_path = Path(where).with_name(NETWORK_PY)
     source = source_of(network.name)
     if source is not None:
         digest = digest_of(source)
@@ -135,17 +135,17 @@ def _source_found(network: PlannedNetwork, where: str, trust_changed_code: bool)
         if trust_changed_code:
             log.warning("%s: has changed since the run was trained, and is used as it is now", place)
             return dataclasses.replace(network, digest=digest)
-        copy = f" from the copy {kept}" if kept.is_file() else ""
+        copy = f" from the copy {copy_path}" if copy_path.is_file() else ""
         raise ValueError(
             f"{where}: its network is built by {place}, which has changed since the run was trained; restore "
             f"that{copy}, or add --trust-changed-code to use it as it is now"
         )
-    if not kept.is_file():
-        raise ValueError(f"{where}: its network is built by {place}, which is gone, and so is the copy {kept}")
-    if digest_of(kept.read_bytes()) != network.digest and not trust_changed_code:
+    if not copy_path.is_file():
+        raise ValueError(f"{where}: its network is built by {place}, which is gone, and so is the copy {copy_path}")
+    if digest_of(copy_path.read_bytes()) != network.digest and not trust_changed_code:
         raise ValueError(
-            f"{where}: its network is built by {place}, which is gone, and {kept} is not the copy that the run made; "
-            "restore one of them, or add --trust-changed-code to use the latter"
+            f"{where}: its network is built by {place}, which is gone, and {copy_path} is not the copy that the run "
+            "made; restore one of them, or add --trust-changed-code to use the latter"
         )
-    log.warning("%s: is gone; the network is built from the run's copy, %s", place, kept)
-    return dataclasses.replace(network, name=f"{kept.absolute()}:{name}", digest=digest_of(kept.read_bytes()))
+    log.warning("%s: is gone; the network is built from the run's copy, %s", place, copy_path)
+    return dataclasses.replace(network, name=f"{copy_path.absolute()}:{name}", digest=digest_of(copy_path.read_bytes()))

@@ -30,7 +30,7 @@ class Cleaning:
     """What is done to the voxels of one label value, in the order of the fields. What is removed becomes background."""
 
     name: str = ""
-    """Of the class, for people."""
+    """Name of the class, for readers of the file."""
     min_volume_mm3: float = 0.0
     """Components that are smaller are removed; 0 removes none. Voxels that share a face, an edge or a corner belong to
     one component."""
@@ -40,12 +40,12 @@ class Cleaning:
     """Whether background that the class encloses becomes the class."""
 
     def __str__(self) -> str:
-        done = {
+        steps = {
             f"components below {self.min_volume_mm3:g} mm³ removed": self.min_volume_mm3 > 0,
             "largest component only": self.keep_largest,
             "holes filled": self.fill_holes,
         }
-        return ", ".join(text for text, is_set in done.items() if is_set) or "none"
+        return ", ".join(text for text, is_set in steps.items() if is_set) or "none"
 
 
 Cleanings = Mapping[int, Cleaning]
@@ -62,16 +62,20 @@ def postprocessed(label: np.ndarray, cleanings: Cleanings, spacing: tuple[float,
         mask = out == value
         if not mask.any():
             continue
-        kept = _components(mask, cleaning, prod(spacing))
-        out = np.where(mask & ~kept, 0, out).astype(label.dtype)
+        components = _components(mask, cleaning, prod(spacing))
+        out = np.where(mask & ~components, 0, out).astype(label.dtype)
         if cleaning.fill_holes:
-            filled = ndimage.binary_fill_holes(kept[0])[None] if len(kept) == 1 else ndimage.binary_fill_holes(kept)
+            filled = (
+                ndimage.binary_fill_holes(components[0])[None]
+                if len(components) == 1
+                else ndimage.binary_fill_holes(components)
+            )
             out[filled & (out == 0)] = value
     return out
 
 
 def _components(mask: np.ndarray, cleaning: Cleaning, voxel_mm3: float) -> np.ndarray:
-    """The voxels of `mask` that stay."""
+    """The voxels of `mask` that are kept."""
     if not cleaning.keep_largest and not cleaning.min_volume_mm3:
         return mask
     components, count = ndimage.label(mask, np.ones((3, 3, 3)))
@@ -135,14 +139,14 @@ def read_cleanings(run: str | Path | Sequence[str | Path], labels: Mapping[str, 
     networks. Raises ValueError for a file of another form.
     """
     paths = [Path(path) for path in ([run] if isinstance(run, (str, Path)) else run)]
-    found = [_read(file, labels) if (file := _file_of(path)) else {} for path in paths]
-    if any(each != found[0] for each in found[1:]):
+    cleanings = [_read(file, labels) if (file := _file_of(path)) else {} for path in paths]
+    if any(each != cleanings[0] for each in cleanings[1:]):
         log.warning(
             "%s: differ in their post-processing, so none is done; give each the same %s",
             " and ".join(map(str, paths)), POSTPROCESSING_YAML,
         )  # fmt: skip
         return {}
-    return found[0]
+    return cleanings[0]
 
 
 def _file_of(run: Path) -> Path | None:
@@ -153,15 +157,15 @@ def _file_of(run: Path) -> Path | None:
 
 
 def _read(path: Path, labels: Mapping[str, str]) -> dict[int, Cleaning]:
-    found, wrong = {}, []
+    cleanings, problems = {}, []
     for value, tree in read_document(path).tree.items():
         if str(value) not in labels or not isinstance(tree, dict):
-            wrong.append(
+            problems.append(
                 f"{value}: {'the networks have no such label value' if isinstance(tree, dict) else 'no mapping'}"
             )
             continue
-        found[int(value)], mistakes = checked_as(Cleaning, tree, (value,))
-        wrong += [f"{'.'.join(map(str, at))}: {message}" for at, message in mistakes]
-    if wrong:
-        raise ValueError(f"{path}: {'; '.join(wrong)}; correct it, remove it, or add --no-postprocessing")
-    return found
+        cleanings[int(value)], mistakes = checked_as(Cleaning, tree, (value,))
+        problems += [f"{'.'.join(map(str, at))}: {message}" for at, message in mistakes]
+    if problems:
+        raise ValueError(f"{path}: {'; '.join(problems)}; correct it, remove it, or add --no-postprocessing")
+    return cleanings

@@ -1,4 +1,4 @@
-"""What arithmetic a step runs in: float32, TF32 multiplications, or autocast to 16 bits."""
+"""Precision of a step: float32, TF32 multiplications, or autocast to 16 bits."""
 
 from __future__ import annotations
 

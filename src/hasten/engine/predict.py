@@ -61,7 +61,7 @@ def predict(
     your own from its source as it is now, where that is not what the run was trained with, which is refused
     otherwise. resume: leave label maps alone that were written with the same networks and settings, as
     `out`/prediction.json says; what is there under a final name is whole. Everything that names and headers can
-    tell (a missing file, other channels, an output that exists without `overwrite`, that is an input or that two
+    show (a missing file, other channels, an output that exists without `overwrite`, that is an input or that two
     inputs share) is a ValueError before anything is predicted or written. An input whose voxels then prove
     unreadable does not stop the others: once they are written, one ValueError lists those that failed.
     """
@@ -102,13 +102,13 @@ def predict_cases(
         [target, *(folder / target.name for folder in folders), *([out / f"{case.id}.npz"] if probabilities else [])]
         for target, case in zip(targets, cases, strict=True)
     ]
-    wanted = label_targets(files, cases, overwrite=overwrite, since=since)
+    to_write = label_targets(files, cases, overwrite=overwrite, since=since)
     model = model or load_members(members, device=device, trust_changed_code=trust_changed_code)
-    made = make_folder(out)
+    is_new = make_folder(out)
     write_settings(out, settings)
     for folder in folders:
         make_folder(folder)
-    jobs = [(case, each) for case, each, is_wanted in zip(cases, files, wanted, strict=True) if is_wanted]
+    jobs = [(case, each) for case, each, is_wanted in zip(cases, files, to_write, strict=True) if is_wanted]
     ordinary = [job for job in jobs if job[0].id not in sections]
     written, failures = 0, list[str]()
     for error, target in chain(
@@ -119,7 +119,7 @@ def predict_cases(
         failures += [error] if error is not None else []
         if tick and error is None:
             tick(len(cases) - len(jobs) + written + len(failures), len(cases), target)
-    if made and not written:
+    if is_new and not written:
         (out / PREDICTION_JSON).unlink(missing_ok=True)
         for folder in (*folders, out):
             with suppress(OSError):
@@ -183,18 +183,18 @@ def _predicted(
 
 def _sections(cases: Sequence[Case], cleaned: bool, regions: bool, probabilities: bool) -> set[str]:
     """The cases that are read in parts. Raises ValueError for options that need an image as a whole."""
-    found = [case for case in cases if read_section_header(case.image[0]) is not None]
+    large = [case for case in cases if read_section_header(case.image[0]) is not None]
     for option, is_set in (("--regions", regions), ("--probabilities", probabilities)):
-        if found and is_set:
-            raise ValueError(f"{found[0].image[0]}: is too large for {option}, which needs it as a whole; leave it out")
-    if found and cleaned:
+        if large and is_set:
+            raise ValueError(f"{large[0].image[0]}: is too large for {option}, which needs it as a whole; leave it out")
+    if large and cleaned:
         raise ValueError(
-            f"{found[0].image[0]}: is too large for post-processing, which needs it as a whole; add --no-postprocessing"
+            f"{large[0].image[0]}: is too large for post-processing, which needs it as a whole; add --no-postprocessing"
         )
-    several = next((case for case in found if len(case.image) > 1), None)
+    several = next((case for case in large if len(case.image) > 1), None)
     if several is not None:
         raise ValueError(f"{several.image[0]}: is too large to be one of several files of a case; join its channels")
-    return {case.id for case in found}
+    return {case.id for case in large}
 
 
 def _segmented(jobs: Sequence[tuple[Case, Sequence[Path]]], model: Model) -> Iterator[tuple[str | None, Path]]:

@@ -1,4 +1,4 @@
-"""What decided the label maps of a folder: a file beside them that tells a later prediction whether to go on there."""
+"""prediction.json: the settings behind the label maps of a folder, by which a later prediction can resume."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hasten.files import replacing
 
 PREDICTION_JSON = "prediction.json"
 _OF_THE_MACHINE = ("batch_size", "sums_on_host")
-"""Settings of `infer` that change no label."""
+"""Settings of `infer` that do not affect the label maps."""
 
 
 def deciding_settings(members: Sequence[Member], cleanings: Cleanings) -> dict[str, Any]:
-    """What the label maps of these networks depend on, as `prediction.json` holds it."""
+    """The content of prediction.json: everything that the label maps of these networks depend on."""
     infer = members[0].content["config"]["infer"]
     return {
         "networks": {str(member.where): hash_file(member.where) for member in members},
@@ -73,18 +73,18 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     now = json.loads(json.dumps(now))  # tuples become lists
-    found = []
+    differences = []
     one, two = before["networks"], now["networks"]
     if sorted(one.values()) != sorted(two.values()):
         changed = [where for where in two if where in one and one[where] != two[where]]
         other = f"{', '.join(two)} instead of {', '.join(one)}"
-        found.append(f"networks: {', '.join(changed)} changed since" if changed else f"networks: {other}")
+        differences.append(f"networks: {', '.join(changed)} changed since" if changed else f"networks: {other}")
     for section in ("infer", "postprocessing"):
         was, has = before[section], now[section]
         names = dict.fromkeys((*was, *has))
-        found += [
+        differences += [
             f"{section}.{name}={text_of(has.get(name))} instead of {text_of(was.get(name))}"
             for name in names
             if was.get(name) != has.get(name)
         ]
-    return found
+    return differences

@@ -64,8 +64,8 @@ class Predictor:
         if probabilities:
             chances = np.zeros((len(self.model.classes), *image.shape[1:]), np.float32)
         label, _ = labelled(prepared, self.model, where="array", probabilities=chances)
-        found = postprocessed(label, self.cleanings, volume.spacing) if chances is None else chances
-        return found.squeeze(-3) if flat else found
+        result = postprocessed(label, self.cleanings, volume.spacing) if chances is None else chances
+        return result.squeeze(-3) if flat else result
 
     def _image(self, array: Any) -> np.ndarray:
         """(C, D, H, W)."""

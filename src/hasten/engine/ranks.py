@@ -1,4 +1,4 @@
-"""What a run of several processes needs beside its strategy."""
+"""Support for runs of several processes, beside their strategy: checks, records, random states."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from hasten.sample.share import WHOLE, Share
 def rank_mistakes(planned: Planned, strategy: Strategy) -> list[str]:
     """Settings that don't go with this many processes or their strategy, as "dotted.path: what and the remedy"."""
     config, world = planned.config, strategy.world
-    found = strategy.mistakes(config)
+    mistakes = strategy.mistakes(config)
     size, parts = share_of(planned, strategy).size, config.distribute.parts
     if parts or size > 1:
         dealt = parts_mistake(len(planned.train), parts, config.sample.batch_size, config.train.accumulate, size)
-        found += [dealt] if dealt else []
+        mistakes += [dealt] if dealt else []
     if world.size == 1:
-        return found
+        return mistakes
     if len(planned.train) < world.size:
-        found.append(
+        mistakes.append(
             f"data.source: {len(planned.train)} cases to train on for {world.size} processes; start as many as there "
             "are cases, or fewer"
         )
     if config.sample.fit_batch:
-        found.append("sample.fit_batch: each process would find its own; set sample.batch_size and leave it out")
+        mistakes.append("sample.fit_batch: each process would find its own; set sample.batch_size and leave it out")
     if config.train.validate_async:
-        found.append("train.validate_async: not with several processes, which share a validation already; set false")
+        mistakes.append("train.validate_async: not with several processes, which share a validation already; set false")
     if config.train.capture:
-        found.append("train.capture: a step that several processes share is not captured; leave it out")
-    return found
+        mistakes.append("train.capture: a step that several processes share is not captured; leave it out")
+    return mistakes
 
 
 def share_of(planned: Planned, strategy: Strategy) -> Share:
-    """What this rank makes of every batch."""
+    """This rank's share of every batch."""
     if not strategy.splits_batch:
         return WHOLE
     return Share(strategy.world.rank, strategy.world.size, planned.config.train.accumulate)
@@ -78,9 +78,9 @@ def random_states(world: World, device: torch.device) -> list[list[Tensor]]:
     """
     if world.size == 1:
         return []
-    found: list[Any] = [None] * world.size
-    distributed.all_gather_object(found, random_state.random_states(device))
-    return found
+    states: list[Any] = [None] * world.size
+    distributed.all_gather_object(states, random_state.random_states(device))
+    return states
 
 
 def take_up_random(states: list[list[Tensor]], world: World, device: torch.device, *, seed: int, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Label maps on the image's own voxels, decided from scores that are interpolated there and never held as a whole.
+"""Label maps on the image's own voxels, from scores that are interpolated there piece by piece.
 
 An interpolated score lies between those of the voxels around it. Where these voxels agree on the highest class, it is
 the highest in between, too. So scores are interpolated only where they disagree: the same label map as from all
@@ -23,7 +23,7 @@ from hasten.prepare.resample import linear_taps, nearest_index
 _ANISOTROPY = 3.0
 """Largest spacing over the smallest from which on scores are not interpolated across slices, as in nnU-Net."""
 _SLAB_VOXELS = 1 << 19
-"""Voxels of the source that are decided together."""
+"""Number of source voxels that are processed together."""
 _Slot = tuple[slice, slice, slice]
 Planes = Callable[[int, int, Tensor, Tensor], None]
 """Called with each plane of the result: its axis and number, all its interpolated scores (K, a, b), which may be
@@ -60,7 +60,7 @@ class Taps:
         return cls(*linear_taps(size, new_size), linear=True)
 
     def part(self, first: int, last: int, start: int) -> Taps:
-        """Of output voxels first to last, with the source voxels counted from `start`."""
+        """The part for output voxels first to last, with the source voxels counted from `start`."""
         low, high = self.low[first:last] - start, self.high[first:last] - start
         return Taps(low, high, self.weight[first:last], self.linear)
 
@@ -104,7 +104,7 @@ class _Layer:
     stop: int
     """First plane of the part, and the one behind the last."""
     missing: int
-    """Voxels that are still to come."""
+    """Number of voxels still to come."""
 
 
 class Regridded:
@@ -160,8 +160,8 @@ class Regridded:
             slice(slot[axis].start - start, slot[axis].stop - start)
             for axis, start in zip(self._axes, self._start, strict=True)
         )
-        found = self._layers.get(along.start)
-        layer = found or self._layers.setdefault(along.start, self._layer(along, len(sums)))
+        existing = self._layers.get(along.start)
+        layer = existing or self._layers.setdefault(along.start, self._layer(along, len(sums)))
         shares = weights().to(sums.device).expand(sums.shape[1:]).permute(self._axes)
         piece = _Piece((along, row, column), sums.permute(0, *(1 + axis for axis in self._axes)), shares)
         # The weights are positive, so the sums decide as their means do.
@@ -222,7 +222,7 @@ class Regridded:
 
 
 def _dtype(classes: int) -> torch.dtype:
-    """Of labels, with one value more for those that are open."""
+    """Integer type of labels, with one extra value for undecided ones."""
     return torch.uint8 if classes < 256 else torch.int16
 
 
@@ -238,14 +238,14 @@ def _decide(labels: Tensor, pieces: Sequence[_Piece], taps: Sequence[Taps], out:
             pair = [(slice(None),) * axis + (part,) for part in (slice(None, -1), slice(1, None))]
             least = torch.minimum(*(least[side] for side in pair))
             most = torch.maximum(*(most[side] for side in pair))
-    found = torch.where(least == most, least, unsure)
+    coarse = torch.where(least == most, least, unsure)
     rows = _Rows.make((least != most).any(0), pieces, taps)
     for axis, each in ((3, taps[2]), (2, taps[1])):
         # The last voxel lies in the last pair of source voxels; all others in the pair that their lower one begins.
-        found = found.index_select(axis, _on(np.minimum(each.low, found.shape[axis] - 1), found.device))
+        coarse = coarse.index_select(axis, _on(np.minimum(each.low, coarse.shape[axis] - 1), coarse.device))
     pairs = zip(taps[0].low.tolist(), taps[0].high.tolist(), strict=True)
     for (low, high), planes in groupby(enumerate(pairs), key=itemgetter(1)):
-        cells = found[:, min(low, found.shape[1] - 1)]
+        cells = coarse[:, min(low, coarse.shape[1] - 1)]
         row, column = (cells == unsure).any(0).nonzero(as_tuple=True)
         sides = dict.fromkeys((low, high) if len(row) else ())
         values = [rows.between(plane, row, column, taps[1], taps[2]) for plane in sides]
@@ -278,10 +278,10 @@ class _Rows:
         for piece in pieces:
             place = open_[piece.place].nonzero(as_tuple=True)
             near = [each.to(piece.sums.device) for each in place]
-            found = piece.sums.movedim(0, -1)[*near].float().div_(piece.weights[*near][:, None])
-            numbers[piece.place][*place] = torch.arange(count, count + len(found), device=open_.device).int()
-            scores.append(found.to(open_.device))
-            count += len(found)
+            near_scores = piece.sums.movedim(0, -1)[*near].float().div_(piece.weights[*near][:, None])
+            numbers[piece.place][*place] = torch.arange(count, count + len(near_scores), device=open_.device).int()
+            scores.append(near_scores.to(open_.device))
+            count += len(near_scores)
         return cls(torch.cat(scores), numbers)
 
     def between(self, plane: int, row: Tensor, column: Tensor, height: Taps, width: Taps) -> Tensor:

@@ -1,4 +1,4 @@
-"""Resuming a run with other settings than it had: refused, or applied and told."""
+"""Changed settings of a resumed run: refused, or applied and logged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _with_digest(config: RunConfig, section: str, digest: str | None) -> RunConf
 
 
 def require_use(out: Path, changes: Changes, rules: Rules, more: str) -> None:
-    """Say that the run in `out` is complete. Raises ValueError for changes that would have changed its training.
+    """Log that the run in `out` is complete. Raises ValueError for changes that would have changed its training.
 
     more: the setting by which it could be trained for longer.
     """
@@ -52,14 +52,14 @@ def require_use(out: Path, changes: Changes, rules: Rules, more: str) -> None:
 
 
 def tell_changes(out: Path, step: int, changes: Changes, rules: Rules) -> None:
-    """Say what changes from `step` on, and write it into metrics.jsonl."""
+    """Log the settings that change from `step` on, and write them into metrics.jsonl."""
     for name, (was, now) in changes.items():
         log.warning("%s: from step %d on, %s", out, step, describe(name, was, now, rules))
     append_jsonl(out / METRICS_JSONL, {"kind": "resumed", "step": step, "changed": changes})
 
 
 def tell_rate(out: Path, step: int, position: float, before: RunConfig, config: PlannedRun) -> None:
-    """Say what becomes of the learning rate at `step`, if anything. before: as run.yaml has it.
+    """Log how the learning rate at `step` changes, if it does. before: as run.yaml has it.
 
     position: of the step in the schedule.
     """
@@ -74,7 +74,7 @@ def tell_rate(out: Path, step: int, position: float, before: RunConfig, config: 
 
 
 def complete_summary(out: Path, summary: dict[str, Any] | None, changes: Changes) -> dict[str, Any] | None:
-    """The summary of a run that is complete, which is said; None of one that is not."""
+    """The summary of a complete run, which is logged; None for an incomplete one."""
     if summary is not None:
         more = "train.target" if summary["status"] == "target_reached" else "train.steps"
         require_use(out, changes, RUN_RULES, more)

@@ -119,9 +119,9 @@ def _train(
     if resume:
         before = by_first(world, lambda: load_run(out / RUN_YAML))
         config, changes = on_all(world, lambda: resumed_settings(before, config))
-        done = by_first(world, lambda: complete_summary(out, _complete(out, config), changes))
-        if done is not None:
-            return done
+        earlier = by_first(world, lambda: complete_summary(out, _complete(out, config), changes))
+        if earlier is not None:
+            return earlier
     on_all(world, lambda: create_run_dir(out, resume=resume) if world.first else None)
     try:
         going_on = by_first(world, lambda: resume and bool(Checkpoints(out / CHECKPOINTS).paths()))
@@ -152,8 +152,8 @@ def _train(
         ) from error
     if outcome.status == "interrupted":
         assert loop.asked is not None
-        said = f"stopped at step {outcome.step}; go on with: {_resume_command(out)}" if world.first else ""
-        raise Stopped(said, loop.asked)
+        message = f"stopped at step {outcome.step}; go on with: {_resume_command(out)}" if world.first else ""
+        raise Stopped(message, loop.asked)
     return summary
 
 
@@ -174,25 +174,27 @@ def _make_loop(
     """The loop, at step 0 or where last.pt left it. Raises ValueError if that file is damaged or of other settings."""
     strategy, seed = parts.step.strategy, parts.planned.config.train.seed
     world = strategy.world
-    # Measuring drew from torch's generator, or found its results in the cache and did not: dropout must not notice.
+    # Measuring draws from torch's generator unless its results are cached: dropout must not depend on that.
     seed_rank(seed, world)
-    found = by_first(world, lambda: _newest(out) if resume else None)
-    if found is None:
+    checkpoint = by_first(world, lambda: _newest(out) if resume else None)
+    if checkpoint is None:
         return Loop(parts, out, clock, progress, first=0, elapsed=0.0, reserve_s=reserve_s)
-    state = found.content
+    state = checkpoint.content
 
     def restored() -> Loop:
         steps = parts.planned.config.train.steps
-        if steps < found.step:
-            raise ValueError(f"train.steps={steps}: the run in {out} has done {found.step} steps; give as many or more")
+        if steps < checkpoint.step:
+            raise ValueError(
+                f"train.steps={steps}: the run in {out} has done {checkpoint.step} steps; give as many or more"
+            )
         try:
             elapsed = state["extra"]["elapsed"]
-            loop = Loop(parts, out, clock, progress, first=found.step, elapsed=elapsed, reserve_s=reserve_s)
-            loop.restore(state, str(found.path))
+            loop = Loop(parts, out, clock, progress, first=checkpoint.step, elapsed=elapsed, reserve_s=reserve_s)
+            loop.restore(state, str(checkpoint.path))
         except (RuntimeError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-            reason = str(error).strip().splitlines()[0].removeprefix(f"{found.path}: ")
+            reason = str(error).strip().splitlines()[0].removeprefix(f"{checkpoint.path}: ")
             raise ValueError(
-                f"{found.path}: does not fit the run's settings ({reason}); "
+                f"{checkpoint.path}: does not fit the run's settings ({reason}); "
                 f"resume with the network, optimizer and precision that {out / RUN_YAML} had when it was written"
             ) from error
         return loop
@@ -201,17 +203,17 @@ def _make_loop(
 
 
 def _newest(out: Path) -> Found | None:
-    """The checkpoint to resume from; None where the run was stopped before it wrote one, which is said."""
-    kept = Checkpoints(out / CHECKPOINTS)
-    found = kept.newest()
-    if found is None and (out / SUMMARY_JSON).exists():
+    """The checkpoint to resume from; None, with a warning, where the run stopped before it wrote one."""
+    checkpoints = Checkpoints(out / CHECKPOINTS)
+    checkpoint = checkpoints.newest()
+    if checkpoint is None and (out / SUMMARY_JSON).exists():
         raise ValueError(
-            f"{kept.path}: missing, though the run in {out} had ended; restore it from a copy, or train into another "
-            "--out"
+            f"{checkpoints.path}: missing, though the run in {out} had ended; restore it from a copy, or train into "
+            "another --out"
         )
-    if found is None:
+    if checkpoint is None:
         log.warning("%s: was stopped before its first checkpoint, and starts again at its first step", out)
-    return found
+    return checkpoint
 
 
 def _resume_command(out: Path) -> str:
@@ -235,12 +237,12 @@ def _keep_reasons(out: Path, parts: RunComponents) -> None:
     """On resuming, a switch is on because run.yaml says so; what was measured when the run began says more."""
     try:
         before = json.loads((out / PLAN_JSON).read_text())["engaged"]
-        kept = {name: Engaged(**engaged) for name, engaged in before.items()}
+        earlier = {name: Engaged(**engaged) for name, engaged in before.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
     for name, now in parts.engaged.items():
-        if name in kept and kept[name].on == now.on and now.why.startswith("set in the configuration"):
-            parts.engaged[name] = kept[name]
+        if name in earlier and earlier[name].on == now.on and now.why.startswith("set in the configuration"):
+            parts.engaged[name] = earlier[name]
 
 
 def _write_records(out: Path, parts: RunComponents, *, resume: bool) -> None:

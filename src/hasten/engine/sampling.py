@@ -1,4 +1,4 @@
-"""What a run draws its batches from: its augmentation, its cases, and whether the two are compiled together."""
+"""The batch program of a run: its augmentation and cases, compiled together where that pays."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from hasten.sample.share import WHOLE, Share
 
 log = logging.getLogger(__name__)
 
-_GIVEN = "set in the configuration"
+_SET_BY_USER = "set in the configuration"
 _COMPARE_SECONDS = 10.0
-"""That comparing an eager and a compiled program may take."""
+"""Time limit, in seconds, of comparing an eager and a compiled program."""
 _COMPILE_SECONDS = {"cuda": 10.0}
-"""What compiling a batch program costs; 40 on a CPU, on a slow machine."""
+"""Seconds that compiling a batch program costs; 40 on a CPU, on a slow machine."""
 _SAVED = {"cpu": 0.5}
 """Share of an eager batch's time that a compiled one saves, about; four fifths on a GPU."""
 
@@ -51,29 +51,29 @@ def settle_program(
     augmentation that can't be had with these cases.
     """
     config = planned.config
-    wanted, why = config.sample.compile, _GIVEN
+    requested, why = config.sample.compile, _SET_BY_USER
     marker = _kernel_marker(planned)
-    if wanted is None and share.size > 1 and planned.device.type == "cpu":
-        # Each would measure for itself, and one might find otherwise than the rest.
-        wanted, why = False, "not tried where several processes share the step; set sample.compile"
-    elif wanted is None and triton_works(planned.device):
-        wanted, why = False, "Hasten's own kernels read and draw, which a compiler would not use; set sample.compile"
-    if wanted is not None:
-        program = _program(planned, arena, share, parts, compile=wanted)
+    if requested is None and share.size > 1 and planned.device.type == "cpu":
+        # Each rank would measure separately, and the results might differ.
+        requested, why = False, "not tried where several processes share the step; set sample.compile"
+    elif requested is None and triton_works(planned.device):
+        requested, why = False, "Hasten's own kernels read and draw, which a compiler would not use; set sample.compile"
+    if requested is not None:
+        program = _program(planned, arena, share, parts, compile=requested)
     else:
         program = _program(planned, arena, share, parts, compile=False)
-        wanted, why = _compile_pays(program.latest, config.train.steps, planned.device, known=marker.is_file())
-        if wanted:
+        requested, why = _compile_pays(program.latest, config.train.steps, planned.device, known=marker.is_file())
+        if requested:
             program, why = _faster(program, _program(planned, arena, share, parts, compile=True), why)
     if program.compiled:
-        # Only a hint for the next run's decision: a cache folder that can't be written must not end this one.
+        # Only a hint for the next run's decision: a read-only cache folder must not end this one.
         with contextlib.suppress(OSError):
             marker.parent.mkdir(parents=True, exist_ok=True)
             marker.touch()
     part = dataclasses.replace(config.sample, compile=program.compiled)
     settled = dataclasses.replace(planned, config=dataclasses.replace(config, sample=part))
-    told = f"{why}; {program.why}" if wanted and program.why != "not asked for" else why
-    engaged = {"compiled batch program": Engaged(program.compiled, told)}
+    reason = f"{why}; {program.why}" if requested and program.why != "not asked for" else why
+    engaged = {"compiled batch program": Engaged(program.compiled, reason)}
     return settled, program, engaged | _fused(planned, program)
 
 
@@ -95,24 +95,24 @@ def _next_batch(segment: Segment, numbers: Iterator[int]) -> None:
 
 
 def _fused(planned: Planned, program: Program) -> dict[str, Engaged]:
-    """What of the augmentation runs sample by sample, and what that costs; nothing where all of it is fused."""
+    """Reports the augmentation steps that run sample by sample, and their cost; {} if all are fused."""
     slow = planned.augmentation.per_sample
     if not slow:
         return {}
     seconds = per_sample_seconds(program.latest)
     names = "; ".join(f"{step.name} ({step.why})" for step in slow)
-    told = f"{len(slow)} of {len(planned.augmentation.steps)} steps run sample by sample: {names}"
+    summary = f"{len(slow)} of {len(planned.augmentation.steps)} steps run sample by sample: {names}"
     cost = f"{1e3 * seconds:.0f} ms of a batch"
-    log.warning("augment.chain: %s, %s", told, cost)
-    return {"fused augmentation": Engaged(False, f"{told}; {cost}")}
+    log.warning("augment.chain: %s, %s", summary, cost)
+    return {"fused augmentation": Engaged(False, f"{summary}; {cost}")}
 
 
 def per_sample_seconds(segment: Segment) -> float:
-    """What transforms that run sample by sample take of a batch, by the medians of three batches."""
-    kept = [not is_per_sample(stage) for stage in segment.stages]
+    """Seconds per batch of transforms that run sample by sample, by the medians of three batches."""
+    batched = [not is_per_sample(stage) for stage in segment.stages]
     fused = dataclasses.replace(
-        segment, stages=tuple(stage for stage, keep in zip(segment.stages, kept, strict=True) if keep),
-        host_stages=sum(kept[: segment.host_stages]),
+        segment, stages=tuple(stage for stage, keep in zip(segment.stages, batched, strict=True) if keep),
+        host_stages=sum(batched[: segment.host_stages]),
     )  # fmt: skip
     whole, without, on_cases = [], [], []
     for draws, bare in zip(segment.draws(0, 3), fused.draws(0, 3), strict=True):
@@ -120,8 +120,8 @@ def per_sample_seconds(segment: Segment) -> float:
         without.append(_seconds(partial(fused.rendered, bare), segment.device))
         if segment.whole_cases is not None:
             on_cases.append(_seconds(partial(segment.whole_cases.batch, draws.sample.tolist()), segment.device))
-    spent = sorted(whole)[1] - sorted(without)[1] + (sorted(on_cases)[1] if on_cases else 0.0)
-    return max(0.0, spent)
+    extra_s = sorted(whole)[1] - sorted(without)[1] + (sorted(on_cases)[1] if on_cases else 0.0)
+    return max(0.0, extra_s)
 
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:
@@ -185,14 +185,14 @@ def _compile_pays(eager: Segment, steps: int, device: torch.device, *, known: bo
     saved = _SAVED.get(device.type, 0.8) * seconds * steps
     cost = _COMPILE_SECONDS.get(device.type, 40.0) / (10 if known else 1)
     kernel = "a kernel compiled by an earlier run" if known else "compiling"
-    told = (
+    text = (
         f"an eager batch takes {1e3 * seconds:.0f} ms, so {kernel} (about {cost:.0f} s) would save about {saved:.0f} s"
     )
-    return saved > cost, f"{told} in {steps} steps"
+    return saved > cost, f"{text} in {steps} steps"
 
 
 def _kernel_marker(planned: Planned) -> Path:
-    """A file that says that torch's own cache has seen this program."""
+    """A marker file: torch's compile cache holds this program."""
     sample = dataclasses.replace(planned.config.sample, compile=None)
     channels, dims = len(planned.case_set.channels), planned.case_set.spatial_dims
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")

@@ -47,7 +47,7 @@ class Saver:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until the save in flight is on the disk. Raises what it failed with, once."""
+        """Wait until the save in flight is on the disk. Raises its error, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -68,7 +68,7 @@ class Saver:
         except Exception as failure:
             if error is None:
                 raise
-            # What ended the block is the news; this must not take its place.
+            # The exception that ended the block must not be replaced by this one.
             log.warning("the last checkpoint could not be written: %s", failure)
 
     def _work(self, write: Write, content: dict[str, Any], ready: list[torch.cuda.Event]) -> None:

@@ -1,4 +1,4 @@
-"""What a network says about a batch, whatever form its output has, and its mean over mirror images."""
+"""Scores of a network's output, whatever its form, and their mean over mirror images."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def first_output(output: Any, dims: int) -> Tensor:
     output: (B, K, ...) scores with `dims` axes in all; a list, tuple or mapping that begins with them; or (B, heads,
     K, ...), the stacked heads of deep supervision. Raises ValueError for anything else.
     """
-    found = output
-    while isinstance(found, list | tuple | Mapping) and len(found):
-        found = next(iter(found.values())) if isinstance(found, Mapping) else found[0]
-    if not isinstance(found, Tensor):
+    result = output
+    while isinstance(result, list | tuple | Mapping) and len(result):
+        result = next(iter(result.values())) if isinstance(result, Mapping) else result[0]
+    if not isinstance(result, Tensor):
         raise ValueError(
-            f"the network gave a {type(found).__name__}; let it give a tensor of scores, or a list of them"
+            f"the network gave a {type(result).__name__}; let it give a tensor of scores, or a list of them"
         )
-    if found.ndim == dims + 1:
-        found = found[:, 0]
-    if found.ndim != dims:
+    if result.ndim == dims + 1:
+        result = result[:, 0]
+    if result.ndim != dims:
         raise ValueError(
-            f"the network gave a tensor of shape {tuple(found.shape)}; scores of a batch of {dims - 2}-D images have "
+            f"the network gave a tensor of shape {tuple(result.shape)}; scores of a batch of {dims - 2}-D images have "
             f"{dims} axes (batch, class, space)"
         )
-    return found
+    return result
 
 
 def confidence(scores: Tensor, *, overlapping: bool, probabilities: bool) -> Tensor:
@@ -59,7 +59,7 @@ def averaged(
 ) -> ScoreFunction:
     """`scores`, or their softmax, as a mean over all 2^n mirrorings along n of the axes D, H, W (0, 1, 2), in float32.
 
-    unsure: says of what one pass gave (B, K, D, H, W) which images are mirrored, (B,) bool; None mirrors all. Without
+    unsure: from the scores (B, K, D, H, W) of one pass, which images to mirror, (B,) bool; None mirrors all. Without
     axes and for plain scores, `scores` itself.
     """
     axes = [2 + axis for axis in flip_axes]
@@ -68,12 +68,12 @@ def averaged(
         return scores
 
     def one(image: Tensor) -> Tensor:
-        found = scores(image).float()
-        return found.softmax(1) if average == "softmax" else found
+        output = scores(image).float()
+        return output.softmax(1) if average == "softmax" else output
 
     def mean(total: Tensor, image: Tensor) -> Tensor:
         for flip in flips:
-            # `flip` makes a tensor of our own to add to; the network's output may be its input.
+            # `flip` returns a new tensor, safe to add to in place; the network's output may be its input.
             total = one(image.flip(flip)).flip(flip).add_(total)
         return total.div_(1 + len(flips)) if flips else total
 

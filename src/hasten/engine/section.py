@@ -50,7 +50,7 @@ class _Span:
 
 @dataclass(slots=True)
 class _Counts:
-    """What has to be known of all pixels of a channel before the first is scaled."""
+    """Statistics over all pixels of a channel, needed before the first is scaled."""
 
     histogram: np.ndarray
     """(256,) pixels of each value."""
@@ -69,10 +69,10 @@ def segment_section(path: Path, target: Path, model: Model) -> None:
 
     Raises ValueError for what can't be read or would have to be resampled, and OSError.
     """
-    found, spec = read_section_header(path), model.prepare
-    assert found is not None
+    header, spec = read_section_header(path), model.prepare
+    assert header is not None
     assert spec.spacing is not None
-    shape, channels = found
+    shape, channels = header
     if resampled_shape(shape, (1.0, 1.0, 1.0), spec.spacing) != shape:
         raise ValueError("is too large to be resampled (prepare.spacing); scale it before, or train without a spacing")
     scaled, foreground = scalings(spec, channels), list[int]()
@@ -100,19 +100,19 @@ def segment_section(path: Path, target: Path, model: Model) -> None:
 
 def _count(slide: Slide, shape: tuple[int, int], channels: int) -> list[_Counts]:
     height, width = shape
-    found = [
+    counts = [
         _Counts(np.zeros(256, np.int64), np.zeros(height, np.uint8), np.zeros(width, np.uint8)) for _ in range(channels)
     ]
     for top in range(0, height, _BLOCK):
         for left in range(0, width, _BLOCK):
             rows, columns = slice(top, min(top + _BLOCK, height)), slice(left, min(left + _BLOCK, width))
             block = slide.read_region(0, top, left, rows.stop - top, columns.stop - left)
-            for channel, each in enumerate(found):
+            for channel, each in enumerate(counts):
                 pixels = block[..., channel]
                 each.histogram += np.bincount(pixels.reshape(-1), minlength=256)
                 np.maximum(each.rows[rows], pixels.max(1), out=each.rows[rows])
                 np.maximum(each.columns[columns], pixels.max(0), out=each.columns[columns])
-    return found
+    return counts
 
 
 def _box(counts: Sequence[_Counts], scaled: Sequence[Scaling]) -> Box | None:
@@ -127,16 +127,16 @@ def _box(counts: Sequence[_Counts], scaled: Sequence[Scaling]) -> Box | None:
 
 
 def _table(scaling: Scaling, histogram: np.ndarray, dtype: str) -> np.ndarray:
-    """(256,) of the stored type: what becomes of each value, as `write_scaled` does it to a whole image."""
-    values, found = torch.arange(256, dtype=torch.float32), np.empty(256, dtype)
+    """(256,) lookup table of the stored type: each value scaled as `write_scaled` scales a whole image."""
+    values, table = torch.arange(256, dtype=torch.float32), np.empty(256, dtype)
     if scaling.kind == "zscore":
         count, grey = histogram.sum(), np.arange(256.0)
         mean = float((histogram * grey).sum() / count)
         std = float(((histogram * (grey - mean) ** 2).sum() / count) ** 0.5)
-        found[:] = values.sub_(mean).mul_(zscore_scale(mean, std)).numpy()
+        table[:] = values.sub_(mean).mul_(zscore_scale(mean, std)).numpy()
     else:
-        write_scaled(iter([(slice(None), values)]), found, scaling)
-    return found
+        write_scaled(iter([(slice(None), values)]), table, scaling)
+    return table
 
 
 def _spans(side: int, window: int, overlap: float) -> list[_Span]:
@@ -146,11 +146,11 @@ def _spans(side: int, window: int, overlap: float) -> list[_Span]:
     for start in starts:
         if start - cuts[-1] >= least and side - start >= window:
             cuts.append(start)
-    found = []
+    spans = []
     for first, last in pairwise([*cuts, side]):
-        here = [start for start in starts if start < last and start + window > first]
-        found.append(_Span(first, last, here[0], min(here[-1] + window, side)))
-    return found
+        covering = [start for start in starts if start < last and start + window > first]
+        spans.append(_Span(first, last, covering[0], min(covering[-1] + window, side)))
+    return spans
 
 
 def _strips(
@@ -179,8 +179,8 @@ def _strips(
                 if number < len(places):
                     following = reader.submit(read, *places[number])
                 inner, across = (slice(span.first - span.start, span.last - span.start) for span in (row, column))
-                found = infer_part(model.network, image, (slice(0, 1), inner, across), how).cpu().numpy()
-                label = paint(found, model.regions) if model.regions else found
+                labels = infer_part(model.network, image, (slice(0, 1), inner, across), how).cpu().numpy()
+                label = paint(labels, model.regions) if model.regions else labels
                 strip[:, column.first : column.last] = label[0]
             foreground.append(int(np.count_nonzero(strip)))
             yield strip

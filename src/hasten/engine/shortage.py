@@ -1,4 +1,4 @@
-"""Telling a lack of memory from any other error, and settings that must lead to one."""
+"""Detection of out-of-memory errors, and of settings that must lead to one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TOLD = (
     "cublas_status_alloc_failed",
     "cudnn_status_alloc_failed",
 )
-"""What libraries write that report a lack of memory as any other error."""
+"""Messages of libraries that raise a generic error for a lack of memory."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was short, of the device or of the host."""
+    """Whether an error reports that device or host memory was short."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _TOLD)
@@ -78,7 +78,7 @@ def _largest_case(config: PlannedRun, fingerprint: Fingerprint) -> float:
     """Voxels of the largest prepared case, or a part of them where its surroundings may be cropped before."""
     spacing = config.prepare.spacing or (0.0, 0.0, 0.0)
     voxels = max(
-        math.prod(size * at / (wanted or at) for size, at, wanted in zip(shape, spacings, spacing, strict=True))
+        math.prod(size * at / (target or at) for size, at, target in zip(shape, spacings, spacing, strict=True))
         for shape, spacings in zip(fingerprint.shapes, fingerprint.spacings, strict=True)
     )
     return voxels * (0.1 if config.prepare.crop_foreground else 1.0)

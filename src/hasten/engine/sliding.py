@@ -39,7 +39,7 @@ class SlidingWindowInferer:
     `masks` are of the first one. Gradients pass where inputs need them, or a network in training mode does. Both are
     left to MONAI's function, as are images of more than 3 axes, and have none of the arguments that MONAI's has not.
 
-    `buffer_steps`, `buffer_dim` and `cache_roi_weight_map` are taken and have nothing left to do. Running out of memory
+    `buffer_steps`, `buffer_dim` and `cache_roi_weight_map` are accepted and have no effect. Running out of memory
     halves the window batch, then moves sums, and at last the scores, to the host.
     """
 
@@ -73,7 +73,7 @@ class SlidingWindowInferer:
         average: what is averaged over mirror images and windows, "scores" or their "softmax".
         sums: type of the sums, "fp32", "fp16" or "bf16"; float64 images are summed in float64 unless it is half.
         channels_last: windows go to the network in that memory format.
-        surgery: a network in eval mode is copied for the call and freed of what it computes for nothing (`operate`).
+        surgery: a network in eval mode is copied for the call, without redundant operations (`operate`).
         Raises ValueError for values that cannot be.
         """
         self.roi_size, self.sw_batch_size, self.overlap = roi_size, sw_batch_size, overlap
@@ -137,9 +137,9 @@ class SlidingWindowInferer:
     ) -> Any:  # fmt: skip
         from monai.inferers import sliding_window_inference
 
-        own = {"flip_axes": bool(self.flip_axes), "average": self.average != "scores", "sums": self.sums != "fp32"}
-        if any(own.values()):
-            names = " and ".join(name for name, used in own.items() if used)
+        options = {"flip_axes": bool(self.flip_axes), "average": self.average != "scores", "sums": self.sums != "fp32"}
+        if any(options.values()):
+            names = " and ".join(name for name, used in options.items() if used)
             raise ValueError(
                 f"{names}: not with gradients, several outputs or more than 3 axes; wrap the inferer in "
                 "torch.no_grad() and the network so that it gives one tensor, or leave this out"
@@ -175,9 +175,9 @@ class SlidingWindowInferer:
         images, extra = _unwrapped(inputs), dict(kwargs)
         chosen = extra.pop("device", self.device)
         device = torch.device(chosen) if chosen is not None else images.device
-        made = self._slide(images, network, lambda _, shape: sink(shape, device), args, extra)
-        found = torch.stack([each for _, each in sorted(made, key=lambda pair: pair[0])])
-        return _wrapped(found.reshape(len(images), -1, *images.shape[2:]), inputs)
+        results = self._slide(images, network, lambda _, shape: sink(shape, device), args, extra)
+        outputs = torch.stack([each for _, each in sorted(results, key=lambda pair: pair[0])])
+        return _wrapped(outputs.reshape(len(images), -1, *images.shape[2:]), inputs)
 
     @torch.inference_mode()
     def _slide(
@@ -208,11 +208,11 @@ class SlidingWindowInferer:
         def forward(batch: Tensor, places: list[Place]) -> Tensor:
             def once(batch: Tensor) -> Tensor:
                 windows = batch.reshape(*batch.shape[:2], *batch.shape[5 - dims :]).contiguous(memory_format=layout)
-                given = dict(extra)
+                kwargs = dict(extra)
                 if condition is not None:
-                    windows, given["condition"] = windows[:, :channels], windows[:, channels:]
+                    windows, kwargs["condition"] = windows[:, :channels], windows[:, channels:]
                 coordinates = [_coordinates(place, dims) for place in places]
-                output = run(windows, *([coordinates] if self.with_coord else []), *args, **given)
+                output = run(windows, *([coordinates] if self.with_coord else []), *args, **kwargs)
                 if several and isinstance(output, list | tuple | Mapping) and len(output):
                     raise _SeveralOutputs
                 scores = first_output(output, dims + 2)
@@ -278,21 +278,21 @@ class SlidingWindowInferer:
 
 
 def operated(network: nn.Module, shape: Sequence[int], *, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """A copy in eval mode that leaves out what it computes for nothing. shape: (C, *S) of an image it takes.
+    """A copy in eval mode without redundant operations. shape: (C, *S) of an image it takes.
 
     It is tried out on small images of which it surely takes one, if its strides are powers of 2; if it takes none of
     them (or asks for more than an image), only MONAI's blocks are known.
     """
-    twin, draws = copy.deepcopy(network).eval(), torch.Generator().manual_seed(0)
+    network_copy, draws = copy.deepcopy(network).eval(), torch.Generator().manual_seed(0)
     for largest in (32, 64):
         sides = [min(side & -side, largest) for side in shape[1:]]  # the power of 2 in each side
         try:
-            operate(twin, torch.randn(2, shape[0], *sides, generator=draws).to(device, dtype))
-            return twin.eval()
+            operate(network_copy, torch.randn(2, shape[0], *sides, generator=draws).to(device, dtype))
+            return network_copy.eval()
         except ValueError:
             continue
-    operate(twin)
-    return twin
+    operate(network_copy)
+    return network_copy
 
 
 def _passes_gradients(inputs: Tensor, network: Callable[..., Any]) -> bool:
@@ -317,8 +317,8 @@ def _coordinates(place: Place, dims: int) -> list[slice]:
 
 
 @contextmanager
-def _progress(total: int, wanted: bool) -> Iterator[Callable[[int], None] | None]:
-    if not wanted:
+def _progress(total: int, enabled: bool) -> Iterator[Callable[[int], None] | None]:
+    if not enabled:
         yield None
         return
     try:
@@ -338,10 +338,10 @@ def _unwrapped(inputs: Tensor) -> Tensor:
     return inputs.as_tensor() if isinstance(inputs, MetaTensor) else inputs
 
 
-def _wrapped(found: Tensor, inputs: Tensor) -> Tensor:
-    """`found` with the meta data of the inputs, where those are MONAI's."""
+def _wrapped(output: Tensor, inputs: Tensor) -> Tensor:
+    """`output` with the meta data of the inputs, where those are MONAI's."""
     if type(inputs) is Tensor:
-        return found
+        return output
     from monai.data import MetaTensor
 
-    return MetaTensor(found).copy_meta_from(inputs, copy_attr=False) if isinstance(inputs, MetaTensor) else found
+    return MetaTensor(output).copy_meta_from(inputs, copy_attr=False) if isinstance(inputs, MetaTensor) else output

@@ -31,16 +31,16 @@ def spacing_warning(geometry: Geometry, trained: dict[str, list[float]]) -> str 
         return None
     affine = np.array(geometry.source_affine)
     permute, _ = orientation_of(affine, "RAS", geometry.source_shape)
-    own = spacing_of(affine)
-    here = [(own[axis], geometry.source_shape[axis]) for axis in permute]
+    spacing = spacing_of(affine)
+    sizes = [(spacing[axis], geometry.source_shape[axis]) for axis in permute]
     far = any(
         side > 1 and not low / _TIMES <= mm <= high * _TIMES
-        for (mm, side), low, high in zip(here, trained["smallest"], trained["largest"], strict=True)
+        for (mm, side), low, high in zip(sizes, trained["smallest"], trained["largest"], strict=True)
     )
     if not far:
         return None
     shown, smallest, middle, largest = (
-        " x ".join(f"{mm:.3g}" for mm in row) for row in ([mm for mm, _ in here], *trained.values())
+        " x ".join(f"{mm:.3g}" for mm in row) for row in ([mm for mm, _ in sizes], *trained.values())
     )
     return (
         f"its voxels are {shown} mm (D, H, W), but those of the training images are {smallest} to {largest} mm "

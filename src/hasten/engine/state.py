@@ -1,4 +1,4 @@
-"""The whole state of a training loop, of Hasten or of a user: saved between two steps, taken up bit for bit."""
+"""The complete state of a training loop, of Hasten or of a user: saved between two steps, restored bit for bit."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def restore_state(
     schedule: Stateful | None = None,
     where: str = "checkpoint",
 ) -> int:
-    """Take up what `training_state` gave, and return its step; `state["extra"]` is the caller's.
+    """Restore what `training_state` returned, and return its step; `state["extra"]` is the caller's.
 
     Parameters keep the memory format they have here, and moments get it. An average that the state has none of begins
     at its weights. Before a step is captured or compiled, as moments are new tensors afterwards. `where` names the
@@ -102,14 +102,14 @@ def restore_state(
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: str) -> None:
     name, saved = type(innermost(optimizer)).__name__, state.get("optimizer_name")
-    # Some accept each other's state and would go on wrongly.
+    # Some optimizers accept each other's state, and training would continue with wrong values.
     if saved not in (None, name):
         raise ValueError(f"{where}: saved with the optimizer {saved}, and this run has {name}; use the same")
-    ours = [len(group["params"]) for group in optimizer.param_groups]
-    theirs = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
-    if ours != theirs:
+    group_sizes = [len(group["params"]) for group in optimizer.param_groups]
+    saved_sizes = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
+    if group_sizes != saved_sizes:
         raise ValueError(
-            f"{where}: the optimizer's groups had {theirs} parameters, and here they have {ours}; "
+            f"{where}: the optimizer's groups had {saved_sizes} parameters, and here they have {group_sizes}; "
             "build it as in the run that was saved"
         )
 
@@ -118,7 +118,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> 
     rates = [group["lr"] for group in optimizer.param_groups]
     optimizer.load_state_dict(saved)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        # The tensor that a captured step reads stays the one it is; where a number was, it stays a number.
+        # A captured step reads this very tensor, so it is filled in place; a plain number stays a number.
         if isinstance(rate, Tensor):
             group["lr"] = rate.fill_(group["lr"])
         elif isinstance(group["lr"], Tensor):

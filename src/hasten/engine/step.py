@@ -42,7 +42,7 @@ class TrainStep:
     spatial_dims: int = 3
     device: torch.device
     accumulate: int = 1
-    """Pieces that a batch is cut into along its samples. A loss that looks at a whole batch sees a piece at a time."""
+    """Pieces that a batch is cut into along its samples. A loss over a whole batch sees one piece at a time."""
     fused_kernels: bool = False
     """On a GPU in channels-last, run the forward pass in `gpu_forms`; norms are switched by `fused_norms`. Not for a
     compiled network: a compiler has forms of its own."""

@@ -1,4 +1,4 @@
-"""Being asked to stop: by Ctrl-C, SIGTERM or SIGUSR1, heard at the step boundary, by all ranks at the same step."""
+"""Stop requests by Ctrl-C, SIGTERM or SIGUSR1: handled at a step boundary, by all ranks at the same step."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopRequest:
-    """In a `with` around the loop: hears the signals. `agreed()` after each step says whether to save and end.
+    """Context around the loop that handles the signals. `agreed()` after each step says whether to save and end.
 
-    A first Ctrl-C is heard at the step boundary, a second one ends at once. SIGTERM and SIGUSR1 wait for the boundary,
-    however often they come. On leaving, the handlers before are back. Only a process's main thread can hear signals;
-    in another one, `ask` and other ranks still count. A process forked meanwhile has the handlers before.
+    A first Ctrl-C takes effect at the step boundary, a second one ends at once. SIGTERM and SIGUSR1 wait for the
+    boundary, however often they come. On exit the earlier handlers are restored. Only a process's main thread receives
+    signals; in another one, `ask` and other ranks still count. A process forked meanwhile has the earlier handlers.
 
     With torch.distributed every rank enters, and calls `agreed` equally often. On every call of that number (`every`)
-    the ranks compare notes, over a group of their own in host memory, and each looks at the outcome `every` calls
+    the ranks exchange their signals, over a group of their own in host memory, and each reads the result `every` calls
     later, when it has long arrived: no step waits for it, no GPU takes part, and all act at the same step, at most
     2 * every - 1 steps after the one in which the signal came.
     """
 
     def __init__(self, *, every: int = 1, timeout_s: float | None = None) -> None:
-        """timeout_s: seconds that a rank waits for the others' notes before it fails; None is torch's default."""
+        """timeout_s: seconds that a rank waits for the others before it fails; None is torch's default."""
         if every < 1:
             raise ValueError(f"every={every}: must be 1 or more")
         self.every = every
@@ -55,7 +55,7 @@ class StopRequest:
         self._notes: tuple[distributed.Work, Tensor] | None = None
 
     def ask(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """As if the signal had come: for a time limit, say."""
+        """Request a stop as if the signal had come, for example for a time limit."""
         if self.asked is None or _ORDER.index(number) > _ORDER.index(self.asked):
             self.asked = number
 
@@ -66,23 +66,23 @@ class StopRequest:
         self._calls += 1
         if self._calls % self.every:
             return None
-        heard = self._heard()
-        own = _ORDER.index(self.asked) + 1 if self.asked is not None else 0
-        note = torch.tensor(own, dtype=torch.int32)
+        agreed = self._agreed_signal()
+        rank_value = _ORDER.index(self.asked) + 1 if self.asked is not None else 0
+        note = torch.tensor(rank_value, dtype=torch.int32)
         work = distributed.all_reduce(note, distributed.ReduceOp.MAX, group=self._group, async_op=True)
         assert work is not None
         self._notes = (work, note)
-        return heard
+        return agreed
 
-    def _heard(self) -> signal.Signals | None:
+    def _agreed_signal(self) -> signal.Signals | None:
         if self._notes is None:
             return None
         work, note = self._notes
         self._notes = None
         work.wait()
         # In host memory, where reading a value costs nothing.
-        found = int(note)
-        return _ORDER[found - 1] if found else None
+        number = int(note)
+        return _ORDER[number - 1] if number else None
 
     def __enter__(self) -> StopRequest:
         self.asked, self._calls, self._notes, self._process = None, 0, None, os.getpid()
@@ -100,7 +100,7 @@ class StopRequest:
         group, self._group = self._group, None
         if group is not None and os.getpid() == self._process:
             if error is None:
-                self._heard()  # every rank has sent as many notes: none is left under way
+                self._agreed_signal()  # every rank made as many reductions: none is pending
             distributed.destroy_process_group(group)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

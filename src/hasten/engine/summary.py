@@ -1,4 +1,4 @@
-"""What a run leaves behind for people: summary.json and example slices."""
+"""Results of a run for the report: summary.json and example slices."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_summary(
     if parts.captured is not None:
         parts.engaged["CUDA graph"] = Engaged(parts.captured.engaged, parts.captured.why)
     planned, world = parts.planned, parts.step.strategy.world
-    looped = seconds["train"] + seconds["wait_for_data"]
+    loop_s = seconds["train"] + seconds["wait_for_data"]
     metric = f"mean_{planned.config.train.metric}"
     best = None if math.isnan(outcome.best.value) else outcome.best.value
     summary = {
@@ -65,7 +65,7 @@ def write_summary(
         "samples_per_s": outcome.samples_per_s,
         "skipped_updates": outcome.skipped,
         "validate_beside_seconds": outcome.validate_beside,
-        "wait_share": outcome.wait_seconds / looped if looped > 0 else 0.0,
+        "wait_share": outcome.wait_seconds / loop_s if loop_s > 0 else 0.0,
         "engaged": {name: asdict(engaged) for name, engaged in parts.engaged.items()},
         "resampled": _resampled(parts),
         "cases": {"train": len(planned.train), "validation": len(planned.validation)},
@@ -84,13 +84,13 @@ def _resampled(parts: RunComponents) -> bool:
 
 def _times(out: Path, metric: Metric) -> dict[str, float]:
     """Seconds to each round Dice or IoU that a validation reached."""
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for record in read_jsonl(out / METRICS_JSONL):
         if record.get("kind") == "validation" and record.get(metric) is not None:
             for level in (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.87, 0.88, 0.89, 0.9, 0.92, 0.94, 0.95):
                 if record[metric] >= level:
-                    found.setdefault(f"{level:.2f}", record["time_s"])
-    return found
+                    times.setdefault(f"{level:.2f}", record["time_s"])
+    return times
 
 
 def write_examples(out: Path, parts: RunComponents, outcome: Outcome, network: nn.Module) -> None:
@@ -123,10 +123,10 @@ def write_examples(out: Path, parts: RunComponents, outcome: Outcome, network: n
         turn = (0, 1) if planned.case_set.spatial_dims == 3 else ()
         content[f"image_{number}"] = torch.flip(shown, turn).numpy()
         content[f"label_{number}"] = torch.flip(label[layer], turn).numpy()
-        found = prediction[..., layer, :, :]
+        predicted = prediction[..., layer, :, :]
         if planned.regions:
-            found = torch.from_numpy(paint(found.numpy(), planned.regions))
-        content[f"prediction_{number}"] = torch.flip(found, turn).numpy()
+            predicted = torch.from_numpy(paint(predicted.numpy(), planned.regions))
+        content[f"prediction_{number}"] = torch.flip(predicted, turn).numpy()
         content[f"name_{number}"] = np.array(ids[number])
         counts = counts_of(prediction, label, num_classes=parts.arena.num_classes, regions=planned.members)
         content[f"dice_{number}"] = np.array(dice_of(counts[None], planned.class_names).mean)

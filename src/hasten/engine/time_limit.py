@@ -1,4 +1,4 @@
-"""`train.max_seconds` kept: the rest of the schedule, validations and the closing work fit into the time that is left.
+"""Enforces `train.max_seconds`: the rest of the schedule, validations and the closing work fit into the remaining time.
 
 A limit that only stops a run leaves a learning rate that was never annealed. Here the time that a step takes is
 measured as the run goes, and the schedule is paced so that it ends when the time does.
@@ -26,7 +26,7 @@ _VALIDATION_SHARE = 0.2
 _TARGET_SHARE = 0.5
 """Of the time since the first step, what validations before the last one may take, without and with a target."""
 _LOOK_S = 1.0
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks of the clock."""
 
 
 @dataclass(kw_only=True)
@@ -78,16 +78,16 @@ class TimeLimit:
         """Raise ValueError if starting took all the time there is. clock: with the spans of the start."""
         if from_first(self.world, self.expired()):
             assert self.seconds is not None
-            spent = ", ".join(f"{name.replace('_', ' ')} {value:.0f} s" for name, value in clock.seconds.items())
+            phases = ", ".join(f"{name.replace('_', ' ')} {value:.0f} s" for name, value in clock.seconds.items())
             raise ValueError(
                 f"train.max_seconds={self.seconds:g}: no time is left to train. The run has taken "
-                f"{self.time_s():.0f} s, {clock.elapsed:.0f} s of it to start this process ({spent}), and "
+                f"{self.time_s():.0f} s, {clock.elapsed:.0f} s of it to start this process ({phases}), and "
                 f"{self.closing_s:.0f} s are kept for what follows the training. Give more; prepared cases stay in the "
                 "cache, so the next start is faster"
             )
 
     def after_step(self, step: int, trained_s: float) -> None:
-        """Pace the schedule to the time that is left. trained_s: seconds spent in all steps of this process so far."""
+        """Pace the schedule to the remaining time. trained_s: seconds spent in all steps of this process so far."""
         if self.seconds is None or step < self._due:
             return
         if self.device.type == "cuda":
@@ -100,26 +100,26 @@ class TimeLimit:
         self.paced.finish_in(steps, index=step)
 
     def _fitting(self, step: int, trained_s: float) -> tuple[int | None, int]:
-        """Steps that still fit, None before a step has been timed, and the step at which to look again."""
+        """Steps that still fit, None before a step has been timed, and the step of the next check."""
         if self._mark is None:
             # The first step is no measure of the others: libraries are loaded and kernels chosen in it.
             self._mark = (step, trained_s)
             return (None if self.left_s > self.closing_s else 0), step + 1
         first, before = self._mark
         measured = max(1e-9, (trained_s - before) / (step - first))
-        # A mean of the first looks, then a moving one: a single step says little.
+        # A mean of the first measurements, then a moving average: a single step says little.
         self._looks += 1
         self._step_s += max(0.25, 1 / self._looks) * (measured - self._step_s)
         self._mark = (step, trained_s)
-        left = self.left_s - self.closing_s - self.validation_s
+        remaining_s = self.left_s - self.closing_s - self.validation_s
         validations = self._validations_left(step) * self.validation_s
-        self._all_fits = left - validations >= self._step_s * (self.paced.steps - self.paced.position(step))
-        left -= validations if self._all_fits else min(validations, self._share * max(0.0, left))
+        self._all_fits = remaining_s - validations >= self._step_s * (self.paced.steps - self.paced.position(step))
+        remaining_s -= validations if self._all_fits else min(validations, self._share * max(0.0, remaining_s))
         after = min(int(_LOOK_S / self._step_s), 2 * (step - first))
-        return math.floor(left / self._step_s), step + max(1, after)
+        return math.floor(remaining_s / self._step_s), step + max(1, after)
 
     def _validations_left(self, step: int) -> int:
-        """Before the last one."""
+        """Validations that remain before the last one."""
         every = self.validate_every
         return math.ceil(self.paced.steps / every) - 1 - int(self.paced.position(step) // every)
 
@@ -131,8 +131,8 @@ class TimeLimit:
         if self.seconds is None:
             return True
         fits = self.left_s - self.closing_s > 2 * self.validation_s
-        spent = self._validating_s + self.validation_s
-        fits &= self._all_fits or spent <= self._share * (spent + trained_s)
+        validating_s = self._validating_s + self.validation_s
+        fits &= self._all_fits or validating_s <= self._share * (validating_s + trained_s)
         return from_first(self.world, fits)
 
     def validated(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The losses between two lines of metrics.jsonl, and what the line says of the training's pace."""
+"""Train lines of metrics.jsonl: losses since the last line, learning rate and throughput."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class TrainLog:
-    """Keeps losses on the device until a line is written: the one moment at which the host asks for them."""
+    """Keeps losses on the device until a line is written, the only time at which the host reads them."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class TrainLog:
         first: int,
         shared: Callable[[Tensor], Tensor] = lambda losses: losses,
     ) -> None:
-        """record: what a line is given to; None on a rank that writes none. shared: the mean over the ranks."""
+        """record: receives each line; None on a rank that writes none. shared: the mean over the ranks."""
         self.record, self.waited, self.samples, self.shared = record, waited, samples, shared
         self.losses: list[Tensor] = []
         self._logged = first
@@ -34,16 +34,16 @@ class TrainLog:
         self._mark = (time.perf_counter(), self.waited())
 
     def pause(self, seconds: float) -> None:
-        """What something else took is no part of the next line's speed."""
+        """Exclude the time of other work from the next line's throughput."""
         self._mark = (self._mark[0] + seconds, self._mark[1])
 
     def pending(self) -> Tensor:
         """(n,) losses after the last line, so that a resumed run's next line is the same."""
         if not self.losses:
             return torch.zeros(0)
-        found = self.shared(torch.stack(self.losses).float())
-        self.losses = list(found.unbind(0))
-        return found.cpu()
+        losses = self.shared(torch.stack(self.losses).float())
+        self.losses = list(losses.unbind(0))
+        return losses.cpu()
 
     def write(self, step: int, *, rate: float, time_s: float, skipped: int) -> dict[str, float]:
         """Write the line of 1-based `step` and return it. Its loss is of the finite steps, nan if there are none."""
@@ -51,18 +51,18 @@ class TrainLog:
         finite = losses.isfinite()
         count_finite = int(finite.sum())
         loss = float(torch.where(finite, losses, 0).sum()) / count_finite if count_finite else math.nan
-        # Of this process alone: the losses of a resumed run begin with those of the process before it.
+        # Throughput of this process alone: the losses of a resumed run begin with those of the process before it.
         count, self._logged = self.samples(self._logged, step), step
         self.losses.clear()
         now, waited = time.perf_counter(), self.waited()
-        spent = now - self._mark[0]
+        elapsed = now - self._mark[0]
         line = {
             "step": step,
             "time_s": time_s,
             "loss": loss,
             "lr": rate,
-            "samples_per_s": count / spent if spent > 0 else 0.0,
-            "wait_share": (waited - self._mark[1]) / spent if spent > 0 else 0.0,
+            "samples_per_s": count / elapsed if elapsed > 0 else 0.0,
+            "wait_share": (waited - self._mark[1]) / elapsed if elapsed > 0 else 0.0,
         }
         self._mark = (now, waited)
         extra = {"skipped": skipped} if skipped else {}

@@ -1,4 +1,4 @@
-"""What follows a loss in any loop: backward, clip, update, average. Nothing in it reads a device value."""
+"""The part of a step after the loss: backward, clip, update, average. Nothing in it reads a device value."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Update:
     strategy: Strategy = field(default_factory=alone)
     """How ranks share the network."""
     skipped: Tensor = field(init=False)
-    """() int64 on the device: updates that were left out."""
+    """() int64 on the device: number of skipped updates."""
 
     def __post_init__(self) -> None:
         self.skipped = torch.zeros((), dtype=torch.int64, device=next(self.weights.parameters()).device)
@@ -59,14 +59,14 @@ class Update:
         if scaled:
             assert self.scaler is not None
             self.scaler.unscale_(self.optimizer)
-        wrong = self._clip()
+        non_finite = self._clip()
         if scaled:
             assert self.scaler is not None
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
-            self._step(wrong)
-        self.skipped += wrong.to(torch.int64)
+            self._step(non_finite)
+        self.skipped += non_finite.to(torch.int64)
         # None, not 0: the next backward then writes the gradients instead of adding to them.
         self.optimizer.zero_grad(set_to_none=True)
         self.strategy.updated(index)
@@ -76,25 +76,25 @@ class Update:
 
     def _clip(self) -> Tensor:
         """() float32, 1 where the gradient is not finite."""
-        found = [weight.grad for weight in self.weights.parameters() if weight.grad is not None]
-        norm = self.strategy.total_norm(found)
+        gradients = [weight.grad for weight in self.weights.parameters() if weight.grad is not None]
+        norm = self.strategy.total_norm(gradients)
         if self.clip_norm > 0:
             nn.utils.clip_grads_with_norm_(self.weights.parameters(), self.clip_norm, norm)
         return norm.isfinite().logical_not().to(torch.float32)
 
-    def _step(self, wrong: Tensor) -> None:
+    def _step(self, non_finite: Tensor) -> None:
         optimizer = self.optimizer
         if getattr(optimizer, "_step_supports_amp_scaling", False):
-            optimizer.grad_scale, optimizer.found_inf = None, wrong  # type: ignore[attr-defined]
+            optimizer.grad_scale, optimizer.found_inf = None, non_finite  # type: ignore[attr-defined]
             try:
                 optimizer.step()
             finally:
                 del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
-        elif wrong.device.type == "cpu":
-            if not wrong:
+        elif non_finite.device.type == "cpu":
+            if not non_finite:
                 optimizer.step()
         else:
             for weight in self.weights.parameters():
                 if weight.grad is not None:
-                    weight.grad.copy_(torch.where(wrong > 0, 0.0, weight.grad))
+                    weight.grad.copy_(torch.where(non_finite > 0, 0.0, weight.grad))
             optimizer.step()

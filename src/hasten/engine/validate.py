@@ -29,41 +29,42 @@ def validate(
 ) -> Dice | None:
     """Dice and IoU over the validation cases, on the prepared voxels. network: as it is trained, but not compiled.
 
-    expired: looked at before each case; once it is true the validation ends, and the result is None.
+    expired: checked before each case; once it is true the validation ends, and the result is None.
 
-    Each rank looks at cases of its own, and what they count is added up, exactly. seconds: what each case took in the
-    validation before, empty for voxels; shares are of like costs by it. It is replaced by what they took in this one.
+    Each rank validates its own cases, and the integer counts are summed over the ranks. seconds: duration of each case
+    in the previous validation, which balances the ranks' shares; empty to balance by voxels. It is replaced by the
+    durations of this validation.
     """
     planned, arena, world = parts.planned, parts.arena, parts.step.strategy.world
     cases = arena.index(tuple(case.id for case in planned.validation))
-    mine = validation_share(validation_costs(parts, seconds or ()), world)
-    own = [cases[position] for position in mine]
+    rank_positions = validation_share(validation_costs(parts, seconds or ()), world)
+    rank_cases = [cases[position] for position in rank_positions]
     regions = planned.members
     counts = torch.zeros(len(cases), len(planned.class_names), 3, dtype=torch.int64)
-    taken, through = torch.zeros(len(cases), dtype=torch.float64), torch.zeros(len(cases), dtype=torch.int64)
+    case_seconds, through = torch.zeros(len(cases), dtype=torch.float64), torch.zeros(len(cases), dtype=torch.int64)
     training = network.training
     network.eval()
     before = time.perf_counter()
-    predictions = infer_labels(network, [arena.image(case) for case in own], parts.inference)
+    predictions = infer_labels(network, [arena.image(case) for case in rank_cases], parts.inference)
     while not expired() and (prediction_at := next(predictions, None)) is not None:
         position, prediction = prediction_at
-        label = arena.label(own[position]).to(prediction.device)
-        counts[mine[position]] = counts_of(
+        label = arena.label(rank_cases[position]).to(prediction.device)
+        counts[rank_positions[position]] = counts_of(
             prediction, label, num_classes=arena.num_classes, regions=regions, ignore_index=planned.ignore_index
         )
         now = time.perf_counter()
-        taken[mine[position]], before = now - before, now
-        through[mine[position]] = 1
+        case_seconds[rank_positions[position]], before = now - before, now
+        through[rank_positions[position]] = 1
     network.train(training)
-    total, all_taken = counts_over_ranks(counts, counts.dtype), counts_over_ranks(taken, taken.dtype)
+    total, all_seconds = counts_over_ranks(counts, counts.dtype), counts_over_ranks(case_seconds, case_seconds.dtype)
     all_through = counts_over_ranks(through, through.dtype)
     assert total is not None
-    assert all_taken is not None
+    assert all_seconds is not None
     assert all_through is not None
     if not bool(all_through.all()):
         return None
     if seconds is not None:
-        seconds[:] = all_taken.tolist()
+        seconds[:] = all_seconds.tolist()
     return dice_of(total, planned.class_names)
 
 
@@ -79,9 +80,9 @@ def expected_seconds(parts: RunComponents, network: nn.Module) -> float:
         begin = time.perf_counter()
         for _, labels in infer_labels(network, [arena.image(cases[smallest])], parts.inference):
             labels.cpu()
-        spent = time.perf_counter() - begin
+        elapsed = time.perf_counter() - begin
     network.train(training)
-    return spent * sum(voxels) / voxels[smallest] / world.size
+    return elapsed * sum(voxels) / voxels[smallest] / world.size
 
 
 def _voxels(how: Inference, shape: Triple) -> int:
@@ -92,7 +93,7 @@ def _voxels(how: Inference, shape: Triple) -> int:
 
 
 def validation_costs(parts: RunComponents, seconds: Sequence[float] = ()) -> list[float]:
-    """Of each validation case, in their order. seconds: as `validate` tells them; none for voxels."""
+    """Cost of each validation case, in their order. seconds: as `validate` measures them; empty for voxels."""
     arena = parts.arena
     cases = arena.index(tuple(case.id for case in parts.planned.validation))
     shapes = [padded_size(tuple(arena.label(case).shape), parts.inference) for case in cases]  # type: ignore[arg-type]

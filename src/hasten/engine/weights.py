@@ -1,4 +1,4 @@
-"""Weights into a network, with a readable difference where they are another network's."""
+"""Loading of weights into a network, with a readable error where they do not fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONTENT: dict[str, type] = {"weights": dict, "config": dict, "labels": dict, "c
                              "step": int, "regions": dict, "region_values": dict,
                              "foreground": dict, "spacing": dict}  # fmt: skip
 _LATER: dict[str, Any] = {"regions": {}, "region_values": {}, "foreground": {}, "spacing": {}}
-"""What older files lack."""
+"""Entries that older files lack."""
 
 
 def model_file(run: str | Path) -> Path:
@@ -63,10 +63,12 @@ def _content_mistake(content: Mapping[str, Any]) -> str | None:
     if not all(re.fullmatch(r"\d+", str(value)) for value in content["labels"]):
         return f"its labels are {list(content['labels'])}"
     for name in ("foreground", "spacing"):
-        found = content[name]
-        sizes = list(found.values()) if name == "foreground" else [mm for row in found.values() for mm in row]
-        if found and (set(found) != {"smallest", "median", "largest"} or not all(type(v) is float for v in sizes)):
-            return f"its {name} is {found}"
+        statistics = content[name]
+        sizes = list(statistics.values()) if name == "foreground" else [mm for row in statistics.values() for mm in row]
+        if statistics and (
+            set(statistics) != {"smallest", "median", "largest"} or not all(type(v) is float for v in sizes)
+        ):
+            return f"its {name} is {statistics}"
     return None
 
 
@@ -90,16 +92,16 @@ def load_weights(network: nn.Module, state: Mapping[str, Any], *, where: str = "
         raise ValueError(f"{where}: its weights do not load ({' '.join(str(error).split())})") from error
 
 
-def describe_mismatch(here: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
+def describe_mismatch(expected: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
     """In one line, how a saved state dict differs from a network's own, and why it may; None where it fits."""
-    missing = [name for name in here if name not in saved]
-    unexpected = [name for name in saved if name not in here]
+    missing = [name for name in expected if name not in saved]
+    unexpected = [name for name in saved if name not in expected]
     shapes: Shapes = {
-        name: (_shape(here[name]), _shape(saved[name]))
-        for name in here
-        if name in saved and _shape(here[name]) != _shape(saved[name])
+        name: (_shape(expected[name]), _shape(saved[name]))
+        for name in expected
+        if name in saved and _shape(expected[name]) != _shape(saved[name])
     }
-    odd = [name for name in here if isinstance(saved.get(name), Tensor) and _is_odd(here[name], saved[name])]
+    odd = [name for name in expected if isinstance(saved.get(name), Tensor) and _is_odd(expected[name], saved[name])]
     if odd:
         return f"{_counted(odd)} of complex numbers or without any: {_few(odd)}; likely a file that was altered"
     if not (missing or unexpected or shapes):
@@ -112,29 +114,29 @@ def describe_mismatch(here: Mapping[str, Any], saved: Mapping[str, Any]) -> str 
     if shapes:
         listed = [f"{name} is {list(one)} here and {list(other)} saved" for name, (one, other) in shapes.items()]
         parts.append(f"{_counted(listed)} of another shape: {_few(listed)}")
-    causes = _causes(here, saved, missing, unexpected, shapes)
+    causes = _causes(expected, saved, missing, unexpected, shapes)
     return "; ".join([*parts, f"likely {' and '.join(causes)}"])
 
 
-def _is_odd(here: Tensor, saved: Tensor) -> bool:
-    return saved.is_meta or saved.is_complex() != here.is_complex()
+def _is_odd(expected: Tensor, saved: Tensor) -> bool:
+    return saved.is_meta or saved.is_complex() != expected.is_complex()
 
 
 def _causes(
-    here: Mapping[str, Any], saved: Mapping[str, Any], missing: list[str], unexpected: list[str], shapes: Shapes
+    expected: Mapping[str, Any], saved: Mapping[str, Any], missing: list[str], unexpected: list[str], shapes: Shapes
 ) -> list[str]:
     for prefix, wrapper in _WRAPPERS.items():
-        for side, one, other in (("saved", saved, here), ("here", here, saved)):
+        for side, one, other in (("saved", saved, expected), ("here", expected, saved)):
             if {name.removeprefix(prefix) for name in one} == set(other) and set(one) != set(other):
                 return [f"the network is wrapped by {wrapper} where it is {side}: take its own state dict there"]
     if any(len(one) != len(other) for one, other in shapes.values()):
         return ["another number of spatial dimensions (2-D and 3-D weights differ)"]
     if not (missing or unexpected):
-        return _of_shapes(here, shapes)
-    from_names = _of_names({**saved, **here}, missing, unexpected)
+        return _of_shapes(expected, shapes)
+    from_names = _of_names({**saved, **expected}, missing, unexpected)
     if from_names is None:
         return ["another architecture (network.name, its number of levels or of residual units)"]
-    return [from_names, *(_of_shapes(here, shapes) if shapes else [])]
+    return [from_names, *(_of_shapes(expected, shapes) if shapes else [])]
 
 
 def _of_names(all_weights: Mapping[str, Any], missing: list[str], unexpected: list[str]) -> str | None:
@@ -150,23 +152,23 @@ def _of_names(all_weights: Mapping[str, Any], missing: list[str], unexpected: li
     return None
 
 
-def _of_shapes(here: Mapping[str, Any], shapes: Shapes) -> list[str]:
+def _of_shapes(expected: Mapping[str, Any], shapes: Shapes) -> list[str]:
     """Which numbers of channels were others: those of the image, those of the scores, or those in between."""
     changes: dict[tuple[int, int], list[tuple[str, int]]] = {}
     for name, (one, other) in shapes.items():
         for axis, pair in enumerate(zip(one, other, strict=True)):
             if pair[0] != pair[1]:
                 changes.setdefault(pair, []).append((name, axis))
-    last = last_weight(here)
-    found = []
-    for (ours, theirs), places in changes.items():
+    last = last_weight(expected)
+    causes = []
+    for (expected_size, saved_size), places in changes.items():
         if (last, 0) in places:
-            found.append(f"another number of classes ({ours} here, {theirs} saved)")
+            causes.append(f"another number of classes ({expected_size} here, {saved_size} saved)")
         elif all(axis == 1 for _, axis in places):
-            found.append(f"another number of image channels ({ours} here, {theirs} saved)")
+            causes.append(f"another number of image channels ({expected_size} here, {saved_size} saved)")
         else:
             return ["other widths (network.channels)"]
-    return found
+    return causes
 
 
 def _shape(value: Any) -> tuple[int, ...]:

@@ -158,7 +158,7 @@ def _constant(volume: Tensor, slot: tuple[slice, slice, slice], axes: tuple[Axis
         return None
     inside = volume[(slice(None), *slot)]
     first = inside[:, :1, :1, :1]
-    # Few voxels tell of nearly all windows that they are not.
+    # A few voxels rule out nearly all windows.
     for part in (inside[:, ::7, ::7, ::7], inside):
         if not torch.equal(part, first.expand_as(part)):
             return None

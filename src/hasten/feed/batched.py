@@ -32,8 +32,8 @@ def batched_feed(
     """Augmented batches of steps `first` ... `last` - 1 on `device`, each a dict of image (B, C, *S) float32 and
     label (B, 1, *S) uint8.
 
-    The items are what the deterministic part of the data set's transform gives; they are put one behind the other in
-    the memory of the device. Of a `SmartCacheDataset` that is the window as it is now: ask for a new feed after each
+    The items are the outputs of the deterministic part of the data set's transform, concatenated in the memory of the
+    device. Of a `SmartCacheDataset` that is the window as it is now: ask for a new feed after each
     `update_cache`. sample: with patch and batch_size; D, H, W are the axes of the items in their order. spacing: voxel
     size along them, which rotations are made in. Raises ValueError naming the item that does not fit.
     """

@@ -15,10 +15,10 @@ from hasten.observe.ranges import LOADING, Range
 class Feed:
     """Iterate over the batches, (B, C, *S) by key, of steps `first` ... `last` - 1 of a program.
 
-    Where the cases lie on the training device a batch is made in line: on a GPU it is queued like any other kernel, on
-    a CPU the cores are the step's own. Otherwise a thread begins it on the host, a ring of slots carries it over, the
-    device finishes it, and it holds until the next one is asked for. Any step can be the first one: nothing has to be
-    skipped. Where patches change their size or cases are dealt anew, the first batch from the host is waited for.
+    If the cases are on the training device, a batch is made in the calling thread: on a GPU it is queued like any other
+    kernel, on a CPU the cores belong to the step. Otherwise a thread begins it on the host, a ring of slots copies it,
+    the device finishes it, and it stays valid until the next one is requested. Iteration can start at any step. Where
+    patches change size or cases are redealt, the step waits for the first batch from the host.
     """
 
     def __init__(self, program: Program, *, first: int = 0, last: int, depth: int = 2) -> None:

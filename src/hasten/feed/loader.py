@@ -16,10 +16,10 @@ _STOP = object()
 
 
 class ThreadBuffer:
-    """What an iterable gives, made up to `buffer_size` ahead on a thread: MONAI's ThreadBuffer.
+    """Prefetches up to `buffer_size` values of an iterable on a thread: MONAI's ThreadBuffer.
 
-    An error of the iterable is raised where its value would have come. The thread ends with the iteration, also where
-    that is broken off. timeout: taken, and of no use, as nothing is polled.
+    An error of the iterable is raised in place of its value. The thread ends with the iteration, also when that stops
+    early. timeout: accepted and ignored, as nothing is polled.
     """
 
     def __init__(self, src: Iterable[Any], buffer_size: int = 1, timeout: float = 0.01) -> None:
@@ -29,40 +29,40 @@ class ThreadBuffer:
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """End the iteration after the value that is taken next."""
+        """End the iteration after the next value."""
         self._stop.set()
 
     def __iter__(self) -> Iterator[Any]:
-        made: queue.Queue[Any] = queue.Queue(self.buffer_size)
+        batches: queue.Queue[Any] = queue.Queue(self.buffer_size)
         stop = self._stop = threading.Event()
-        thread = threading.Thread(target=_make, args=(iter(self.src), made, stop), name="loader", daemon=True)
+        thread = threading.Thread(target=_make, args=(iter(self.src), batches, stop), name="loader", daemon=True)
         thread.start()
         try:
-            taken = Range(LOADING)(made.get)
-            while not stop.is_set() and (batch := taken()) is not _STOP:
+            get = Range(LOADING)(batches.get)
+            while not stop.is_set() and (batch := get()) is not _STOP:
                 if isinstance(batch, _Failure):
                     raise batch.error
                 yield batch
         finally:
             stop.set()
             while thread.is_alive():
-                # The thread may wait for room; what is taken out here is thrown away.
+                # The thread may be waiting for room: discard values to let it go on.
                 try:
-                    made.get(timeout=0.01)
+                    batches.get(timeout=0.01)
                 except queue.Empty:
                     thread.join(0.01)
 
 
 class ThreadDataLoader(DataLoader):
-    """MONAI's `DataLoader` that makes up to `buffer_size` batches ahead, on one thread.
+    """MONAI's `DataLoader` that prefetches up to `buffer_size` batches on one thread.
 
-    For cached data sets, whose items cost little: no worker processes, no copies between them, tensors on a GPU work.
+    For cached data sets, whose items are cheap: no worker processes, no copies between them, and GPU tensors work.
     Other arguments are those of `DataLoader`: lists of samples are joined, and transforms draw from torch's seed. With
     num_workers > 0 the thread collects from worker processes.
-    repeats: each batch is given so many times in a row. use_thread_workers: those workers are threads, which share the
-    random transforms, whose draws come in no fixed order. buffer_timeout: taken, and of no use.
-    A failing item raises its own error, of its own type and with its own traceback, and a note that tells its position
-    and its files. The thread ends with the iteration, also where that is broken off or fails.
+    repeats: how many times in a row each batch is yielded. use_thread_workers: the workers are threads, which share the
+    random transforms, so that their draws are not reproducible. buffer_timeout: accepted and ignored.
+    A failing item raises its original error and traceback, with a note that names its position and its files. The
+    thread ends with the iteration, also when that stops early or fails.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class ThreadDataLoader(DataLoader):
             from monai.data.thread_buffer import _ProcessThreadContext
 
             settings |= {"multiprocessing_context": _ProcessThreadContext(), "persistent_workers": False}
-        told = dataset if isinstance(dataset, IterableDataset) else _Told(dataset)
-        super().__init__(told, batch_size=batch_size, shuffle=shuffle, num_workers=num_workers, **settings)
+        wrapped = dataset if isinstance(dataset, IterableDataset) else _WithItemNote(dataset)
+        super().__init__(wrapped, batch_size=batch_size, shuffle=shuffle, num_workers=num_workers, **settings)
         self.buffer_size, self.buffer_timeout, self.repeats = buffer_size, buffer_timeout, repeats
 
     def __iter__(self) -> Iterator[Any]:
@@ -100,15 +100,15 @@ class _Failure:
         self.error = error
 
 
-def _make(batches: Iterator[Any], made: queue.Queue[Any], stop: threading.Event) -> None:
+def _make(batches: Iterator[Any], target: queue.Queue[Any], stop: threading.Event) -> None:
     try:
         for batch in batches:
-            made.put(batch)
+            target.put(batch)
             if stop.is_set():
                 return
-        made.put(_STOP)
+        target.put(_STOP)
     except BaseException as error:
-        made.put(_Failure(error))
+        target.put(_Failure(error))
     finally:
         # Worker processes end with their iterator, now and not at some later collection.
         shutdown = getattr(batches, "_shutdown_workers", None)
@@ -116,8 +116,8 @@ def _make(batches: Iterator[Any], made: queue.Queue[Any], stop: threading.Event)
             shutdown()
 
 
-class _Told(Dataset[Any]):
-    """A data set that says which item failed."""
+class _WithItemNote(Dataset[Any]):
+    """Adds a note to an item's error that says which item failed."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self.inner = dataset

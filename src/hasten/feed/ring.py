@@ -18,9 +18,9 @@ Batch = TypeVar("Batch")
 class Ring(Generic[Batch]):
     """A fixed number of slots, allocated once: one thread fills them in order, the consumer takes them in order.
 
-    A batch holds until the consumer asks for the next one. Its slot is filled again only after the work that the
-    consumer had queued by then (an event on the consumer's stream says so), and one side stream lives as long as the
-    ring. An error in the thread is raised in the consumer, with the thread's traceback. A ring is iterated once.
+    A batch stays valid until the consumer requests the next one. Its slot is refilled only after the work that the
+    consumer had queued by then has run (an event on its stream tells), and one side stream lives as long as the ring.
+    An error in the thread is raised in the consumer, with the thread's traceback. A ring can be iterated once.
     """
 
     def __init__(self, batches: Generator[Batch, None, None], device: torch.device, *, depth: int = 2) -> None:
@@ -45,14 +45,14 @@ class Ring(Generic[Batch]):
             self._free.put(slot)
         self._thread.start()
         try:
-            while (taken := self._full.get()) is not None:
-                if isinstance(taken, BaseException):
-                    raise taken
-                self._await_copy(taken)
-                yield self._slots[taken]
+            while (slot_or_error := self._full.get()) is not None:
+                if isinstance(slot_or_error, BaseException):
+                    raise slot_or_error
+                self._await_copy(slot_or_error)
+                yield self._slots[slot_or_error]
                 if self._cuda:
-                    self._used[taken].record(torch.cuda.current_stream(self._device))
-                self._free.put(taken)
+                    self._used[slot_or_error].record(torch.cuda.current_stream(self._device))
+                self._free.put(slot_or_error)
         finally:
             self._ended = True
             self._free.put(0)  # wakes a thread that waits for a slot

@@ -1,4 +1,4 @@
-"""How many workers, and of which kind: measured on the data set itself."""
+"""Measures which number and kind of loader workers is fastest for a data set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hasten.observe.env import usable_cores
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderRow:
-    """One way to load, and what it gave."""
+    """One loader setting and its measurements."""
 
     num_workers: int
     thread: bool
@@ -35,13 +35,13 @@ class LoaderRow:
 
 @dataclass(frozen=True, slots=True)
 class LoaderTable:
-    """Every way that was measured, the fastest first."""
+    """All measured loader settings, the fastest first."""
 
     rows: tuple[LoaderRow, ...]
     batches_per_epoch: int
     best: LoaderRow
-    """The way with the shortest epoch, its start included, of those that are certainly faster than no workers and no
-    thread; that one where none is."""
+    """The setting with the shortest epoch, its start included, among those significantly faster than no workers and no
+    thread; else that one."""
 
     def epoch_seconds(self, row: LoaderRow) -> float:
         return row.start_s + max(0, self.batches_per_epoch - 1) / row.batches_per_s

@@ -1,5 +1,5 @@
 # mypy: disallow-untyped-defs = False, disallow-incomplete-defs = False
-"""The smallest Triton kernel, by which it is known whether any can be built. Importing this needs Triton."""
+"""A minimal Triton kernel that tests whether any can be built. Importing this needs Triton."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Triton kernels of our own can run: on a GPU, with Triton and a C compiler, outside of compilation."""
+"""Whether Hasten's Triton kernels can run: on a GPU, with Triton and a C compiler, outside of compilation."""
 
 from __future__ import annotations
 

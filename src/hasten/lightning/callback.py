@@ -15,7 +15,7 @@ from hasten.engine.train_log import TrainLog
 from hasten.lightning.data import HastenDataModule
 from hasten.lightning.folder import RunFolder
 from hasten.lightning.framework import lightning_package
-from hasten.lightning.records import Seen, record_of, run_of
+from hasten.lightning.records import TrainerStats, record_of, run_of
 from hasten.lightning.timed import Listening, Steps
 from hasten.observe.clock import process_start_seconds
 from hasten.observe.load import LoadMeter
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 
 class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
-    """Samples the machine, records loss, pace and Dice, and says in the end where the steps' time went.
+    """Samples the machine, records loss, pace and Dice, and reports in the end where the steps' time went.
 
     The folder is a run directory: `hasten watch` follows it, `hasten report` compares it with others. It gets
     monitor.csv and .jsonl (of each rank), metrics.jsonl, summary.json, report.html, doctor.json and doctor.html. The
-    loss is rank 0's, read from the device once a line. Times come from what the Trainer tells its profiler: tens of
-    microseconds a step; on a GPU every 32nd step is timed part by part, to its end. What the doctor finds so costs no
+    loss is rank 0's, read from the device once a line. Times come from the Trainer's profiler hooks: tens of
+    microseconds a step; on a GPU every 32nd step is synchronized part by part. The doctor's findings need no further
     experiment: `hasten doctor -- python train.py` measures the cures too.
     """
 
@@ -47,7 +47,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
     ) -> None:
         """out: a folder of its own for each training. dice: name under which the LightningModule logs its validation's
         score; "dice/NAME" is a class of it. monitor_every: seconds, 0 is off. log_every: steps; None takes the
-        Trainer's log_every_n_steps. tell: gets the verdict's lines, on rank 0.
+        Trainer's log_every_n_steps. tell: receives the doctor's lines, on rank 0.
         """
         super().__init__()
         if monitor_every < 0 or (log_every is not None and log_every < 1):
@@ -62,13 +62,13 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         self._clear()
 
     def _clear(self) -> None:
-        self._steps, self._seen = Steps(), Seen()
+        self._steps, self._stats = Steps(), TrainerStats()
         self._step = self._logged_samples = 0
         self._new_epoch = False
         self._monitor: Monitor | None = None
         self._lines: TrainLog | None = None
         self._validating: float | None = None
-        self._told_missing = False
+        self._warned_missing = False
         self._goes = False
 
     def time_s(self) -> float:
@@ -93,7 +93,7 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         self._step = trainer.global_step
         self._load, self._began = LoadMeter(), time.perf_counter()
         if trainer.is_global_zero:
-            # Only now is it known whether the Trainer goes on from a checkpoint.
+            # Only now is it known whether the Trainer resumes from a checkpoint.
             self._folder.make(resumed=self._step > 0)
             source = trainer.datamodule._source if isinstance(trainer.datamodule, HastenDataModule) else None
             self._folder.begin(source, steps=trainer.estimated_stepping_batches, done=self._step)
@@ -120,13 +120,13 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         self._new_epoch = True
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self._seen.batch(batch)
+        self._stats.batch(batch)
         if self._new_epoch:
             self._new_epoch = False
-            self._seen.epoch_starts.append(self._steps.waited())
+            self._stats.epoch_starts.append(self._steps.waited())
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """A step is over; its loss stays where it is until a line is due."""
+        """End a step; its loss stays on the device until a line is due."""
         self._steps.end()
         stepped, self._step = trainer.global_step != self._step, trainer.global_step
         if self._lines is None:
@@ -144,12 +144,12 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             self._steps.cover("validation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """A line of the validation, if the module logged a score."""
+        """Record the validation, if the module logged a score."""
         if not self._goes or self._validating is None:
             return
         self._steps.cover("")
         seconds, self._validating = time.perf_counter() - self._validating, None
-        self._seen.validations.append({"step": self._steps.count, "seconds": seconds})
+        self._stats.validations.append({"step": self._steps.count, "seconds": seconds})
         if self._lines is None:
             return
         self._lines.pause(seconds)
@@ -161,8 +161,8 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
             self._folder.record(
                 {**line, "dice": float(scores[self.dice]), "dice_per_class": classes, "seconds": seconds}
             )
-        elif not self._told_missing:
-            self._told_missing = True
+        elif not self._warned_missing:
+            self._warned_missing = True
             log.warning(
                 'HastenCallback: no "%s" was logged, so that the run has no Dice; logged were %s. Name one of them: '
                 "HastenCallback(..., dice=NAME)",
@@ -173,8 +173,8 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         self._end(trainer, pl_module, "finished")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        asked = isinstance(exception, KeyboardInterrupt) or type(exception).__name__ == "SIGTERMException"
-        self._end(trainer, pl_module, "interrupted" if asked else "failed")
+        was_interrupted = isinstance(exception, KeyboardInterrupt) or type(exception).__name__ == "SIGTERMException"
+        self._end(trainer, pl_module, "interrupted" if was_interrupted else "failed")
 
     # What they share
 
@@ -187,12 +187,12 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
         return self._steps.totals.get("wait", 0.0)
 
     def _samples(self, first: int, last: int) -> int:
-        """Since it was last asked; steps and samples are not told apart by numbers where batches are accumulated."""
-        before, self._logged_samples = self._logged_samples, self._seen.samples
-        return self._seen.samples - before
+        """Samples since the last call; with accumulated batches they do not follow from the step numbers."""
+        before, self._logged_samples = self._logged_samples, self._stats.samples
+        return self._stats.samples - before
 
     def _end(self, trainer: Any, pl_module: Any, status: str) -> None:
-        """Once, however the training ended."""
+        """Write summary and diagnosis once, however the training ended."""
         if isinstance(trainer.profiler, Listening):
             trainer.profiler, listening = trainer.profiler.inner, trainer.profiler
         else:
@@ -211,19 +211,19 @@ class HastenCallback(lightning_package().Callback):  # type: ignore[misc]
                 status,
                 self._steps,
                 steps=self._step,
-                samples=self._seen.samples,
+                samples=self._stats.samples,
                 total_s=self.time_s(),
                 world={"size": trainer.world_size, "strategy": type(trainer.strategy).__name__},
             )
-            record = record_of(trainer, pl_module, self._steps, self._seen, listening.inner)
-            told = judge(run_of(record, seconds), others=others)
-            for line in report.summary(told)[1:]:
+            record = record_of(trainer, pl_module, self._steps, self._stats, listening.inner)
+            diagnosis = judge(run_of(record, seconds), others=others)
+            for line in report.summary(diagnosis)[1:]:
                 self._tell(line)
-            for path in report.write(told, self.out):
+            for path in report.write(diagnosis, self.out):
                 self._tell(f"written    {path}")
         self._clear()
 
 
 def _gpus(device: torch.device) -> list[str] | tuple[()]:
-    """The one that trains, by the name that the driver knows it by."""
+    """The GPU that trains, by its UUID."""
     return [f"GPU-{torch.cuda.get_device_properties(device).uuid}"] if device.type == "cuda" else ()

@@ -20,9 +20,9 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
     """Training batches {"image": (B, C, D, H, W) float32, "label": (B, 1, D, H, W) uint8}, for 2-D (B, C, H, W), made
     on the Trainer's device, and validation cases whole, one a batch, with their names as `id`.
 
-    A batch is a function of (data, settings, step): a run that a checkpoint is gone on with, in the middle of an epoch
-    too, has the batches it would have had, and skips none to get there. `sample.batch_size` is that of all ranks
-    together, each of which makes its share: the samples do not depend on their number.
+    A batch is a function of (data, settings, step): a run that resumes from a checkpoint, even in the middle of an
+    epoch, gets the same batches as without the interruption, and skips none to get there. `sample.batch_size` is that
+    of all ranks together, each of which makes its share: the samples do not depend on their number.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         compile: bool = False,
         steps_per_epoch: int | None = None,
     ) -> Self:
-        """Of one's own files and MONAI transforms: the chain's deterministic part is run once on every case, its random
-        part is made a batch at a time (`hasten.compile_transforms`).
+        """From your own files and MONAI transforms: the deterministic part of the chain runs once on every case, its
+        random part on whole batches (`hasten.compile_transforms`).
 
-        train: rows of files, or one of Hasten's cached data sets made with the same chain. batch_size: samples, which
-        several of may come from one case, of all ranks together. Batches hold the entries that the chain's random part
+        train: rows of files, or one of Hasten's cached data sets made with the same chain. batch_size: samples of all
+        ranks together, several of which may come from one case. Batches hold the entries that the chain's random part
         works on. Raises ValueError for a batch size below 1, and validation files without their transforms.
         """
         if batch_size < 1:
@@ -94,7 +94,7 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         self._loader: StepLoader | None = None
         self._restored: int | None = None
 
-    # What a LightningModule may want to know before a Trainer is there
+    # Properties that a LightningModule may need before a Trainer exists
 
     @property
     def planned(self) -> Planned:
@@ -127,16 +127,18 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
             self._place = place
 
     def train_dataloader(self) -> StepLoader:
-        """Of this rank's share of every batch, beginning where a checkpoint left off."""
+        """Loader of this rank's share of every batch, starting where a checkpoint left off."""
         place = self._opened()
         trainer = self.trainer
-        own = self._steps_per_epoch
-        feed, usual = self._source.feed(place, _planned_steps(trainer, own))
-        done = _batch_progress(trainer)
-        position = self._restored if self._restored is not None else done.total.processed if done is not None else 0
+        steps_per_epoch = self._steps_per_epoch
+        feed, default_steps = self._source.feed(place, _planned_steps(trainer, steps_per_epoch))
+        progress = _batch_progress(trainer)
+        position = (
+            self._restored if self._restored is not None else progress.total.processed if progress is not None else 0
+        )
         self._restored = None
         is_fixed = trainer is not None and trainer.overfit_batches > 0
-        self._loader = StepLoader(feed, own or usual, position=position, is_fixed=is_fixed)
+        self._loader = StepLoader(feed, steps_per_epoch or default_steps, position=position, is_fixed=is_fixed)
         return self._loader
 
     def val_dataloader(self) -> CaseLoader | list[Any]:
@@ -144,33 +146,35 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
         return self._source.validation(self._opened()) or []
 
     def teardown(self, stage: str | None = None) -> None:
-        """Let go of the cases."""
+        """Release the cases."""
         self._source.close()
         self._place = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where in the stream of batches the training is, and what the stream depends on."""
+        """The position in the stream of batches, and the settings that the stream depends on."""
         position = self._loader.position if self._loader is not None else self._restored or 0
-        done = _batch_progress(self.trainer)
-        if done is not None and self._loader is not None:
-            position -= done.current.ready - done.current.processed  # a batch whose step failed was not trained on
+        progress = _batch_progress(self.trainer)
+        if progress is not None and self._loader is not None:
+            # A batch whose step failed was not trained on.
+            position -= progress.current.ready - progress.current.processed
         return {"position": position, "settings": self._source.settings()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on there. Raises ValueError naming the setting that is not that of the checkpoint."""
-        own = self._source.settings()
+        """Resume at that position. Raises ValueError naming a setting that differs from the checkpoint's."""
+        settings = self._source.settings()
         for name, saved in state_dict["settings"].items():
-            if own.get(name) != saved:
-                told = f": {saved} there, {own.get(name)} here" if isinstance(saved, int) else ""
+            if settings.get(name) != saved:
+                difference = f": {saved} there, {settings.get(name)} here" if isinstance(saved, int) else ""
                 raise ValueError(
-                    f"HastenDataModule: {name} is not that of the checkpoint{told}; its batches would be others. Go on "
-                    "with the same settings and cases, or begin a training of its own from the checkpoint's weights"
+                    f"HastenDataModule: {name} is not that of the checkpoint{difference}; its batches would be others. "
+                    "Go on with the same settings and cases, or begin a training of its own from the checkpoint's "
+                    "weights"
                 )
         self._restored = int(state_dict["position"])
         if self._loader is not None:
             self._loader.position = self._restored
 
-    # Where the Trainer is
+    # Device and rank of the Trainer
 
     def _opened(self) -> Place:
         self.setup()
@@ -180,15 +184,15 @@ class HastenDataModule(lightning_package().LightningDataModule):  # type: ignore
     def _where(self) -> Place:
         trainer = self.trainer
         if trainer is None:
-            wanted = self._source.config.train.device if isinstance(self._source, PlannedSource) else "auto"
-            return Place(device=pick_device(wanted))
+            device_name = self._source.config.train.device if isinstance(self._source, PlannedSource) else "auto"
+            return Place(device=pick_device(device_name))
         device = trainer.strategy.root_device
         if device.type not in ("cpu", "cuda"):
             raise ValueError(
                 f"HastenDataModule: batches are made on CPUs and CUDA devices, and the Trainer is on {device}; give it "
                 'accelerator="gpu" or accelerator="cpu"'
             )
-        # Those of one group of model-parallel ranks want the same batch, which the strategy knows.
+        # Ranks of one model-parallel group need the same batch, which the strategy handles.
         ranks = trainer.distributed_sampler_kwargs or {"rank": trainer.global_rank, "num_replicas": trainer.world_size}
         return Place(device=device, rank=ranks["rank"], size=ranks["num_replicas"])
 
@@ -210,23 +214,27 @@ def _config(source: str | Path | RunConfig, overrides: Sequence[str]) -> RunConf
 
 
 def _mistakes(config: RunConfig) -> list[str]:
-    """Settings that say what the Trainer says, or need the whole run to be known."""
-    found = []
+    """Mistakes: settings that the Trainer decides, or that need the length of the whole run."""
+    mistakes = []
     if not config.data.source:
-        found.append("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
+        mistakes.append("data.source: name a data set (a folder, a dataset.json, a JSON or CSV list, or a URL of one)")
     if config.train.accumulate != 1:
-        found.append("train.accumulate: Lightning accumulates; set Trainer(accumulate_grad_batches=...) and leave it 1")
+        mistakes.append(
+            "train.accumulate: Lightning accumulates; set Trainer(accumulate_grad_batches=...) and leave it 1"
+        )
     if config.sample.fit_batch:
-        found.append("sample.fit_batch: Lightning makes the steps; find the size with its own Tuner.scale_batch_size")
+        mistakes.append(
+            "sample.fit_batch: Lightning makes the steps; find the size with its own Tuner.scale_batch_size"
+        )
     if config.sample.stages:
-        found.append("sample.stages: the stages are shares of a run that Lightning may end anywhere; leave them out")
+        mistakes.append("sample.stages: the stages are shares of a run that Lightning may end anywhere; leave them out")
     if config.distribute.parts:
-        found.append("distribute.parts: not under Lightning, whose ranks see all cases; leave it 0")
-    return found
+        mistakes.append("distribute.parts: not under Lightning, whose ranks see all cases; leave it 0")
+    return mistakes
 
 
 def _planned_steps(trainer: Any, per_epoch: int | None) -> int:
-    """Batches of the whole training as far as the Trainer was told; 0 if it was not."""
+    """Batches of the whole training, from the Trainer's arguments; 0 if these do not limit it."""
     if trainer is None:
         return 0
     if trainer.max_steps and trainer.max_steps > 0:

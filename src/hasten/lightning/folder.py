@@ -32,33 +32,33 @@ from hasten.report.page import write_report
 log = logging.getLogger(__name__)
 
 _SPANS = {"wait_for_data": "wait", "validate": "validation", "checkpoint": "checkpoint"}
-"""Parts of summary.json's seconds that have a part of a step as theirs; the rest of the steps is `train`."""
+"""Entries of summary.json's seconds, and the part of a step of each; the rest of the steps is `train`."""
 
 
 class RunFolder:
-    """What rank 0 writes. Nothing that can't be written ends the training: it is told once."""
+    """The files that rank 0 writes. A failed write is logged once and does not end the training."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._best: tuple[float, int] | None = None
-        self._told = False
+        self._warned = False
 
     def make(self, *, resumed: bool) -> None:
-        """Raises ValueError for a folder that can't be made, or holds a run that this one doesn't go on with."""
+        """Create the folder. Raises ValueError if that fails, or if it holds a run and this one is not resumed."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"{self.path}: cannot be made ({error.strerror}); name another folder") from None
-        held = [name for name in (METRICS_JSONL, SUMMARY_JSON, RUN_YAML) if (self.path / name).exists()]
-        if held and not resumed:
+        existing = [name for name in (METRICS_JSONL, SUMMARY_JSON, RUN_YAML) if (self.path / name).exists()]
+        if existing and not resumed:
             raise ValueError(
-                f"{self.path}: holds a run already ({', '.join(held)}); name another folder, or go on with that run "
-                "by Trainer.fit(..., ckpt_path=...)"
+                f"{self.path}: holds a run already ({', '.join(existing)}); name another folder, or go on with that "
+                "run by Trainer.fit(..., ckpt_path=...)"
             )
 
     def begin(self, source: Source | None, *, steps: float, done: int) -> None:
-        """What was recorded after step `done`, where the training goes on, is dropped. steps: of the whole training."""
-        with self._told_once():
+        """Start recording; records after step `done` are dropped on resuming. steps: of the whole training."""
+        with self._warn_once():
             path = self.path / METRICS_JSONL
             records = [record for record in read_jsonl(path) if record.get("step", 0) <= done]
             if path.exists():
@@ -72,28 +72,28 @@ class RunFolder:
     def record(self, line: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
         self._keep_best(line)
-        with self._told_once():
+        with self._warn_once():
             append_jsonl(self.path / METRICS_JSONL, dict(line))
 
     def end(self, status: str, timed: Steps, **facts: Any) -> None:
         """summary.json and the page. facts: what only the Trainer knows."""
         best, step = self._best or (None, 0)
-        spent = dict(timed.totals)
-        seconds = {name: spent.pop(part, 0.0) for name, part in _SPANS.items()} | {"total": facts.pop("total_s")}
-        looped = sum(spent.values()) + seconds["wait_for_data"]
+        part_seconds = dict(timed.totals)
+        seconds = {name: part_seconds.pop(part, 0.0) for name, part in _SPANS.items()} | {"total": facts.pop("total_s")}
+        loop_s = sum(part_seconds.values()) + seconds["wait_for_data"]
         summary = {
             "status": status,
             "name": self.path.resolve().name,
             "target": {"metric": "mean_dice", "value": None, "reached": False, "time_s": None},
             "best": {"metric": "mean_dice", "value": best, "step": step},
-            "seconds": {"train": sum(spent.values()), **seconds},
-            "samples_per_s": facts.pop("samples") / looped if looped > 0 else 0.0,
-            "wait_share": seconds["wait_for_data"] / looped if looped > 0 else 0.0,
+            "seconds": {"train": sum(part_seconds.values()), **seconds},
+            "samples_per_s": facts.pop("samples") / loop_s if loop_s > 0 else 0.0,
+            "wait_share": seconds["wait_for_data"] / loop_s if loop_s > 0 else 0.0,
             "engaged": {},
             "environment": environment(),
             **facts,
         }
-        with self._told_once():
+        with self._warn_once():
             write_json(self.path / SUMMARY_JSON, summary)
             write_report([self.path], self.path / REPORT_HTML)
 
@@ -103,20 +103,20 @@ class RunFolder:
             self._best = (dice, int(line["step"]))
 
     @contextlib.contextmanager
-    def _told_once(self) -> Any:
+    def _warn_once(self) -> Any:
         try:
             yield
         except OSError as error:
-            if not self._told:
+            if not self._warned:
                 log.warning(
                     "%s: cannot be written to (%s); the training goes on without its records",
                     self.path, error.strerror or error,
                 )  # fmt: skip
-            self._told = True
+            self._warned = True
 
 
 def _settings(source: Source | None, steps: int | None) -> str:
-    """The run's YAML, or as much of it as is known of a training on other data: for how long it goes."""
+    """The run's YAML; for a training on other data only its number of steps."""
     if not isinstance(source, PlannedSource):
         return str(yaml.safe_dump({"train": {"steps": steps}}))
     planned = source.planned()

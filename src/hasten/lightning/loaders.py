@@ -1,4 +1,4 @@
-"""What a Trainer iterates over: loaders that are none of torch's, so that it puts no sampler of its own into them."""
+"""Loaders for a Trainer. They are not torch DataLoaders, so that Lightning inserts no sampler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StepLoader:
         return self._length
 
     def __iter__(self) -> Generator[Batch, None, None]:
-        # As a generator it looks at the position when its first batch is asked for: iterators are made ahead of that.
+        # A generator reads the position when its first batch is requested: iterators are created earlier than that.
         first = self.position = self.position if self._fixed is None else self._fixed
         for batch in self._feed(first, first + self._length):
             self.position += 1
@@ -39,28 +39,28 @@ class StepLoader:
         return {"position": self.position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The data module has put the position right before."""
+        """Does nothing: the data module has restored the position already."""
 
 
 class CaseLoader:
     """Whole cases one by one, as batches of one: tensors by key, and the case's name as `id`, a list of one."""
 
-    def __init__(self, case: Callable[[int], Mapping[str, Tensor]], ids: Sequence[str], own: Sequence[int]) -> None:
-        """case: the tensors (1, C, ...) of a case. own: those that this process looks at."""
-        self._case, self._ids, self._own = case, ids, own
+    def __init__(self, case: Callable[[int], Mapping[str, Tensor]], ids: Sequence[str], indices: Sequence[int]) -> None:
+        """case: the tensors (1, C, ...) of a case. indices: those of this process."""
+        self._case, self._ids, self._indices = case, ids, indices
 
     def __len__(self) -> int:
-        return len(self._own)
+        return len(self._indices)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for number in self._own:
+        for number in self._indices:
             yield {**self._case(number), "id": [self._ids[number]]}
 
 
 def dealt(count: int, rank: int, size: int) -> tuple[int, ...]:
     """Of `count` cases those of one rank: as many for each, as ranks must make the same number of steps.
 
-    Where they don't come out even, the first ones are looked at twice, as by Lightning's own sampler.
+    Where the number is not divisible, the first ones occur twice, as with Lightning's own sampler.
     """
     each = -(-count // size)
     return tuple((number * size + rank) % count for number in range(each)) if count else ()

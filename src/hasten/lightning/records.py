@@ -1,4 +1,4 @@
-"""What was seen of a Trainer's steps, in the form in which the doctor reads a watched script."""
+"""Records of a Trainer's steps, in the form that the doctor reads for a watched script."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hasten.study.script.launch import ScriptRun
 from hasten.study.script.records import Record, as_record
 
 _HEAVY = ("PyTorchProfiler", "AdvancedProfiler", "XLAProfiler")
-"""Profilers of Lightning that look at every operation."""
+"""Profilers of Lightning that record every operation."""
 
 
-class Seen:
-    """Facts beside the times, collected while the training goes."""
+class TrainerStats:
+    """Statistics besides the times, collected during the training."""
 
     def __init__(self) -> None:
         self.validations: list[dict[str, Any]] = []
         self.epoch_starts: list[float] = []
-        """Seconds until the first batch of each epoch was there."""
+        """Seconds until the first batch of each epoch was ready."""
         self.shapes: dict[str, int] = {}
         self.anomaly_steps = 0
         self.samples = 0
 
     def batch(self, batch: Any) -> None:
-        """What its first image, or its first tensor, tells."""
+        """Count the shape and the samples of the first image, or else of the first tensor."""
         tensors = [value for value in tree_leaves(batch) if isinstance(value, Tensor) and value.ndim]
         image = next((value for value in tensors if value.ndim >= 4), None)
         if image is not None:
@@ -41,11 +41,11 @@ class Seen:
         self.anomaly_steps += torch.is_anomaly_enabled()
 
 
-def record_of(trainer: Any, module: nn.Module, steps: Steps, seen: Seen, profiler: Any) -> Record:
-    """One rank's record. Steps count from the first that was kept."""
-    first, kept = steps.count - len(steps.kept), len(steps.kept)
+def record_of(trainer: Any, module: nn.Module, steps: Steps, stats: TrainerStats, profiler: Any) -> Record:
+    """One rank's record. Steps count from the first of the recent ones."""
+    first, num_steps = steps.count - len(steps.recent), len(steps.recent)
     device = trainer.strategy.root_device.type
-    modes = {"anomaly": seen.anomaly_steps, "profiler": steps.count if type(profiler).__name__ in _HEAVY else 0}
+    modes = {"anomaly": stats.anomaly_steps, "profiler": steps.count if type(profiler).__name__ in _HEAVY else 0}
     return as_record(
         {
             "rank": trainer.global_rank,
@@ -55,12 +55,12 @@ def record_of(trainer: Any, module: nn.Module, steps: Steps, seen: Seen, profile
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
             "ended": "exit",
-            "steps": list(steps.kept),
-            "loaders": _loaders(trainer.train_dataloader, steps, seen, kept),
+            "steps": list(steps.recent),
+            "loaders": _loaders(trainer.train_dataloader, steps, stats, num_steps),
             "convolutions": any(isinstance(each, nn.Conv2d | nn.Conv3d) for each in module.modules()),
-            "shapes": seen.shapes,
-            "modes": {name: {"steps": min(count, kept)} for name, count in modes.items() if count},
-            "validations": _since(seen.validations, first),
+            "shapes": stats.shapes,
+            "modes": {name: {"steps": min(count, num_steps)} for name, count in modes.items() if count},
+            "validations": _since(stats.validations, first),
             "saves": _since(steps.saves, first),
             "copies": _copies(trainer.train_dataloader, steps),
         }
@@ -72,36 +72,36 @@ def run_of(record: Record, seconds: float) -> ScriptRun:
     return ScriptRun(command=tuple(sys.argv), exit_code=0, ended="finished", records=[record], seconds=seconds)
 
 
-def _since(found: Iterable[dict[str, Any]], first: int) -> list[dict[str, Any]]:
-    return [{**each, "step": each["step"] - first, "site": ""} for each in found if each["step"] >= first]
+def _since(events: Iterable[dict[str, Any]], first: int) -> list[dict[str, Any]]:
+    return [{**each, "step": each["step"] - first, "site": ""} for each in events if each["step"] >= first]
 
 
-def _loaders(loaders: Any, steps: Steps, seen: Seen, kept: int) -> list[dict[str, Any]]:
-    found = []
+def _loaders(loaders: Any, steps: Steps, stats: TrainerStats, num_steps: int) -> list[dict[str, Any]]:
+    rows = []
     for loader in tree_leaves(loaders):
         plain = isinstance(loader, DataLoader)
         names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size")
         settings = {name: getattr(loader, name, None) if plain else None for name in names}
-        waited = steps.totals.get("wait", 0.0) - sum(seen.epoch_starts)
+        waited = steps.totals.get("wait", 0.0) - sum(stats.epoch_starts)
         facts = {
             "site": "train_dataloader",
             "type": f"{type(loader).__module__}.{type(loader).__qualname__}",
-            # A loader that is none of torch's has its own ways, which advice about torch's does not fit.
+            # Advice about torch's DataLoader does not apply to other loaders.
             "own_thread": not plain or type(loader).__iter__ is not DataLoader.__iter__,
-            "batches": max(0, steps.count - len(seen.epoch_starts)),
+            "batches": max(0, steps.count - len(stats.epoch_starts)),
             "wait_s": max(0.0, waited),
-            "starts": seen.epoch_starts,
+            "starts": stats.epoch_starts,
             "items_s": 0.0,
             "collate_s": 0.0,
             "fetches": 0,
-            "training": kept,
+            "training": num_steps,
         }
-        found.append(facts | settings)
-    return found
+        rows.append(facts | settings)
+    return rows
 
 
 def _copies(loaders: Any, steps: Steps) -> dict[str, Any]:
-    """Whether they were of pinned memory is what the loader was told."""
+    """Whether memory was pinned is taken from the loader's pin_memory."""
     pinned = all(loader.pin_memory for loader in tree_leaves(loaders) if isinstance(loader, DataLoader))
     seconds = steps.totals.get("host_to_device", 0.0)
     return {"count": steps.count, "pinned": steps.count if pinned else 0, "seconds": seconds}

@@ -1,4 +1,4 @@
-"""What a data module gives batches of: a data set that Hasten prepares, or files with MONAI transforms."""
+"""Sources of a data module: a data set that Hasten prepares, or files with MONAI transforms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hasten.sample.share import Share
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where batches are wanted: by which of how many ranks, on which device."""
+    """Rank, number of ranks and device that batches are made for."""
 
     device: torch.device
     rank: int = 0
@@ -38,18 +38,18 @@ class Place:
 
 
 class Source(Protocol):
-    """Cases, and the ways to get at them."""
+    """Interface of a source of training and validation cases."""
 
     def settings(self) -> dict[str, Any]:
-        """What decides the batches, whatever the number of ranks: a resumed run must have the same."""
+        """Settings that determine the batches, whatever the number of ranks: a resumed run must have the same."""
         ...
 
     def prepare(self, device: torch.device) -> None:
-        """What one process of a host does for all: fill the cache."""
+        """Fill the cache; one process of a host does it for all."""
         ...
 
     def open(self, place: Place) -> None:
-        """Get hold of the cases."""
+        """Open the prepared cases."""
         ...
 
     def feed(self, place: Place, steps: int) -> tuple[Feeding, int]:
@@ -61,7 +61,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the cases."""
+        """Release the cases."""
         ...
 
 
@@ -126,7 +126,7 @@ class PlannedSource:
 
 @dataclass(kw_only=True, slots=True)
 class ChainSource:
-    """Rows of files, or a cached data set of Hasten's, and a MONAI chain, its random part made a batch at a time."""
+    """Rows of files, or a cached data set of Hasten's, with a MONAI chain whose random part runs on whole batches."""
 
     train: Any
     compose: Callable[..., Any]
@@ -149,8 +149,8 @@ class ChainSource:
             is_set = isinstance(self.train, ChainDataset)
             self._train_set = self.train if is_set else CacheDataset(self.train, self.compose, progress=False)
         if self._validation_set is None and self.validation_compose is not None:
-            own = dealt(len(self.validation_rows), place.rank, place.size)
-            rows = [self.validation_rows[number] for number in own]
+            indices = dealt(len(self.validation_rows), place.rank, place.size)
+            rows = [self.validation_rows[number] for number in indices]
             self._validation_set = CacheDataset(rows, self.validation_compose, progress=False)
 
     def feed(self, place: Place, steps: int) -> tuple[Feeding, int]:
@@ -168,15 +168,15 @@ class ChainSource:
         cached = self._validation_set
         if cached is None:
             return None
-        own = dealt(len(self.validation_rows), place.rank, place.size)
+        indices = dealt(len(self.validation_rows), place.rank, place.size)
 
         def case(number: int) -> Batch:
             item = cached[number]
             tensors = {key: value for key, value in item.items() if isinstance(value, Tensor)}
             return {key: value.as_subclass(Tensor)[None].to(place.device) for key, value in tensors.items()}
 
-        names = [_name_of(self.validation_rows[number]) for number in own]
-        return CaseLoader(case, names, range(len(own)))
+        names = [_name_of(self.validation_rows[number]) for number in indices]
+        return CaseLoader(case, names, range(len(indices)))
 
     def close(self) -> None:
         """The cases stay, as preparing them again would take as long as the first time."""

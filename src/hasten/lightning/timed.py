@@ -1,4 +1,4 @@
-"""Where the time of a Trainer's steps goes: it names what it does to its profiler, and ours listens in between."""
+"""Timing of the parts of a Trainer's steps, by wrapping its profiler."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-KEPT = 2000
-"""Steps that are looked at in the end: the last ones."""
+MAX_RECENT_STEPS = 2000
+"""Number of last steps that are kept for the analysis."""
 WATCH_EVERY = 32
-"""On a GPU, whose work goes on behind the host's back, the parts of every such step are timed to its end."""
+"""On a GPU, which runs asynchronously, the device is synchronized after each part of every such step."""
 
 _PARTS = {
     "train_dataloader_next": "wait",
@@ -22,19 +22,19 @@ _PARTS = {
     "optimizer_step": "optimizer",
     "save_checkpoint": "checkpoint",
 }
-"""Ends of the names of a Trainer's actions, and the parts of `hasten.study.split` that they are."""
+"""Suffixes of a Trainer's profiler actions, and the corresponding parts of `hasten.study.split`."""
 
 
 @dataclass(slots=True)
 class Steps:
-    """What was measured: a moment belongs to the innermost part that is open, or to `over`."""
+    """Measured times: each moment belongs to the innermost open part, or to `over` if that is set."""
 
     wait_for_device: Callable[[], Any] | None = None
     """On a GPU."""
     over: str = ""
     totals: dict[str, float] = field(default_factory=dict)
     """Seconds of each part since the first step."""
-    kept: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_STEPS))
     count: int = 0
     saves: list[dict[str, Any]] = field(default_factory=list)
     """Checkpoints: the number of steps before each, and its seconds."""
@@ -45,7 +45,7 @@ class Steps:
     _saving: float = 0.0
 
     def mark(self) -> None:
-        """What passed since the last mark is that part's."""
+        """Add the time since the last mark to the current part."""
         if self.is_watched and self.wait_for_device is not None:
             self.wait_for_device()
         now = time.perf_counter()
@@ -64,22 +64,22 @@ class Steps:
             self.saves.append({"step": self.count, "seconds": self._at - self._saving})
 
     def waited(self) -> float:
-        """Seconds that the step which is open has waited for its batch."""
+        """Seconds that the current step has waited for its batch."""
         return self._parts.get("wait", 0.0)
 
     def cover(self, part: str) -> None:
-        """Until it is called with "", all is this part."""
+        """Attribute all time to this part, until called with ""."""
         self.mark()
         self.over = part
 
     def begin(self) -> None:
-        """What came before is no step's."""
+        """Start timing; earlier time belongs to no step."""
         self._open, self._parts, self._at = [], {}, time.perf_counter()
 
     def end(self) -> None:
-        """A step is over: with the wait for its batch, and with what came between it and the one before."""
+        """End a step, which includes the wait for its batch and the time since the step before."""
         parts = self.close()
-        self.kept.append({"seconds": sum(parts.values()), "parts": parts, "synced": self.is_watched})
+        self.recent.append({"seconds": sum(parts.values()), "parts": parts, "synced": self.is_watched})
         self.count += 1
         self.is_watched = self.wait_for_device is not None and self.count % WATCH_EVERY == WATCH_EVERY - 1
 
@@ -94,7 +94,7 @@ class Steps:
 
 
 class Listening:
-    """The Trainer's own profiler, with `steps` told of the actions that are parts of a step."""
+    """Wraps the Trainer's own profiler and reports the actions that are parts of a step to `steps`."""
 
     def __init__(self, inner: Any, steps: Steps) -> None:
         self.inner, self.steps = inner, steps

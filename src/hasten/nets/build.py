@@ -1,4 +1,4 @@
-"""Networks from MONAI, or of the user's own, built from the plan. MONAI is imported here and not before."""
+"""Builds a plan's network: MONAI's, nnU-Net's or the user's. MONAI is imported inside the functions."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ def build_network(
 ) -> nn.Module:
     """A network that maps (B, C, D, H, W) to (B, K, D, H, W) scores, or (B, C, H, W) to (B, K, H, W) in 2-D.
 
-    With deep supervision it gives several in training. patch: (D, H, W) of a training patch, for a network of the
-    user's own, whose code is executed. Raises ValueError for a combination that the network does not have.
+    With deep supervision it returns several in training. patch: (D, H, W) of a training patch, for a user's network,
+    whose code is executed. Raises ValueError for a combination that the network does not support.
     """
     if is_own(config):
         assert patch is not None
-        own = own_network(config, num_channels=num_channels, num_classes=num_classes, spatial_dims=spatial_dims)
-        return own.build(patch[3 - spatial_dims :])
+        user_network = own_network(
+            config, num_channels=num_channels, num_classes=num_classes, spatial_dims=spatial_dims
+        )
+        return user_network.build(patch[3 - spatial_dims :])
     mistake = network_mistake(config, spatial_dims)
     if mistake:
         raise ValueError(mistake)
@@ -63,20 +65,20 @@ def build_network(
 
 def monai_network(config: PlannedNetwork, inputs: int, outputs: int, dims: int) -> tuple[str, dict[str, Any]]:
     """The class in `monai.networks.nets` of a built-in network that is MONAI's, and its arguments, plain values."""
-    made = (config, inputs, outputs, dims)
+    args = (config, inputs, outputs, dims)
     match config.name:
         case "unet":
-            return "UNet", _unet(*made)
+            return "UNet", _unet(*args)
         case "dynunet":
-            return "DynUNet", _dynunet(*made)
+            return "DynUNet", _dynunet(*args)
         case "segresnet":
-            return "SegResNet", {**_of_segresnets(*made), "dropout_prob": config.dropout or None}
+            return "SegResNet", {**_of_segresnets(*args), "dropout_prob": config.dropout or None}
         case "segresnetds":
-            return "SegResNetDS", {**_of_segresnets(*made), "dsdepth": 1 + config.deep_supervision}
+            return "SegResNetDS", {**_of_segresnets(*args), "dsdepth": 1 + config.deep_supervision}
         case "mednext":
-            return "MedNeXt", _mednext(*made)
+            return "MedNeXt", _mednext(*args)
         case "swinunetr":
-            return "SwinUNETR", _swinunetr(*made)
+            return "SwinUNETR", _swinunetr(*args)
     raise AssertionError(config.name)
 
 
@@ -139,7 +141,7 @@ def _of_segresnets(config: PlannedNetwork, inputs: int, outputs: int, dims: int)
         "blocks_down": config.blocks or (1, *[2] * (levels - 1)),
         "blocks_up": (1,) * (levels - 1),
         "norm": (config.norm, {"affine": True}),
-        "act": _act(config) if config.act != "prelu" else "RELU",  # theirs takes no activation with weights
+        "act": _act(config) if config.act != "prelu" else "RELU",  # these accept no activation with weights
     }
 
 

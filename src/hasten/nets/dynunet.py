@@ -1,4 +1,4 @@
-"""nnU-Net's plain U-Net as MONAI's `DynUNet`: the same network, whose weights have other names."""
+"""nnU-Net's plain U-Net as MONAI's `DynUNet`: the same network with other weight names."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def dynunet_settings(network: PlannedNetwork) -> PlannedNetwork | None:
 def dynunet_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state dict of a `plainconvunet` under the names of `DynUNet`, whose convolutions have no bias.
 
-    The norm behind a convolution takes its bias away again; a batch norm's mean is shifted by it. On the way up MONAI's
-    kernels are those of the next coarser level: smaller ones are padded with zeros.
+    The norm after a convolution cancels its bias; a batch norm's mean is shifted by it. In the decoder MONAI's kernels
+    have the size of the next coarser level: smaller ones are padded with zeros.
     """
     levels = 1 + max(int(match[1]) for match in map(_ENCODER.fullmatch, weights) if match)
     renamed: dict[str, Tensor] = {}
@@ -58,7 +58,7 @@ def dynunet_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif match[4] == "weight":
             if place.startswith("upsamples"):
                 coarser = weights[f"encoder.stages.{levels - 1 - int(match[1])}.0.convs.0.conv.weight"].shape[2:]
-                missing = [(wide - side) // 2 for wide, side in zip(coarser, value.shape[2:], strict=True)]
-                value = F.pad(value, [each for side in reversed(missing) for each in (side, side)])
+                padding = [(wide - side) // 2 for wide, side in zip(coarser, value.shape[2:], strict=True)]
+                value = F.pad(value, [each for side in reversed(padding) for each in (side, side)])
             renamed[f"{place}.conv{layer}.conv.weight"] = value
     return renamed

@@ -1,4 +1,4 @@
-"""Parameters that are not trained, and the batch norms among them, whose statistics stay."""
+"""Freezes parameters by name, and the running statistics of batch norms."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from hasten.nets.surgery.reclass import Mixed, become
 
 
 class _Evaluated(Mixed):
-    """A norm that keeps to its running statistics, and leaves them as they are, in training too."""
+    """A norm that uses its running statistics, and does not update them, in training too."""
 
     def train(self: Any, mode: bool = True) -> Any:
         return super().train(False)  # type: ignore[misc]
 
 
 def freeze_parameters(network: nn.Module, patterns: Sequence[str], *, at: str = "patterns") -> tuple[str, ...]:
-    """Take the gradient from every parameter whose name fits a pattern of `fnmatch`, in place; returns their names.
+    """Set requires_grad=False on parameters whose names match an `fnmatch` pattern, in place; returns their names.
 
-    Such a parameter is neither moved nor decayed by an optimizer. `at` names the patterns in errors. Raises ValueError
+    An optimizer neither updates nor decays such a parameter. `at` names the patterns in errors. Raises ValueError
     for a pattern that no parameter's name fits, or where nothing is left to train; the network is then unchanged.
     """
-    named = dict(network.named_parameters())
-    names = {name for pattern in patterns for name in fitting(list(named), pattern, at=at)}
-    if patterns and not any(weight.requires_grad for name, weight in named.items() if name not in names):
+    parameters = dict(network.named_parameters())
+    names = {name for pattern in patterns for name in fitting(list(parameters), pattern, at=at)}
+    if patterns and not any(weight.requires_grad for name, weight in parameters.items() if name not in names):
         raise ValueError(
-            f"{at}: {', '.join(patterns)} leaves nothing to train of {few(named, len(named))}; leave some out"
+            f"{at}: {', '.join(patterns)} leaves nothing to train of {few(parameters, len(parameters))}; leave some out"
         )
     for name in names:
-        named[name].requires_grad_(False)
-    return tuple(name for name in named if name in names)
+        parameters[name].requires_grad_(False)
+    return tuple(name for name in parameters if name in names)
 
 
 def freeze_norms(network: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
     """Keep norms with running statistics in evaluation mode, in place, where their names fit; returns their names.
 
-    Those whose statistics (NAME.running_mean) fit a pattern, or all of whose parameters do. After a conversion to
-    `SyncBatchNorm`, which makes other modules.
+    Selects norms whose statistics (NAME.running_mean) match a pattern, or all of whose parameters do. Call it after a
+    conversion to `SyncBatchNorm`, which replaces modules.
     """
     frozen = []
     for name, module in network.named_modules():
         if getattr(module, "running_mean", None) is None:
             continue
         start = f"{name}." if name else ""
-        own = [start + key for key, _ in module.named_parameters(recurse=False)]
-        if _fits(f"{start}running_mean", patterns) or (own and all(_fits(key, patterns) for key in own)):
+        names = [start + key for key, _ in module.named_parameters(recurse=False)]
+        if _fits(f"{start}running_mean", patterns) or (names and all(_fits(key, patterns) for key in names)):
             become(module, _Evaluated)
             module.eval()
             frozen.append(name)

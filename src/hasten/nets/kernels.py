@@ -12,7 +12,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def power_of_two(least: int) -> int:
-    """The smallest that is no less: the lengths of a tile's sides are powers of two."""
+    """The smallest power of two that is not below it, as for the sides of a tile."""
     return 1 << (least - 1).bit_length()
 
 

@@ -37,7 +37,7 @@ class Layers:
 
 
 class ConvNormAct(nn.Module):
-    """A convolution that keeps the sides but for its stride, and what follows it."""
+    """A same-padded convolution, then dropout, norm and activation."""
 
     def __init__(
         self, layers: Layers, inputs: int, outputs: int, kernel: Sides, stride: Sides, *, plain: bool = False,
@@ -55,8 +55,8 @@ class ConvNormAct(nn.Module):
         self.all_modules = nn.Sequential(*self.children())
 
     def forward(self, image: Tensor) -> Tensor:
-        found: Tensor = self.all_modules(image)
-        return found
+        output: Tensor = self.all_modules(image)
+        return output
 
 
 class ResidualBlock(nn.Module):
@@ -74,8 +74,8 @@ class ResidualBlock(nn.Module):
         self.skip = nn.Sequential(*skip)
 
     def forward(self, image: Tensor) -> Tensor:
-        found: Tensor = self.nonlin2(self.conv2(self.conv1(image)) + self.skip(image))
-        return found
+        output: Tensor = self.nonlin2(self.conv2(self.conv1(image)) + self.skip(image))
+        return output
 
 
 class Stack(nn.Module):
@@ -93,8 +93,8 @@ class Stack(nn.Module):
         self.add_module(self.name, nn.Sequential(*blocks))
 
     def forward(self, image: Tensor) -> Tensor:
-        found: Tensor = getattr(self, self.name)(image)
-        return found
+        output: Tensor = getattr(self, self.name)(image)
+        return output
 
 
 class Encoder(nn.Module):
@@ -136,7 +136,7 @@ class Decoder(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.heads = heads
-        self.encoder = encoder  # not run here, but its weights have these names too
+        self.encoder = encoder  # not called, but its weights have these names too
         ones = (1,) * layers.dims
         self.stages, self.transpconvs, self.seg_layers = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for level in reversed(range(len(strides))):
@@ -148,13 +148,13 @@ class Decoder(nn.Module):
             self.seg_layers.append(head.requires_grad_(level <= heads))
 
     def forward(self, features: Sequence[Tensor]) -> Tensor | list[Tensor]:
-        image, found = features[-1], list[Tensor]()
+        image, outputs = features[-1], list[Tensor]()
         heads = self.heads if self.training else 0
         for number, (stage, up, head) in enumerate(zip(self.stages, self.transpconvs, self.seg_layers, strict=True)):
             image = stage(torch.cat([up(image), features[-2 - number]], 1))
             if number >= len(self.stages) - 1 - heads:
-                found.insert(0, head(image))
-        return found if heads else found[0]
+                outputs.insert(0, head(image))
+        return outputs if heads else outputs[0]
 
 
 class NnUNet(nn.Module):
@@ -181,8 +181,8 @@ class NnUNet(nn.Module):
         self.apply(_initialize)
 
     def forward(self, image: Tensor) -> Tensor | list[Tensor]:
-        found: Tensor | list[Tensor] = self.decoder(self.encoder(image))
-        return found
+        output: Tensor | list[Tensor] = self.decoder(self.encoder(image))
+        return output
 
 
 def nnunet_settings(state: Mapping[str, Tensor]) -> dict[str, Any] | None:
@@ -194,7 +194,7 @@ def nnunet_settings(state: Mapping[str, Tensor]) -> dict[str, Any] | None:
     residual = any(name.startswith("encoder.stem.") for name in shapes)
     place = r"blocks\.(\d+)\.conv1" if residual else r"0\.convs\.(\d+)"
     matches = [re.fullmatch(rf"encoder\.stages\.(\d+)\.{place}\.conv\.weight", name) for name in shapes]
-    convs = {(int(found[1]), int(found[2])): shapes[found[0]] for found in matches if found}
+    convs = {(int(match[1]), int(match[2])): shapes[match[0]] for match in matches if match}
     levels = len({level for level, _ in convs})
     strides = [shapes.get(f"decoder.transpconvs.{number}.weight", ())[2:] for number in reversed(range(levels - 1))]
     heads = [shape for name, shape in shapes.items() if re.fullmatch(r"decoder\.seg_layers\.\d+\.weight", name)]
@@ -208,11 +208,11 @@ def nnunet_settings(state: Mapping[str, Tensor]) -> dict[str, Any] | None:
     norm = "batch" if any(name.endswith(".running_mean") for name in shapes) else "instance"
     first = shapes["encoder.stem.convs.0.conv.weight" if residual else "encoder.stages.0.0.convs.0.conv.weight"]
     with torch.device("meta"):
-        twin = NnUNet(
+        network = NnUNet(
             Layers(dims=dims, norm=norm, act=nn.ReLU), first[1], heads[0][0], channels, kernels, strides, blocks,
             residual=residual,
         )  # fmt: skip
-    if {name: tuple(value.shape) for name, value in twin.state_dict().items()} != shapes:
+    if {name: tuple(value.shape) for name, value in network.state_dict().items()} != shapes:
         return None
     flat = (1,) * (3 - dims)
     return {

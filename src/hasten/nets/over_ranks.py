@@ -1,4 +1,4 @@
-"""Sums over the ranks of a job that can be differentiated."""
+"""Differentiable sums over the ranks of a job."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class _SumOfOneLoss(torch.autograd.Function):
 
 
 def sum_over_ranks(value: Tensor, group: ProcessGroup | None = None) -> Tensor:
-    """`value`, of any shape, added up over the ranks; each rank may go on with it in its own way."""
-    found: Tensor = _Sum.apply(value, group)
-    return found
+    """`value`, of any shape, summed over the ranks; each rank may use the sum in its own way."""
+    total: Tensor = _Sum.apply(value, group)
+    return total
 
 
 def counts_over_ranks(counts: Tensor) -> Tensor:
     """Counts of one shape added up over the ranks, for a loss that every rank computes from them alike.
 
     The gradients of the ranks must be averaged afterwards, as DistributedDataParallel does: they are then those of one
-    process with the whole batch. Backward sends nothing.
+    process with the whole batch. The backward pass communicates nothing.
     """
-    found: Tensor = _SumOfOneLoss.apply(counts) if several_ranks() else counts
-    return found
+    total: Tensor = _SumOfOneLoss.apply(counts) if several_ranks() else counts
+    return total
 
 
 def _total(value: Tensor, group: ProcessGroup | None) -> Tensor:

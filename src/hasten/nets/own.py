@@ -1,4 +1,4 @@
-"""A network of the user's own: built from the code that `network.name` names, and tried out before it is trained."""
+"""A user's network: built from the code that `network.name` names, and tested before training."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hasten.config.user_code import UserCode, is_file, load_user_code, raised_te
 from hasten.nets.random_state import random_state_kept
 
 _SIDES = (16, 24, 32, 48, 64, 96)
-"""Of the images that are tried, one after another: multiples of what networks divide their sides by."""
+"""Sides of the images that are tried in turn: multiples of the divisors that networks usually need."""
 _SMALL = 32
 """Voxels along a side of a small image: at least one is left after five halvings."""
-_OF_CODE = (TypeError, NameError, AttributeError, LookupError, NotImplementedError, AssertionError)
-"""What an image of another size would not help against."""
+_CODE_ERRORS = (TypeError, NameError, AttributeError, LookupError, NotImplementedError, AssertionError)
+"""Errors that do not depend on the image size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Own:
-    """The user's code with what a run gives it."""
+    """The user's code and the arguments of a run."""
 
     code: UserCode
     setting: str
@@ -40,21 +40,23 @@ class Own:
 
     @property
     def asks_for_patch(self) -> bool:
-        """Whether it is built for images of one size."""
+        """Whether the network is built for images of one size."""
         return "patch" in _parameters(self.code.value, self.setting)
 
     def build(self, patch: Sequence[int]) -> nn.Module:
-        """The network for patches of that size, without the depth in 2-D. Raises ValueError if there can be none."""
-        offered = {
+        """The network for patches of that size, without the depth in 2-D. Raises ValueError if it can't be built."""
+        available = {
             "in_channels": self.num_channels,
             "out_channels": self.num_classes,
             "spatial_dims": self.spatial_dims,
             "patch": tuple(patch),
         }
-        assert tuple(offered) == GIVEN_BY_RUN
-        given = {name: value for name, value in offered.items() if name in _parameters(self.code.value, self.setting)}
+        assert tuple(available) == GIVEN_BY_RUN
+        kwargs = {
+            name: value for name, value in available.items() if name in _parameters(self.code.value, self.setting)
+        }
         try:
-            network = self.code.value(**given, **self.args)
+            network = self.code.value(**kwargs, **self.args)
         except Exception as error:
             raise ValueError(f"{self.setting}: {raised_text(error, self.code.path)}") from error
         if not isinstance(network, nn.Module):
@@ -70,23 +72,23 @@ class Own:
         try:
             with torch.no_grad():
                 output = network(image)
-        except _OF_CODE as error:
+        except _CODE_ERRORS as error:
             raise ValueError(f"{self.setting}: {self._for(image)}{raised_text(error, self.code.path)}") from error
         except Exception as error:
             raise _WrongSize(f"{self.setting}: {self._for(image)}{raised_text(error, self.code.path)}") from error
         several = isinstance(output, list | tuple)
         scores = output[0] if several and len(output) else output
-        wanted = (image.shape[0], self.num_classes, *image.shape[2:])
+        expected = (image.shape[0], self.num_classes, *image.shape[2:])
         if not isinstance(scores, Tensor):
             raise ValueError(
                 f"{self.setting}: {self._for(image)}gives a {type(output).__name__}; let it return scores of shape "
-                f"{wanted}, or a list of tensors that begins with them (deep supervision)"
+                f"{expected}, or a list of tensors that begins with them (deep supervision)"
             )
-        if tuple(scores.shape) != wanted:
+        if tuple(scores.shape) != expected:
             first = "as the first of several outputs " if several else ""
-            kind = _WrongSize if tuple(scores.shape[:2]) == wanted[:2] and scores.ndim == image.ndim else ValueError
+            kind = _WrongSize if tuple(scores.shape[:2]) == expected[:2] and scores.ndim == image.ndim else ValueError
             raise kind(
-                f"{self.setting}: {self._for(image)}gives {first}{tuple(scores.shape)}; scores of shape {wanted} are "
+                f"{self.setting}: {self._for(image)}gives {first}{tuple(scores.shape)}; scores of shape {expected} are "
                 "needed: (batch, out_channels, and the image's own sides)"
             )
         return scores
@@ -96,7 +98,7 @@ class Own:
 
 
 class _WrongSize(ValueError):
-    """An image of another size might do."""
+    """The network might accept an image of another size."""
 
 
 def own_network(config: NetworkConfig, *, num_channels: int, num_classes: int, spatial_dims: int) -> Own:
@@ -138,14 +140,14 @@ def _parameters(factory: Callable[..., Any], setting: str) -> dict[str, inspect.
 def _check_parameters(factory: Callable[..., Any], setting: str, args: dict[str, Any]) -> None:
     """Raises ValueError for a parameter without an argument, and for an argument without a parameter."""
     parameters = _parameters(factory, setting)
-    given = {*GIVEN_BY_RUN, *args}
+    available = {*GIVEN_BY_RUN, *args}
     can = f"a run gives {', '.join(GIVEN_BY_RUN)}"
     for name, each in parameters.items():
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) or each.default is not each.empty:
             continue
         if each.kind is each.POSITIONAL_ONLY:
             raise ValueError(f"{setting}: takes {name} by position only, and {can} by name; remove the / behind it")
-        if name not in given:
+        if name not in available:
             raise ValueError(
                 f"{setting}: needs {name}; {can}: rename it to one of these, give it a default, or set "
                 f"network.args={{{name}: VALUE}}"
@@ -154,31 +156,31 @@ def _check_parameters(factory: Callable[..., Any], setting: str, args: dict[str,
         return
     unknown = [name for name in args if name not in parameters]
     if unknown:
-        own = ", ".join(parameters) or "none"
-        raise ValueError(f"{setting}: has no parameter {unknown[0]}, which network.args gives; it has {own}")
+        existing = ", ".join(parameters) or "none"
+        raise ValueError(f"{setting}: has no parameter {unknown[0]}, which network.args gives; it has {existing}")
 
 
-def find_divisor(own: Own) -> Triple:
-    """What each side (D, H, W) of an image must be a multiple of, found by trying images of few voxels.
+def find_divisor(factory: Own) -> Triple:
+    """What each side (D, H, W) of an image must be a multiple of, found by trying small images.
 
-    A network that asks for `patch` is built anew for each size. Raises ValueError, saying why, if it takes none of
+    A network that takes `patch` is rebuilt for each size. Raises ValueError with the reason if it accepts none of
     them.
     """
     with random_state_kept(torch.device("cpu")):
-        network = None if own.asks_for_patch else own.build([]).eval()
-        side = _first_side(own, network)
+        network = None if factory.asks_for_patch else factory.build([]).eval()
+        side = _first_side(factory, network)
         units = [
-            next(step for step in range(1, side + 1) if side % step == 0 and _takes(own, network, side, axis, step))
-            for axis in range(own.spatial_dims)
+            next(step for step in range(1, side + 1) if side % step == 0 and _takes(factory, network, side, axis, step))
+            for axis in range(factory.spatial_dims)
         ]
-    depth, height, width = (*(1,) * (3 - own.spatial_dims), *units)
+    depth, height, width = (*(1,) * (3 - factory.spatial_dims), *units)
     return depth, height, width
 
 
-def _first_side(own: Own, network: nn.Module | None) -> int:
+def _first_side(factory: Own, network: nn.Module | None) -> int:
     for side in _SIDES:
         try:
-            _try(own, network, [side] * own.spatial_dims)
+            _try(factory, network, [side] * factory.spatial_dims)
             return side
         except _WrongSize:
             if side == _SIDES[-1]:
@@ -186,23 +188,23 @@ def _first_side(own: Own, network: nn.Module | None) -> int:
     raise AssertionError
 
 
-def _takes(own: Own, network: nn.Module | None, side: int, axis: int, step: int) -> bool:
+def _takes(factory: Own, network: nn.Module | None, side: int, axis: int, step: int) -> bool:
     """Whether images may be `step` longer along an axis; by a whole `side` they surely may, if by any."""
     if step == side:
         return True
-    sides = [side] * own.spatial_dims
+    sides = [side] * factory.spatial_dims
     sides[axis] += step
     try:
-        _try(own, network, sides)
+        _try(factory, network, sides)
     except ValueError:
         return False
     return True
 
 
-def _try(own: Own, network: nn.Module | None, sides: Sequence[int]) -> None:
+def _try(factory: Own, network: nn.Module | None, sides: Sequence[int]) -> None:
     """network: None builds one for these sides."""
-    network = own.build(sides).eval() if network is None else network
-    own.scores(network, torch.zeros(1, own.num_channels, *sides))
+    network = factory.build(sides).eval() if network is None else network
+    factory.scores(network, torch.zeros(1, factory.num_channels, *sides))
 
 
 def small_side(side: int, by: int) -> int:
@@ -213,42 +215,42 @@ def small_side(side: int, by: int) -> int:
     return min(side, max(2 * by, -(-_SMALL // by) * by))
 
 
-def check_own(own: Own, patch: Triple, unit: Triple) -> None:
+def check_own(factory: Own, patch: Triple, unit: Triple) -> None:
     """Build the network and take a small batch through it, in training and in evaluation.
 
     Raises ValueError where that fails or gives no scores; of several outputs (deep supervision), in training each is
     one of the loss's heads, the first at full size, and otherwise the first alone is used.
     """
-    sides = patch[3 - own.spatial_dims :]
-    if not own.asks_for_patch:
-        sides = tuple(map(small_side, sides, unit[3 - own.spatial_dims :]))
+    sides = patch[3 - factory.spatial_dims :]
+    if not factory.asks_for_patch:
+        sides = tuple(map(small_side, sides, unit[3 - factory.spatial_dims :]))
     with random_state_kept(torch.device("cpu")):
-        network = own.build(patch[3 - own.spatial_dims :])
-        image = torch.randn(2, own.num_channels, *sides)
+        network = factory.build(patch[3 - factory.spatial_dims :])
+        image = torch.randn(2, factory.num_channels, *sides)
         for training in (True, False):
             try:
-                own.scores(network.train(training), image)
+                factory.scores(network.train(training), image)
             except _WrongSize as error:
                 raise ValueError(f"{error}; or use another sample.patch (given {list(patch)})") from error
             if training:
-                _check_heads(own, network, image)
+                _check_heads(factory, network, image)
 
 
-def _check_heads(own: Own, network: nn.Module, image: Tensor) -> None:
+def _check_heads(factory: Own, network: nn.Module, image: Tensor) -> None:
     with torch.no_grad():
         output = network(image)
     heads = output if isinstance(output, list | tuple) else [output]
     for head in heads:
-        if not isinstance(head, Tensor) or head.ndim != image.ndim or tuple(head.shape[:2]) != (2, own.num_classes):
-            told = tuple(head.shape) if isinstance(head, Tensor) else f"a {type(head).__name__}"
+        if not isinstance(head, Tensor) or head.ndim != image.ndim or tuple(head.shape[:2]) != (2, factory.num_classes):
+            shape = tuple(head.shape) if isinstance(head, Tensor) else f"a {type(head).__name__}"
             raise ValueError(
-                f"{own.setting}: gives {told} as one of several outputs in training; each must be scores of shape "
-                f"(batch, {own.num_classes}, ...), for deep supervision"
+                f"{factory.setting}: gives {shape} as one of several outputs in training; each must be scores of shape "
+                f"(batch, {factory.num_classes}, ...), for deep supervision"
             )
 
 
 class _Reads(TorchDispatchMode):
-    """Notes whether a number of a tensor is asked for, as by `if x.mean() > 0` or `.item()`."""
+    """Detects reads of a tensor's value, as by `if x.mean() > 0` or `.item()`."""
 
     seen = False
 
@@ -261,11 +263,11 @@ _READING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.d
 
 
 def decides_by_values(network: nn.Module, image: Tensor) -> bool:
-    """Whether a copy of the network looks at values on the way, so that another image may take another way through it.
+    """Whether the network's control flow depends on values, so that another image may run other operations.
 
     The network and the random state are left as they are.
     """
-    twin, reads = copy.deepcopy(network), _Reads()
+    network_copy, reads = copy.deepcopy(network), _Reads()
     with random_state_kept(image.device), torch.no_grad(), reads:
-        twin(image)
+        network_copy(image)
     return reads.seen

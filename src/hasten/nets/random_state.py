@@ -1,4 +1,4 @@
-"""Trying something out without moving torch's generators."""
+"""Saves and restores the states of torch's random generators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def random_state_kept(device: torch.device) -> AbstractContextManager[None]:
-    """What is drawn inside, on the host or on `device`, changes no draw after it."""
+    """Context manager: random draws inside it, on the host or on `device`, do not change later ones."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
@@ -19,7 +19,7 @@ def random_states(device: torch.device) -> list[Tensor]:
 
 
 def set_random_states(states: list[Tensor], device: torch.device) -> None:
-    """Let torch's generators go on from what `random_states` gave. A captured graph's next replay draws from there."""
+    """Set torch's generators to the states of `random_states`. The next replay of a captured graph draws from there."""
     host, *gpu = states
     torch.set_rng_state(host)
     if gpu and device.type == "cuda":

@@ -1,4 +1,4 @@
-"""How large a network is: its weights, and the arithmetic of one forward pass."""
+"""Counts a network's parameters, and the floating-point operations of one forward pass."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def count_flops(network: nn.Module, shape: Sequence[int]) -> int | None:
     Nothing is computed: shapes alone go through a copy of the network. None where it does not run without values.
     """
     try:
-        twin = copy.deepcopy(network).to("meta").eval()
+        network_copy = copy.deepcopy(network).to("meta").eval()
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            twin(torch.empty(*shape, device="meta"))
-    except Exception:  # whatever the user's own code raises
+            network_copy(torch.empty(*shape, device="meta"))
+    except Exception:  # the user's code may raise anything
         return None
     return counter.get_total_flops()
 

@@ -1,4 +1,4 @@
-"""Which tensors of a state dict fit another network's, under which names, and what is made of those that nearly do.
+"""Matches the tensors of a state dict with another network's, by name and shape, and adapts those that nearly fit.
 
 Pure functions: names and tensors in, names and tensors out.
 """
@@ -24,23 +24,23 @@ _GRIDS = ("pos_embed", "position_embedding", "position_embeddings", "pos_embeddi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """What a network takes from a state dict. Names are the network's own, but those in `unused`."""
+    """What a network loads from a state dict. Names are those of the network, except in `unused`."""
 
     values: dict[str, Tensor]
-    """What goes into the network: `taken` and `adapted`."""
+    """The tensors to load: `taken` and `adapted`."""
     prefixes: tuple[str, str]
     """(saved, here): names begin so on each side and are the same behind that."""
     taken: tuple[str, ...]
     adapted: dict[str, str]
-    """How each was made to fit."""
+    """How each was adapted."""
     left: dict[str, str]
-    """Why each stays as it was drawn."""
+    """Why each keeps its initial values."""
     unused: tuple[str, ...]
     """Saved names that the network has no place for."""
 
 
 def fit_weights(here: State, saved: State, *, spatial_dims: int = 3) -> Fit:
-    """Match a saved state dict with a network's own, by name and shape.
+    """Match a saved state dict with a network's, by name and shape.
 
     The pair of prefixes under which most tensors are the same counts. Image channels: filters of the first layer are
     shared out, so that equal channels give what they gave. Classes: tensors of the last layer stay. Learned positions
@@ -80,13 +80,13 @@ def common_prefixes(here: State, saved: State) -> tuple[str, str]:
         for prefix, suffix in _cuts(name):
             by_suffix.setdefault(suffix, []).append((prefix, name))
     same: Counter[tuple[str, str]] = Counter()
-    named: Counter[tuple[str, str]] = Counter()
+    matches: Counter[tuple[str, str]] = Counter()
     for name, value in saved.items():
         for prefix, suffix in _cuts(name):
             for other, full in by_suffix.get(suffix, ()):
-                named[prefix, other] += 1
+                matches[prefix, other] += 1
                 same[prefix, other] += value.shape == here[full].shape
-    return max(named, key=lambda pair: (same[pair], named[pair], -len(pair[0]) - len(pair[1])), default=("", ""))
+    return max(matches, key=lambda pair: (same[pair], matches[pair], -len(pair[0]) - len(pair[1])), default=("", ""))
 
 
 def _cuts(name: str) -> Iterator[tuple[str, str]]:
@@ -98,17 +98,17 @@ def _cuts(name: str) -> Iterator[tuple[str, str]]:
 
 
 def first_filters(weights: State) -> str:
-    """The first convolution's filters, which look at the image; "" if there are none."""
+    """Name of the first convolution's filters, which read the image; "" if there are none."""
     return next((name for name, value in weights.items() if value.ndim >= 3 and not name.endswith(_GRIDS)), "")
 
 
 def last_weight(weights: Mapping[str, object]) -> str:
-    """The last weight that is not one of before under a second name: an output's bias, where it has one."""
-    seen: set[int] = set()
+    """Name of the last weight that is not an alias of an earlier one: the output layer's bias, if it has one."""
+    pointers: set[int] = set()
     last = ""
     for name, value in weights.items():
-        if isinstance(value, Tensor) and value.numel() and value.data_ptr() not in seen:
-            seen.add(value.data_ptr())
+        if isinstance(value, Tensor) and value.numel() and value.data_ptr() not in pointers:
+            pointers.add(value.data_ptr())
             last = name
     return last
 
@@ -182,9 +182,9 @@ def _require(here: State, saved: State, values: State) -> None:
     whole = min(sum(value.numel() for value in side.values()) for side in (here, saved))
     fits = sum(value.numel() for value in values.values())
     if not fits or fits < _LEAST * whole:
-        what = "nothing of it fits" if not fits else f"only {len(values)} small tensors of it fit"
+        summary = "nothing of it fits" if not fits else f"only {len(values)} small tensors of it fit"
         raise ValueError(
-            f"{what} this network: the file has {few(saved, len(saved))}; the network has {few(here, len(here))}"
+            f"{summary} this network: the file has {few(saved, len(saved))}; the network has {few(here, len(here))}"
         )
 
 

@@ -1,4 +1,4 @@
-"""nnU-Net's preprocessed cases as a program that makes its batches, without loader processes."""
+"""Batches in nnU-Net's format from its preprocessed cases, without loader processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FOREVER = 2**40
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Augmentation:
-    """nnU-Net's default one, as its trainer sets it up for a configuration."""
+    """nnU-Net's default augmentation, as its trainer sets it up for a configuration."""
 
     rotate_deg: float
     mirror_axes: tuple[int, ...]
@@ -54,11 +54,11 @@ def make_batches(
 
 @dataclass(kw_only=True)
 class Batches:
-    """What nnU-Net's trainer takes for a data loader: `next` gives {"data", "target"} on the device."""
+    """A data loader for nnU-Net's trainer: `next` returns {"data", "target"} on the device."""
 
     program: Program
     first: int
-    """The first step that is asked for."""
+    """The first step that is requested."""
     scales: Sequence[Sequence[float]] | None
     """Of the targets of deep supervision, finest first; None gives one target and no list."""
     regions: Sequence[Sequence[int]] = ()
@@ -88,7 +88,7 @@ class Batches:
 
 def _masked(image: Tensor, label: Tensor, channels: Sequence[int]) -> tuple[Tensor, Tensor]:
     inside = label > 0
-    kept = list(image.split(1, dim=1))
+    by_channel = list(image.split(1, dim=1))
     for number in channels:
-        kept[number] = kept[number].masked_fill(~inside, 0.0)
-    return torch.cat(kept, dim=1), label - inside.to(label.dtype)
+        by_channel[number] = by_channel[number].masked_fill(~inside, 0.0)
+    return torch.cat(by_channel, dim=1), label - inside.to(label.dtype)

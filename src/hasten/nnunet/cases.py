@@ -1,4 +1,4 @@
-"""nnU-Net's preprocessed cases, each read once: in host memory, in a file where that is too small, or on the GPU."""
+"""nnU-Net's preprocessed cases, each read once, into host memory, a memory-mapped file, or GPU memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hasten.cache.arena import PointSets, Store
 from hasten.cache.memory import available_memory
 
 _SHARE = 0.5
-"""Of the free memory of a GPU or the host, for the cases."""
+"""Share of the free memory of a GPU or the host that the cases may take."""
 Locations = Mapping[Any, np.ndarray]
-"""Voxels (n, 4) that nnU-Net remembers of each class or region: channel, D, H, W."""
+"""Voxels (n, 4) that nnU-Net stores for each class or region: channel, D, H, W."""
 
 
 class Forms(NamedTuple):
-    """What is known of the cases before their voxels are read."""
+    """Shapes and types of the cases, before their voxels are read."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, int, int], ...]
@@ -66,8 +66,8 @@ def read_cases(
     start = 0
     for name, size in zip(forms.names, forms.voxels, strict=True):
         data, seg, *_ = dataset.load_case(name)
-        own = image[start * forms.channels : (start + size) * forms.channels]
-        own.copy_(torch.from_numpy(np.asarray(data[:], np.float32).reshape(-1)))
+        target = image[start * forms.channels : (start + size) * forms.channels]
+        target.copy_(torch.from_numpy(np.asarray(data[:], np.float32).reshape(-1)))
         classes = np.asarray(seg[:], np.int16).reshape(-1)
         label[start : start + size].copy_(torch.from_numpy(classes + 1 if outside else np.maximum(classes, 0)))
         start += size
@@ -128,19 +128,19 @@ def _temporary_file(size: int, folder: Path | None) -> Path:
 def _empty(size: int, dtype: torch.dtype, file: Path | None) -> Tensor:
     if file is None:
         return torch.empty(size, dtype=dtype)
-    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=file.name) as own:
-        # The mapping holds the file, which is gone when the process is.
-        return torch.from_file(own.name, shared=True, size=size, dtype=dtype)
+    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=file.name) as temporary:
+        # The mapping keeps the deleted file alive until the process ends.
+        return torch.from_file(temporary.name, shared=True, size=size, dtype=dtype)
 
 
 def _point_sets(forms: Forms, annotated: tuple[int, ...] | None) -> PointSets:
-    known: set[Any] = {key for case in forms.locations for key in case} - {annotated}
-    sets: Sequence[Any] = [*sorted(known, key=str), *([] if annotated is None else [annotated])]
+    keys: set[Any] = {key for case in forms.locations for key in case} - {annotated}
+    sets: Sequence[Any] = [*sorted(keys, key=str), *([] if annotated is None else [annotated])]
     rows: list[np.ndarray] = [np.empty(0, np.int32)]
     for case, (_, height, width) in zip(forms.locations, forms.shapes, strict=True):
         for key in sets:
-            found = np.asarray(case.get(key, ())).reshape(-1, 4)[:, 1:].astype(np.int64)
-            rows.append((found @ [height * width, width, 1]).astype(np.int32))
+            points = np.asarray(case.get(key, ())).reshape(-1, 4)[:, 1:].astype(np.int64)
+            rows.append((points @ [height * width, width, 1]).astype(np.int32))
     counts = torch.tensor([len(row) for row in rows[1:]], dtype=torch.int64).view(len(forms.names), len(sets))
     first = (counts.view(-1).cumsum(0) - counts.view(-1)).view_as(counts)
     return PointSets(torch.from_numpy(np.concatenate(rows)), first, counts)

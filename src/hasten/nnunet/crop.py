@@ -1,4 +1,4 @@
-"""Where nnU-Net's data loader cuts its patches."""
+"""Patch positions as nnU-Net's data loader draws them."""
 
 from __future__ import annotations
 

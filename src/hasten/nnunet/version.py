@@ -1,4 +1,4 @@
-"""Which releases of nnU-Net the trainer is written for."""
+"""Check that the installed nnU-Net is one that the trainer supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wall time by name: where a run's seconds went."""
+"""Wall time of a run by named spans."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Span:
 
 
 class Clock:
-    """The wall time of a run, and how much of it went where, by name, for one thread.
+    """The wall time of a run, in total and by named spans, for one thread.
 
     Different names may nest, and then both count the inner time: "validate" inside "run" is part of "run".
     """
@@ -55,10 +55,10 @@ class Clock:
 
     def span(self, name: str) -> _Span:
         """A context manager whose time is added to `name`."""
-        found = self._spans.get(name)
-        if found is None:
-            found = self._spans[name] = _Span()
-        return found
+        existing = self._spans.get(name)
+        if existing is None:
+            existing = self._spans[name] = _Span()
+        return existing
 
     @property
     def seconds(self) -> dict[str, float]:

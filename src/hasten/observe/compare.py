@@ -1,4 +1,4 @@
-"""A against B so that noise is not taken for gain: interleaved rounds, an interval, and a refusal on a busy machine."""
+"""A/B timing that is robust to noise: interleaved rounds, a confidence interval, and no verdict on a busy machine."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Compared:
     """Why the verdict is unclear; empty otherwise."""
 
     def __str__(self) -> str:
-        told = f"{self.verdict}: {self.gain:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
-        return f"{told}; {self.why}" if self.why else told
+        text = f"{self.verdict}: {self.gain:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
+        return f"{text}; {self.why}" if self.why else text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,24 +86,24 @@ def compare(
             if len(times[name]) > 1 and name != base and min(times[name]) > hopeless * best:
                 continue
             start = clock()
-            given = arms[name]()
+            returned = arms[name]()
             if sync is not None:
                 sync()
             took = clock() - start
             if number >= warmup:
-                times[name].append(given if isinstance(given, float) else took)
-        done = number + 1 - warmup
-        if done >= 1 and clock() - begun > seconds:
+                times[name].append(returned if isinstance(returned, float) else took)
+        count = number + 1 - warmup
+        if count >= 1 and clock() - begun > seconds:
             break
-        judged = [name for name in arms if len(times[name]) == done]
-        if done >= rounds[0] and all(judge(times[base], times[name], least)[3] != "unclear" for name in judged):
+        judged = [name for name in arms if len(times[name]) == count]
+        if count >= rounds[0] and all(judge(times[base], times[name], least)[3] != "unclear" for name in judged):
             break
     others = meter.others()
-    return Comparison(base=base, seconds=times, others=others, arms=_judged(times, base, least, others))
+    return Comparison(base=base, seconds=times, others=others, arms=_verdicts(times, base, least, others))
 
 
-def _judged(times: dict[str, list[float]], base: str, least: float, others: float) -> dict[str, Compared]:
-    found = {}
+def _verdicts(times: dict[str, list[float]], base: str, least: float, others: float) -> dict[str, Compared]:
+    results = {}
     for name in times:
         if name == base:
             continue
@@ -113,8 +113,8 @@ def _judged(times: dict[str, list[float]], base: str, least: float, others: floa
             verdict, why = "unclear", f"other programs used {others:.1f} cores meanwhile"
         elif verdict == "unclear":
             why = f"the runs spread too much, after {len(times[name])} rounds"
-        found[name] = Compared(arm=name, gain=gain, low=low, high=high, verdict=verdict, why=why)
-    return found
+        results[name] = Compared(arm=name, gain=gain, low=low, high=high, verdict=verdict, why=why)
+    return results
 
 
 def judge(base: list[float], arm: list[float], least: float) -> tuple[float, float, float, Verdict]:

@@ -1,4 +1,4 @@
-"""The machine and the versions a measurement was taken with."""
+"""The hardware and the package versions of a measurement."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VARIABLES = (
 
 
 def environment() -> dict[str, Any]:
-    """Facts for env.json, all JSON-ready; what cannot be found out is None. Imports torch where it is installed."""
+    """Facts for env.json, all JSON-ready; unknown ones are None. Imports torch where it is installed."""
     memory = psutil.virtual_memory()
     return {
         "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -57,11 +57,11 @@ PACKAGES = (
     "hasten", "torch", "monai", "numpy", "nibabel", "torchio", "pytorch-ignite", "isal", "batchgeneratorsv2",
     "torchvision", "lightning", "nnunetv2",
 )  # fmt: skip
-"""Whose versions go with a result."""
+"""Packages whose versions are recorded with a result."""
 
 
 def hardware() -> dict[str, Any]:
-    """The little that a result of a benchmark must say of its machine; starts no program and imports nothing."""
+    """The minimal hardware facts for a benchmark's result; starts no program and imports nothing."""
     return {
         "cpu": cpu_model(),
         "cores": usable_cores(),
@@ -77,9 +77,11 @@ def _card() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of those of `PACKAGES` that are installed."""
-    found = {name: _version(name) for name in PACKAGES}
-    return {"python": platform.python_version()} | {name: known for name, known in found.items() if known is not None}
+    """Versions of Python and of the installed `PACKAGES`."""
+    installed = {name: _version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {
+        name: known for name, known in installed.items() if known is not None
+    }
 
 
 def usable_cores() -> int:
@@ -155,9 +157,9 @@ def _first_line(*command: str) -> str | None:
     if shutil.which(command[0]) is None:
         return None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if done.returncode != 0:
+    if process.returncode != 0:
         return None
-    return next(iter(done.stdout.splitlines()), "").strip()
+    return next(iter(process.stdout.splitlines()), "").strip()

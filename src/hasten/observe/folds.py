@@ -1,4 +1,4 @@
-"""The folder of a cross-validation: an ordinary run directory for each fold, and what is known of all of them."""
+"""The folder of a cross-validation: an ordinary run directory for each fold, and the files about all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hasten.observe.rundir import RUN_YAML, SUMMARY_JSON
 log = logging.getLogger(__name__)
 
 CV_YAML = "cv.yaml"
-"""The settings of all folds, as they were given."""
+"""The settings of all folds, as passed by the user."""
 CV_JSON = "cv.json"
 POSTPROCESSING_YAML = "postprocessing.yaml"
 VALIDATION = "validation"
@@ -29,9 +29,9 @@ def fold_folder(folder: Path, fold: int) -> Path:
 
 
 def fold_runs(folder: Path) -> dict[int, Path]:
-    """The runs that were begun, by fold."""
-    found = {int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(r"fold(\d+)", path.name))}
-    return {fold: found[fold] for fold in sorted(found) if (found[fold] / RUN_YAML).is_file()}
+    """The runs that have started, by fold."""
+    folders = {int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(r"fold(\d+)", path.name))}
+    return {fold: folders[fold] for fold in sorted(folders) if (folders[fold] / RUN_YAML).is_file()}
 
 
 def is_finished(run: Path) -> bool:
@@ -43,17 +43,19 @@ def is_finished(run: Path) -> bool:
 
 
 def finished_folds(folder: Path) -> list[Path]:
-    """The runs of a cross-validation that are through; those that are not are told in a warning.
+    """The finished runs of a cross-validation; logs a warning that names the others.
 
     Raises ValueError where there is none.
     """
     runs = fold_runs(folder)
-    done = [run for run in runs.values() if is_finished(run)]
-    if not done:
+    finished = [run for run in runs.values() if is_finished(run)]
+    if not finished:
         raise ValueError(f"{folder}: no fold is finished yet; train them with the command that began them")
-    left = [run.name for run in runs.values() if run not in done]
-    if left:
+    unfinished = [run.name for run in runs.values() if run not in finished]
+    if unfinished:
         log.warning(
-            "%s: %s not finished and left out", folder, f"{', '.join(left)} {'is' if len(left) == 1 else 'are'}"
+            "%s: %s not finished and left out",
+            folder,
+            f"{', '.join(unfinished)} {'is' if len(unfinished) == 1 else 'are'}",
         )
-    return done
+    return finished

@@ -1,4 +1,4 @@
-"""How much of the machine other programs take: what decides whether a timing can be believed."""
+"""CPU use by other programs, which decides whether a timing can be trusted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BUSY = 0.3
 
 
 class LoadMeter:
-    """Cores used by other programs since it was made, or last asked. Time that the host took away (steal) counts."""
+    """Cores used by other programs since the meter was created or last read. Stolen time counts too."""
 
     def __init__(self) -> None:
         self._mark = _now()
@@ -20,11 +20,11 @@ class LoadMeter:
         """Mean cores of others since the last mark, which moves to now; ask no sooner than 10 ms after it."""
         before, self._mark = self._mark, _now()
         wall = self._mark[0] - before[0]
-        total, idle, own = (later - earlier for later, earlier in zip(self._mark[1:], before[1:], strict=True))
+        total, idle, own_cpu = (later - earlier for later, earlier in zip(self._mark[1:], before[1:], strict=True))
         if total <= 0 or wall <= 0:
             return 0.0
         busy = (psutil.cpu_count() or 1) * (1 - idle / total)
-        return round(max(0.0, busy - own / wall), 2)
+        return round(max(0.0, busy - own_cpu / wall), 2)
 
 
 def other_cores(seconds: float = 1.0) -> float:
@@ -35,7 +35,7 @@ def other_cores(seconds: float = 1.0) -> float:
 
 
 def _now() -> tuple[float, float, float, float]:
-    """Wall, all processor time, idle time and that of this process and its children, in seconds."""
+    """Wall time, total and idle CPU time, and the CPU time of this process and its children, in seconds."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)
     # Guest time is part of user time already.
@@ -44,7 +44,7 @@ def _now() -> tuple[float, float, float, float]:
 
 
 def _own_cpu() -> float:
-    """Of this process and all that descend from it, those included that have ended and were waited for."""
+    """CPU time of this process and its descendants, including those that have ended and were waited for."""
     me = psutil.Process()
     total = 0.0
     for process in (me, *me.children(recursive=True)):

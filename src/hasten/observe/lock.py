@@ -38,14 +38,14 @@ _BEAT_S = 15.0
 _STALE_S = 180.0
 """Far above a beat: a file server may show a time that is a minute old."""
 _TRIES = 1000
-"""To create a lock file, of one process among many."""
+"""Attempts to create a lock file among competing processes."""
 _HALF_WRITTEN_S = 1.0
 """How long a lock file may be without content, as its owner has only just created it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """What a lock file says of the process that holds it."""
+    """The content of a lock file: the process that holds it."""
 
     token: str
     host: str = ""
@@ -69,7 +69,7 @@ def run_lock(out: Path, *, resume: bool, patient: bool = False) -> Iterator[None
     """Hold the run directory `out` for this process; a new one is made, and removed again if it stays empty.
 
     patient: wait for an owner that may be an earlier start of the same job until it ends or counts as dead.
-    Raises ValueError that names the owner, or says why `out` is no place for such a run.
+    Raises ValueError that names the owner, or explains why `out` can't be used for such a run.
     """
     check_run_dir(out, resume=resume)
     existed, pid, over = out.exists(), os.getpid(), threading.Event()
@@ -107,8 +107,8 @@ def _claim(out: Path, deadline: float) -> tuple[int, str]:
             continue
         silent_s = _silent_s(path) if owner is not None else 0.0
         try:
-            mine = lock if owner is None else lock.with_name(f"{LOCK}.{owner.token}")
-            handle, token = _create(mine)
+            claim = lock if owner is None else lock.with_name(f"{LOCK}.{owner.token}")
+            handle, token = _create(claim)
         except (FileExistsError, FileNotFoundError):
             # Another process was faster, or removed the empty folder; but /proc, say, never takes a file.
             tries += 1
@@ -118,13 +118,13 @@ def _claim(out: Path, deadline: float) -> tuple[int, str]:
         if owner is not None:
             _, last = _owner(lock)
             if last is None or last.token != token:
-                _release(mine, handle, token)
+                _release(claim, handle, token)
                 continue
-            mine.replace(lock)
+            claim.replace(lock)
             if owner.kernel != _kernel():
                 log.warning("%s: taken over from a %s, which gave no sign for %.0f s", out, owner, silent_s)
-        for left in out.glob(f"{LOCK}.*"):  # of processes that were killed while they took over
-            left.unlink(missing_ok=True)
+        for leftover in out.glob(f"{LOCK}.*"):  # of processes that were killed while they took over
+            leftover.unlink(missing_ok=True)
         return handle, token
 
 
@@ -167,7 +167,7 @@ def _renew(lock: Path, token: str, over: threading.Event) -> None:
 
 
 def _read(path: Path) -> Owner | None:
-    """What a lock file says; None where there is none."""
+    """The owner in a lock file; None if there is no file."""
     try:
         with path.open("rb") as file:
             try:
@@ -181,7 +181,7 @@ def _read(path: Path) -> Owner | None:
 
 
 def _owner(lock: Path) -> tuple[Path, Owner | None]:
-    """The last owner and its file, which has another name where a take-over is under way or was cut off."""
+    """The last owner and its file, which has another name if a take-over is in progress or was interrupted."""
     path, owner = lock, _read(lock)
     while owner is not None:
         after = lock.with_name(f"{LOCK}.{owner.token}")
@@ -207,7 +207,7 @@ def _kernel() -> str:
 
 
 def _birth(pid: int) -> str | None:
-    """When a process began, in the kernel's own count; "" where it has ended, None where that can't be seen."""
+    """Start time of a process by the kernel's clock; "" if it has ended, None if that can't be determined."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: one live line on a terminal, a plain line now and then elsewhere."""
+"""Progress of a run: one live line on a terminal, a plain line at intervals elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TextIO
 LIVE_EVERY = 0.2
 """Seconds between redraws on a terminal."""
 SHOWN = {"dice": "Dice", "iou": "IoU"}
-"""What metrics.jsonl calls a metric, and what people do."""
+"""Displayed names of the metrics in metrics.jsonl."""
 PLAIN_EVERY = 5.0
 """Seconds between lines in a log file."""
 
@@ -52,7 +52,7 @@ class Progress:
         self._due = self._began + self._every
         self._running = True
         if self._is_terminal:
-            # Imported here: a run that is not watched, and every other verb, does without.
+            # Imported here, so that quiet runs and all other commands do without it.
             from rich.console import Console
             from rich.live import Live
 
@@ -114,12 +114,12 @@ class Progress:
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def _line(self, step: int, now: float) -> str:
-        """What matters first: a narrow terminal cuts the end off."""
+        """The line, most important parts first: a narrow terminal cuts the end off."""
         parts = [f"step {step}/{self._total} ({100 * step / max(1, self._total):.0f}%)", _duration(now - self._began)]
         first_step, first_time = self._first or (step, now)
         if first_step < step < self._total:
-            left = min((now - first_time) / (step - first_step) * (self._total - step), self._ends - now)
-            parts[-1] += f", at most {_duration(left)} left"
+            remaining_s = min((now - first_time) / (step - first_step) * (self._total - step), self._ends - now)
+            parts[-1] += f", at most {_duration(remaining_s)} left"
         if self._score is not None:
             goal = f", target {self._target:.4f}" if self._target is not None else ""
             parts.append(f"{self._metric} {self._score:.4f} (best {self._best:.4f}{goal})")

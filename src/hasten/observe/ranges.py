@@ -1,7 +1,7 @@
-"""Named ranges, so that a profile (torch.profiler's, Nsight's) is itemised by what the names say.
+"""Named ranges for profiles by torch.profiler and Nsight Systems.
 
-They are on only while torch's profiler records, or in a process that Nsight Systems looks at (it sets an environment
-variable there; HASTEN_NVTX=1 does the same): a look at torch's own flag, and nothing more, where they are off.
+They are on only while torch's profiler records, or in a process that Nsight Systems profiles (it sets an environment
+variable there; HASTEN_NVTX=1 does the same). Where they are off, they only check a flag of torch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 LOADING, FORWARD, BACKWARD, OPTIMIZER = "data loading", "forward", "backward", "optimizer"
 VALIDATION, CHECKPOINT = "validation", "checkpoint"
 PHASES = (LOADING, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKPOINT)
-"""What a training's ranges are called, in the order in which a step goes through them."""
+"""Names of a training's ranges, in the order of a step."""
 
 _NSIGHT = ("NSYS_PROFILING_SESSION_ID", "NVTX_INJECTION64_PATH")
-"""Set by `nsys` for the process that it looks at: the second from its start, the first once it records."""
+"""Set by `nsys` for the process that it profiles: the second from its start, the first once it records."""
 _METHODS = ("forward", "__call__", "__next__", "__getitem__")
-"""What is looked for in an object that is none of torch's, as MONAI's `Range` does."""
+"""Methods that are looked up in an object of a class outside torch, as MONAI's `Range` does."""
 
 What = TypeVar("What")
 
@@ -33,11 +33,11 @@ def nvtx_wanted(environment: Mapping[str, str]) -> bool:
 
 
 NVTX = nvtx_wanted(os.environ)
-"""A process is looked at from its start or not at all, so that the environment is read once."""
+"""A process is profiled from its start or not at all, so the environment is read once."""
 
 
 def ranges_on() -> bool:
-    """Whether anybody looks."""
+    """Whether a profiler is active."""
     return NVTX or _profiling()
 
 
@@ -88,16 +88,16 @@ class Range:
             _end(self._open.pop())
 
     def __call__(self, what: What) -> What:
-        own: Any = what
+        target: Any = what
         if self.recursive and isinstance(what, list | tuple):
-            return type(own)(_each(what))
+            return type(target)(_each(what))
         if inspect.isroutine(what) or isinstance(what, functools.partial):
-            return _ranged(own, self.name or _name_of(what))
+            return _ranged(target, self.name or _name_of(what))
         if isinstance(what, type):
             raise ValueError(f"Range: {what.__name__} is a class; give an object of it, or decorate its methods")
         if self.recursive and isinstance(getattr(what, "transforms", None), list | tuple):
-            own.transforms = type(own.transforms)(_each(own.transforms))
-        return _marked(own, _marked_names(self, own))
+            target.transforms = type(target.transforms)(_each(target.transforms))
+        return _marked(target, _marked_names(self, target))
 
 
 def _marked_names(how: Range, what: Any) -> dict[str, str]:
@@ -112,7 +112,7 @@ def _marked_names(how: Range, what: Any) -> dict[str, str]:
 
 
 def _begin(name: str) -> tuple[Any, Any]:
-    """What `_end` has to close: torch's record, and the module that NVTX was told by."""
+    """Begin a range; returns torch's record and the NVTX module, which `_end` closes."""
     record = nvtx = None
     if _profiling():
         record = sys.modules["torch.autograd.profiler"].record_function(name)
@@ -136,14 +136,14 @@ def _end(opened: tuple[Any, Any]) -> None:
 def _ranged(function: Any, name: str) -> Any:
     """The function under a range; of a generator's function, each of its steps."""
     if inspect.isgeneratorfunction(function):
-        return functools.wraps(function)(lambda *given, **named: _Steps(function(*given, **named), name))
+        return functools.wraps(function)(lambda *args, **kwargs: _Steps(function(*args, **kwargs), name))
 
-    def run(*given: Any, **named: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
         if not (NVTX or _profiling()):
-            return function(*given, **named)
+            return function(*args, **kwargs)
         opened = _begin(name)
         try:
-            return function(*given, **named)
+            return function(*args, **kwargs)
         finally:
             _end(opened)
 
@@ -151,7 +151,7 @@ def _ranged(function: Any, name: str) -> Any:
 
 
 class _Steps:
-    """An iterator whose steps are ranges, for one whose class can't be changed. What else is asked for is its own."""
+    """An iterator whose steps are ranges, for classes that can't be changed. Other attributes are those of `inner`."""
 
     def __init__(self, inner: Iterator[Any], name: str) -> None:
         self._inner = inner
@@ -170,7 +170,7 @@ class _Steps:
 
 
 def _marked(what: Any, names: dict[str, str]) -> Any:
-    """The object with a class of its own, in which these methods are ranges."""
+    """The object with a new subclass in which these methods are ranges."""
     if set(names) == {"__next__"} and not _open_to_change(type(what)):
         return _Steps(what, names["__next__"])
     on_class: dict[str, str] = {}
@@ -201,19 +201,24 @@ def _class_of(kind: type, names: dict[str, str]) -> type:
         marked[method] = _steps_of(original, name) if method == "__iter__" else _ranged(original, name)
 
     def reduce(itself: Any, protocol: Any) -> Any:
-        found: Any = kind.__reduce_ex__(itself, protocol)  # type: ignore[call-arg]
-        if isinstance(found, str) or not found[1] or found[1][0] is not made:
-            return found
-        # The class can't be found by its name: what is sent is how to make it again.
-        return (_again, (kind, names, found[0], found[1][1:]), *found[2:])
+        reduced: Any = kind.__reduce_ex__(itself, protocol)  # type: ignore[call-arg]
+        if isinstance(reduced, str) or not reduced[1] or reduced[1][0] is not subclass:
+            return reduced
+        # The class can't be imported by its name: pickle how to create it again.
+        return (_again, (kind, names, reduced[0], reduced[1][1:]), *reduced[2:])
 
-    own = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    made: type = type(kind)(kind.__name__, (kind,), {**own, **marked, "__reduce_ex__": reduce})
-    return made
+    namespace = {
+        "__slots__": (),
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+    }
+    subclass: type = type(kind)(kind.__name__, (kind,), {**namespace, **marked, "__reduce_ex__": reduce})
+    return subclass
 
 
-def _again(kind: type, names: dict[str, str], make: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    return make(_class_of(kind, names), *given)
+def _again(kind: type, names: dict[str, str], make: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    return make(_class_of(kind, names), *args)
 
 
 def _steps_of(iterate: Callable[[Any], Iterator[Any]], name: str) -> Callable[[Any], _Steps]:
@@ -232,9 +237,9 @@ def _methods_of(what: Any) -> tuple[str, ...]:
     if _is(what, "torch.utils.data", "Dataset"):
         return ("__getitem__",)
     answers = _answers(kind) if _has(kind, "attach") and not _has(kind, "__call__") else ()
-    found = answers or tuple(name for name in _METHODS if _has(kind, name))
-    if found:
-        return found
+    methods = answers or tuple(name for name in _METHODS if _has(kind, name))
+    if methods:
+        return methods
     if _has(kind, "__iter__"):
         return ("__iter__",)
     raise ValueError(
@@ -249,25 +254,25 @@ def _has(kind: type, name: str) -> bool:
 
 def _answers(kind: type) -> tuple[str, ...]:
     """The methods of a handler that its engine calls: those that are given the engine."""
-    found = []
+    handlers = []
     for name in dir(kind):
         method = getattr(kind, name)
         if name in ("attach", "detach", "is_attached") or name.startswith("__") or not inspect.isfunction(method):
             continue
         names = list(inspect.signature(method).parameters)
         if names[1:2] == ["engine"]:
-            found.append(name)
-    return tuple(found)
+            handlers.append(name)
+    return tuple(handlers)
 
 
 def _is(what: Any, module: str, name: str) -> bool:
-    """Whether `what` is one of torch's, of which there is none where torch was not imported."""
+    """Whether `what` is an instance of this class of torch; False if torch was not imported."""
     kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(what, kind)
 
 
 def _name_of(what: Any) -> str:
-    """After the class; wrappers of other libraries' transforms also tell whose they are."""
+    """The name of the class or function; wrappers of other libraries' transforms include that of the transform."""
     if inspect.isroutine(what):
         return what.__qualname__.replace("<locals>.", "")
     if isinstance(what, functools.partial):
@@ -277,12 +282,12 @@ def _name_of(what: Any) -> str:
 
 
 def _each(parts: Iterable[Any]) -> Iterator[Any]:
-    """Each marked under its own name; those of one class are numbered."""
-    seen: dict[str, int] = {}
+    """Mark each part under its own name; those of one class are numbered."""
+    counts: dict[str, int] = {}
     for part in parts:
         name = _name_of(part)
-        seen[name] = seen.get(name, 0) + 1
-        yield Range(name if seen[name] == 1 else f"{name}_{seen[name]}", recursive=True)(part)
+        counts[name] = counts.get(name, 0) + 1
+        yield Range(name if counts[name] == 1 else f"{name}_{counts[name]}", recursive=True)(part)
 
 
 def _tuple(methods: str | Iterable[str]) -> tuple[str, ...]:

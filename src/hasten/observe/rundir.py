@@ -22,14 +22,14 @@ METRICS_JSONL = "metrics.jsonl"
 SUMMARY_JSON = "summary.json"
 CHECKPOINTS = "checkpoints"
 NETWORK_PY = "network.py"
-"""In CHECKPOINTS, beside the weights: the source of a network of the user's own."""
+"""In CHECKPOINTS, next to the weights: the source code of a user's network."""
 REPORT_HTML = "report.html"
 LOGS = "logs"
 RANKS = "ranks"
 LOCK = ".lock"
 """The file that names the process of the run; take-overs of it have names that begin so."""
 _OF_LAUNCHER = {LOGS, RANKS}
-"""Folders that a launcher fills before the run begins: they make no directory a used one."""
+"""Folders that a launcher fills before the run begins: a directory with only these counts as unused."""
 _OF_START = (f".{RUN_YAML}", RUN_YAML, PLAN_JSON, ENV_JSON, WEIGHTS_JSON, f"{CHECKPOINTS}/{NETWORK_PY}")
 """Files that a run writes before its first step."""
 
@@ -51,8 +51,8 @@ def create_run_dir(path: Path, *, resume: bool) -> Path:
     check_run_dir(path, resume=resume)
     try:
         if resume:
-            for left in (path / CHECKPOINTS).glob(".*.pt.*"):
-                left.unlink(missing_ok=True)
+            for leftover in (path / CHECKPOINTS).glob(".*.pt.*"):
+                leftover.unlink(missing_ok=True)
         elif path.is_dir():
             names = {entry.name for entry in path.iterdir() if not entry.name.startswith(LOCK)} - _OF_LAUNCHER
             if not names - {CHECKPOINTS, f".{RUN_YAML}"}:
@@ -63,7 +63,7 @@ def create_run_dir(path: Path, *, resume: bool) -> Path:
                     f"{path}: is not empty; add --resume to go on with the run in it, or choose another --out"
                 )
         (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        # A real write: permission bits say nothing about read-only mounts, full disks or a superuser.
+        # A real write: permission bits don't cover read-only mounts, full disks or a superuser.
         with tempfile.TemporaryFile(dir=path) as probe:
             probe.write(b"\0")
     except OSError as error:

@@ -44,7 +44,7 @@ def build_optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Opt
 
 
 def fusion_of(name: OptimizerName) -> str:
-    """In words, how an optimizer updates many weights at once."""
+    """Text that says how an optimizer updates many weights at once."""
     return _FUSED.get(name, "all weights are updated together, one operation after another")
 
 
@@ -70,17 +70,17 @@ def _optimizer(network: nn.Module, config: PlannedTrain) -> torch.optim.Optimize
 
 
 def _laid_right(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Let states that are loaded lie in memory as their parameters do.
+    """Convert loaded states to the memory format of their parameters.
 
-    torch's fused kernels walk both as flat memory, so that a checkpoint of channels-last weights would else be read in
-    the wrong order by a contiguous network, without a word.
+    torch's fused kernels walk both as flat memory: without this, a contiguous network would silently read a checkpoint
+    of channels-last weights in the wrong order.
     """
     optimizer.register_load_state_dict_post_hook(lay_out_moments)
     return optimizer
 
 
 def paced_schedule(config: PlannedTrain, batch_size: int) -> PacedSchedule:
-    """`build_schedule` over `config.steps`, which a limit of time may shorten on the way."""
+    """`build_schedule` over `config.steps`, which a time limit may shorten during the run."""
     return PacedSchedule(schedule=build_schedule(config, config.steps, batch_size), steps=config.steps)
 
 
@@ -89,5 +89,5 @@ def build_schedule(config: PlannedTrain, steps: int, batch_size: int) -> Schedul
     peak, first, reference = config.learning_rate, FIRST, config.learning_rate_batch
     if reference > 0:
         peak, first = scaled_rate(peak, batch_size, reference), warmup_start(batch_size, reference)
-    given: dict[str, Any] = {"kind": config.schedule, "milestones": config.milestones, "power": config.poly_power}
-    return Schedule(steps=steps, peak=peak, warmup_fraction=config.warmup_fraction, first=first, **given)
+    options: dict[str, Any] = {"kind": config.schedule, "milestones": config.milestones, "power": config.poly_power}
+    return Schedule(steps=steps, peak=peak, warmup_fraction=config.warmup_fraction, first=first, **options)

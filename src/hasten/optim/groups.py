@@ -1,4 +1,4 @@
-"""Parameter groups: what weight decay acts on and what it does not."""
+"""Parameter groups: which parameters weight decay applies to, and learning rates of their own for some."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ def param_groups(network: nn.Module, *, weight_decay: float, exempt: Sequence[st
     "*.position_embeddings". Every parameter is in one group, in the network's order; a group that would be empty is
     left out. ValueError for a pattern that no name fits.
     """
-    kept = {id(parameter) for parameter in exempt_parameters(network, exempt)}
+    exempt_ids = {id(parameter) for parameter in exempt_parameters(network, exempt)}
     decay: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for parameter in network.parameters():
-        (rest if id(parameter) in kept else decay).append(parameter)
+        (rest if id(parameter) in exempt_ids else decay).append(parameter)
     groups = [{"params": decay, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
 
 def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[nn.Parameter]:
     """Parameters that do not decay: of at most one dimension, of a norm, or with a name that fits a pattern."""
-    named = dict(network.named_parameters())
+    parameters = dict(network.named_parameters())
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in named):
-            raise ValueError(f"no parameter's name fits {pattern!r}; the first ones are {', '.join(list(named)[:5])}")
+        if not any(fnmatchcase(name, pattern) for name in parameters):
+            raise ValueError(
+                f"no parameter's name fits {pattern!r}; the first ones are {', '.join(list(parameters)[:5])}"
+            )
     norms = {
         id(parameter)
         for module in network.modules()
@@ -49,7 +51,7 @@ def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[
     }
     return [
         parameter
-        for name, parameter in named.items()
+        for name, parameter in parameters.items()
         if parameter.ndim <= 1 or id(parameter) in norms or any(fnmatchcase(name, pattern) for pattern in patterns)
     ]
 
@@ -57,16 +59,16 @@ def exempt_parameters(network: nn.Module, patterns: Sequence[str] = ()) -> list[
 def scale_rates(
     optimizer: torch.optim.Optimizer, network: nn.Module, factors: Mapping[str, float], *, at: str = "factors"
 ) -> None:
-    """Give parameters whose names fit a pattern of `factors` that much of the learning rate, in place.
+    """Scale the learning rate of parameters whose names match a pattern of `factors`, in place.
 
-    Groups are divided, and those with a factor carry it as `lr_scale`, which `set_rate` heeds; the first pattern that
-    fits counts. Before the first step. Raises ValueError, `at` naming the factors, for a pattern that fits nothing.
+    Splits the groups; those with a factor store it as `lr_scale`, which `set_rate` reads. The first matching pattern
+    counts. Call it before the first step. Raises ValueError, `at` naming the factors, for a pattern that fits nothing.
     """
-    named = dict(network.named_parameters())
+    parameters = dict(network.named_parameters())
     factor: dict[int, float] = {}
     for pattern, value in factors.items():
-        for name in fitting(list(named), pattern, at=at):
-            factor.setdefault(id(named[name]), value)
+        for name in fitting(list(parameters), pattern, at=at):
+            factor.setdefault(id(parameters[name]), value)
 
     def scaled(group: dict[str, Any], value: float) -> dict[str, Any]:
         return {"lr_scale": value, "lr": group["lr"] * value} if value != 1.0 else {}
@@ -77,13 +79,13 @@ def scale_rates(
 def delay_rates(
     optimizer: torch.optim.Optimizer, network: nn.Module, first: Sequence[str], steps: int, *, at: str = "patterns"
 ) -> None:
-    """Give parameters whose names fit none of the patterns `first` a learning rate of 0 for that many steps, in place.
+    """Give parameters whose names match none of the patterns `first` a learning rate of 0 for `steps` steps, in place.
 
-    Groups are divided, and those that wait carry `lr_from`, which `set_rate` heeds. Before the first step. Raises
+    Splits the groups; those that wait store `lr_from`, which `set_rate` reads. Call it before the first step. Raises
     ValueError, `at` naming the patterns, for a pattern that fits nothing.
     """
-    named = dict(network.named_parameters())
-    early = {id(named[name]) for pattern in first for name in fitting(list(named), pattern, at=at)}
+    parameters = dict(network.named_parameters())
+    early = {id(parameters[name]) for pattern in first for name in fitting(list(parameters), pattern, at=at)}
     _divide(
         optimizer, lambda parameter: id(parameter) in early, lambda _, is_early: {} if is_early else {"lr_from": steps}
     )  # fmt: skip
@@ -94,7 +96,7 @@ def _divide(
     key: Callable[[Tensor], Any],
     entries: Callable[[dict[str, Any], Any], dict[str, Any]],
 ) -> None:
-    """Divide each group by the key of its parameters, in place; `entries` are added to those of a group and a key."""
+    """Split each group by the key of its parameters, in place; `entries` are added to the groups of a key."""
     divided = []
     for group in optimizer.param_groups:
         parts: dict[Any, list[Tensor]] = {}

@@ -56,7 +56,7 @@ class Lamb(OwnOptimizer):
         moving = [(group, pair) for group in self.param_groups for pair in self._moving(group)]
         divisor = self._divisor([gradients for _, (_, gradients) in moving], amp)
         for group, (parameters, gradients) in moving:
-            updates = self._directions(parameters, gradients, group, amp.scaled_by(divisor), amp.found)
+            updates = self._directions(parameters, gradients, group, amp.scaled_by(divisor), amp.found_inf)
             ratios = self._ratios(parameters, updates, group) * -group["lr"]
             # A masked +0 on this side of the product keeps even the sign of a weight of -0.
             factors = ratios if amp.skip is None else torch.where(amp.skip, 0.0, ratios)
@@ -69,7 +69,7 @@ class Lamb(OwnOptimizer):
             torch._foreach_addcmul_(parameters, updates, list(factors.unbind()))
 
     def _divisor(self, gradients: list[list[Tensor]], amp: Amp) -> Tensor | None:
-        """(): what all gradients are divided by before their moments, None for nothing."""
+        """(): divisor of all gradients before their moments; None if they are not divided."""
         largest = self.defaults["max_grad_norm"]
         if not gradients or (largest is None and not self.defaults["nvlamb"]):
             return None
@@ -82,9 +82,9 @@ class Lamb(OwnOptimizer):
 
     def _directions(
         self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any],
-        scale: Tensor | None, found: Tensor | None,
+        scale: Tensor | None, found_inf: Tensor | None,
     ) -> list[Tensor]:  # fmt: skip
-        """Adam's direction plus weight decay, of each; moments and steps are moved on."""
+        """Adam's direction plus weight decay for each parameter; updates moments and steps."""
         directions = self._scratches(parameters)
         moments, squares = self._moments(parameters, "exp_avg"), self._moments(parameters, "exp_avg_sq")
         steps = self._scalars(parameters, "step")
@@ -95,14 +95,14 @@ class Lamb(OwnOptimizer):
         torch._fused_adamw_(
             directions, gradients, moments, squares, [], steps,
             lr=-1.0, beta1=group["betas"][0], beta2=group["betas"][1], weight_decay=group["weight_decay"] - 1.0,
-            eps=group["eps"], amsgrad=False, maximize=False, grad_scale=scale, found_inf=found,
+            eps=group["eps"], amsgrad=False, maximize=False, grad_scale=scale, found_inf=found_inf,
         )  # fmt: skip
-        if found is not None:
-            torch._foreach_sub_(steps, [found] * len(steps))
+        if found_inf is not None:
+            torch._foreach_sub_(steps, [found_inf] * len(steps))
         return directions
 
     def _ratios(self, parameters: list[Tensor], updates: list[Tensor], group: dict[str, Any]) -> Tensor:
-        """(N,): what each update is multiplied by, beside the learning rate."""
+        """(N,): factor of each update besides the learning rate."""
         if group["weight_decay"] == 0 and not group["always_adapt"]:
             return torch.ones(len(parameters), device=parameters[0].device)
         weights, steps = norms_of(parameters), norms_of(updates)

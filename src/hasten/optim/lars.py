@@ -47,13 +47,13 @@ class Lars(OwnOptimizer):
 
     def _update(self, amp: Amp) -> None:
         for group in self.param_groups:
-            given = {"lr": group["lr"], "momentum": group["momentum"], "nesterov": group["nesterov"]}
+            kwargs = {"lr": group["lr"], "momentum": group["momentum"], "nesterov": group["nesterov"]}
             for parameters, gradients in self._moving(group):
                 moments = self._moments(parameters, "momentum_buffer")
                 moving = list(zip(parameters, gradients, moments, strict=True))
                 if group["weight_decay"] == 0 and not group["always_adapt"]:
                     for one in moving:
-                        momentum_step(*one, **given, scale=amp.scale, found=amp.found)
+                        momentum_step(*one, **kwargs, scale=amp.scale, found_inf=amp.found_inf)
                     continue
                 ratios = _ratios(parameters, gradients, group, amp)
                 if amp.scale is not None:
@@ -61,15 +61,15 @@ class Lars(OwnOptimizer):
                 if self._reads(ratios) and group["momentum"] > 0 and not group["nesterov"]:
                     # As numbers that the kernel multiplies by anyway, they spare it writing the scaled gradients.
                     for one, ratio in zip(moving, ratios.tolist(), strict=True):
-                        momentum_step(*one, **given, factor=ratio, weight_decay=group["weight_decay"])
+                        momentum_step(*one, **kwargs, factor=ratio, weight_decay=group["weight_decay"])
                     continue
                 torch._foreach_add_(gradients, parameters, alpha=group["weight_decay"])
                 for one, divisor in zip(moving, ratios.reciprocal().unbind(), strict=True):
-                    momentum_step(*one, **given, scale=divisor, found=amp.found)
+                    momentum_step(*one, **kwargs, scale=divisor, found_inf=amp.found_inf)
 
 
 def _ratios(parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> Tensor:
-    """(N,): what gradient and decay of each layer are multiplied by."""
+    """(N,): factor of the gradient and the weight decay of each layer."""
     weights, slopes = norms_of(parameters), amp.unscaled(norms_of(gradients))
     ratios = group["trust"] * weights / (slopes + group["weight_decay"] * weights + group["eps"])
     ratios = torch.where((weights > 0) & (slopes > 0), ratios, 1.0)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def lay_out_moments(optimizer: torch.optim.Optimizer) -> None:
-    """Give the moments their parameter's memory format, which may have been set anew since they were saved.
+    """Convert the moments to their parameter's memory format, which may have changed since they were saved.
 
     torch's fused kernels walk both as flat memory and are silently wrong where they differ (torch 2.13).
     """
@@ -27,6 +27,6 @@ def laid_as(like: Tensor, value: Tensor) -> Tensor:
 
 
 def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """What a Lookahead, which takes its inner optimizer's state too, has inside."""
+    """The optimizer inside a Lookahead; any other optimizer itself."""
     inner = getattr(optimizer, "inner", None)
     return innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer

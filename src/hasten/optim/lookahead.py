@@ -1,4 +1,4 @@
-"""Lookahead: every few steps the weights are pulled back towards a slow copy, which moves a part of the way to them.
+"""Lookahead: every few steps, slow weights move a share of the way to the weights, which are then set to them.
 
 M. Zhang et al., "Lookahead optimizer: k steps forward, 1 step back", NeurIPS 2019 (arXiv:1907.08610).
 """
@@ -21,7 +21,7 @@ class Lookahead(torch.optim.Optimizer):
     The inner optimizer's states are untouched by a pull. `state_dict` is the inner one's with one more entry; one
     without that entry loads too, and the slow weights then start where the weights are.
 
-    It knows torch's protocol for skipped steps if the inner optimizer does: such a step is not counted. On a GPU the
+    Supports torch's protocol for skipped steps if the inner optimizer does: a skipped step is not counted. On a GPU the
     count lies on the device, so that a captured CUDA graph pulls when it should.
     """
 
@@ -39,21 +39,21 @@ class Lookahead(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of the inner optimizer, and a pull if it is due. Returns what the inner one does."""
+        """One step of the inner optimizer, and a pull if it is due. Returns the inner step's result."""
         fast = [parameter for group in self.param_groups for parameter in group["params"]]
         slow = [self._slow(parameter) for parameter in fast]
-        found = getattr(self, "found_inf", None)
+        found_inf = getattr(self, "found_inf", None)
         loss = self._inner_step(closure)
         count = self._counter(fast)
         if count.device.type == "cpu" and self._reads_on_cpu:
-            if found is None or not found:
+            if found_inf is None or not found_inf:
                 count += 1
                 if not count % self.every:
                     _pull(fast, slow, self.alpha)
             return loss
-        taken = torch.ones_like(count) if found is None else (found == 0).to(count.device, count.dtype)
-        count += taken
-        _pull_where(fast, slow, self.alpha, taken * (count % self.every == 0))
+        applied = torch.ones_like(count) if found_inf is None else (found_inf == 0).to(count.device, count.dtype)
+        count += applied
+        _pull_where(fast, slow, self.alpha, applied * (count % self.every == 0))
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -63,16 +63,16 @@ class Lookahead(torch.optim.Optimizer):
         return {**self.inner.state_dict(), _KEY: {"slow": slow, "count": self._count}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` returned, or the inner optimizer's alone. ValueError as the inner one has it."""
+        """Load what `state_dict` returned, or the inner optimizer's state alone. Raises its ValueError."""
         self.inner.load_state_dict({name: value for name, value in state_dict.items() if name != _KEY})
         self.param_groups = self.inner.param_groups
         self.state.clear()
-        own = state_dict.get(_KEY, {"slow": {}, "count": None})
+        lookahead = state_dict.get(_KEY, {"slow": {}, "count": None})
         parameters = list(self._parameters())
-        for number, slow in own["slow"].items():
+        for number, slow in lookahead["slow"].items():
             parameter = parameters[number]
             self.state[parameter]["slow"] = torch.empty_like(parameter).copy_(slow)
-        count = own["count"]
+        count = lookahead["count"]
         self._count = None if count is None else count.clone()
 
     def _parameters(self) -> list[Tensor]:
@@ -85,7 +85,7 @@ class Lookahead(torch.optim.Optimizer):
         return state["slow"]
 
     def _counter(self, fast: list[Tensor]) -> Tensor:
-        """() int64 beside the weights: steps that were taken."""
+        """() int64 on the weights' device: number of steps that were not skipped."""
         device = fast[0].device
         if self._count is None:
             self._count = torch.zeros((), dtype=torch.int64, device=device)
@@ -94,20 +94,20 @@ class Lookahead(torch.optim.Optimizer):
         return self._count
 
     def _inner_step(self, closure: Callable[[], Any] | None) -> Any:
-        given = {name: getattr(self, name) for name in ("grad_scale", "found_inf") if hasattr(self, name)}
-        if given and not self._step_supports_amp_scaling:
+        attributes = {name: getattr(self, name) for name in ("grad_scale", "found_inf") if hasattr(self, name)}
+        if attributes and not self._step_supports_amp_scaling:
             raise ValueError(
                 f"{type(self.inner).__name__} in a Lookahead cannot skip a step by itself: build it with fused=True"
             )
-        if given.get("found_inf") is not None:
+        if attributes.get("found_inf") is not None:
             # torch's kernels look for exactly 1, but a scaler adds up what several devices found.
-            given["found_inf"] = (given["found_inf"] != 0).to(torch.float32)
-        for name, value in given.items():
+            attributes["found_inf"] = (attributes["found_inf"] != 0).to(torch.float32)
+        for name, value in attributes.items():
             setattr(self.inner, name, value)
         try:
             return self.inner.step(closure)
         finally:
-            for name in given:
+            for name in attributes:
                 delattr(self.inner, name)
 
 

@@ -1,7 +1,7 @@
 """Muon for convolution filters: momentum whose direction is made orthogonal, one matrix per filter bank.
 
 After K. Jordan's Muon (2024) with the RMS-matched scale of Liu et al., "Muon is scalable for LLM training" (2025),
-which lets it share AdamW's learning rate. A filter bank is taken as the matrix (out, in * k^3).
+which lets it share AdamW's learning rate. A filter bank is treated as the matrix (out, in * k^3).
 Biases, norms, activations and the banks next to the image and to the classes, whose matrices are too thin for a
 direction to mean much, are AdamW's.
 """
@@ -95,16 +95,16 @@ class Muon(OwnOptimizer):
             _add_product(parameter, matrix, factor, alpha=rate * 0.2 * max(matrix.shape) ** 0.5, swap=group["swap"])
 
     def _adamw(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> None:
-        steps, found = self._scalars(parameters, "step"), amp.found
+        steps, found_inf = self._scalars(parameters, "step"), amp.found_inf
         torch._foreach_add_(steps, 1)
         torch._fused_adamw_(
             parameters, gradients, self._moments(parameters, "exp_avg"), self._moments(parameters, "exp_avg_sq"), [],
             steps, lr=group["lr"], beta1=group["betas"][0], beta2=group["betas"][1],
             weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False, maximize=False,
-            grad_scale=amp.scale, found_inf=found,
+            grad_scale=amp.scale, found_inf=found_inf,
         )  # fmt: skip
-        if found is not None:
-            torch._foreach_sub_(steps, [found] * len(steps))
+        if found_inf is not None:
+            torch._foreach_sub_(steps, [found_inf] * len(steps))
 
 
 def is_filter_bank(parameter: Tensor) -> bool:
@@ -129,7 +129,7 @@ def _matrix(filters: Tensor, *, swap: bool) -> Tensor:
 
 
 def _add_product(parameter: Tensor, matrix: Tensor, factor: Tensor, *, alpha: float, swap: bool) -> None:
-    """Add to filters what `factor` makes of their direction's matrix, times alpha."""
+    """Add alpha times the product of `factor` and the direction's matrix to the filters."""
     # In the matrix's own orientation, so that no transposed copy is made.
     first, second = (factor, matrix) if factor.shape[0] == matrix.shape[0] else (matrix, factor.mT)
     if swap and not _last(parameter):
@@ -151,7 +151,7 @@ def orthogonal(matrices: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _factors(matrices: Sequence[Tensor], iterations: int = 5) -> list[Tensor]:
-    """What the iterations multiply each matrix by on its short side, (short, short).
+    """The (short, short) product of the iterations' factors, which multiplies each matrix on its short side.
 
     Every iteration is a polynomial of the first G, so they are multiplied up in this small space, for all matrices of
     one short side together: two products with the long side instead of ten.
@@ -160,7 +160,7 @@ def _factors(matrices: Sequence[Tensor], iterations: int = 5) -> list[Tensor]:
     sides: dict[int, list[int]] = {}
     for number, wide in enumerate(wides):
         sides.setdefault(wide.shape[0], []).append(number)
-    found = list(matrices)
+    factors = list(matrices)
     for side, numbers in sides.items():
         gram = torch.empty(len(numbers), side, side, dtype=wides[0].dtype, device=wides[0].device)
         for one, number in zip(gram, numbers, strict=True):
@@ -168,8 +168,8 @@ def _factors(matrices: Sequence[Tensor], iterations: int = 5) -> list[Tensor]:
         norm = gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_()[:, None, None] + 1e-7
         products = _polynomial(gram.div_(norm * norm), iterations).div_(norm)
         for number, product in zip(numbers, products, strict=True):
-            found[number] = product
-    return found
+            factors[number] = product
+    return factors
 
 
 def _gram(wide: Tensor, *, out: Tensor) -> None:
@@ -186,14 +186,14 @@ def _gram(wide: Tensor, *, out: Tensor) -> None:
 
 
 def _polynomial(gram: Tensor, iterations: int) -> Tensor:
-    """(N, side, side): what the iterations multiply X by, from G = X X^T with a norm of X of at most 1."""
+    """(N, side, side): product of the iterations' factors of X, from G = X X^T with a norm of X of at most 1."""
     a, b, c = _COEFFICIENTS
     diagonal = a * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     product: Tensor | None = None
-    for left in range(iterations, 0, -1):
+    for remaining in range(iterations, 0, -1):
         factor = torch.baddbmm(diagonal + b * gram, gram, gram, alpha=c)
         product = factor if product is None else factor @ product
-        if left > 1:
+        if remaining > 1:
             gram = factor @ gram @ factor
     assert product is not None
     return product

@@ -59,7 +59,7 @@ class Novograd(OwnOptimizer):
                     for one, divisor in zip(moving, divisors.unbind(), strict=True):
                         momentum_step(
                             *one, lr=group["lr"], momentum=beta, factor=share, weight_decay=group["weight_decay"],
-                            scale=divisor, found=amp.found,
+                            scale=divisor, found_inf=amp.found_inf,
                         )  # fmt: skip
 
     def _divisors(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], amp: Amp) -> Tensor:

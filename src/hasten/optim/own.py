@@ -1,6 +1,6 @@
-"""What Hasten's own optimizers share: who moves in a step, states in the weights' memory format, and skipped steps.
+"""Base class of Hasten's optimizers: parameter selection, states in the weights' memory format, skipped steps.
 
-The states of a parameter are made at its first gradient and kept. The fused kernels of torch walk parameter, gradient
+The states of a parameter are created at its first gradient. The fused kernels of torch walk parameter, gradient
 and states as flat memory, so each has the parameter's strides; a state that lies otherwise (a checkpoint of another
 memory format, a network that was converted meanwhile) is copied over once.
 """
@@ -20,7 +20,7 @@ from hasten.optim.layout import laid_as
 
 @dataclass(frozen=True, slots=True)
 class Amp:
-    """What torch's AMP protocol asks of a step; each () and on the device."""
+    """The inputs of torch's AMP protocol for one step; each () and on the device."""
 
     scale: Tensor | None
     """Gradients are to be divided by this."""
@@ -28,7 +28,7 @@ class Amp:
     """Bool: leave parameters and states as they are."""
 
     @property
-    def found(self) -> Tensor | None:
+    def found_inf(self) -> Tensor | None:
         """`skip` as torch's fused kernels take it: exactly 1 or 0."""
         return None if self.skip is None else self.skip.to(torch.float32)
 
@@ -47,8 +47,8 @@ class OwnOptimizer(torch.optim.Optimizer):
     """Base of the optimizers in this package.
 
     Its `step` follows the protocol of torch's fused ones (`_step_supports_amp_scaling`): with `grad_scale` set the
-    gradients are divided by it, and where `found_inf` is not 0 the step changes nothing, however broken the gradients
-    are. A GPU is never waited for; on a CPU there is nobody to wait for and `found_inf` is read.
+    gradients are divided by it, and where `found_inf` is not 0 the step changes nothing, even for NaN gradients. The
+    host never synchronizes with a GPU; on a CPU, where reading is free, it reads `found_inf`.
     `lr` of a group is a float, or a () tensor on the device, as a captured CUDA graph needs it.
     """
 
@@ -61,9 +61,9 @@ class OwnOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient. closure: computes the loss anew, which is returned.
+        """One update of every parameter that has a gradient. closure: recomputes the loss, which is returned.
 
-        Gradients are used up: their values afterwards mean nothing.
+        Overwrites the gradients: their values are undefined afterwards.
         """
         loss = None
         if closure is not None:
@@ -77,17 +77,17 @@ class OwnOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def _filled(self) -> Iterator[None]:
-        """Parameters that do not fill their memory, such as a column of a matrix, are copies that do meanwhile."""
-        own = [
+        """Replace parameters that do not fill their memory, such as a matrix column, by contiguous copies meanwhile."""
+        strided = [
             (each, each.data) for group in self.param_groups for each in group["params"]
             if each.grad is not None and not each.is_contiguous() and not _fills_memory(each)
         ]  # fmt: skip
-        for parameter, data in own:
+        for parameter, data in strided:
             parameter.data = data.contiguous()
         try:
             yield
         finally:
-            for parameter, data in own:
+            for parameter, data in strided:
                 data.copy_(parameter.data)
                 parameter.data = data
 
@@ -96,40 +96,40 @@ class OwnOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _amp(self) -> Amp | None:
-        """None where the step is known to be skipped."""
+        """None if the host knows that the step is skipped."""
         # GradScaler sets both before a step and deletes them after it; a class attribute would be in its way.
-        scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        if found is not None and self._reads(found):
-            return None if bool(found) else Amp(scale, None)
-        return Amp(scale, None if found is None else found != 0)
+        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if found_inf is not None and self._reads(found_inf):
+            return None if bool(found_inf) else Amp(scale, None)
+        return Amp(scale, None if found_inf is None else found_inf != 0)
 
     def _reads(self, value: Tensor) -> bool:
-        """Whether reading this value waits for nobody."""
+        """Whether the host can read this value without synchronizing."""
         return value.device.type == "cpu" and self._reads_on_cpu
 
     def _moving(self, group: dict[str, Any]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """Parameters of a group that have a gradient, with the gradients: lists of one device and dtype each."""
-        found: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+        """Parameters of a group that have a gradient, and their gradients: one pair of lists per device and dtype."""
+        groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
         for parameter in group["params"]:
             gradient = parameter.grad
             if gradient is not None:
-                parameters, gradients = found.setdefault((parameter.device, parameter.dtype), ([], []))
+                parameters, gradients = groups.setdefault((parameter.device, parameter.dtype), ([], []))
                 parameters.append(parameter)
                 gradients.append(laid_as(parameter, gradient))
-        yield from found.values()
+        yield from groups.values()
 
     def _moments(self, parameters: list[Tensor], name: str) -> list[Tensor]:
         """The state `name` of each: of its shape, dtype and strides, 0 at first."""
-        return [_kept(self.state[parameter], name, parameter) for parameter in parameters]
+        return [_state_like(self.state[parameter], name, parameter) for parameter in parameters]
 
     def _scratches(self, parameters: list[Tensor]) -> list[Tensor]:
-        """Memory as large as each parameter, of no meaning between steps and in no state_dict."""
+        """Scratch memory of each parameter's size; undefined between steps and not in the state_dict."""
         scratch: dict[Tensor, Tensor] = self.__dict__.setdefault("_scratch", {})
-        return [_kept(scratch, parameter, parameter) for parameter in parameters]
+        return [_state_like(scratch, parameter, parameter) for parameter in parameters]
 
     def _scalars(self, parameters: list[Tensor], name: str) -> list[Tensor]:
         """The state `name` of each: () float32 on its device, 0 at first."""
-        found = []
+        values = []
         for parameter in parameters:
             state = self.state[parameter]
             value = state.get(name)
@@ -137,8 +137,8 @@ class OwnOptimizer(torch.optim.Optimizer):
                 value = state[name] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             elif value.device != parameter.device or value.dtype != torch.float32:
                 value = state[name] = value.to(parameter.device, torch.float32)
-            found.append(value)
-        return found
+            values.append(value)
+        return values
 
 
 def _fills_memory(value: Tensor) -> bool:
@@ -146,7 +146,7 @@ def _fills_memory(value: Tensor) -> bool:
     return last + 1 == value.numel()
 
 
-def _kept(home: dict[Any, Tensor], name: Any, like: Tensor) -> Tensor:
+def _state_like(home: dict[Any, Tensor], name: Any, like: Tensor) -> Tensor:
     value = home.get(name)
     if value is None:
         value = home[name] = torch.zeros_like(like)
@@ -158,19 +158,19 @@ def _kept(home: dict[Any, Tensor], name: Any, like: Tensor) -> Tensor:
 
 def momentum_step(
     parameter: Tensor, gradient: Tensor, moment: Tensor, *, lr: float | Tensor, momentum: float, factor: float = 1.0,
-    weight_decay: float = 0.0, nesterov: bool = False, scale: Tensor | None = None, found: Tensor | None = None,
+    weight_decay: float = 0.0, nesterov: bool = False, scale: Tensor | None = None, found_inf: Tensor | None = None,
 ) -> None:  # fmt: skip
     """moment <- momentum * moment + factor * (gradient / scale + weight_decay * parameter); parameter -= lr * moment.
 
     In one pass. With `nesterov` the parameter moves by the gradient plus momentum * moment; `factor` is then 1, and so
-    it is without momentum, where no moment is kept. Nothing changes where `found` is 1. With a `scale` the divided
+    it is without momentum, where no moment is kept. Nothing changes where `found_inf` is 1. With a `scale` the divided
     gradient is written back.
     """
     assert factor == 1.0 or (momentum != 0 and not nesterov)
     torch._fused_sgd_(
         [parameter], [gradient], [moment] if momentum != 0 else [],
         lr=lr, momentum=momentum, dampening=1.0 - factor, weight_decay=weight_decay, nesterov=nesterov,
-        maximize=False, is_first_step=False, grad_scale=scale, found_inf=found,
+        maximize=False, is_first_step=False, grad_scale=scale, found_inf=found_inf,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The learning-rate range test: train with a rising rate until the loss breaks out, then act as if nothing happened.
+"""The learning-rate range test: train with a rising rate until the loss diverges, then restore everything.
 
 L. Smith, "Cyclical learning rates for training neural networks", arXiv:1506.01186; smoothing and stop as in MONAI's
 LearningRateFinder.
@@ -22,7 +22,7 @@ from hasten.optim.schedule import set_rate
 
 
 class Stateful(Protocol):
-    """A scaler, a feed, an average: whatever a step moves on."""
+    """Anything with state that a step changes, such as a scaler, a feed or an average."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -31,7 +31,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RangeTest:
-    """What a range test saw, step by step."""
+    """Results of a range test, step by step."""
 
     rates: tuple[float, ...]
     losses: tuple[float, ...]
@@ -73,7 +73,7 @@ def range_test(
     the smoothed loss (of which each new one is the share `smoothing`) exceeds `divergence` times the smallest.
 
     Weights, buffers, gradients and training modes of the network, the optimizer, `also`, and the random states of
-    python, numpy and torch are afterwards exactly what they were, also if a step raises. ValueError if fewer than
+    python, numpy and torch are restored exactly, also if a step raises. ValueError if fewer than
     three steps have a finite loss.
     """
     if not 0 < smoothing <= 1:
@@ -114,7 +114,7 @@ def _suggestions(smoothed: Sequence[float], start: float) -> tuple[int, int]:
 
 @contextmanager
 def restored(network: nn.Module, optimizer: torch.optim.Optimizer, also: Sequence[Stateful] = ()) -> Iterator[None]:
-    """Let the body train, then put everything back bit by bit; tensors of the network keep their memory."""
+    """Context manager that restores everything bit for bit after its body has trained; tensors keep their memory."""
     tensors = [(each, each.detach().clone()) for each in (*network.parameters(), *network.buffers())]
     gradients = [(each, None if each.grad is None else each.grad.clone()) for each in network.parameters()]
     modes = [(module, module.training) for module in network.modules()]

@@ -154,11 +154,11 @@ class PacedSchedule:
         return self.position(step) // every > self.position(step - 1) // every or self.done(step)
 
     def done(self, step: int) -> bool:
-        """Whether nothing of the schedule is left after `step` steps."""
+        """Whether the schedule is complete after `step` steps."""
         return self.position(step) >= self.steps - 1e-6
 
     def end(self, step: int) -> int:
-        """Steps of the whole run at the present pace, seen after `step` steps."""
+        """Steps of the whole run at the present pace, as of `step` steps."""
         return step + max(0, math.ceil((self.steps - self.position(step)) / self.pace - 1e-6))
 
 
@@ -180,9 +180,9 @@ def warmup_start(batch_size: int, reference_batch: int) -> float:
 
 
 class ScheduleLR(torch.optim.lr_scheduler.LRScheduler):
-    """A schedule for those who expect a torch scheduler (MONAI's LrScheduleHandler, Lightning, a loop of one's own).
+    """A schedule as a torch scheduler, as MONAI's LrScheduleHandler, Lightning or a custom loop expect it.
 
-    Every group gets the schedule's rate of the step. Its state is the step alone.
+    Every group gets the schedule's rate of the step. The step is its only state.
     """
 
     def __init__(

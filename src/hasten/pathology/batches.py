@@ -1,4 +1,4 @@
-"""Augmented batches of tiles: a pure function of (tiles, seed, step), both classes as often as each other."""
+"""Augmented batches of tiles: a pure function of (tiles, seed, step), both classes equally often."""
 
 from __future__ import annotations
 

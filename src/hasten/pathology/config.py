@@ -1,4 +1,4 @@
-"""The settings of a detection run, checked; from a recipe or a YAML file with overrides, and back."""
+"""The validated settings of a detection run: loaded from a recipe or YAML with overrides, and dumped to YAML."""
 
 from __future__ import annotations
 
@@ -182,16 +182,16 @@ def load(settings: Mapping[str, Any] | str | Path | None = None, overrides: Sequ
     mistake at once, each with its dotted path, its line or override, and a remedy.
     """
     path = Path(settings) if isinstance(settings, (str, Path)) else None
-    given = gather(DetectionConfig, path, overrides, None if isinstance(settings, (str, Path)) else settings)
-    if given.tree.pop("kind", KIND) != KIND:
-        given.mistakes.append(f"{path or 'settings'}: kind must be {KIND}; runs of another kind have other settings")
-    config, found = checked_as(DetectionConfig, given.tree)
-    known = {at[:2] for at, _ in found}
-    found += [(at, message) for at, message in _ranges(config) if at not in known]
-    refuse(given.mistakes, found, given.origins, path)
+    gathered = gather(DetectionConfig, path, overrides, None if isinstance(settings, (str, Path)) else settings)
+    if gathered.tree.pop("kind", KIND) != KIND:
+        gathered.mistakes.append(f"{path or 'settings'}: kind must be {KIND}; runs of another kind have other settings")
+    config, mistakes = checked_as(DetectionConfig, gathered.tree)
+    invalid = {at[:2] for at, _ in mistakes}
+    mistakes += [(at, message) for at, message in _ranges(config) if at not in invalid]
+    refuse(gathered.mistakes, mistakes, gathered.origins, path)
     source = config.data.source
     if source:
-        folder = path.parent if path is not None and ("data", "source") not in given.overridden else Path()
+        folder = path.parent if path is not None and ("data", "source") not in gathered.overridden else Path()
         source = str(Path.cwd() / folder / Path(source).expanduser())
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
 
@@ -215,7 +215,7 @@ def is_detection_run(run: str | Path) -> bool:
 
 
 def _ranges(config: DetectionConfig) -> Iterator[tuple[Key, str]]:
-    """What types cannot say."""
+    """Range errors that types cannot express."""
     data, tiles, augment, train, detect = config.data, config.tiles, config.augment, config.train, config.detect
     shares: dict[Key, float] = {("data", "fraction"): data.fraction, ("tiles", "min_tissue"): tiles.min_tissue}
     shares |= {("tiles", "lesion_share"): tiles.lesion_share, ("detect", "threshold"): detect.threshold}
@@ -245,5 +245,5 @@ def _ranges(config: DetectionConfig) -> Iterator[tuple[Key, str]]:
         yield ("train", "ema"), _wrong(("train", "ema"), "at least 0 and below 1", train.ema)
 
 
-def _wrong(at: Key, rule: str, given: object) -> str:
-    return f"{'.'.join(map(str, at))}: must be {rule} (given {given})"
+def _wrong(at: Key, rule: str, value: object) -> str:
+    return f"{'.'.join(map(str, at))}: must be {rule} (given {value})"

@@ -1,4 +1,4 @@
-"""Detections of a heat map, and the lesions that they are compared with, by Camelyon16's rules."""
+"""Detections in a heat map and the reference lesions, by Camelyon16's rules."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def suppress(heat: np.ndarray, *, threshold: float, box: int) -> tuple[np.ndarra
     values = heat[rows, columns]
     lower, upper = box // 2, box - box // 2
     free = np.ones(heat.shape, bool)
-    taken = []
+    selected = []
     for at in np.argsort(-values, kind="stable").tolist():
         y, x = int(rows[at]), int(columns[at])
         if free[y, x]:
-            taken.append(at)
+            selected.append(at)
             free[max(y - lower, 0) : y + upper, max(x - lower, 0) : x + upper] = False
-    return values[taken], np.stack([rows[taken], columns[taken]], axis=1)
+    return values[selected], np.stack([rows[selected], columns[selected]], axis=1)
 
 
 def on_slide(cells: np.ndarray, cell: float) -> np.ndarray:
@@ -62,9 +62,9 @@ def lesions_on(slide: Slide, case: SlideCase, detect: DetectConfig) -> tuple[np.
     Raises ValueError where nobody knows how large the slide's pixels are.
     """
     level = slide.level_near(detect.mask_downsample)
-    whole = slide.levels[level]
+    pyramid_level = slide.levels[level]
     if case.mask is None:
-        return np.zeros((whole.height, whole.width), np.int32), [], whole.downsample
+        return np.zeros((pyramid_level.height, pyramid_level.width), np.int32), [], pyramid_level.downsample
     if slide.mpp is None:
         raise ValueError(
             f"{slide.path}: does not tell how large its pixels are, which lesions are measured by; set data.mpp to the "
@@ -72,7 +72,7 @@ def lesions_on(slide: Slide, case: SlideCase, detect: DetectConfig) -> tuple[np.
         )
     mask = read_lesions(case.mask, slide, level)
     rules = {"grow_um": detect.grow_um, "itc_um": detect.itc_um}
-    return *lesions_of(mask, slide.mpp * whole.downsample, **rules), whole.downsample
+    return *lesions_of(mask, slide.mpp * pyramid_level.downsample, **rules), pyramid_level.downsample
 
 
 def write_detections(path: Path, rows: Sequence[Detection]) -> None:

@@ -1,4 +1,4 @@
-"""What a classifier is worth: on tiles, and on whole slides by FROC."""
+"""Evaluates a classifier: AUC and accuracy on tiles, FROC on whole slides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FROC_JSON = "froc.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TileResult:
-    """Of validation tiles."""
+    """Metrics on the validation tiles."""
 
     auc: float
     accuracy: float
@@ -38,7 +38,7 @@ class TileResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlideResult:
-    """Of one slide."""
+    """Results on one slide."""
 
     id: str
     lesions: int
@@ -68,7 +68,7 @@ def stride_of(config: DetectionConfig) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scan:
-    """What was found on a slide."""
+    """The heat map and the detections of a slide."""
 
     heat: np.ndarray
     grid: Grid
@@ -78,7 +78,7 @@ class Scan:
     """(N, 2) int64 row and column on level 0."""
 
     def rows(self, name: str) -> list[Detection]:
-        """As `write_detections` takes them."""
+        """Rows for `write_detections`."""
         return [(name, score, y, x) for score, (y, x) in zip(self.scores.tolist(), self.points.tolist(), strict=True)]
 
 
@@ -103,21 +103,21 @@ def heat_map_cells(cases: Sequence[SlideCase], config: DetectionConfig) -> int:
 def evaluate_slides(
     scorer: Scorer, cases: Sequence[SlideCase], config: DetectionConfig, out: Path
 ) -> tuple[Froc | None, list[SlideResult], str]:
-    """Heat maps of all slides and their detections into `out`; FROC of all, or None and why there is none."""
+    """Heat maps of all slides and their detections into `out`; FROC of all, or None and the reason."""
     metric = FrocMetric(config.detect.rates)
     results: list[SlideResult] = []
     rows: list[Detection] = []
     for case in cases:
         with open_case(case, config.data) as slide:
-            found = scan(slide, case.id, scorer, config, out / HEAT_MAPS)
+            scanned = scan(slide, case.id, scorer, config, out / HEAT_MAPS)
             lesions, excluded, downsample = lesions_on(slide, case, config.detect)
-        inside = np.minimum((found.points / downsample).astype(np.int64), np.array(lesions.shape) - 1)
-        metric(found.scores, inside, lesions, excluded)
-        rows += found.rows(case.id)
+        inside = np.minimum((scanned.points / downsample).astype(np.int64), np.array(lesions.shape) - 1)
+        metric(scanned.scores, inside, lesions, excluded)
+        rows += scanned.rows(case.id)
         results.append(
             SlideResult(
-                id=case.id, lesions=int(lesions.max(initial=0)) - len(excluded), detections=len(found.scores),
-                highest=float(found.heat.max()), cells=len(found.grid.cells),
+                id=case.id, lesions=int(lesions.max(initial=0)) - len(excluded), detections=len(scanned.scores),
+                highest=float(scanned.heat.max()), cells=len(scanned.grid.cells),
             )
         )  # fmt: skip
     write_detections(out / DETECTIONS_CSV, rows)

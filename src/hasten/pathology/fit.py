@@ -43,14 +43,14 @@ from hasten.pathology.tiles import TileSet, num_threads
 
 BEST_PT = "best.pt"
 _READING = 2.0
-"""Time to read a tile from a slide and score it, in that to score one that lies in memory, about."""
+"""Approximate time to read and score a tile of a slide, relative to scoring one in memory."""
 _LOGS = 200
-"""Train lines in metrics.jsonl of a full run, about."""
+"""Approximate number of train lines in metrics.jsonl of a full run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What a training is made of."""
+    """The components of a training run."""
 
     config: DetectionConfig
     step: TrainStep
@@ -69,7 +69,7 @@ class Parts:
 
     @property
     def validated(self) -> nn.Module:
-        """The weights' average, or the weights where none is kept."""
+        """The averaged weights if there are any, else the weights."""
         update = self.step.update
         return update.average if update.average is not None else update.weights
 
@@ -134,7 +134,7 @@ def _step(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
-    """How a training ended."""
+    """The outcome of a training run."""
 
     status: str
     """`finished`, `target_reached`, `time_up` or `interrupted`."""
@@ -146,7 +146,7 @@ class Fitted:
 
 
 class Fit:
-    """One training in a run directory, from where its last checkpoint left it."""
+    """One training run in a run directory, resumed from its last checkpoint."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Fit:
     ) -> None:
         """cells: of the heat maps that follow the training; reserve_s: seconds that the caller needs after the run."""
         self.parts, self.out, self.clock, self.progress = parts, out, clock, progress
-        self.kept, self.saver, self.stop = Checkpoints(out / CHECKPOINTS), Saver(), StopRequest()
+        self.checkpoints, self.saver, self.stop = Checkpoints(out / CHECKPOINTS), Saver(), StopRequest()
         self.first, self.elapsed = 0, 0.0
         self.feed = Feed(parts.batches, last=parts.steps)
         self.best = Best(value=math.nan, step=0)
@@ -176,32 +176,32 @@ class Fit:
         self.log = self._log_from(0)
 
     def _expected_seconds(self) -> float:
-        """Of a validation, by the time of some of its tiles."""
+        """Estimated duration of a validation, from the time of some of its tiles."""
         scorer, tiles = self.parts.scorer(), self.parts.validation.image
         scorer.network.eval()
         some = tiles[: scorer.batch_size]
-        for _ in range(2):  # kernels are chosen in the first
+        for _ in range(2):  # the first pass selects kernels
             begin = time.perf_counter()
             scorer(some)
-            spent = time.perf_counter() - begin
+            seconds = time.perf_counter() - begin
         scorer.network.train()
-        return spent * len(tiles) / len(some)
+        return seconds * len(tiles) / len(some)
 
     def resume(self) -> None:
-        """Go on from checkpoints/last.pt, if there is one. Raises ValueError where it does not fit the settings."""
-        found = self.kept.newest()
-        if found is None:
+        """Resume from checkpoints/last.pt, if there is one. Raises ValueError if it does not match the settings."""
+        checkpoint = self.checkpoints.newest()
+        if checkpoint is None:
             return
         update = self.parts.step.update
         self.first = restore_state(
-            found.content, network=update.weights, optimizer=update.optimizer, average=update.average,
-            scaler=update.scaler, where=str(found.path),
+            checkpoint.content, network=update.weights, optimizer=update.optimizer, average=update.average,
+            scaler=update.scaler, where=str(checkpoint.path),
         )  # fmt: skip
-        self.elapsed = float(found.content["extra"]["elapsed"])
-        self.parts.paced.start_at(self.first, found.content["extra"].get("position", self.first))
-        update.skipped.fill_(int(found.content["extra"]["skipped"]))
+        self.elapsed = float(checkpoint.content["extra"]["elapsed"])
+        self.parts.paced.start_at(self.first, checkpoint.content["extra"].get("position", self.first))
+        update.skipped.fill_(int(checkpoint.content["extra"]["skipped"]))
         self.log = self._log_from(self.first)
-        self.log.losses = list(found.content["extra"]["losses"].to(self.parts.step.device).unbind(0))
+        self.log.losses = list(checkpoint.content["extra"]["losses"].to(self.parts.step.device).unbind(0))
         self.best = best_on_disk(self.out / CHECKPOINTS / BEST_PT, "auc")  # type: ignore[arg-type]
         path = self.out / METRICS_JSONL
         write_jsonl(path, [record for record in read_jsonl(path) if record.get("step", 0) <= self.first])
@@ -211,8 +211,8 @@ class Fit:
         return self.elapsed + self.clock.elapsed
 
     def run(self) -> Fitted:
-        """Train to the end, to the target, to the time limit, or until asked to stop."""
-        done = self.first
+        """Train until the last step, the target, the time limit or a stop request."""
+        step = self.first
         if self.progress is not None:
             self.progress.start(self.parts.steps)
         try:
@@ -223,21 +223,21 @@ class Fit:
                     with self.clock.span("train"):
                         loss = self.parts.step(batch["image"], batch["label"][:, None, None, None], index)
                         self.log.losses.append(loss)
-                    done = index + 1
-                    if self._after(done):
+                    step = index + 1
+                    if self._after(step):
                         break
         finally:
             if self.progress is not None:
                 self.progress.stop()
         trained = self.clock.seconds.get("train", 0.0) + self.feed.wait_seconds
         return Fitted(
-            status=self.status, step=done, best=self.best, last=self.last,
-            samples_per_s=self._samples(self.first, done) / trained if trained else 0.0,
+            status=self.status, step=step, best=self.best, last=self.last,
+            samples_per_s=self._samples(self.first, step) / trained if trained else 0.0,
             wait_share=self.feed.wait_seconds / trained if trained else 0.0,
         )  # fmt: skip
 
     def _after(self, step: int) -> bool:
-        """What follows a step; whether it was the last."""
+        """Log, validate and save after a step; returns whether it was the last."""
         parts, trained_s = self.parts, self.clock.seconds["train"] + self.feed.wait_seconds
         self.limit.after_step(step, trained_s)
         last = self.limit.over or parts.paced.done(step)
@@ -254,7 +254,7 @@ class Fit:
         ends = last or self.status != "finished"
         if saves or ends:
             with self.clock.span("checkpoint"):
-                self.saver.save(self._state(step), self.kept.write)
+                self.saver.save(self._state(step), self.checkpoints.write)
         return ends
 
     def _write_log(self, step: int) -> None:
@@ -266,27 +266,27 @@ class Fit:
                 f"the loss is nan at step {step}: lower train.learning_rate (now {rate}) or set train.precision=fp32"
             )
         if self.progress is not None:
-            shown = {name: line[name] for name in ("loss", "samples_per_s", "wait_share")}
+            metrics = {name: line[name] for name in ("loss", "samples_per_s", "wait_share")}
             self.progress.expect(paced.end(step), self.limit.left_s)
-            self.progress.update(step, **shown)
+            self.progress.update(step, **metrics)
 
     def _validate(self, step: int) -> None:
         begin, train = time.perf_counter(), self.parts.config.train
         network = self.parts.validated
         training = network.training
         with self.clock.span("validate"):
-            found = evaluate_tiles(replace(self.parts.scorer(), network=network.eval()), self.parts.validation)
+            result = evaluate_tiles(replace(self.parts.scorer(), network=network.eval()), self.parts.validation)
         network.train(training)
-        spent, now = time.perf_counter() - begin, self.time_s()
-        self._record({"kind": "validation", "step": step, "time_s": now, "seconds": spent, **asdict(found)})
-        self.log.pause(spent)
-        self.limit.validated(spent)
-        self.last = found
-        if not self.best.value >= found.auc:
-            self.best = Best(value=found.auc, step=step)
+        seconds, now = time.perf_counter() - begin, self.time_s()
+        self._record({"kind": "validation", "step": step, "time_s": now, "seconds": seconds, **asdict(result)})
+        self.log.pause(seconds)
+        self.limit.validated(seconds)
+        self.last = result
+        if not self.best.value >= result.auc:
+            self.best = Best(value=result.auc, step=step)
             with self.clock.span("checkpoint"):
                 self.saver.save(self._model(network), partial(write_checkpoint, self.out / CHECKPOINTS / BEST_PT))
-        if train.target is not None and found.auc >= train.target:
+        if train.target is not None and result.auc >= train.target:
             self.status = "target_reached"
 
     def _model(self, network: nn.Module) -> dict[str, Any]:

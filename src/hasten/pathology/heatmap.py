@@ -53,11 +53,11 @@ class Scorer:
 def heat_map(slide: Slide, grid: Grid, scorer: Scorer) -> np.ndarray:
     """(rows, columns) float32: the chance of each cell with tissue, 0 elsewhere. Tiles are read ahead by threads."""
     heat = np.zeros(grid.shape, np.float32)
-    done = 0
+    start = 0
     for tiles in _read_ahead(slide, grid, scorer):
-        rows, columns = grid.cells[done : done + len(tiles)].T
+        rows, columns = grid.cells[start : start + len(tiles)].T
         heat[rows, columns] = scorer(torch.from_numpy(tiles)).numpy()
-        done += len(tiles)
+        start += len(tiles)
     return heat
 
 
@@ -68,7 +68,7 @@ def _read_ahead(slide: Slide, grid: Grid, scorer: Scorer) -> Iterator[np.ndarray
         numbers = np.arange(first, min(first + size, len(grid.cells)))
         return read_rows(slide, grid, numbers, np.empty((len(numbers), 3, grid.tile, grid.tile), np.uint8))
 
-    # A thread reads a part of a batch, so that the first batch does not wait for one thread alone.
+    # Each thread reads a part of a batch, so that the first batch does not wait for a single thread.
     size = max(1, scorer.batch_size // scorer.threads)
     waiting: deque[Future[np.ndarray]] = deque()
     with ThreadPoolExecutor(scorer.threads) as pool:
@@ -81,11 +81,11 @@ def _read_ahead(slide: Slide, grid: Grid, scorer: Scorer) -> Iterator[np.ndarray
 
 
 HEAT_MAP_ENDINGS = (".npy", ".json", ".png")
-"""Of the files that `write_heat_map` makes."""
+"""Suffixes of the files that `write_heat_map` writes."""
 
 
 def write_heat_map(folder: Path, name: str, heat: np.ndarray, slide: Slide, grid: Grid) -> None:
-    """NAME.npy with the values, NAME.json with where they lie on the slide, and NAME.png to look at."""
+    """Write NAME.npy with the values, NAME.json with their position on the slide, and NAME.png as a preview."""
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / f"{name}.npy", heat)
     about = {
@@ -110,8 +110,8 @@ def _picture(slide: Slide, grid: Grid, heat: np.ndarray) -> Image.Image:
     scale = max(1, round(_PICTURE / max(grid.shape)))
     height, width = (scale * side for side in grid.shape)
     level = slide.level_near(grid.cell / scale)
-    whole = slide.levels[level]
-    covered = [round(side * grid.cell / whole.downsample) for side in grid.shape]
+    pyramid_level = slide.levels[level]
+    covered = [round(side * grid.cell / pyramid_level.downsample) for side in grid.shape]
     grey = Image.fromarray(slide.read_region(level, 0, 0, *covered)).convert("L").resize((width, height))
     base = np.repeat(np.asarray(grey, np.float32)[..., None], 3, axis=2)
     share = np.kron(heat, np.ones((scale, scale), np.float32))[..., None] * 0.75

@@ -1,4 +1,4 @@
-"""The tile classifier: a ResNet-18 with one logit, its loss, and what it runs in on this machine."""
+"""The tile classifier: a ResNet-18 with one logit, its loss, and its precision and memory format on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hasten.engine.measure import Engaged, Precision, Probe, Variant, explain, f
 from hasten.nets.surgery.fallback import keep_fp32, tiny_layers
 from hasten.pathology.config import ClassifierConfig, DetectionConfig
 
-_GIVEN = "set in the configuration"
+_CONFIGURED = "set in the configuration"
 
 
 def build_classifier(config: ClassifierConfig) -> nn.Module:
@@ -32,19 +32,19 @@ def tile_loss(output: Tensor, label: Tensor) -> Tensor:
 
 
 def settle(network: nn.Module, config: DetectionConfig, device: torch.device) -> tuple[Variant, dict[str, Engaged]]:
-    """Precision and memory format, as set or the fastest measured. Layers that bf16 breaks keep out of it, in place."""
+    """Precision and memory format, as set or the fastest measured. Sets layers that bf16 breaks to fp32, in place."""
     train, size = config.train, config.tiles.size
-    told = ""
+    note = ""
     if device.type == "cpu" and train.precision in (None, "bf16"):
         tiny = tiny_layers(network, torch.zeros(2, 3, size, size))
         if tiny:
             keep_fp32(network, tiny)
-            told = f"; {len(tiny)} convolutions of the smallest features stay in float32"
-    found: list[Precision] = ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
-    precisions = found if train.precision is None else [train.precision]
+            note = f"; {len(tiny)} convolutions of the smallest features stay in float32"
+    supported: list[Precision] = ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
+    precisions = supported if train.precision is None else [train.precision]
     formats = [False, True] if train.channels_last is None else [train.channels_last]
     allowed = [Variant(precision=precision, channels_last=last) for precision in precisions for last in formats]
-    variant, why = allowed[0], _GIVEN
+    variant, why = allowed[0], _CONFIGURED
     if len(allowed) > 1:
         probe = Probe(
             loss=tile_loss, shape=(min(train.batch_size, 8), 3, 1, size, size), num_classes=2, spatial_dims=2,
@@ -53,7 +53,7 @@ def settle(network: nn.Module, config: DetectionConfig, device: torch.device) ->
         measured = fastest_variant(network, probe, allowed, cache_dir(CacheConfig()) / "measured")
         variant, why = measured.variant, explain(measured)
     engaged = {
-        "precision": Engaged(variant.precision != "fp32", f"{variant.precision}: {why}{told}"),
+        "precision": Engaged(variant.precision != "fp32", f"{variant.precision}: {why}{note}"),
         "channels-last": Engaged(variant.channels_last, why),
     }
     return variant, engaged

@@ -1,4 +1,4 @@
-"""The page of a detection run: FROC, how training went, and the heat maps."""
+"""The HTML report of a detection run: FROC, validation history and heat maps."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _WIDEST = 10.0
 def write_page(out: Path, summary: dict[str, Any], froc: dict[str, Any], results: Sequence[SlideResult]) -> Path:
     """report.html of a run directory."""
     score, best = froc["score"], summary["best"]["value"]
-    told = f"FROC {score:.3f}" if score is not None else f"no FROC: {froc['why']}"
+    outcome = f"FROC {score:.3f}" if score is not None else f"no FROC: {froc['why']}"
     cards = (
         ("FROC", "none" if score is None else f"{score:.3f}", "mean sensitivity at the rates below"),
         ("AUC of tiles", "none" if best is None else f"{best:.4f}", f"best, at step {summary['best']['step']}"),
         ("Total", words.short_duration(summary["seconds"]["total"]), f"{summary['steps']} steps"),
     )
-    sections = [*_froc(froc), _course(out), _slides(results), *_pictures(out, results), _engaged(summary)]
+    sections = [*_froc(froc), _validation_history(out), _slides(results), *_pictures(out, results), _engaged(summary)]
     return write_study_page(
         out / REPORT_HTML,
         title=f"Detection: {summary['name']}",
-        verdict=f"{told} on {len(results)} slides that were not trained on.",
+        verdict=f"{outcome} on {len(results)} slides that were not trained on.",
         cards=cards,
         sections=sections,
     )
@@ -57,11 +57,11 @@ def _froc(froc: dict[str, Any]) -> list[Section]:
     return [Section("Free-response ROC", text=text, svg=figure, table=table)]
 
 
-def _course(out: Path) -> Section:
-    found = [record for record in read_jsonl(out / METRICS_JSONL) if record.get("kind") == "validation"]
+def _validation_history(out: Path) -> Section:
+    validations = [record for record in read_jsonl(out / METRICS_JSONL) if record.get("kind") == "validation"]
     rows = tuple(
         (str(each["step"]), words.short_duration(each["time_s"]), *(_number(each[name]) for name in _COLUMNS))
-        for each in found
+        for each in validations
     )
     return Section("Validation on tiles", table=Table(("Step", "Time", "AUC", "Accuracy", "Loss"), rows, (1, 2, 3, 4)))
 
@@ -99,6 +99,6 @@ def _svg(path: Path, name: str) -> str:
 
 def _engaged(summary: dict[str, Any]) -> Section:
     rows = tuple(
-        (name, "on" if found["on"] else "off", str(found["why"])) for name, found in summary["engaged"].items()
+        (name, "on" if switch["on"] else "off", str(switch["why"])) for name, switch in summary["engaged"].items()
     )
     return Section("What was switched on", table=Table(("Switch", "", "Why"), rows))

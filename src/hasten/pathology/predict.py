@@ -38,9 +38,9 @@ def predict_slides(
             f"two slides are called {twice}, and one's heat map would replace the other's; name one a time"
         )
     targets = [out / DETECTIONS_CSV, *(out / f"{name}{ending}" for name in names for ending in HEAT_MAP_ENDINGS)]
-    there = next((target for target in targets if target.exists()), None)
-    if there is not None and not overwrite:
-        raise ValueError(f"{there}: exists; add --overwrite to replace it, or choose another --out")
+    existing = next((target for target in targets if target.exists()), None)
+    if existing is not None and not overwrite:
+        raise ValueError(f"{existing}: exists; add --overwrite to replace it, or choose another --out")
     for path in paths:
         with open_case(path, config.data) as slide:
             tissue_grid(slide, config.tiles, stride_of(config))
@@ -53,15 +53,15 @@ def predict_slides(
 
 
 def load_scorer(run: str | Path, device: str = "auto") -> tuple[DetectionConfig, Scorer]:
-    """The settings and the classifier of a run. Raises ValueError for a directory that holds none."""
+    """The settings and the classifier of a run. Raises ValueError for a directory without a detection run."""
     if not is_detection_run(run):
         raise ValueError(f"{run}: holds no run on slides (its run.yaml does not say kind: detection)")
     content = read_checkpoint(Path(run) / CHECKPOINTS / BEST_PT)
     config = load(Path(run) / "run.yaml")
-    found, variant = pick_device(device), Variant(**content["variant"])
-    if found.type == "cpu" and variant.precision == "tf32":
+    target, variant = pick_device(device), Variant(**content["variant"])
+    if target.type == "cpu" and variant.precision == "tf32":
         variant = Variant(precision="fp32", channels_last=variant.channels_last)
     network = build_classifier(config.network)
     network.load_state_dict(content["weights"])
-    network = network.to(found, memory_format=memory_format(2, variant.channels_last)).eval()  # type: ignore[call-overload]
-    return config, scorer_of(network, config, variant, found)
+    network = network.to(target, memory_format=memory_format(2, variant.channels_last)).eval()  # type: ignore[call-overload]
+    return config, scorer_of(network, config, variant, target)

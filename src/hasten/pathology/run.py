@@ -65,7 +65,7 @@ def _train(
     create_run_dir(out, resume=resume)
     try:
         slides, parts = _prepare(config, clock)
-        # Only a time limit asks how long the heat maps will take.
+        # Only a time limit needs an estimate of the heat maps' duration.
         cells = heat_map_cells(slides[1], config) if config.train.max_seconds is not None else 0
         fit = Fit(parts, out, clock, progress, cells=cells, reserve_s=1.5 * imported)
         if resume:

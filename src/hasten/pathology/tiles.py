@@ -1,4 +1,4 @@
-"""Training and validation tiles: which, with which label, and all of them read once into memory or a mapped file."""
+"""Selects and labels training and validation tiles, and reads them once into memory or a mapped file."""
 
 from __future__ import annotations
 
@@ -88,24 +88,24 @@ def num_threads(tiles: TilesConfig) -> int:
 def pick_tiles(cases: Sequence[SlideCase], config: DetectionConfig) -> list[Picked]:
     """The tiles of each slide with a label that is sure, up to `tiles.per_slide` of each class.
 
-    What is taken of a slide depends on the seed and the slide's name alone. Raises what opening a slide does.
+    The tiles of a slide depend only on the seed and the slide's name. Raises the errors of opening a slide.
     """
     with ThreadPoolExecutor(num_threads(config.tiles)) as pool:
-        return list(pool.map(lambda case: _pick(case, config), cases))
+        return list(pool.map(lambda case: _select_tiles(case, config), cases))
 
 
-def _pick(case: SlideCase, config: DetectionConfig) -> Picked:
+def _select_tiles(case: SlideCase, config: DetectionConfig) -> Picked:
     tiles = config.tiles
     with open_case(case, config.data) as slide:
         grid = tissue_grid(slide, tiles, tiles.stride or tiles.size)
         long = tiles.size * grid.downsample
-        middle, whole = _lesion_shares(slide, case, grid, (long / 2, long))
-    positive = np.flatnonzero((middle >= tiles.lesion_share) & (middle > 0))
-    negative = np.flatnonzero(whole == 0)
+        middle_share, tile_share = _lesion_shares(slide, case, grid, (long / 2, long))
+    positive = np.flatnonzero((middle_share >= tiles.lesion_share) & (middle_share > 0))
+    negative = np.flatnonzero(tile_share == 0)
     rng = np.random.default_rng([config.train.seed, *case.id.encode()])
-    taken = [np.sort(rng.permutation(each)[: tiles.per_slide]) for each in (negative, positive)]
-    labels = np.repeat(np.array([0, 1], np.uint8), [len(each) for each in taken])
-    return Picked(case=case, grid=grid, numbers=np.concatenate(taken), labels=labels)
+    selected = [np.sort(rng.permutation(each)[: tiles.per_slide]) for each in (negative, positive)]
+    labels = np.repeat(np.array([0, 1], np.uint8), [len(each) for each in selected])
+    return Picked(case=case, grid=grid, numbers=np.concatenate(selected), labels=labels)
 
 
 def _lesion_shares(slide: Slide, case: SlideCase, grid: Grid, sides: tuple[float, ...]) -> list[np.ndarray]:
@@ -119,7 +119,7 @@ def _lesion_shares(slide: Slide, case: SlideCase, grid: Grid, sides: tuple[float
 
 
 def require_both(picked: Sequence[Picked], what: str) -> None:
-    """Raise ValueError where tiles are all of one class, of which nothing can be learned or told."""
+    """Raise ValueError if all tiles are of one class, which allows neither training nor evaluation."""
     labels = np.concatenate([each.labels for each in picked])
     positive = int(labels.sum())
     if positive == 0:

@@ -1,4 +1,4 @@
-"""From a case as it was read to a case as it is stored."""
+"""Prepares a case for storage: orients, crops, resamples and scales it."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def _prepare(
     turned = orient(image.array, permute, flip)
     box = _crop(turned, spec, scaled)
     cropped = turned[:, box[0], box[1], box[2]]
-    own = image.spacing
-    spacing = (own[permute[0]], own[permute[1]], own[permute[2]])
+    original = image.spacing
+    spacing = (original[permute[0]], original[permute[1]], original[permute[2]])
     shape = resampled_shape(_triple(cropped.shape[1:]), spacing, spec.spacing)
 
     prepared = np.empty((len(cropped), *shape), spec.dtype)

@@ -1,4 +1,4 @@
-"""Taking the fingerprint of a set of cases: every header, and the voxels of a few."""
+"""Computes the fingerprint of a set of cases from every header and the voxels of a few."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _QUANTILES = {"p0_5": 0.5, "p50": 50.0, "p99_5": 99.5}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sampled:
-    """What is kept of a case whose voxels were read. Lists hold one entry per channel."""
+    """Statistics of a case whose voxels were read. Lists have one entry per channel."""
 
     lows: list[float]
     highs: list[float]
@@ -106,7 +106,7 @@ def take_fingerprint(
 
 
 def fingerprint_to_dict(fingerprint: Fingerprint) -> dict[str, Any]:
-    """Plain values for JSON, shapes and spacings that cases share once. JSON keeps float64 exactly: so is the trip."""
+    """Plain values for JSON, shapes and spacings that cases share once. JSON keeps float64 exactly."""
     pairs = list(zip(fingerprint.shapes, fingerprint.spacings, strict=True))
     number = {pair: index for index, pair in enumerate(dict.fromkeys(pairs))}
     values = {each.name: getattr(fingerprint, each.name) for each in fields(fingerprint)}
@@ -119,7 +119,7 @@ def fingerprint_to_dict(fingerprint: Fingerprint) -> dict[str, Any]:
 
 
 def fingerprint_from_dict(values: dict[str, Any]) -> Fingerprint:
-    """The inverse of `fingerprint_to_dict`, also after a trip through JSON, which makes keys text and tuples lists."""
+    """The inverse of `fingerprint_to_dict`, also from JSON, where keys are strings and tuples are lists."""
     of_case = values["of_case"]
     shapes, spacings = ([tuple(row) for row in values[name]] for name in ("shapes", "spacings"))
     return Fingerprint(
@@ -208,7 +208,7 @@ def _sample(case: Case, case_set: CaseSet) -> _Sampled:
 
 
 def _stride(shape: Sequence[int]) -> int:
-    """A step through the voxels that takes about `_VOXELS` and does not meet the same column of every row."""
+    """A stride that samples about `_VOXELS` voxels and avoids the same column of every row."""
     step = max(1, math.prod(shape) // _VOXELS)
     while step > 1 and math.gcd(step, shape[1] * shape[2]) > 1:
         step += 1

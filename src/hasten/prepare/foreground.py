@@ -1,4 +1,4 @@
-"""The box of voxels that are not background."""
+"""Bounding boxes of the foreground."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def max_profiles(volume: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def box_above(profiles: tuple[np.ndarray, np.ndarray, np.ndarray], threshold: float) -> Box | None:
-    """The smallest box that holds every voxel above `threshold`; None where there is none."""
+    """The bounding box of all voxels above `threshold`; None if there are none."""
     spans = []
     for profile in profiles:
         inside = np.flatnonzero(profile > threshold)
@@ -41,9 +41,9 @@ def foreground_box(array: np.ndarray, thresholds: Sequence[float | None]) -> Box
 
 
 def union(boxes: Sequence[Box | None]) -> Box | None:
-    """The smallest box that holds all of them; None where there is none."""
-    found = [box for box in boxes if box is not None]
-    if not found:
+    """The smallest box that contains all of them; None if there are none."""
+    present = [box for box in boxes if box is not None]
+    if not present:
         return None
-    spans = [slice(min(box[a].start for box in found), max(box[a].stop for box in found)) for a in range(3)]
+    spans = [slice(min(box[a].start for box in present), max(box[a].stop for box in present)) for a in range(3)]
     return spans[0], spans[1], spans[2]

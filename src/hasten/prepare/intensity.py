@@ -1,4 +1,4 @@
-"""Bringing voxel values to one scale.
+"""Intensity scaling of voxel values.
 
 The values arrive in slabs that are still in a core's cache from resampling, so that scaling costs no pass over memory
 of its own, except that `zscore` has to see every voxel before it can change the first.
@@ -23,7 +23,7 @@ _FAR = 1e5
 _LARGEST = 1e15
 """Squares of larger values do not add up in float32."""
 _SAMPLE, _LEFT_OUT = 8192, 8
-"""Voxels that say how far an image's voxels usually are from its median, and how many of the farthest are left out."""
+"""Voxels sampled to estimate the usual distance from the median, and how many of the farthest are left out."""
 
 
 def check_outliers(volume: np.ndarray, channel: int) -> None:
@@ -37,8 +37,8 @@ def check_outliers(volume: np.ndarray, channel: int) -> None:
     some = flat if flat.size <= _SAMPLE else flat[np.random.default_rng(0).integers(0, flat.size, _SAMPLE)]
     some = some.astype(np.float64)  # in which sums and squares of float32 don't overflow
     centre = float(np.median(some))
-    near = np.sort(np.abs(some - centre))[:-_LEFT_OUT]
-    usual = float(np.sqrt(np.mean(near**2))) if near.size else 0.0
+    inliers = np.sort(np.abs(some - centre))[:-_LEFT_OUT]
+    usual = float(np.sqrt(np.mean(inliers**2))) if inliers.size else 0.0
     low, high = float(flat.min()), float(flat.max())
     if max(high - centre, centre - low) <= _FAR * usual or usual == 0:
         if max(high, -low) >= _LARGEST:
@@ -80,12 +80,12 @@ def write_scaled(slabs: Slabs, out: np.ndarray, scaling: Scaling, device: str = 
 
 
 def zscore_scale(mean: float, std: float) -> float:
-    """What differences from the mean are multiplied by; 0 for an image that is constant but for rounding."""
+    """The factor for differences from the mean; 0 for an image that is constant up to rounding."""
     return 0.0 if std <= _CONSTANT * abs(mean) else 1 / max(std, 1e-8)
 
 
 def _write_zscore(slabs: Slabs, target: torch.Tensor, device: str) -> None:
-    # A target that can hold the unscaled values doubles as the place where they wait for the mean.
+    # A target whose dtype can hold the unscaled values also buffers them until the mean is known.
     is_own = target.dtype == torch.float32 and torch.device(device).type == "cpu"
     values = target if is_own else torch.empty(target.shape, dtype=torch.float32, device=device)
     places, total = [], 0.0

@@ -1,4 +1,4 @@
-"""Turning a volume to anatomical axis codes, and back."""
+"""Reorients a volume to anatomical axis codes, and back."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PAIRS = ("LR", "PA", "IS")
 
 def check_codes(codes: str) -> None:
     """Raise ValueError unless `codes` names one direction of each of the three anatomical axes."""
-    named = sorted(pair for code in codes for pair in _PAIRS if code in pair)
-    if len(codes) != 3 or named != sorted(_PAIRS):
+    axes = sorted(pair for code in codes for pair in _PAIRS if code in pair)
+    if len(codes) != 3 or axes != sorted(_PAIRS):
         raise ValueError(
             f"prepare.orientation: {codes!r} is not an orientation; write three letters, one each of L or R, P or A, "
             f"I or S (for example RAS), or null to keep each file's own"

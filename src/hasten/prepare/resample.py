@@ -18,7 +18,7 @@ Triple = tuple[int, int, int]
 Spacing = tuple[float, float, float]
 
 _SLAB_VOXELS = 1 << 19
-"""Voxels that go through all the steps together: 2 MiB of float32, which stays in a core's own cache."""
+"""Voxels that go through all the steps together: 2 MiB of float32, which fits into a core's cache."""
 _SLAB_PLANES = 8
 """A slab that interpolates along D reads one plane more than it advances; fewer planes would waste too much."""
 
@@ -32,8 +32,8 @@ def resampled_shape(shape: Triple, spacing: Spacing, target: Spacing) -> Triple:
     if min(target) < 0:
         raise ValueError(f"prepare.spacing: {target} is negative; write mm, or 0 to keep each case's own")
     sizes = [
-        n if n == 1 or new == 0 else max(1, round(n * own / new))
-        for n, own, new in zip(shape, spacing, target, strict=True)
+        n if n == 1 or new == 0 else max(1, round(n * old / new))
+        for n, old, new in zip(shape, spacing, target, strict=True)
     ]
     if sizes[0] * sizes[1] * sizes[2] >= 2**31:
         raise ValueError(
@@ -93,10 +93,10 @@ def resample_label(label: np.ndarray, shape: Triple) -> np.ndarray:
         return label
     depth, rows, columns = (nearest_index(n, m) for n, m in zip(label.shape, shape, strict=True))
     result = np.empty(shape, label.dtype)
-    source, taken = -1, result[0]
+    source, resampled = -1, result[0]
     for plane, index in zip(result, depth, strict=True):
         if index == source:
-            plane[:] = taken
+            plane[:] = resampled
             continue
         picked = label[index]
         if label.shape[1] != shape[1]:
@@ -104,7 +104,7 @@ def resample_label(label: np.ndarray, shape: Triple) -> np.ndarray:
         if label.shape[2] != shape[2]:
             picked = picked.take(columns, axis=1)
         plane[:] = picked
-        source, taken = index, plane
+        source, resampled = index, plane
     return result
 
 

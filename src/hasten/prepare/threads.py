@@ -1,4 +1,4 @@
-"""Keeping torch to one thread where the parallelism is a pool of Python threads."""
+"""Limits torch to one thread where a pool of Python threads provides the parallelism."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def one_torch_thread() -> Iterator[None]:
     between would otherwise remember 1 and leave it behind for the training that follows.
     """
     with _INSIDE.lock:
-        # Asking also makes torch set up this thread now; it would otherwise overwrite the number at its first operator.
+        # This call also makes torch set up this thread now; its first operator would otherwise overwrite the number.
         current = torch.get_num_threads()
         if _INSIDE.threads == 0:
             _INSIDE.before = current

@@ -1,4 +1,4 @@
-"""Hasten's preparation as a transform, for the cached data sets and for a `Compose` of one's own."""
+"""Hasten's preparation as a transform, for the cached data sets and for any `Compose`."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Prepare:
             raise ValueError(f"prepare.{missing[0]}: is not set; a transform decides nothing from data, so give it")
 
     def __call__(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        named = item[self.image_key]
-        images = named if isinstance(named, Sequence) and not isinstance(named, str) else [named]
+        files = item[self.image_key]
+        images = files if isinstance(files, Sequence) and not isinstance(files, str) else [files]
         label = item.get(self.label_key)
         name = str(item.get("id") or Path(images[0]).name)
         case = Case(id=name, image=tuple(map(Path, images)), label=Path(label) if label is not None else None)
         prepared = load_prepared(case, dict(self.labels), self.config, ignore=self.ignore)
-        found = {**item, self.image_key: torch.from_numpy(np.require(prepared.image, requirements="W"))}
+        result = {**item, self.image_key: torch.from_numpy(np.require(prepared.image, requirements="W"))}
         if prepared.label is not None:
-            found[self.label_key] = torch.from_numpy(np.require(prepared.label, requirements="W"))[None]
-        return {**found, "geometry": geometry_to_dict(prepared.geometry)}
+            result[self.label_key] = torch.from_numpy(np.require(prepared.label, requirements="W"))[None]
+        return {**result, "geometry": geometry_to_dict(prepared.geometry)}

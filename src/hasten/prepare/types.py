@@ -1,4 +1,4 @@
-"""What preparing a case gives, and what is needed to undo it for a prediction."""
+"""The result of preparing a case, and the geometry that maps a prediction back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of recipes on a terminal."""
+"""Terminal descriptions of recipes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table() -> str:
     """One line for each recipe: name, target, title."""
     recipes = [load_recipe(name) for name in recipe_names()]
     width = max(len(recipe.name) for recipe in recipes)
-    return "\n".join(f"{recipe.name:{width}}  {_goal(recipe):9}  {recipe.title}" for recipe in recipes)
+    return "\n".join(f"{recipe.name:{width}}  {_target_text(recipe):9}  {recipe.title}" for recipe in recipes)
 
 
 def described(recipe: Recipe, name: str) -> str:
@@ -37,15 +37,15 @@ def _lines(recipe: Recipe, name: str) -> Iterator[str]:
     if recipe.data:
         public = public_set(recipe.data)
         yield _row("data", described_set(public))
-        there = data_home() / public.folder
-        yield _row("", f"{there} ({'there' if there.is_dir() else f'not there; `hasten recipe data {name}`'})")
+        folder = data_home() / public.folder
+        yield _row("", f"{folder} ({'there' if folder.is_dir() else f'not there; `hasten recipe data {name}`'})")
         yield _row("cite", public.citation)
     else:
         yield _row("data", "none that is public; phantoms, or yours with data.source=FOLDER")
     if recipe.labels:
         yield _row("labels", ", ".join(f"{value} {label}" for value, label in recipe.labels.items()))
     if recipe.target is not None:
-        yield _row("target", _goal(recipe))
+        yield _row("target", _target_text(recipe))
     if recipe.validation_last:
         yield _row("split", f"the last {recipe.validation_last} cases by name validate, the others train")
     yield from _settings("settings", recipe.run)
@@ -62,9 +62,9 @@ def _lines(recipe: Recipe, name: str) -> Iterator[str]:
         yield _row(title, command)
 
 
-def _goal(recipe: Recipe) -> str:
-    named = {"dice": "Dice", "iou": "IoU", "froc": "FROC", "auc": "AUC"}
-    return "" if recipe.target is None else f"{named[recipe.metric]} {recipe.target:g}"
+def _target_text(recipe: Recipe) -> str:
+    names = {"dice": "Dice", "iou": "IoU", "froc": "FROC", "auc": "AUC"}
+    return "" if recipe.target is None else f"{names[recipe.metric]} {recipe.target:g}"
 
 
 def _phantoms(twin: TwinSettings) -> str:
@@ -76,13 +76,13 @@ def _phantoms(twin: TwinSettings) -> str:
 def _settings(title: str, tree: dict[str, Any]) -> Iterator[str]:
     for section, value in tree.items():
         fields = value if isinstance(value, dict) else {"": value}
-        text = " ".join(f"{section}{'.' if name else ''}{name}={_value(given)}" for name, given in fields.items())
+        text = " ".join(f"{section}{'.' if name else ''}{name}={_value(setting)}" for name, setting in fields.items())
         yield _row(title, text)
         title = ""
 
 
-def _value(given: Any) -> str:
-    return given if isinstance(given, str) else json.dumps(given, separators=(",", ":"))
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def _row(title: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""From a recipe's name, or a YAML file of one's own, to a checked Recipe."""
+"""Loads and validates a Recipe by name or from a YAML file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _METRICS = {"segmentation": ("dice", "iou"), "detection": ("froc", "auc")}
 _RUNS: tuple[Key, ...] = (("run",), ("twin", "run"), ("reduced", "run"))
 YAMLS = (".yaml", ".yml")
 MAPPINGS = ("regions", "region_values")
-"""Fields that are a mapping and no section: their entries make one value together."""
+"""Fields whose mapping is one value, not a section."""
 
 
 def recipe_names() -> tuple[str, ...]:
@@ -38,12 +38,12 @@ def load_recipe(name: str | Path) -> Recipe:
             raise ValueError(f"no recipe is called {str(name)!r}{_nearest(str(name))}")
     document = read_document(path)
     origins: dict[Key, str] = {
-        _typed(key): f"{path}:{line}" for key, line in sorted(document.lines.items(), key=lambda item: item[1])
+        _typed_key(key): f"{path}:{line}" for key, line in sorted(document.lines.items(), key=lambda item: item[1])
     }
-    whole = [f"{path}:{line}: {message}" for line, message in document.mistakes]
-    recipe, found = checked_as(Recipe, document.tree)
-    found += _mistakes(recipe, found)
-    refuse(whole, found, origins, path)
+    form_mistakes = [f"{path}:{line}: {message}" for line, message in document.mistakes]
+    recipe, mistakes = checked_as(Recipe, document.tree)
+    mistakes += _mistakes(recipe, mistakes)
+    refuse(form_mistakes, mistakes, origins, path)
     return recipe
 
 
@@ -69,7 +69,7 @@ def source_folder(name: str | Path) -> Path:
 
 
 def overlaid(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    """Settings with others over them: sections are joined, anything else is replaced."""
+    """Settings merged with `top`: sections are merged, other values replaced."""
     joined = dict(base)
     for name, value in top.items():
         below = joined.get(name)
@@ -81,25 +81,25 @@ def overlaid(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, recipe_names(), n=1)
-    return f"; did you mean {near[0]}? " if near else f"; known are {', '.join(recipe_names())}. "
+    similar = difflib.get_close_matches(name, recipe_names(), n=1)
+    return f"; did you mean {similar[0]}? " if similar else f"; known are {', '.join(recipe_names())}. "
 
 
-def _typed(key: Key) -> Key:
-    """Keys of labels are numbers in the tree and text in the file's places."""
+def _typed_key(key: Key) -> Key:
+    """Convert keys of labels to integers, as in the tree; the line numbers of the file have them as text."""
     if key[0] == "labels" and len(key) > 1 and str(key[1]).lstrip("-").isdigit():
         return (key[0], int(key[1]), *key[2:])
     return key
 
 
-def _mistakes(recipe: Recipe, found: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
-    """What types cannot say, but for fields that have a mistake already."""
-    known = {at[:1] for at, _ in found}
-    mistakes = [(at, message) for at, message in _of_fields(recipe) if at[:1] not in known]
-    return mistakes + (list(_of_runs(recipe)) if recipe.kind == "segmentation" else [])
+def _mistakes(recipe: Recipe, type_mistakes: list[tuple[Key, str]]) -> list[tuple[Key, str]]:
+    """Errors that types cannot express, except for fields that have an error already."""
+    invalid = {at[:1] for at, _ in type_mistakes}
+    mistakes = [(at, message) for at, message in _field_mistakes(recipe) if at[:1] not in invalid]
+    return mistakes + (list(_run_mistakes(recipe)) if recipe.kind == "segmentation" else [])
 
 
-def _of_fields(recipe: Recipe) -> Iterator[tuple[Key, str]]:
+def _field_mistakes(recipe: Recipe) -> Iterator[tuple[Key, str]]:
     for field in ("name", "title"):
         if not getattr(recipe, field).strip():
             yield (field,), f"{field}: is missing; every recipe has one"
@@ -112,29 +112,29 @@ def _of_fields(recipe: Recipe) -> Iterator[tuple[Key, str]]:
             yield ("data",), f"data: {error}"
     allowed = _METRICS[recipe.kind]
     if recipe.metric not in allowed:
-        known = " or ".join(allowed)
-        yield ("metric",), f"metric: must be {known} in a recipe for {recipe.kind} (given {recipe.metric!r})"
+        choices = " or ".join(allowed)
+        yield ("metric",), f"metric: must be {choices} in a recipe for {recipe.kind} (given {recipe.metric!r})"
     targets: dict[Key, float | None] = {("target",): recipe.target}
-    for name, twin in _twins(recipe):
+    for name, twin in _phantom_settings(recipe):
         targets[name, "target"] = twin.target
-        yield from _of_sizes(name, twin.cases, twin.shape, twin.spacing)
+        yield from _size_mistakes(name, twin.cases, twin.shape, twin.spacing)
     for at, target in targets.items():
         if target is not None and not 0 < target <= 1:
             yield at, f"{'.'.join(map(str, at))}: must be above 0 and at most 1 (given {target})"
     if recipe.kind == "segmentation" and len(recipe.labels) < 2:
         yield ("labels",), "labels: must name the background and a class at least, as in {0: background, 1: spleen}"
-    held: dict[Key, int] = {("validation_last",): recipe.validation_last}
-    held |= {(name, "validation_last"): recipe.last_of(twin) for name, twin in _twins(recipe)}
-    for at, last in held.items():
+    counts: dict[Key, int] = {("validation_last",): recipe.validation_last}
+    counts |= {(name, "validation_last"): recipe.last_of(twin) for name, twin in _phantom_settings(recipe)}
+    for at, last in counts.items():
         if last < 0:
             yield at, f"{'.'.join(map(str, at))}: must be 0 or more (given {last})"
 
 
-def _twins(recipe: Recipe) -> list[tuple[str, TwinSettings]]:
+def _phantom_settings(recipe: Recipe) -> list[tuple[str, TwinSettings]]:
     return [(name, twin) for name in ("twin", "reduced") if (twin := getattr(recipe, name)) is not None]
 
 
-def _of_sizes(
+def _size_mistakes(
     name: str, cases: int, shape: tuple[int, ...] | None, spacing: tuple[float, ...]
 ) -> Iterator[tuple[Key, str]]:
     if cases < 1:
@@ -145,23 +145,23 @@ def _of_sizes(
         yield (name, "spacing"), f"{name}.spacing: must be three numbers of mm above 0 (given {list(spacing)})"
 
 
-def _of_runs(recipe: Recipe) -> Iterator[tuple[Key, str]]:
-    """Mistakes in the settings of runs, in the words that a run's own YAML would have them."""
+def _run_mistakes(recipe: Recipe) -> Iterator[tuple[Key, str]]:
+    """Errors in the settings of runs, worded as for a run's YAML."""
     for at in _RUNS:
         part = recipe if at[0] == "run" else getattr(recipe, str(at[0]))
         if part is None:
             continue
         tree = part.run if at[0] == "run" else overlaid(recipe.run, part.run)
-        config, found = checked_as(RunConfig, tree, at)
+        config, mistakes = checked_as(RunConfig, tree, at)
         ranges = [
-            ((*at, *key), f"{'.'.join(map(str, at))}.{message}") for key, message in range_mistakes(config, found)
+            ((*at, *key), f"{'.'.join(map(str, at))}.{message}") for key, message in range_mistakes(config, mistakes)
         ]
         first = at[0] == "run"
-        # A twin's settings lie over the recipe's, whose mistakes are told once, where they stand.
-        yield from (item for item in [*found, *ranges] if first or _own(item[0][2:], part.run))
+        # Phantom settings are merged over the recipe's, whose errors are reported only once.
+        yield from (item for item in [*mistakes, *ranges] if first or _is_set(item[0][2:], part.run))
 
 
-def _own(at: Key, tree: Any) -> bool:
+def _is_set(at: Key, tree: Any) -> bool:
     for name in at:
         if not isinstance(tree, dict) or name not in tree:
             return not isinstance(tree, dict)

@@ -1,4 +1,4 @@
-"""What a recipe is: a published task with its data, its settings and what it has to reach, and phantoms of it."""
+"""The Recipe dataclass: a published task with its data, settings and target metric, and its phantoms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run of a recipe, on its data, its phantoms or a user's own; and whether those are what the recipe is for."""
+"""Builds the RunConfig of a recipe for its data, its phantoms or the user's data, and checks their labels."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hasten.recipes.recipe import Recipe, TwinSettings
 def run_of(
     recipe: Recipe, overrides: Sequence[str] = (), *, twin: TwinSettings | None = None, base: Path | None = None
 ) -> RunConfig:
-    """The run that a recipe describes, with `section.field=value` over it; with `twin` as on those phantoms.
+    """The run that a recipe describes, with `section.field=value` over it; with `twin` for those phantoms.
 
     Its data are where `data.source` says, else in the folder of public sets. base: folder that a data.source in the
     recipe is relative to. The data are looked through: classes, and the cases for validation.
-    Raises ValueError: a recipe for detection, a mistake in an override, data that are absent (told with what to fetch,
+    Raises ValueError: a recipe for detection, a mistake in an override, data that are absent (with what to fetch,
     how large it is and under which licence), that can't be read, or that hold labels outside the recipe's classes.
     """
     if recipe.kind != "segmentation":
@@ -36,64 +36,64 @@ def run_of(
     train = tree.get("train") or {}
     target = recipe.target if twin is None or twin.target is None else twin.target
     tree = overlaid(tree, {"train": {"metric": recipe.metric, **({"target": target} if target else {}), **train}})
-    if _is_given("augment.preset", overrides) or _is_given("augment.chain", overrides):
-        # The recipe's own augmentation, which the given one takes the place of.
-        kept = {name: value for name, value in (tree.get("sample") or {}).items() if name not in OF_DEFAULT}
-        tree = {**tree, "sample": kept, "augment": {}}
+    if _is_overridden("augment.preset", overrides) or _is_overridden("augment.chain", overrides):
+        # Drop the recipe's augmentation, which the override replaces.
+        sample = {name: value for name, value in (tree.get("sample") or {}).items() if name not in OF_DEFAULT}
+        tree = {**tree, "sample": sample, "augment": {}}
     config = load_run(None, [*_as_overrides(tree), *overrides])
     source = _source(recipe, tree, config, overrides, base)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
-    found = load_case_set(source) if not is_url(source) else None
-    if found is not None:
-        check_labels(recipe, found)
+    case_set = load_case_set(source) if not is_url(source) else None
+    if case_set is not None:
+        check_labels(recipe, case_set)
     last = recipe.last_of(twin)
-    if last and not _is_given("data.split", overrides):
-        config = _with_last(config, recipe.name, last, found)
+    if last and not _is_overridden("data.split", overrides):
+        config = _with_last(config, recipe.name, last, case_set)
     return config
 
 
-def check_labels(recipe: Recipe, found: CaseSet) -> None:
-    """Raise ValueError for data that declare, or where nothing is declared hold, labels that the recipe has not."""
-    outside = sorted(set(found.labels) - set(recipe.labels))
+def check_labels(recipe: Recipe, case_set: CaseSet) -> None:
+    """Raise ValueError for data that declare, or if undeclared contain, labels that the recipe lacks."""
+    outside = sorted(set(case_set.labels) - set(recipe.labels))
     if not outside:
         return
     known = ", ".join(f"{value} ({name})" for value, name in recipe.labels.items())
-    where = f"{found.source}: declares the label values" if found.source.is_file() else _holder(found, outside)
+    where = f"{case_set.source}: declares the label values" if case_set.source.is_file() else _holder(case_set, outside)
     raise ValueError(
         f"{where} {', '.join(map(str, outside))}, but the recipe {recipe.name} has only the classes {known}; map those "
         "values to the recipe's, or train without it: name the data set in the recipe's place"
     )
 
 
-def _holder(found: CaseSet, outside: Iterable[int]) -> str:
-    """The first label map with one of the values; values that no map holds are those of a declaration beside them."""
+def _holder(case_set: CaseSet, outside: Iterable[int]) -> str:
+    """The first label map with one of the values; if there is none, the labels.json that declares them."""
     from hasten.cases.formats import read_file
 
-    for path in (case.label for case in found.cases if case.label is not None):
+    for path in (case.label for case in case_set.cases if case.label is not None):
         if set(outside) & set(map(int, distinct_values(as_integers(read_file(path, label=True).array, path)))):
             return f"{path}: holds the label values"
-    return f"{found.source / 'labels.json'}: declares the label values"
+    return f"{case_set.source / 'labels.json'}: declares the label values"
 
 
 def _as_overrides(tree: dict[str, Any], at: tuple[str, ...] = ()) -> list[str]:
-    """Settings as a user would type them, so that a mistake in an override is told as in any other run."""
-    found = []
+    """Settings as command-line overrides, so that errors read as in any other run."""
+    texts = []
     for name, value in tree.items():
         if isinstance(value, dict) and name not in MAPPINGS:
-            found += _as_overrides(value, (*at, name))
+            texts += _as_overrides(value, (*at, name))
         else:
-            found.append(f"{'.'.join((*at, name))}={json.dumps(value)}")
-    return found
+            texts.append(f"{'.'.join((*at, name))}={json.dumps(value)}")
+    return texts
 
 
 def _source(
     recipe: Recipe, tree: dict[str, Any], config: RunConfig, overrides: Sequence[str], base: Path | None
 ) -> str:
-    """Where the data are: named, or the public set's folder. Raises ValueError if they are not there."""
+    """The data source: the one that is set, or the public set's folder. Raises ValueError if it is missing."""
     source = config.data.source
     if is_url(source):
         return source
-    if source and not _is_given("data.source", overrides):
+    if source and not _is_overridden("data.source", overrides):
         source = str(Path.cwd() / (base or Path()) / Path(tree["data"]["source"]).expanduser())
     if not source:
         if not recipe.data:
@@ -115,22 +115,22 @@ def _without_data(recipe: Recipe) -> str:
     )
 
 
-def _is_given(dotted: str, overrides: Sequence[str]) -> bool:
+def _is_overridden(dotted: str, overrides: Sequence[str]) -> bool:
     names = (text.partition("=")[0].strip() for text in overrides)
     return any(name == dotted or name.startswith(f"{dotted}.") or name == "data" for name in names)
 
 
-def _with_last(config: RunConfig, name: str, count: int, found: CaseSet | None) -> RunConfig:
-    """The last cases by sorted ids held out."""
-    if found is None:
+def _with_last(config: RunConfig, name: str, count: int, case_set: CaseSet | None) -> RunConfig:
+    """Hold out the last cases by sorted ids for validation."""
+    if case_set is None:
         raise ValueError(
             f"{shown(config.data.source)}: the recipe {name} validates on the last {count} cases, so the data "
             "must be in a folder here; fetch them first, or say how to split them with data.split.by=fraction"
         )
-    ids = sorted(case.id for case in found.cases)
+    ids = sorted(case.id for case in case_set.cases)
     if len(ids) <= count:
         raise ValueError(
-            f"{found.source}: has {len(ids)} cases, and the recipe {name} validates on the last {count}; use "
+            f"{case_set.source}: has {len(ids)} cases, and the recipe {name} validates on the last {count}; use "
             "the whole data set, or data.split.by=fraction"
         )
     split = dataclasses.replace(config.data.split, by="list", validation=tuple(ids[-count:]))

@@ -1,4 +1,4 @@
-"""The run on slides of a recipe for detection."""
+"""Builds the DetectionConfig of a recipe."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hasten.recipes.recipe import Recipe, TwinSettings
 def detection_of(
     recipe: Recipe, overrides: Sequence[str] = (), *, twin: TwinSettings | None = None, base: Path | None = None
 ) -> DetectionConfig:
-    """The run that a recipe of kind detection describes, with `section.field=value` over it; with `twin` as on those.
+    """The run that a recipe of kind detection describes, with `section.field=value` over it; with `twin` for those.
 
     Slides are where `data.source` says (in the recipe relative to `base`), else in the folder of public sets. Raises
-    ValueError: mistakes in the settings, slides that are absent (told with what to fetch and under which licence).
+    ValueError: mistakes in the settings, slides that are absent (with what to fetch and under which licence).
     """
     assert recipe.kind == "detection"
     tree = recipe.run if twin is None else overlaid(recipe.run, twin.run)
-    named = (tree.get("data") or {}).get("source")
-    if named:
-        tree = overlaid(tree, {"data": {"source": str((base or Path()) / Path(named).expanduser())}})
+    source = (tree.get("data") or {}).get("source")
+    if source:
+        tree = overlaid(tree, {"data": {"source": str((base or Path()) / Path(source).expanduser())}})
     config = load(tree, overrides)
     if config.data.source or not recipe.data:
         return config

@@ -1,4 +1,4 @@
-"""A recipe's phantoms as a data set, with a run's YAML beside it."""
+"""Writes a recipe's phantoms as a data set, with a run's YAML next to it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from hasten.recipes.recipe import Recipe, TwinSettings
 
 TRAIN_YAML = "train.yaml"
-"""What `hasten train` takes to train on the phantoms: the recipe's settings and what the phantoms change."""
+"""The YAML that `hasten train` takes to train on the phantoms: the recipe's settings merged with the phantoms'."""
 
 
 def twin_of(recipe: Recipe, *, reduced: bool = False, cases: int | None = None) -> TwinSettings:
-    """The settings of a recipe's phantoms, with another number of them. Raises ValueError where it has none."""
-    found = recipe.twin_of(reduced=reduced)
-    if found is None:
+    """The settings of a recipe's phantoms; `cases` replaces their number. Raises ValueError if it has none."""
+    settings = recipe.twin_of(reduced=reduced)
+    if settings is None:
         other = recipe.twin_of(reduced=not reduced)
         if other is None:
             raise ValueError(f"{recipe.name}: has no phantoms; it needs its data")
         remedy = "leave out --reduced" if reduced else "add --reduced"
         raise ValueError(f"{recipe.name}: has {'no reduced' if reduced else 'only reduced'} phantoms; {remedy}")
-    return found if cases is None else dataclasses.replace(found, cases=cases)
+    return settings if cases is None else dataclasses.replace(settings, cases=cases)
 
 
 def write_twin(recipe: Recipe, twin: TwinSettings, to: Path, *, num_threads: int = 2) -> Path:
@@ -46,47 +46,47 @@ def write_twin(recipe: Recipe, twin: TwinSettings, to: Path, *, num_threads: int
 
 def _settings(recipe: Recipe, twin: TwinSettings, to: Path) -> str:
     """The run on phantoms in `to` as YAML, its source relative so that the folder may be moved."""
-    here = [f"data.source={to.absolute()}"]
+    overrides = [f"data.source={to.absolute()}"]
     if recipe.kind == "detection":
         from hasten.pathology.config import dump
         from hasten.recipes.slides import detection_of
 
-        slides = detection_of(recipe, here, twin=twin)
+        slides = detection_of(recipe, overrides, twin=twin)
         return dump(dataclasses.replace(slides, data=dataclasses.replace(slides.data, source=".")))
 
     from hasten.config.load import dump_run
     from hasten.recipes.run import run_of
 
-    config = run_of(recipe, here, twin=twin)
+    config = run_of(recipe, overrides, twin=twin)
     return dump_run(dataclasses.replace(config, data=dataclasses.replace(config.data, source=".")))
 
 
 def _write(recipe: Recipe, twin: TwinSettings, to: Path, num_threads: int) -> None:
     common: dict[str, Any] = {"num_cases": twin.cases, "seed": twin.seed}
     threads: dict[str, Any] = {"num_threads": num_threads}
-    placed: dict[str, Any] = {} if twin.shape is None else {"shape": twin.shape}
+    volume: dict[str, Any] = {} if twin.shape is None else {"shape": twin.shape}
     flat: dict[str, Any] = {} if twin.shape is None else {"shape": twin.shape[1:]}
     match twin.make:
         case "ct":
             from hasten.cases.phantom import write_phantoms
 
             _refuse_options(recipe, twin.options)
-            write_phantoms(to, **common, **threads, **placed, spacing=twin.spacing)
+            write_phantoms(to, **common, **threads, **volume, spacing=twin.spacing)
         case "tumours":
             from hasten.cases.phantom_tumours import write_tumour_phantoms
 
             _refuse_options(recipe, twin.options)
-            write_tumour_phantoms(to, **common, **threads, **placed, spacing=twin.spacing)
+            write_tumour_phantoms(to, **common, **threads, **volume, spacing=twin.spacing)
         case "hippocampi":
             from hasten.cases.phantom_hippocampus import write_hippocampi
 
             _refuse_options(recipe, twin.options)
-            write_hippocampi(to, **common, **threads, **placed)
+            write_hippocampi(to, **common, **threads, **volume)
         case "spheres":
             from hasten.cases.phantom_spheres import write_spheres
 
             _refuse_options(recipe, twin.options)
-            write_spheres(to, **common, **placed)
+            write_spheres(to, **common, **volume)
         case "cells":
             from hasten.cases.phantom_cells import write_cells
 

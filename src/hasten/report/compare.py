@@ -1,4 +1,4 @@
-"""Several runs against the first of them."""
+"""Comparison of several runs with the first of them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def compare(runs: list[Run]) -> Comparison:
 
 
 def step_seconds(run: Run) -> float | None:
-    """Seconds of a step with its wait for data; not known where the times cover only the last of several processes."""
+    """Seconds of a step with its wait for data; None where the times cover only the last of several processes."""
     if not run.steps or "train" not in run.seconds or run.num_processes > 1:
         return None
     return (run.seconds["train"] + run.seconds.get("wait_for_data", 0.0)) / run.steps
@@ -97,7 +97,7 @@ def _ratio(numerator: float | None, denominator: float | None) -> str:
 
 
 def _cards(runs: list[Run], times: list[float | None], threshold: float | None) -> list[Card]:
-    """The leading run in each figure."""
+    """The best run by each key figure."""
     cards = []
     fastest = _extreme(runs, times, sign=-1)
     if fastest is not None and threshold is not None:

@@ -1,4 +1,4 @@
-"""`write_crossval_page`: the folds of a cross-validation as one HTML page that needs nothing beside it."""
+"""`write_crossval_page`: the folds of a cross-validation as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ WORST = 6
 """Cases that are shown as pictures."""
 
 
-def write_crossval_page(found: CrossValidation, out: Path) -> Path:
+def write_crossval_page(crossval: CrossValidation, out: Path) -> Path:
     """Write the page to the file `out` and return it. Raises ValueError for a case that cannot be read."""
-    whole = found.whole
+    whole = crossval.whole
     cards = [
-        (f"Mean {titled(whole, measure)}", text_of(whole.mean(measure), measure), _spread(found, measure))
+        (f"Mean {titled(whole, measure)}", text_of(whole.mean(measure), measure), _spread(crossval, measure))
         for measure in whole.measures
     ]
-    folds = f"{len(found.folds)} fold{'' if len(found.folds) == 1 else 's'}"
-    left = f"; not finished: fold {', '.join(map(str, found.unfinished))}" if found.unfinished else ""
+    folds = f"{len(crossval.folds)} fold{'' if len(crossval.folds) == 1 else 's'}"
+    unfinished = f"; not finished: fold {', '.join(map(str, crossval.unfinished))}" if crossval.unfinished else ""
     return write_study_page(
         out,
-        title=f"Cross-validation {found.folder.resolve().name}",
-        verdict=f"{folds}, {len(whole.cases)} cases, mean Dice {text_of(whole.mean(), 'dice')}{left}.",
+        title=f"Cross-validation {crossval.folder.resolve().name}",
+        verdict=f"{folds}, {len(whole.cases)} cases, mean Dice {text_of(whole.mean(), 'dice')}{unfinished}.",
         cards=tuple(cards),
-        sections=[_folds(found), _classes(found), _cleaning(found), _worst(found), cases_section(whole)],
+        sections=[_folds(crossval), _classes(crossval), _cleaning(crossval), _worst(crossval), cases_section(whole)],
     )
 
 
-def _spread(found: CrossValidation, measure: str) -> str:
-    mean, std = found.over_folds(None, measure)
+def _spread(crossval: CrossValidation, measure: str) -> str:
+    mean, std = crossval.over_folds(None, measure)
     over = f"{text_of(mean, measure)} ± {text_of(std, measure)}" if math.isfinite(std) else text_of(mean, measure)
     return f"over cases; over folds {over}"
 
 
-def _folds(found: CrossValidation) -> Section:
-    whole, rows = found.whole, []
-    for fold in found.folds:
+def _folds(crossval: CrossValidation) -> Section:
+    whole, rows = crossval.whole, []
+    for fold in crossval.folds:
         best = mapping(fold.summary.get("best"))
         texts = [text_of(fold.evaluation.mean(measure), measure) for measure in whole.measures]
         rows.append((f"{fold.number}", f"{len(fold.evaluation.cases)}", f"{best.get('step')}", _best(fold), *texts))
@@ -77,17 +77,17 @@ def _best(fold: Fold) -> str:
     return f"{SHOWN.get(name, name)} {words.score(number(best.get('value')))}"
 
 
-def _classes(found: CrossValidation) -> Section:
-    whole, rows = found.whole, []
+def _classes(crossval: CrossValidation) -> Section:
+    whole, rows = crossval.whole, []
     for name in whole.names:
         for over, text in (("cases", _over_cases), ("folds", _over_folds)):
-            rows.append((name, over, *(text(found, name, measure) for measure in whole.measures)))
+            rows.append((name, over, *(text(crossval, name, measure) for measure in whole.measures)))
     titles = [titled(whole, measure) for measure in whole.measures]
     empty = [(name, whole.summary(name, "dice").empty) for name in whole.names]
-    told = ", ".join(f"{name} {count}" for name, count in empty if count)
+    skipped = ", ".join(f"{name} {count}" for name, count in empty if count)
     note = "Mean ± standard deviation over all cases, and over the means of the folds."
-    if told:
-        note += f" Left out, as neither label map nor prediction holds the class: {told} cases."
+    if skipped:
+        note += f" Left out, as neither label map nor prediction holds the class: {skipped} cases."
     return Section(
         title="Classes",
         table=Table(columns=("Class", "Over", *titles), rows=tuple(rows), numeric=tuple(range(2, 2 + len(titles)))),
@@ -95,23 +95,23 @@ def _classes(found: CrossValidation) -> Section:
     )
 
 
-def _over_cases(found: CrossValidation, name: str, measure: str) -> str:
-    return with_spread(found.whole.summary(name, measure), measure)
+def _over_cases(crossval: CrossValidation, name: str, measure: str) -> str:
+    return with_spread(crossval.whole.summary(name, measure), measure)
 
 
-def _over_folds(found: CrossValidation, name: str, measure: str) -> str:
-    mean, std = found.over_folds(name, measure)
+def _over_folds(crossval: CrossValidation, name: str, measure: str) -> str:
+    mean, std = crossval.over_folds(name, measure)
     return f"{text_of(mean, measure)}{f' ± {text_of(std, measure)}' if math.isfinite(std) else ''}"
 
 
-def _cleaning(found: CrossValidation) -> Section:
-    chosen = found.chosen
+def _cleaning(crossval: CrossValidation) -> Section:
+    chosen = crossval.chosen
     if not chosen.cleanings:
         return Section(title="Post-processing", text="None: no cleaning of label maps raises the mean Dice of a class.")
-    does = {cleaning.name: str(cleaning) for cleaning in chosen.cleanings.values()}
+    descriptions = {cleaning.name: str(cleaning) for cleaning in chosen.cleanings.values()}
     rows = [
-        (name, does.get(name, "none"), f"{chosen.before[name]:.4f}", f"{chosen.after[name]:.4f}")
-        for name in found.whole.names
+        (name, descriptions.get(name, "none"), f"{chosen.before[name]:.4f}", f"{chosen.after[name]:.4f}")
+        for name in crossval.whole.names
     ]
     return Section(
         title="Post-processing",
@@ -120,22 +120,22 @@ def _cleaning(found: CrossValidation) -> Section:
     )
 
 
-def _worst(found: CrossValidation) -> Section:
+def _worst(crossval: CrossValidation) -> Section:
     order = [
         (dice, fold, case)
-        for fold in found.folds
+        for fold in crossval.folds
         for case, dice in fold.evaluation.case_means().items()
         if math.isfinite(dice)
     ]
-    pairs = {pair.case: pair for pair in found.pairs.pairs}
-    labels = found.pairs.labels
-    shown = []
+    pairs = {pair.case: pair for pair in crossval.pairs.pairs}
+    labels = crossval.pairs.labels
+    slices = []
     for dice, fold, name in sorted(order, key=lambda entry: entry[0])[:WORST]:
         example = _example(_case(fold, name), pairs[name], labels, f"{name} (fold {fold.number})", dice)
-        shown.append(slice_of(example, list(range(1, len(labels)))))
+        slices.append(slice_of(example, list(range(1, len(labels)))))
     names = [name for value, name in sorted(labels.items()) if value != 0]
     keys = (*class_keys(names), *DIFFERENCE_KEYS)
-    return Section(title="Cases with the lowest Dice", slices=tuple(shown), keys=keys if shown else ())
+    return Section(title="Cases with the lowest Dice", slices=tuple(slices), keys=keys if slices else ())
 
 
 def _case(fold: Fold, name: str) -> Case:
@@ -152,15 +152,15 @@ def _example(case: Case, pair: Pair, labels: dict[int, str], name: str, dice: fl
     depth, height, width = image.array.shape[1:]
     permute, flip = orientation_of(image.affine, "RAS", (depth, height, width))
     volume, label, prediction = (orient(array[None], permute, flip)[0] for array in (image.array[0], *maps))
-    wrong = (label != prediction).sum((1, 2))
-    layer = int((wrong if wrong.any() else (label > 0).sum((1, 2))).argmax())
+    differing = (label != prediction).sum((1, 2))
+    layer = int((differing if differing.any() else (label > 0).sum((1, 2))).argmax())
     plane = volume[layer].astype(np.float32)
     low, high = np.percentile(plane, (1, 99)).tolist()
-    turn = (0, 1) if depth > 1 else ()
+    flip_axes = (0, 1) if depth > 1 else ()
     return Example(
         name=name,
         dice=dice,
-        image=np.flip(((plane - low) / max(high - low, 1e-6)).clip(0, 1), turn),
-        label=np.flip(label[layer], turn),
-        prediction=np.flip(prediction[layer], turn),
+        image=np.flip(((plane - low) / max(high - low, 1e-6)).clip(0, 1), flip_axes),
+        label=np.flip(label[layer], flip_axes),
+        prediction=np.flip(prediction[layer], flip_axes),
     )

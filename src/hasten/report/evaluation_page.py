@@ -1,4 +1,4 @@
-"""`write_evaluation_page`: the scores of predicted label maps as one HTML page that needs nothing beside it."""
+"""`write_evaluation_page`: the scores of predicted label maps as one self-contained HTML page."""
 
 from __future__ import annotations
 

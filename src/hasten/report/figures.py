@@ -1,7 +1,7 @@
 """Curves and the time bar as SVG text for a page.
 
-Every colour that is drawn is a stand-in for a CSS variable of the page, so one figure serves light and dark; text stays
-text in the page's own font. User text never enters a figure: legends are HTML beside it.
+Every colour that is drawn is a placeholder for a CSS variable of the page, so a figure suits light and dark; text stays
+text in the page's own font. User text never enters a figure: legends are HTML next to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUM_COLORS = 8
 MAX_POINTS = 300
 """Points of one line; a longer line is averaged in equal bins, for the weight of the page."""
 
-# Stand-ins, no two alike and none that matplotlib writes by itself.
+# Placeholder colours, all distinct and none that matplotlib writes by itself.
 _VARIABLES = {
     "--ink": "#010203",
     "--muted": "#010204",
@@ -79,7 +79,7 @@ def curves(
     log: bool = False,
     bounds: tuple[float, float | None] | None = None,
 ) -> str:
-    """Lines over time, with a dashed level at `target`; what they show is the page's to say.
+    """Lines over time, with a dashed level at `target`; the page describes what they show.
 
     bounds: lowest and highest value of the axis, None for as high as the lines.
 
@@ -180,7 +180,7 @@ def time_bar(parts: Sequence[Part], *, id_prefix: str, describe: str) -> str:
 
 
 class _Plain(LogFormatter):
-    """0.01 and not 1e-02."""
+    """Tick labels as 0.01, not 1e-02."""
 
     def __call__(self, value: float, position: int | None = None) -> str:
         return f"{value:g}" if super().__call__(value, position) else ""
@@ -225,7 +225,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _svg(figure: Figure, *, id_prefix: str, describe: str) -> str:
-    """The figure as an element that can stand in a page beside others.
+    """The figure as an element that can be embedded in a page next to others.
 
     Ids are made unique by `id_prefix`, and the sheet that matplotlib embeds is left out, because inside HTML both
     would reach beyond this figure. The settings are only read while drawing, and are restored.

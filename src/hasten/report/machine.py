@@ -1,4 +1,4 @@
-"""What the page shows of the machine: curves over time, their means and peaks, and alerts."""
+"""The machine's section of the page: curves over time, their means and peaks, and alerts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hasten.report.monitor import Machine
 from hasten.report.view import Key
 
 PERCENT = (0.0, 103.0)
-"""A line along 100 is seen whole."""
+"""Axis limits, with a margin so that a line at 100 is fully visible."""
 GIB = 1024.0
-"""MiB of one."""
+"""MiB per GiB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """One figure with its heading and legend; an empty legend says no more than the heading."""
+    """One figure with its heading and legend."""
 
     title: str
     figure: Markup
@@ -34,7 +34,7 @@ class Panel:
 class MachineView:
     panels: list[Panel]
     rows: list[tuple[str, str, str]]
-    """What, its mean, its highest."""
+    """Quantity, its mean, its maximum."""
     alerts: list[str]
     remarks: list[str]
 
@@ -70,73 +70,73 @@ def machine_view(machine: Machine | None, id_: str) -> MachineView | None:
 
 
 def _panel(
-    title: str, found: Sequence[_Curve], id_: str, *, bounds: tuple[float, float | None] = (0, None)
+    title: str, series: Sequence[_Curve], id_: str, *, bounds: tuple[float, float | None] = (0, None)
 ) -> Panel | None:
     lines = [
         Line(seconds=[time for time, _ in curve.points], values=[value for _, value in curve.points], color=curve.color)
-        for curve in found
+        for curve in series
         if len(curve.points) > 1
     ]
     if not lines:
         return None
     figure = curves(lines, id_prefix=id_, describe=f"{title} over time", bounds=bounds)
-    keys = [Key(name=curve.name, color=curve.color, detail=curve.detail) for curve in found if len(curve.points) > 1]
+    keys = [Key(name=curve.name, color=curve.color, detail=curve.detail) for curve in series if len(curve.points) > 1]
     return Panel(title=title, figure=Markup(figure), keys=keys)
 
 
 def _gpus(machine: Machine) -> list[tuple[str, int, int]]:
-    """(name, rank, number) of each GPU; the name says the rank only where there are several."""
-    found = sorted({(rank, gpu.index) for rank, samples in machine.ranks.items() for s in samples for gpu in s.gpus})
+    """(name, rank, number) of each GPU; the name includes the rank only if there are several."""
+    devices = sorted({(rank, gpu.index) for rank, samples in machine.ranks.items() for s in samples for gpu in s.gpus})
     several = len(machine.ranks) > 1
-    return [(f"GPU {index} (rank {rank})" if several else f"GPU {index}", rank, index) for rank, index in found]
+    return [(f"GPU {index} (rank {rank})" if several else f"GPU {index}", rank, index) for rank, index in devices]
 
 
 def _of_gpu(machine: Machine, rank: int, index: int, value: Callable[[Gpu], float | None]) -> list[tuple[float, float]]:
     return [
-        (sample.time, found)
+        (sample.time, reading)
         for sample in machine.ranks[rank]
         for gpu in sample.gpus
-        if gpu.index == index and (found := value(gpu)) is not None
+        if gpu.index == index and (reading := value(gpu)) is not None
     ]
 
 
 def _of(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> list[tuple[float, float]]:
-    return [(sample.time, found) for sample in samples if (found := value(sample)) is not None]
+    return [(sample.time, reading) for sample in samples if (reading := value(sample)) is not None]
 
 
 def _utilisation(machine: Machine) -> list[_Curve]:
-    found = []
+    series = []
     gpus = _gpus(machine)
     for place, (name, rank, index) in enumerate(gpus):
         points = _of_gpu(machine, rank, index, lambda gpu: gpu.util)
-        found.append(_Curve(name=name, points=points, color=color(place + 1), detail=_mean(points, "%")))
+        series.append(_Curve(name=name, points=points, color=color(place + 1), detail=_mean(points, "%")))
     if len(gpus) == 1:
         points = _of_gpu(machine, *gpus[0][1:], lambda gpu: gpu.tensor)
-        found.append(_Curve(name="its tensor cores", points=points, color="--c7", detail=_mean(points, "%")))
-    return found[:NUM_COLORS]
+        series.append(_Curve(name="its tensor cores", points=points, color="--c7", detail=_mean(points, "%")))
+    return series[:NUM_COLORS]
 
 
 def _gpu_memory(machine: Machine) -> list[_Curve]:
-    found = []
+    series = []
     for place, (name, rank, index) in enumerate(_gpus(machine)[:NUM_COLORS]):
         points = _of_gpu(machine, rank, index, lambda gpu: None if gpu.used is None else gpu.used / GIB)
         total = _of_gpu(machine, rank, index, lambda gpu: gpu.total)
         detail = f"of {total[-1][1] / GIB:.0f} GiB" if total else ""
-        found.append(_Curve(name=name, points=points, color=color(place + 1), detail=detail))
-    return found
+        series.append(_Curve(name=name, points=points, color=color(place + 1), detail=detail))
+    return series
 
 
 def _steps(machine: Machine, unit: float) -> list[_Curve]:
-    """In units of `unit` seconds."""
+    """Step times in units of `unit` seconds."""
     several = len(machine.ranks) > 1
-    found = []
+    series = []
     for place, (rank, samples) in enumerate(list(machine.ranks.items())[:NUM_COLORS]):
         points = _of(samples, lambda sample: sample.step_s)
         median = f"median {words.short_duration(_median(points))}" if points else ""
         name = f"rank {rank}" if several else "a step"
         scaled = [(time, value / unit) for time, value in points]
-        found.append(_Curve(name=name, points=scaled, color=color(place + 1), detail=median))
-    return found
+        series.append(_Curve(name=name, points=scaled, color=color(place + 1), detail=median))
+    return series
 
 
 def _step_unit(machine: Machine) -> tuple[str, float]:
@@ -160,13 +160,13 @@ def _memory(machine: Machine) -> list[_Curve]:
     used = _of(host, lambda sample: None if sample.host.ram_used is None else sample.host.ram_used / GIB)
     total = _of(host, lambda sample: sample.host.ram_total)
     detail = f"of {total[-1][1] / GIB:.1f} GiB" if total else ""
-    found = [_Curve(name="all programs", points=used, color="--c1", detail=detail)]
+    series = [_Curve(name="all programs", points=used, color="--c1", detail=detail)]
     several = len(machine.ranks) > 1
     for place, (rank, samples) in enumerate(list(machine.ranks.items())[: NUM_COLORS - 1]):
         points = _of(samples, lambda sample: None if sample.host.rss is None else sample.host.rss / GIB)
         name = f"rank {rank}" if several else "this process"
-        found.append(_Curve(name=name, points=points, color=color(place + 1)))
-    return found
+        series.append(_Curve(name=name, points=points, color=color(place + 1)))
+    return series
 
 
 def _traffic(machine: Machine) -> list[_Curve]:
@@ -184,7 +184,7 @@ def _traffic(machine: Machine) -> list[_Curve]:
 
 
 def _host(machine: Machine) -> tuple[Sample, ...]:
-    """The host is recorded by every rank; the first stands for all."""
+    """The samples of the first rank: every rank records the host."""
     return machine.ranks[min(machine.ranks)]
 
 

@@ -24,7 +24,7 @@ class ValidationRecord:
     step: int
     time_s: float
     score: float
-    """Mean of the metric that the run goes by."""
+    """Mean of the run's metric."""
     per_class: dict[str, float]
     """Mean of each class, or region, over the cases that hold it."""
 

@@ -1,4 +1,4 @@
-"""`write_report`: run directories to one HTML page that needs nothing beside it."""
+"""`write_report`: run directories as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     """Write one self-contained HTML page about the run directories `runs` and return its path.
 
-    The folder of a cross-validation, alone, gives a page about its folds, and its cv.json is written anew.
+    The folder of a cross-validation, alone, gives a page about its folds, and its cv.json is rewritten.
 
     `out` is the file to write, or a folder, in which it is called report.html. The first run is the one that the
     others are compared with. The file is replaced in one move, so a page that is open is never half there.
@@ -61,7 +61,7 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
 
 
 def _distinct(runs: list[Run]) -> list[Run]:
-    """Runs of one name are told apart by their folder, and by their place if that is the same too."""
+    """Names for the runs: equal names are distinguished by their folders, and by position if those are equal too."""
     names = [run.name for run in runs]
     named = [
         replace(run, name=f"{run.name} ({run.folder.resolve().name})") if names.count(run.name) > 1 else run

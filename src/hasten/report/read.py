@@ -25,7 +25,7 @@ from hasten.report.monitor import Machine, read_monitor
 from hasten.report.values import entries, integer, mapping, number, number_in, numbers
 
 MAX_EXAMPLES = 6
-"""More slices than this would make the page heavy without telling more."""
+"""More slices than this would make the page heavy without adding information."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +65,7 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """What is known of one run. Seconds count from the start of the process; None and empty mean not known."""
+    """The data of one run. Seconds count from the start of the process; None and empty mean unknown."""
 
     folder: Path
     name: str
@@ -203,7 +203,7 @@ def _read_json(path: Path, notes: list[str], *, why: str = "") -> dict[str, Any]
 
 
 def _read_config(path: Path, notes: list[str]) -> tuple[str, dict[str, Any]]:
-    """The text as it is, and what it says."""
+    """The text of the configuration, and its parsed values."""
     if not path.is_file():
         notes.append("run.yaml is missing.")
         return "", {}

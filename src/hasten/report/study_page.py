@@ -1,4 +1,4 @@
-"""`write_study_page`: what a study measured and found as one HTML page that needs nothing beside it."""
+"""`write_study_page`: the measurements and results of a study as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar stacked from (name, amount) in their order; what is not above 0 is left out."""
+    """One bar stacked from (name, amount) in their order; amounts that are not above 0 are left out."""
 
     parts: tuple[tuple[str, float], ...]
     unit: str = "s"

@@ -14,7 +14,7 @@ from hasten.files import replacing
 
 
 def render(name: str, **values: Any) -> str:
-    """A template of this folder filled with `values`; what is no Markup is escaped."""
+    """A template of this folder rendered with `values`; all but Markup is escaped."""
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""Values of JSON that anybody may have written: the kind that is wanted, or nothing."""
+"""Checked access to JSON values of unknown origin: a value of the requested type, or nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def entries(value: Any) -> list[Any]:
 
 def numbers(value: Any) -> dict[str, float]:
     """The entries of a JSON object that are finite numbers."""
-    found = {str(key): number(entry) for key, entry in mapping(value).items()}
-    return {key: entry for key, entry in found.items() if entry is not None}
+    converted = {str(key): number(entry) for key, entry in mapping(value).items()}
+    return {key: entry for key, entry in converted.items() if entry is not None}
 
 
 def number(value: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""What the page prints of one run: words, figures and slices, ready for the template."""
+"""The content of the page about one run: texts, figures and slices, ready for the template."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Slice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunView:
-    """What the template prints of one run."""
+    """The template's values for one run."""
 
     run: Run
     id: str
@@ -169,7 +169,7 @@ def _loss(run: Run, id_: str) -> Markup:
 
 
 def _so_far(what: str) -> Markup:
-    """In place of a chart of a single point."""
+    """A sentence in place of a chart with a single point."""
     return Markup('<p class="note">One {} so far; the curve begins with the second.</p>').format(what)
 
 
@@ -179,9 +179,9 @@ def _dice(run: Run, id_: str) -> tuple[Markup, list[Key]]:
     last = run.validations[-1]
     lines, keys = [], []
     known = list(run.class_names.values())
-    # Regions are no classes of the label map; they keep the order in which a validation tells them.
-    seen = list(dict.fromkeys(name for record in run.validations for name in record.per_class))
-    names = [name for name in known if name in seen] + [name for name in seen if name not in known]
+    # Regions are not classes of the label map; they keep the order of the validation's record.
+    scored = list(dict.fromkeys(name for record in run.validations for name in record.per_class))
+    names = [name for name in known if name in scored] + [name for name in scored if name not in known]
     for position, name in enumerate(names):
         # The place in the label map, so that a class has one hue in the curves and on the slices.
         hue = color(known.index(name) if name in known else len(known) + position)
@@ -209,7 +209,7 @@ def _dice(run: Run, id_: str) -> tuple[Markup, list[Key]]:
 
 
 def _time(run: Run, id_: str) -> tuple[Markup, list[Share], str]:
-    """The bar, its table, and a warning if the recorded parts are more than the whole."""
+    """The time bar, its table, and a warning if the recorded parts add up to more than the total."""
     seconds = {name: value for name, value in run.seconds.items() if value > 0}
     known = [(*PARTS[name], seconds[name]) for name in PARTS if name in seconds]
     others = [(name.replace("_", " "), "--muted", value) for name, value in seconds.items() if name not in PARTS]

@@ -1,4 +1,4 @@
-"""Numbers and verdicts as text for a reader."""
+"""Formatting of numbers and verdicts as text."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def metric(run: Run) -> str:
 
 
 def common_metric(runs: Sequence[Run]) -> str:
-    """Of runs that are compared; those that go by different ones can only be compared with care."""
-    found = list(dict.fromkeys(metric(run) for run in runs))
-    return found[0] if len(found) == 1 else f"score ({' or '.join(found)})"
+    """The metric of the compared runs; names all of them if the runs use different ones."""
+    names = list(dict.fromkeys(metric(run) for run in runs))
+    return names[0] if len(names) == 1 else f"score ({' or '.join(names)})"
 
 
 def plain(value: Any) -> str:
@@ -107,15 +107,15 @@ def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return rows
 
 
-def time_to(run: Run, wanted: float) -> float | None:
-    """Seconds until a validation first reached `wanted`; None if none did."""
+def time_to(run: Run, level: float) -> float | None:
+    """Seconds until a validation first reached `level`; None if none did."""
     same_clock = run.num_processes == 1
-    if same_clock and run.target_time_s is not None and run.target is not None and abs(run.target - wanted) < 1e-9:
+    if same_clock and run.target_time_s is not None and run.target is not None and abs(run.target - level) < 1e-9:
         return run.target_time_s
     for record in run.validations:
-        if record.score >= wanted:
+        if record.score >= level:
             return record.time_s
-    recorded = [seconds for reached, seconds in run.time_to.items() if abs(reached - wanted) < 1e-9]
+    recorded = [seconds for reached, seconds in run.time_to.items() if abs(reached - level) < 1e-9]
     return recorded[0] if recorded and same_clock else None
 
 

@@ -1,4 +1,4 @@
-"""Small constants that are made on the device."""
+"""Small constants, created on the device."""
 
 from __future__ import annotations
 

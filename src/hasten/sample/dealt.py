@@ -1,7 +1,7 @@
 """Training cases dealt into parts, so that a process needs only those of its own parts.
 
-Each slot of a batch draws from one part, in an order of that part's own. What a sample shows is decided by the number
-of parts and the seed; how many processes share the parts changes nothing.
+Each slot of a batch draws from one part, in that part's own order. A sample depends on the number of parts and the
+seed, not on how many processes share the parts.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Dealt:
     """P parts of the training cases. A piece of a batch has equally many slots of each part, one part after another."""
 
     parts: tuple[tuple[int, ...], ...]
-    """Of each part, positions in the arena. Those of other ranks' parts are not looked at and may be left empty."""
+    """Positions in the arena, by part. Those of other ranks' parts are not read and may be empty."""
     round: int = 0
-    """How often the cases were dealt anew before."""
+    """How often the cases were redealt before."""
     begun: int = 0
     """Samples that each part gave in earlier rounds."""
 
@@ -52,8 +52,8 @@ def part_order(dealt: Dealt, *, seed: Tensor, share: Share, batch_size: int, rep
         number = torch.arange(steps * each, device=sample.device)
         number = number + (torch.div(sample[0], total, rounding_mode="floor") - dealt.begun)
         drawn = [
-            part[repeated_cases_of(own, number, part.shape[0], repeats)].view(steps, share.pieces, -1)
-            for part, own in zip(cases, seeds.unbind(), strict=True)
+            part[repeated_cases_of(seed_of_part, number, part.shape[0], repeats)].view(steps, share.pieces, -1)
+            for part, seed_of_part in zip(cases, seeds.unbind(), strict=True)
         ]
         return torch.stack(drawn, dim=2).flatten()
 

@@ -63,8 +63,8 @@ def nearest_flat(
     index = offset.view(-1, 1, 1, 1) * num_channels + (places[0] * extent[1] + places[1]) * extent[2] + places[2]
     volume = extent[0].to(torch.int64) * extent[1] * extent[2]
     within = inside[0] & inside[1] & inside[2]
-    found = [torch.where(within, values[index + channel * volume], 0) for channel in range(num_channels)]
-    return torch.stack(found, dim=1).to(values.dtype)
+    planes = [torch.where(within, values[index + channel * volume], 0) for channel in range(num_channels)]
+    return torch.stack(planes, dim=1).to(values.dtype)
 
 
 def _columns(triples: Tensor) -> list[Tensor]:
@@ -77,8 +77,8 @@ def _neighbours(coordinate: Tensor, start: Tensor, size: Tensor) -> list[Neighbo
     """The two voxels that a coordinate lies between, along one axis."""
     whole = torch.floor(coordinate)
     part, lower = coordinate - whole, whole.to(torch.int32) + start
-    found = []
+    neighbours = []
     for place, share in ((lower, 1.0 - part), (lower + 1, part)):
         inside = (place >= 0) & (place < size)
-        found.append((torch.where(inside, share, 0.0), torch.minimum(place.clamp(min=0), size - 1)))
-    return found
+        neighbours.append((torch.where(inside, share, 0.0), torch.minimum(place.clamp(min=0), size - 1)))
+    return neighbours

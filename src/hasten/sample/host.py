@@ -27,10 +27,10 @@ def cut(volume: Tensor, start: list[int], size: Triple | list[int]) -> Tensor:
     inside = volume[:, low[0] : max(low[0], high[0]), low[1] : max(low[1], high[1]), low[2] : max(low[2], high[2])]
     if tuple(inside.shape[1:]) == tuple(size):
         return inside
-    found = volume.new_zeros((volume.shape[0], *size))
+    out = volume.new_zeros((volume.shape[0], *size))
     d, h, w = (at - begin for at, begin in zip(low, start, strict=True))
-    found[:, d : d + inside.shape[1], h : h + inside.shape[2], w : w + inside.shape[3]] = inside
-    return found
+    out[:, d : d + inside.shape[1], h : h + inside.shape[2], w : w + inside.shape[3]] = inside
+    return out
 
 
 def _box(volume: Tensor, start: list[int], lows: list[int], highs: list[int]) -> Tensor:
@@ -41,8 +41,8 @@ def _box(volume: Tensor, start: list[int], lows: list[int], highs: list[int]) ->
 
 def bounds_of(coordinates: tuple[Tensor, ...]) -> list[tuple[float, float]]:
     """The smallest and largest coordinate along each axis."""
-    found = [torch.aminmax(axis) for axis in coordinates]
-    return [(float(low), float(high)) for low, high in found]
+    ranges = [torch.aminmax(axis) for axis in coordinates]
+    return [(float(low), float(high)) for low, high in ranges]
 
 
 def interpolate(
@@ -94,8 +94,8 @@ def _sample(box: Tensor, lows: list[int], coordinates: tuple[Tensor, ...], spati
     halves = 2 if grid.shape[0] % 2 == 0 else 1
     pieces = grid.view(halves, -1, *grid.shape[1:])
     source = (box if spatial_dims == 3 else box[:, 0])[None]
-    found = functional.grid_sample(source.expand(halves, *source.shape[1:]), pieces, align_corners=True)
-    out.view(out.shape[0], halves, -1).copy_(found.flatten(2).transpose(0, 1))
+    sampled = functional.grid_sample(source.expand(halves, *source.shape[1:]), pieces, align_corners=True)
+    out.view(out.shape[0], halves, -1).copy_(sampled.flatten(2).transpose(0, 1))
 
 
 def nearest(
@@ -108,8 +108,8 @@ def nearest(
 ) -> None:
     """The nearest voxel of every channel (halves round up) at (M,) coordinates counted from `start`."""
     half = np.float32(0.5)  # as below, where the sum may round
-    found = bounds or bounds_of(coordinates)
-    ranges = [(math.floor(np.float32(low) + half), math.floor(np.float32(high) + half)) for low, high in found]
+    limits = bounds or bounds_of(coordinates)
+    ranges = [(math.floor(np.float32(low) + half), math.floor(np.float32(high) + half)) for low, high in limits]
     lows = [low for low, _ in ranges]
     box = _box(classes, start, lows, [high for _, high in ranges]).contiguous()
     height, width = box.shape[2], box.shape[3]

@@ -26,8 +26,8 @@ def case_order(seed: Tensor, epochs: Tensor, num_cases: int) -> Tensor:
 def cases_of(seed: Tensor, sample: Tensor, num_cases: int) -> Tensor:
     """(B,) int64 position in the list of training cases for each global sample number.
 
-    sample: (B,) int64, consecutive. No sample is looked at on the host: as many epochs are shuffled as B samples can
-    touch.
+    sample: (B,) int64, consecutive. The host reads no value: as many epochs are shuffled as B samples can
+    span.
     """
     num_epochs = (sample.shape[0] - 1 + num_cases - 1) // num_cases + 1
     epoch, place = sample // num_cases, sample % num_cases

@@ -74,11 +74,11 @@ def sample_key_kernel(seed, sample, out, count, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=["salt", "step", "batch", "count"])
 def salted_keys_kernel(key, out, salt, step, batch, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    row, own = at % batch, salt.to(tl.uint32) + (at // batch).to(tl.uint32) * step.to(tl.uint32)
+    row, salt_of_row = at % batch, salt.to(tl.uint32) + (at // batch).to(tl.uint32) * step.to(tl.uint32)
     first = tl.load(key + row * 2, at < count, other=0).to(tl.uint32)
     second = tl.load(key + row * 2 + 1, at < count, other=0).to(tl.uint32)
-    tl.store(out + at * 2, _hash(first + own).to(tl.int64), at < count)
-    tl.store(out + at * 2 + 1, _hash(second ^ own).to(tl.int64), at < count)
+    tl.store(out + at * 2, _hash(first + salt_of_row).to(tl.int64), at < count)
+    tl.store(out + at * 2 + 1, _hash(second ^ salt_of_row).to(tl.int64), at < count)
 
 
 def words(key: Tensor, salt: int, count: int) -> Tensor:
@@ -99,43 +99,43 @@ def normals(key: Tensor, salt: int, count: int) -> Tensor:
 def _words(
     key: Tensor, salt: int, count: int, dtype: torch.dtype, *, kind: int, low: float = 0.0, width: float = 1.0
 ) -> Tensor:
-    found = torch.empty(key.shape[0], count, dtype=dtype, device=key.device)
-    if found.numel():
+    out = torch.empty(key.shape[0], count, dtype=dtype, device=key.device)
+    if out.numel():
         block = min(_BLOCK, max(32, triton.next_power_of_2(count)))
         words_kernel[(key.shape[0] * triton.cdiv(count, block),)](
-            key.contiguous(), found, _signed(salt), low, width, count, KIND=kind, BLOCK=block,
+            key.contiguous(), out, _signed(salt), low, width, count, KIND=kind, BLOCK=block,
             num_warps=max(1, block // 256), enable_fp_fusion=False,
         )  # fmt: skip
-    return found
+    return out
 
 
 def hashed(word: Tensor) -> Tensor:
     """`hash32` of int64 words of any shape."""
     word = word.contiguous()
-    found = torch.empty_like(word)
-    if found.numel():
-        hash_kernel[(triton.cdiv(word.numel(), 256),)](word, found, word.numel(), BLOCK=256, num_warps=4)
-    return found
+    out = torch.empty_like(word)
+    if out.numel():
+        hash_kernel[(triton.cdiv(word.numel(), 256),)](word, out, word.numel(), BLOCK=256, num_warps=4)
+    return out
 
 
 def sample_keys(seed: Tensor, sample: Tensor) -> Tensor:
     """(B, 2) int64."""
-    found = torch.empty(sample.shape[0], 2, dtype=torch.int64, device=sample.device)
-    if found.numel():
+    out = torch.empty(sample.shape[0], 2, dtype=torch.int64, device=sample.device)
+    if out.numel():
         grid = (triton.cdiv(len(sample), 128),)
-        sample_key_kernel[grid](seed, sample.contiguous(), found, len(sample), BLOCK=128, num_warps=4)
-    return found
+        sample_key_kernel[grid](seed, sample.contiguous(), out, len(sample), BLOCK=128, num_warps=4)
+    return out
 
 
 def salted_keys(key: Tensor, salt: int, step: int, count: int) -> Tensor:
     """(count, B, 2) int64."""
-    found = torch.empty(count, *key.shape, dtype=torch.int64, device=key.device)
-    if found.numel():
+    out = torch.empty(count, *key.shape, dtype=torch.int64, device=key.device)
+    if out.numel():
         total = count * len(key)
         salted_keys_kernel[(triton.cdiv(total, 128),)](
-            key.contiguous(), found, _signed(salt), _signed(step), len(key), total, BLOCK=128, num_warps=4
+            key.contiguous(), out, _signed(salt), _signed(step), len(key), total, BLOCK=128, num_warps=4
         )
-    return found
+    return out
 
 
 def _signed(word: int) -> int:

@@ -41,7 +41,7 @@ def stage_plan(
     *,
     least: int = 1,
 ) -> tuple[PatchStage, ...]:
-    """The stages of a run of `steps`; what the given ones leave over has full patches.
+    """The stages of a run of `steps`; steps that the given ones leave over have full patches.
 
     stages: (share of the steps up to which it lasts, factor on each side of the patch), the shares rising:
     ((0.5, 0.5),) is the first half of the steps with half the sides. A side is rounded to a multiple of the network's
@@ -50,7 +50,7 @@ def stage_plan(
     keep_voxels: as many times the patches in a batch as leave the voxels of a step no more than those of a full one; a
     whole number, so that what `batch_size` can be dealt among, every stage's can be.
 
-    Samples are numbered through the run whatever the batches hold, so that the cases keep their order over the stages.
+    Samples are numbered through the run, whatever the batch size, so that the cases keep their order over the stages.
     Batches of a stage begin at a multiple of its batch size: fewer samples than that are left out between two stages.
     Raises ValueError for shares and factors that make no plan.
     """
@@ -90,7 +90,7 @@ def cut_by_stage(stages: Sequence[PatchStage], first: int, last: int) -> list[tu
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rounds:
-    """Which round each step of a run belongs to, where the cases are dealt anew every so many samples.
+    """Which round each step of a run belongs to, where the cases are redealt every so many samples.
 
     A round's first step is the first whose batch begins after `samples` times the number of the round.
     """

@@ -1,4 +1,4 @@
-"""A rank's share of every batch: with those of the other ranks it is the batch that a single process makes."""
+"""A rank's share of every batch; the shares of all ranks are the batch of a single process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 class Share:
     """Of each of the `pieces` that a batch is accumulated in, the slots that rank `rank` of `size` makes.
 
-    A piece is cut and not the batch, so that what all ranks see of a piece together is what a single process sees.
+    Pieces are split, not the batch, so that the ranks' shares of a piece are the piece of a single process.
     """
 
     rank: int = 0
@@ -63,9 +63,9 @@ def share_mistake(batch_size: int, accumulate: int, size: int, parts: int = 0) -
         return None
     among = f"{size} processes" if not parts else f"{parts} parts (distribute.parts)"
     pieces = f" in each of {accumulate} pieces (train.accumulate)" if accumulate > 1 else ""
-    told = f"sample.batch_size: {batch_size} can't be dealt among {among}{pieces}; use {_nearest(batch_size, unit)}"
+    reason = f"sample.batch_size: {batch_size} can't be dealt among {among}{pieces}; use {_nearest(batch_size, unit)}"
     fits = [number for number in range(1, size) if batch_size % (accumulate * number) == 0]
-    return told if parts or not fits else f"{told}, or start {fits[-1]} of them"
+    return reason if parts or not fits else f"{reason}, or start {fits[-1]} of them"
 
 
 def _nearest(value: int, unit: int) -> str:

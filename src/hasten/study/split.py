@@ -34,7 +34,7 @@ GROUPS: dict[Bound, tuple[str, ...]] = {
 """What is not compute: the parts that could in principle be hidden or left out."""
 
 _WORTH = 0.10
-"""Share of the wall time from which the largest group beside the compute is told with a verdict of compute."""
+"""Share of the wall time from which the largest group beside the compute is named in a verdict of compute."""
 _DOUBLED = 1.5
 """A step of twice the samples that takes less than this many times as long is bound by its fixed costs."""
 
@@ -102,13 +102,13 @@ def diagnose(split: Split) -> Diagnosis:
 
 
 def _evidence(split: Split) -> tuple[str, ...]:
-    told = [f"{split.steps} steps of {1e3 * split.step_s:.1f} ms"]
-    named = [(name, split.parts[name]) for name in PARTS if split.parts.get(name, 0.0) >= 0.01 * split.step_s]
-    told.append(", ".join(f"{PARTS[name]} {value / split.step_s:.0%}" for name, value in named))
+    texts = [f"{split.steps} steps of {1e3 * split.step_s:.1f} ms"]
+    shares = [(name, split.parts[name]) for name in PARTS if split.parts.get(name, 0.0) >= 0.01 * split.step_s]
+    texts.append(", ".join(f"{PARTS[name]} {value / split.step_s:.0%}" for name, value in shares))
     if split.fixed_batch_s is not None:
-        told.append(f"on one fixed batch a step takes {1e3 * split.fixed_batch_s:.1f} ms")
+        texts.append(f"on one fixed batch a step takes {1e3 * split.fixed_batch_s:.1f} ms")
     if split.feed_alone_s is not None:
-        told.append(f"with no step a batch takes {1e3 * split.feed_alone_s:.1f} ms")
+        texts.append(f"with no step a batch takes {1e3 * split.feed_alone_s:.1f} ms")
     if split.doubled is not None:
-        told.append(f"a step on twice the samples takes {split.doubled:.2f} times as long")
-    return tuple(told)
+        texts.append(f"a step on twice the samples takes {split.doubled:.2f} times as long")
+    return tuple(texts)

@@ -1,10 +1,10 @@
-"""Amounts as studies tell them."""
+"""Amounts as studies show them."""
 
 from __future__ import annotations
 
 
 def ms(seconds: float) -> str:
-    """A short time, with as many digits as tell something."""
+    """A short time, rounded to its significant digits."""
     value = 1e3 * seconds
     if value >= 10_000:
         return f"{seconds:.1f} s"

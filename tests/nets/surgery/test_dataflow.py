@@ -26,19 +26,19 @@ class Net(nn.Module):
 def test_uses_are_told_by_the_call_that_they_happened_in() -> None:
     flow = see_flow(Net(), torch.randn(3, 2))
     first, last = flow.calls_of("a")
-    consumers = flow.consumers(first.found)
+    consumers = flow.consumers(first.output)
     assert consumers is not None
     assert [call.module for call in consumers] == ["b"]  # a dropout of 0 hands on what it was given
     second, third = flow.calls_of("b")
-    consumers = flow.consumers(second.found)
+    consumers = flow.consumers(second.output)
     assert consumers is not None
     assert [call.module for call in consumers] == ["drop"]
-    assert flow.consumers(third.found) is None  # it leaves the network
-    assert flow.consumers(last.found) is None  # it is added to, outside a module
-    first_taker = flow.first_consumer(last.found)
+    assert flow.consumers(third.output) is None  # it leaves the network
+    assert flow.consumers(last.output) is None  # it is added to, outside a module
+    first_taker = flow.first_consumer(last.output)
     assert first_taker is not None
     assert first_taker.module == "act"
-    assert first_taker.found is last.found
+    assert first_taker.output is last.output
 
 
 def test_only_a_copy_is_run() -> None:

@@ -102,7 +102,7 @@ def tried(cure, outcome, gain=None, why=""):
 
 def test_page_and_json_hold_it_all(tmp_path):
     told = doctor.judge(run(), others=0.9)
-    given = report.Told(
+    given = report.Report(
         run=told.run,
         assume_cuda=False,
         split=told.split,

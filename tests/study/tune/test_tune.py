@@ -209,7 +209,7 @@ def lab_of(config: RunConfig, **meter: Any) -> tuple[Lab, Setting]:
     start = start_of(planned)
     lab = Lab(Workshop(planned), start, **meter)
     lab.prepare()
-    lab.shop.repeats, lab.shop.run_steps = 1, 2
+    lab.workshop.repeats, lab.workshop.run_steps = 1, 2
     return lab, start
 
 

@@ -1,4 +1,4 @@
-"""A MONAI transform as Hasten's operations: one module a family, each with one `match` on MONAI's classes."""
+"""Lowers a MONAI transform to Hasten's operations: one module per family, each with one `match` on MONAI's classes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _FAMILIES = (lower_crop, lower_geometry, lower_intensity, lower_suffix, lower_cu
 
 
 def lower(transform: Any, context: Context) -> Lowered:
-    """Raises Kept saying why the transform can't be lowered, and ValueError for arguments that can't be."""
+    """The operations. Raises Kept if the transform can't be lowered, with the reason; ValueError for bad arguments."""
     _check_class(transform)
     if getattr(transform, "allow_missing_keys", False):
         raise Kept("leaves out the keys that a case does not have (allow_missing_keys=True)")
-    made = next((key for key in keys_of(transform) if key in context.made), None)
+    created = next((key for key in keys_of(transform) if key in context.made), None)
     for family in _FAMILIES:
-        found = family(transform, context)
-        if found is None:
+        lowered = family(transform, context)
+        if lowered is None:
             continue
-        if made is not None and family is not lower_suffix:
-            raise Kept(f'works on "{made}", which the chain makes')
-        return _restricted(found, context)
+        if created is not None and family is not lower_suffix:
+            raise Kept(f'works on "{created}", which the chain makes')
+        return _restricted(lowered, context)
     raise Kept("has no counterpart in Hasten")
 
 
@@ -50,10 +50,10 @@ def _check_class(transform: Any) -> None:
         raise Kept(f"works on arrays; write {kind.__name__}d to say which keys of an item it changes")
 
 
-def _restricted(found: Lowered, context: Context) -> Lowered:
-    """Without the keys that are left out of the batch."""
+def _restricted(lowered: Lowered, context: Context) -> Lowered:
+    """Drop the keys that are not in the batch."""
     ops = []
-    for op in found.ops:
+    for op in lowered.ops:
         keys = getattr(op, "keys", ())
         rest = tuple(key for key in keys if key in context.keys)
         if isinstance(op, Fixed):
@@ -68,4 +68,4 @@ def _restricted(found: Lowered, context: Context) -> Lowered:
                 op = replace(op, mode=tuple(mode for key, mode in zip(keys, modes, strict=True) if key in rest))
             op = replace(op, keys=rest)
         ops.append(op)
-    return replace(found, ops=tuple(ops))
+    return replace(lowered, ops=tuple(ops))

@@ -1,4 +1,4 @@
-"""MONAI's random crops."""
+"""Lowers MONAI's random crops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LATE = "is not the first random transform, so that it crops what was changed al
 
 
 def lower_crop(transform: Any, context: Context) -> Lowered | None:
-    """None for what is no crop. Raises Kept, and ValueError for arguments that can't be."""
+    """None for other transforms. Raises Kept, and ValueError for invalid arguments."""
     import monai.transforms as mt
 
     match transform:
@@ -67,7 +67,7 @@ def _pos_neg(transform: Any, context: Context) -> Lowered:
         neg=1.0 - ratio, num_samples=cropper.num_samples, image_key=image_key, image_threshold=float(threshold),
         pad=_pads(cropper.allow_smaller, size, context),
     )  # fmt: skip
-    return _told(crop, from_indices, _PADDED if cropper.allow_smaller else "")
+    return _lowered_crop(crop, from_indices, _PADDED if cropper.allow_smaller else "")
 
 
 def _indices(transform: Any, context: Context) -> tuple[str | None, float]:
@@ -91,16 +91,16 @@ def _classes(transform: Any, context: Context) -> Lowered:
     cropper = transform.cropper
     image_key, threshold, number, from_indices = transform.image_key, cropper.image_threshold, cropper.num_classes, ""
     if transform.indices_key is not None:
-        found = [
+        converters = [
             each for each in context.fixed
             if isinstance(each, mt.ClassesToIndicesd) and transform.label_key in each.keys
             and transform.label_key + each.indices_postfix == transform.indices_key
             and each.converter.output_shape is None
         ]  # fmt: skip
-        if not found:
+        if not converters:
             raise Kept(f'takes its centres from "{transform.indices_key}", which no cached ClassesToIndicesd makes')
-        converter, from_indices = found[0].converter, "centres as ClassesToIndicesd finds them"
-        image_key, threshold, number = found[0].image_key, converter.image_threshold, converter.num_classes
+        converter, from_indices = converters[0].converter, "centres as ClassesToIndicesd finds them"
+        image_key, threshold, number = converters[0].image_key, converter.image_threshold, converter.num_classes
     ratios = None if cropper.ratios is None else tuple(float(each) for each in cropper.ratios)
     number = number if number is not None or ratios is None else len(ratios)
     if number is None:
@@ -111,7 +111,7 @@ def _classes(transform: Any, context: Context) -> Lowered:
         label_key=transform.label_key, ratios=ratios, num_samples=cropper.num_samples, image_key=image_key,
         image_threshold=float(threshold), pad=_pads(cropper.allow_smaller, size, context),
     )  # fmt: skip
-    return _told(crop, from_indices, _PADDED if cropper.allow_smaller else "")
+    return _lowered_crop(crop, from_indices, _PADDED if cropper.allow_smaller else "")
 
 
 def _weighted(transform: Any, context: Context) -> Lowered:
@@ -122,7 +122,7 @@ def _weighted(transform: Any, context: Context) -> Lowered:
         num_samples=cropper.num_samples, pad=_pads(False, size, context),
     )  # fmt: skip
     left_out = "" if transform.w_key in keys_of(transform) else f'"{transform.w_key}" is left out of the batch'
-    return _told(crop, left_out)
+    return _lowered_crop(crop, left_out)
 
 
 def _spatial(transform: Any, cropper: Any, num_samples: int, context: Context) -> Lowered:
@@ -139,7 +139,7 @@ def _spatial(transform: Any, cropper: Any, num_samples: int, context: Context) -
     crop: CropOp = build(
         transform, kind, size=size, keys=keys_of(transform), num_samples=num_samples, pad=_pads(False, size, context)
     )
-    return _told(crop)
+    return _lowered_crop(crop)
 
 
 def _pads(allowed: bool, size: Triple, context: Context) -> bool:
@@ -174,6 +174,6 @@ def _with_zeros(transform: Any, padder: Any) -> bool:
     )
 
 
-def _told(crop: CropOp, *notes: str) -> Lowered:
+def _lowered_crop(crop: CropOp, *notes: str) -> Lowered:
     several = [f"{crop.num_samples} samples of a case follow each other"] if crop.num_samples > 1 else []
     return Lowered(crop=crop, note="; ".join([*several, *[note for note in notes if note]]))

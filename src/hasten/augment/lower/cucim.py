@@ -1,4 +1,4 @@
-"""MONAI's `CuCIMd` and `RandCuCIMd`: cuCIM where it can run, elsewhere Hasten's operations with its parameters."""
+"""Lowers MONAI's `CuCIMd` and `RandCuCIMd`: cuCIM if it can run, else Hasten's operations with its parameters."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def is_cucim(transform: Any) -> bool:
 
 
 def lower_cucim(transform: Any, context: Context) -> Lowered | None:
-    """None for what is not cuCIM's. Raises ValueError where cuCIM can't run and Hasten has no such operation."""
+    """None for other transforms. Raises ValueError where cuCIM can't run and Hasten has no such operation."""
     if not is_cucim(transform):
         return None
     name = transform.name
     if name not in PARAMETERS:
         raise ValueError(f'{name_of(transform)}: cuCIM has no transform "{name}"; it has {", ".join(PARAMETERS)}')
-    given = arguments(name, transform.trans.args, transform.trans.kwargs)
+    kwargs = arguments(name, transform.trans.args, transform.trans.kwargs)
     if context.cucim:
-        op = PerSample(transforms=(OnGpu(keys_of(transform), name, given),))
+        op = PerSample(transforms=(OnGpu(keys_of(transform), name, kwargs),))
         return Lowered(ops=(op,), note="cuCIM on the GPU, sample by sample")
-    # Each key draws for itself there, and so it does here, being an operation of its own.
-    ops = tuple(_equivalent(transform, key, name, given, context) for key in keys_of(transform))
+    # cuCIM draws for each key separately, so each key is a separate operation here.
+    ops = tuple(_equivalent(transform, key, name, kwargs, context) for key in keys_of(transform))
     return Lowered(ops=ops, note=_note(name))
 
 
@@ -47,51 +47,51 @@ def _note(name: str) -> str:
     return f"{_INSTEAD}, in float32" if name.endswith("jitter") else _INSTEAD
 
 
-def _equivalent(transform: Any, key: str, name: str, given: Mapping[str, Any], context: Context) -> Any:
-    prob = float(given.get("prob", 0.1)) if name.startswith("rand_") else 1.0
+def _equivalent(transform: Any, key: str, name: str, kwargs: Mapping[str, Any], context: Context) -> Any:
+    prob = float(kwargs.get("prob", 0.1)) if name.startswith("rand_") else 1.0
     common: dict[str, Any] = {"keys": (key,), "prob": prob}
     match name:
         case "color_jitter" | "rand_color_jitter":
-            amounts = {each: _amount(given[each]) for each in PARAMETERS["color_jitter"] if each in given}
+            amounts = {each: _amount(kwargs[each]) for each in PARAMETERS["color_jitter"] if each in kwargs}
             return build(transform, ColorJitter, **common, **amounts, value_range=_LARGEST)
         case "image_flip" | "rand_image_flip":
-            axes = _axes(transform, given.get("spatial_axis"), context)
+            axes = _axes(transform, kwargs.get("spatial_axis"), context)
             return build(transform, Flip, **common, spatial_axis=axes)
         case "rand_image_rotate_90":
-            first, second = _plane(transform, given, context)
-            return build(transform, Rotate90, **common, max_k=given.get("max_k", 3), spatial_axes=(first, second))
+            first, second = _plane(transform, kwargs, context)
+            return build(transform, Rotate90, **common, max_k=kwargs.get("max_k", 3), spatial_axes=(first, second))
         case "image_rotate_90":
-            first, second = (axis + 3 - context.dims for axis in _plane(transform, given, context))
-            order, backward = quarter_turns(int(_needed(transform, given, "k")) % 4, first, second)
+            first, second = (axis + 3 - context.dims for axis in _plane(transform, kwargs, context))
+            order, backward = quarter_turns(int(_needed(transform, kwargs, "k")) % 4, first, second)
             return build(transform, Reorder, **common, order=order, backward=backward)
         case "zoom" | "rand_zoom":
             low, high = (
-                (given.get("min_zoom", 0.9), given.get("max_zoom", 1.1)) if prob < 1 or name == "rand_zoom"
-                else (_needed(transform, given, "zoom_factor"),) * 2
+                (kwargs.get("min_zoom", 0.9), kwargs.get("max_zoom", 1.1)) if prob < 1 or name == "rand_zoom"
+                else (_needed(transform, kwargs, "zoom_factor"),) * 2
             )  # fmt: skip
             zooms = {"min_zoom": _tuple(low), "max_zoom": _tuple(high)}
             return build(transform, Zoom, **common, **zooms, mode=("bilinear",), padding_mode="border")
         case "scale_intensity_range":
-            limits = {each: float(_needed(transform, given, each)) for each in ("a_min", "a_max", "b_min", "b_max")}
-            return build(transform, ScaleIntensityRange, **common, **limits, clip=bool(given.get("clip", False)))
-    return _normalized(transform, given, common)
+            limits = {each: float(_needed(transform, kwargs, each)) for each in ("a_min", "a_max", "b_min", "b_max")}
+            return build(transform, ScaleIntensityRange, **common, **limits, clip=bool(kwargs.get("clip", False)))
+    return _normalized(transform, kwargs, common)
 
 
-def _normalized(transform: Any, given: Mapping[str, Any], common: Mapping[str, Any]) -> Any:
-    if given.get("type", "range") != "range":
+def _normalized(transform: Any, kwargs: Mapping[str, Any], common: Mapping[str, Any]) -> Any:
+    if kwargs.get("type", "range") != "range":
         raise ValueError(
-            f'{name_of(transform)}: Hasten has no operation for normalize_data with type="{given["type"]}"; install '
+            f'{name_of(transform)}: Hasten has no operation for normalize_data with type="{kwargs["type"]}"; install '
             'cupy and cucim and run it on a GPU, or write type="range"'
         )
-    low, high = float(_needed(transform, given, "min_value")), float(_needed(transform, given, "max_value"))
-    top = float(_needed(transform, given, "norm_constant"))
+    low, high = float(_needed(transform, kwargs, "min_value")), float(_needed(transform, kwargs, "max_value"))
+    top = float(_needed(transform, kwargs, "norm_constant"))
     return build(transform, ScaleIntensityRange, **common, a_min=low, a_max=high, b_min=0.0, b_max=top)
 
 
-def _needed(transform: Any, given: Mapping[str, Any], field: str) -> Any:
-    if field not in given:
+def _needed(transform: Any, kwargs: Mapping[str, Any], field: str) -> Any:
+    if field not in kwargs:
         raise ValueError(f"{name_of(transform)}: {transform.name} needs {field}; give it")
-    return given[field]
+    return kwargs[field]
 
 
 def _amount(value: Any) -> Any:
@@ -106,17 +106,17 @@ def _axes(transform: Any, value: Any, context: Context) -> tuple[int, ...]:
     """Axes of space, which cuCIM counts from the channels on. Raises ValueError for the channels themselves."""
     count = context.dims + 1
     axes = range(count) if value is None else (value,) if isinstance(value, int) else value
-    found = tuple(int(axis) % count - 1 for axis in axes if -count <= int(axis) < count)
-    if len(found) < len(tuple(axes)) or min(found, default=math.inf) < 0:
+    spatial_axes = tuple(int(axis) % count - 1 for axis in axes if -count <= int(axis) < count)
+    if len(spatial_axes) < len(tuple(axes)) or min(spatial_axes, default=math.inf) < 0:
         raise ValueError(
             f"{name_of(transform)}: spatial_axis={value} of {transform.name} names the channels or no axis; it "
             f"counts them with the channels, so that 1 to {context.dims} are axes of space, and -1 the last"
         )
-    return found
+    return spatial_axes
 
 
-def _plane(transform: Any, given: Mapping[str, Any], context: Context) -> tuple[int, int]:
-    axes = _axes(transform, _needed(transform, given, "spatial_axis"), context)
+def _plane(transform: Any, kwargs: Mapping[str, Any], context: Context) -> tuple[int, int]:
+    axes = _axes(transform, _needed(transform, kwargs, "spatial_axis"), context)
     if len(axes) != 2:
-        raise ValueError(f"{name_of(transform)}: spatial_axis={given['spatial_axis']}; a turn needs two axes")
+        raise ValueError(f"{name_of(transform)}: spatial_axis={kwargs['spatial_axis']}; a turn needs two axes")
     return axes[0], axes[1]

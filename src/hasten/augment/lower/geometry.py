@@ -1,4 +1,4 @@
-"""MONAI's transforms that move values."""
+"""Lowers MONAI's spatial transforms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Ranges = tuple[tuple[float, float], ...]
 
 
 def lower_geometry(transform: Any, context: Context) -> Lowered | None:
-    """None for what moves no values. Raises Kept, and ValueError for arguments that can't be."""
+    """None for other transforms. Raises Kept, and ValueError for invalid arguments."""
     return _random(transform, context) or _fixed(transform, context)
 
 
@@ -64,13 +64,13 @@ def _random(transform: Any, context: Context) -> Lowered | None:
 
 
 def _rotated(transform: Any, context: Context) -> Lowered:
-    own = transform.rand_rotate
-    if not own.keep_size:
+    inner = transform.rand_rotate
+    if not inner.keep_size:
         raise Kept("gives patches of a size that depends on the angle (keep_size=False)")
     if any(transform.align_corners):
         raise Kept("has align_corners=True; Hasten turns voxels as squares, not as points")
     check_float(transform, transform.dtype)
-    ranges = {field: pair(getattr(own, field), field) for field in ("range_x", "range_y", "range_z")}
+    ranges = {field: pair(getattr(inner, field), field) for field in ("range_x", "range_y", "range_z")}
     op = build(
         transform, Rotate, keys=keys_of(transform), prob=transform.prob, mode=modes_of(transform, context),
         padding_mode=padding_of(transform, _GRID), **ranges,
@@ -79,11 +79,11 @@ def _rotated(transform: Any, context: Context) -> Lowered:
 
 
 def _zoomed(transform: Any, context: Context) -> Lowered:
-    own = transform.rand_zoom
-    if not own.keep_size:
+    inner = transform.rand_zoom
+    if not inner.keep_size:
         raise Kept("gives patches of a size that depends on the zoom (keep_size=False)")
-    if any(own.kwargs.values()):
-        raise Kept(f"has arguments for padding {own.kwargs}")
+    if any(inner.kwargs.values()):
+        raise Kept(f"has arguments for padding {inner.kwargs}")
     check_float(transform, transform.dtype)
     modes = modes_of(transform, context)
     linear = {bool(corners) for corners, mode in zip(transform.align_corners, modes, strict=True) if mode == "bilinear"}
@@ -92,15 +92,15 @@ def _zoomed(transform: Any, context: Context) -> Lowered:
     kind = AlignedZoom if True in linear else Zoom
     op = build(
         transform, kind, keys=keys_of(transform), prob=transform.prob,
-        min_zoom=tuple(float(each) for each in own.min_zoom), max_zoom=tuple(float(each) for each in own.max_zoom),
+        min_zoom=tuple(float(each) for each in inner.min_zoom), max_zoom=tuple(float(each) for each in inner.max_zoom),
         mode=modes, padding_mode=padding_of(transform, _NUMPY),
     )  # fmt: skip
     return Lowered(ops=(op,), note=_SHIFTED if "nearest" in modes else "")
 
 
 def _affine(transform: Any, context: Context) -> Lowered:
-    own, keys = transform.rand_affine, keys_of(transform)
-    grid = own.rand_affine_grid
+    inner, keys = transform.rand_affine, keys_of(transform)
+    grid = inner.rand_affine_grid
     modes, padding = modes_of(transform, context), padding_of(transform, _GRID)
     op = build(
         transform, Affine, keys=keys, prob=transform.prob, mode=modes, padding_mode=padding,
@@ -109,9 +109,9 @@ def _affine(transform: Any, context: Context) -> Lowered:
             for field in ("rotate_range", "shear_range", "translate_range", "scale_range")
         },
     )  # fmt: skip
-    if own.spatial_size is None:
+    if inner.spatial_size is None:
         return Lowered(ops=(op,))
-    size = _resized(transform, own.spatial_size, context)
+    size = _resized(transform, inner.spatial_size, context)
     if size is None or size == context.size:
         return Lowered(ops=(op,))
     check_all_keys(transform, context, "gives another size")
@@ -120,7 +120,7 @@ def _affine(transform: Any, context: Context) -> Lowered:
 
 
 def _resized(transform: Any, spatial_size: Any, context: Context) -> Triple | None:
-    """The size that it gives; None where it keeps the size of what comes in."""
+    """The output size; None if it is the input size."""
     sides = [spatial_size] if isinstance(spatial_size, int) else list(spatial_size)
     if all(side is None or side <= 0 for side in sides):
         return None
@@ -129,12 +129,12 @@ def _resized(transform: Any, spatial_size: Any, context: Context) -> Triple | No
 
 def _ranges(values: Any, field: str) -> Ranges:
     """As RandAffineGrid reads them: a number r stands for (-r, r), None for nothing at all."""
-    found = []
+    ranges = []
     for value in values:
         if value is None:
             continue
-        found.append((-abs(float(value)), abs(float(value))) if isinstance(value, int | float) else pair(value, field))
-    return tuple(found)
+        ranges.append((-abs(float(value)), abs(float(value))) if isinstance(value, int | float) else pair(value, field))
+    return tuple(ranges)
 
 
 def _fixed(transform: Any, context: Context) -> Lowered | None:
@@ -186,14 +186,14 @@ def _reordered(transform: Any, order: Triple, backward: tuple[int, ...], context
 
 
 def _resize(transform: Any, context: Context) -> Lowered:
-    own = transform.resizer
-    if own.size_mode != "all":
-        raise Kept(f"has size_mode={own.size_mode}, so that sizes depend on the case")
+    inner = transform.resizer
+    if inner.size_mode != "all":
+        raise Kept(f"has size_mode={inner.size_mode}, so that sizes depend on the case")
     if any(transform.align_corners) or any(transform.anti_aliasing):
         raise Kept("has align_corners or anti_aliasing")
     check_float(transform, transform.dtype)
     check_all_keys(transform, context, "resizes")
-    size = triple_of(transform, "spatial_size", own.spatial_size, context)
+    size = triple_of(transform, "spatial_size", inner.spatial_size, context)
     if size == context.size:
         return Lowered(note="the patch has that size")
     modes = modes_of(transform, context)
@@ -202,17 +202,17 @@ def _resize(transform: Any, context: Context) -> Lowered:
 
 
 def _cut(transform: Any, size: Triple, context: Context) -> Lowered:
-    if context.size is not None and all(own >= side for own, side in zip(size, context.size, strict=True)):
+    if context.size is not None and all(target >= side for target, side in zip(size, context.size, strict=True)):
         return Lowered(note="the patch is no larger than that")
     op = build(transform, Cut, keys=keys_of(transform), size=size)
     return Lowered(ops=(op,), note="what it cuts away is never computed")
 
 
 def _grown(transform: Any, size: Triple, context: Context) -> Lowered | None:
-    """What becomes of padding: None where nothing is padded. Raises Kept where something is, or may be."""
+    """None if nothing is padded. Raises Kept if something is, or may be."""
     if context.size is None:
         raise Undecided("pads, or does not, as the size of the items has it, which is known when data are bound")
-    if all(own <= side for own, side in zip(size, context.size, strict=True)):
+    if all(target <= side for target, side in zip(size, context.size, strict=True)):
         whole = size == context.size and makes_whole(transform, size, context)
         return Lowered(note="the patch is whole already") if whole else None
     raise Kept(f"pads from {context.size[3 - context.dims :]} to {size[3 - context.dims :]}")

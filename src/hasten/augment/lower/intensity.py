@@ -1,4 +1,4 @@
-"""MONAI's transforms that change values."""
+"""Lowers MONAI's intensity transforms."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from hasten.augment.smooth import GaussianSharpen, GaussianSmooth
 
 
 def lower_intensity(transform: Any, context: Context) -> Lowered | None:
-    """None for what changes no values. Raises Kept, and ValueError for arguments that can't be."""
+    """None for other transforms. Raises Kept, and ValueError for invalid arguments."""
     for family in (_noise, _scaled, _curves, _filters, _holes, _colours, _fixed):
-        found = family(transform, context)
-        if found is not None:
-            return found
+        lowered = family(transform, context)
+        if lowered is not None:
+            return lowered
     return None
 
 
@@ -44,31 +44,31 @@ def _noise(transform: Any, context: Context) -> Lowered | None:
 
     match transform:
         case mt.RandGaussianNoised():
-            own = transform.rand_gaussian_noise
-            check_float(transform, [own.dtype])
-            _check_numbers(mean=own.mean, std=own.std)
-            std = (0.0 if own.sample_std else float(own.std), float(own.std))
-            return _one(transform, GaussianNoise, mean=float(own.mean), std=std)
+            inner = transform.rand_gaussian_noise
+            check_float(transform, [inner.dtype])
+            _check_numbers(mean=inner.mean, std=inner.std)
+            std = (0.0 if inner.sample_std else float(inner.std), float(inner.std))
+            return _one(transform, GaussianNoise, mean=float(inner.mean), std=std)
         case mt.RandRicianNoised():
-            own = transform.rand_rician_noise
-            check_float(transform, [own.dtype])
+            inner = transform.rand_rician_noise
+            check_float(transform, [inner.dtype])
             _check_one_key(transform)
-            if own.channel_wise or own.relative:
+            if inner.channel_wise or inner.relative:
                 raise Kept("has channel_wise or relative noise; Hasten's is one for all channels")
-            _check_numbers(mean=own.mean, std=own.std)
-            std = (0.0 if own.sample_std else float(own.std), float(own.std))
-            return _one(transform, RicianNoise, mean=float(own.mean), std=std)
+            _check_numbers(mean=inner.mean, std=inner.std)
+            std = (0.0 if inner.sample_std else float(inner.std), float(inner.std))
+            return _one(transform, RicianNoise, mean=float(inner.mean), std=std)
         case mt.RandGibbsNoised():
             return _one(transform, GibbsNoise, alpha=pair(transform.rand_gibbs_noise.alpha, "alpha"))
         case mt.RandKSpaceSpikeNoised():
-            own = transform.rand_noise
+            inner = transform.rand_noise
             _check_one_key(transform)
-            given = own.intensity_range
-            ranges = None if given is None else (
-                pair(given, "intensity_range") if isinstance(given[0], int | float)
-                else tuple(pair(each, "intensity_range") for each in given)
+            intensity_range = inner.intensity_range
+            ranges = None if intensity_range is None else (
+                pair(intensity_range, "intensity_range") if isinstance(intensity_range[0], int | float)
+                else tuple(pair(each, "intensity_range") for each in intensity_range)
             )  # fmt: skip
-            return _one(transform, KSpaceSpikeNoise, intensity_range=ranges, channel_wise=own.channel_wise)
+            return _one(transform, KSpaceSpikeNoise, intensity_range=ranges, channel_wise=inner.channel_wise)
     return None
 
 
@@ -77,32 +77,36 @@ def _scaled(transform: Any, context: Context) -> Lowered | None:
 
     match transform:
         case mt.RandShiftIntensityd():
-            own = transform.shifter
+            inner = transform.shifter
             if any(key is not None for key in transform.factor_key):
                 raise Kept("reads a factor from the metadata of the case (factor_key)")
-            return _one(transform, ShiftIntensity, offsets=pair(own.offsets, "offsets"), channel_wise=own.channel_wise)
-        case mt.RandScaleIntensityd():
-            own = transform.scaler
-            check_float(transform, [own.dtype])
-            return _one(transform, ScaleIntensity, factors=pair(own.factors, "factors"), channel_wise=own.channel_wise)
-        case mt.RandScaleIntensityFixedMeand():
-            own = transform.scaler
-            check_float(transform, [own.dtype])
             return _one(
-                transform, ScaleIntensityFixedMean, factors=pair(own.factors, "factors"),
-                fixed_mean=own.fixed_mean, preserve_range=own.preserve_range, channel_wise=own.channel_wise,
+                transform, ShiftIntensity, offsets=pair(inner.offsets, "offsets"), channel_wise=inner.channel_wise
+            )
+        case mt.RandScaleIntensityd():
+            inner = transform.scaler
+            check_float(transform, [inner.dtype])
+            return _one(
+                transform, ScaleIntensity, factors=pair(inner.factors, "factors"), channel_wise=inner.channel_wise
+            )
+        case mt.RandScaleIntensityFixedMeand():
+            inner = transform.scaler
+            check_float(transform, [inner.dtype])
+            return _one(
+                transform, ScaleIntensityFixedMean, factors=pair(inner.factors, "factors"),
+                fixed_mean=inner.fixed_mean, preserve_range=inner.preserve_range, channel_wise=inner.channel_wise,
             )  # fmt: skip
         case mt.RandStdShiftIntensityd():
-            own = transform.shifter
-            check_float(transform, [own.dtype])
+            inner = transform.shifter
+            check_float(transform, [inner.dtype])
             return _one(
-                transform, StdShiftIntensity, factors=pair(own.factors, "factors"), nonzero=own.nonzero,
-                channel_wise=own.channel_wise,
+                transform, StdShiftIntensity, factors=pair(inner.factors, "factors"), nonzero=inner.nonzero,
+                channel_wise=inner.channel_wise,
             )  # fmt: skip
         case mt.RandBiasFieldd():
-            own = transform.rand_bias_field
-            check_float(transform, [own.dtype])
-            return _one(transform, BiasField, degree=own.degree, coeff_range=pair(own.coeff_range, "coeff_range"))
+            inner = transform.rand_bias_field
+            check_float(transform, [inner.dtype])
+            return _one(transform, BiasField, degree=inner.degree, coeff_range=pair(inner.coeff_range, "coeff_range"))
     return None
 
 
@@ -111,10 +115,10 @@ def _curves(transform: Any, context: Context) -> Lowered | None:
 
     match transform:
         case mt.RandAdjustContrastd():
-            own = transform.adjuster
+            inner = transform.adjuster
             return _one(
-                transform, AdjustContrast, gamma=pair(own.gamma, "gamma"), invert_image=own.invert_image,
-                retain_stats=own.retain_stats,
+                transform, AdjustContrast, gamma=pair(inner.gamma, "gamma"), invert_image=inner.invert_image,
+                retain_stats=inner.retain_stats,
             )  # fmt: skip
         case mt.RandHistogramShiftd():
             low, high = transform.shifter.num_control_points
@@ -127,20 +131,20 @@ def _filters(transform: Any, context: Context) -> Lowered | None:
 
     match transform:
         case mt.RandGaussianSmoothd():
-            own = transform.rand_smooth
-            _check_approx(own)
+            inner = transform.rand_smooth
+            _check_approx(inner)
             return _one(
-                transform, GaussianSmooth, **{field: pair(getattr(own, field), field) for field in _fields("sigma")}
+                transform, GaussianSmooth, **{field: pair(getattr(inner, field), field) for field in _fields("sigma")}
             )
         case mt.RandGaussianSharpend():
-            own = transform.rand_sharpen
-            _check_approx(own)
-            firsts = {field: pair(getattr(own, field), field) for field in _fields("sigma1")}
+            inner = transform.rand_sharpen
+            _check_approx(inner)
+            firsts = {field: pair(getattr(inner, field), field) for field in _fields("sigma1")}
             seconds = {
-                field: float(value) if isinstance(value := getattr(own, field), int | float) else pair(value, field)
+                field: float(value) if isinstance(value := getattr(inner, field), int | float) else pair(value, field)
                 for field in _fields("sigma2")
             }
-            return _one(transform, GaussianSharpen, alpha=pair(own.alpha, "alpha"), **firsts, **seconds)
+            return _one(transform, GaussianSharpen, alpha=pair(inner.alpha, "alpha"), **firsts, **seconds)
         case mt.RandSimulateLowResolutiond():
             return _low_resolution(transform, context)
     return None
@@ -162,21 +166,21 @@ def _holes(transform: Any, context: Context) -> Lowered | None:
 
     match transform:
         case mt.RandCoarseDropoutd():
-            own = transform.dropper
-            fill = tuple(own.fill_value) if isinstance(own.fill_value, list | tuple) else own.fill_value
+            inner = transform.dropper
+            fill = tuple(inner.fill_value) if isinstance(inner.fill_value, list | tuple) else inner.fill_value
             return _one(
-                transform, CoarseDropout, _sizes_note(own), dropout_holes=own.dropout_holes, fill_value=fill,
-                **_hole_fields(own),
+                transform, CoarseDropout, _sizes_note(inner), dropout_holes=inner.dropout_holes, fill_value=fill,
+                **_hole_fields(inner),
             )  # fmt: skip
         case mt.RandCoarseShuffled():
             return _one(transform, CoarseShuffle, _sizes_note(transform.shuffle), **_hole_fields(transform.shuffle))
     return None
 
 
-def _hole_fields(own: Any) -> dict[str, Any]:
+def _hole_fields(inner: Any) -> dict[str, Any]:
     return {
-        "holes": own.holes, "max_holes": own.max_holes, "spatial_size": _sides(own.spatial_size),
-        "max_spatial_size": None if own.max_spatial_size is None else _sides(own.max_spatial_size),
+        "holes": inner.holes, "max_holes": inner.max_holes, "spatial_size": _sides(inner.spatial_size),
+        "max_spatial_size": None if inner.max_spatial_size is None else _sides(inner.max_spatial_size),
     }  # fmt: skip
 
 
@@ -184,8 +188,8 @@ def _sides(value: Any) -> int | tuple[int, ...]:
     return int(value) if isinstance(value, int) else tuple(int(each) for each in value)
 
 
-def _sizes_note(own: Any) -> str:
-    return "" if own.max_spatial_size is None else "the size of each hole is drawn by itself"
+def _sizes_note(inner: Any) -> str:
+    return "" if inner.max_spatial_size is None else "the size of each hole is drawn by itself"
 
 
 def _colours(transform: Any, context: Context) -> Lowered | None:
@@ -196,9 +200,9 @@ def _colours(transform: Any, context: Context) -> Lowered | None:
             if transform.name != "ColorJitter":
                 raise Kept(f"runs torchvision's {transform.name}; Hasten has its ColorJitter")
             _check_one_key(transform)
-            own = transform.trans.trans
+            inner = transform.trans.trans
             fields = {
-                name: _jitter(getattr(own, name), name) for name in ("brightness", "contrast", "saturation", "hue")
+                name: _jitter(getattr(inner, name), name) for name in ("brightness", "contrast", "saturation", "hue")
             }
             largest = 255.0 if keys_of(transform)[0] in context.bytes_keys else 1.0
             return _one(transform, ColorJitter, f"values from 0 to {largest:g}", value_range=largest, **fields)
@@ -223,28 +227,30 @@ def _fixed(transform: Any, context: Context) -> Lowered | None:
 
     match transform:
         case mt.NormalizeIntensityd():
-            own = transform.normalizer
-            check_float(transform, [own.dtype])
+            inner = transform.normalizer
+            check_float(transform, [inner.dtype])
             return _one(
-                transform, Normalize, subtrahend=_constants(own.subtrahend, "subtrahend", own.channel_wise),
-                divisor=_constants(own.divisor, "divisor", own.channel_wise), nonzero=own.nonzero,
-                channel_wise=own.channel_wise,
+                transform, Normalize, subtrahend=_constants(inner.subtrahend, "subtrahend", inner.channel_wise),
+                divisor=_constants(inner.divisor, "divisor", inner.channel_wise), nonzero=inner.nonzero,
+                channel_wise=inner.channel_wise,
             )  # fmt: skip
         case mt.ScaleIntensityRanged():
-            own = transform.scaler
-            check_float(transform, [own.dtype])
+            inner = transform.scaler
+            check_float(transform, [inner.dtype])
             return _one(
-                transform, ScaleIntensityRange, a_min=float(own.a_min), a_max=float(own.a_max), b_min=own.b_min,
-                b_max=own.b_max, clip=own.clip,
+                transform, ScaleIntensityRange, a_min=float(inner.a_min), a_max=float(inner.a_max), b_min=inner.b_min,
+                b_max=inner.b_max, clip=inner.clip,
             )  # fmt: skip
         case mt.ScaleIntensityd():
-            own = transform.scaler
-            check_float(transform, [own.dtype])
-            if own.minv is None and own.maxv is None and own.factor is not None:
-                return _one(transform, ScaleIntensity, factors=(float(own.factor), float(own.factor)))
-            if own.minv is None or own.maxv is None:
+            inner = transform.scaler
+            check_float(transform, [inner.dtype])
+            if inner.minv is None and inner.maxv is None and inner.factor is not None:
+                return _one(transform, ScaleIntensity, factors=(float(inner.factor), float(inner.factor)))
+            if inner.minv is None or inner.maxv is None:
                 raise Kept("has one of minv and maxv without the other")
-            return _one(transform, Rescale, minv=float(own.minv), maxv=float(own.maxv), channel_wise=own.channel_wise)
+            return _one(
+                transform, Rescale, minv=float(inner.minv), maxv=float(inner.maxv), channel_wise=inner.channel_wise
+            )
     return None
 
 
@@ -265,9 +271,9 @@ def _fields(name: str) -> tuple[str, ...]:
     return f"{name}_x", f"{name}_y", f"{name}_z"
 
 
-def _check_approx(own: Any) -> None:
-    if own.approx != "erf":
-        raise Kept(f'has approx="{own.approx}"; Hasten\'s Gaussian is "erf"')
+def _check_approx(inner: Any) -> None:
+    if inner.approx != "erf":
+        raise Kept(f'has approx="{inner.approx}"; Hasten\'s Gaussian is "erf"')
 
 
 def _check_one_key(transform: Any) -> None:

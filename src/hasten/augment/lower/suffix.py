@@ -1,4 +1,4 @@
-"""MONAI's deterministic transforms that end a chain."""
+"""Lowers MONAI's deterministic transforms at the end of a chain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TENSORS = "a batch is made of tensors"
 
 
 def lower_suffix(transform: Any, context: Context) -> Lowered | None:
-    """None for what is none of these. Raises Kept, and ValueError for arguments that can't be."""
+    """None for other transforms. Raises Kept, and ValueError for invalid arguments."""
     return _types(transform, context) or _entries(transform, context) or _labels(transform, context)
 
 
@@ -45,10 +45,10 @@ def _cast(transform: Any, dtypes: Any, context: Context) -> Lowered:
     for key, dtype in zip(keys_of(transform), dtypes, strict=True):
         if dtype is None or key not in context.keys + context.made:
             continue
-        wanted = get_equivalent_dtype(dtype, torch.Tensor)
-        # What is no label is float32 all along.
-        if key in context.label_keys or wanted != torch.float32:
-            ops.append(build(transform, suffix.cast, keys=key, dtype=wanted))
+        target = get_equivalent_dtype(dtype, torch.Tensor)
+        # Everything except labels is float32 already.
+        if key in context.label_keys or target != torch.float32:
+            ops.append(build(transform, suffix.cast, keys=key, dtype=target))
     return Lowered(ops=tuple(ops), note="" if ops else _TENSORS)
 
 
@@ -58,18 +58,18 @@ def _entries(transform: Any, context: Context) -> Lowered | None:
     match transform:
         case mt.SelectItemsd():
             present = context.keys + context.made
-            kept = tuple(key for key in keys_of(transform) if key in present)
-            if set(kept) == set(present):
+            remaining = tuple(key for key in keys_of(transform) if key in present)
+            if set(remaining) == set(present):
                 return Lowered(note="the batch holds nothing else")
-            return Lowered(ops=(build(transform, suffix.select, keys=kept),))
+            return Lowered(ops=(build(transform, suffix.select, keys=remaining),))
         case mt.DeleteItemsd():
-            gone = tuple(
+            deleted = tuple(
                 key for key in context.keys + context.made
                 if any(_names(key, pattern, use) for pattern, use in zip(transform.keys, transform.use_re, strict=True))
             )  # fmt: skip
-            if not gone:
+            if not deleted:
                 return Lowered(note="the batch holds none of them")
-            return Lowered(ops=(build(transform, suffix.delete, keys=gone),))
+            return Lowered(ops=(build(transform, suffix.delete, keys=deleted),))
         case mt.ConcatItemsd():
             if transform.dim != 0:
                 raise Kept(f"joins along axis {transform.dim}; Hasten joins channels")
@@ -94,11 +94,11 @@ def _labels(transform: Any, context: Context) -> Lowered | None:
             keys, et_label = keys_of(transform), transform.converter.et_label
             return Lowered(ops=(build(transform, suffix.convert_to_brats_classes, keys=keys, et_label=et_label),))
         case mt.LabelToMaskd():
-            own = transform.converter
-            labels = tuple(int(each) for each in own.select_labels)
+            inner = transform.converter
+            labels = tuple(int(each) for each in inner.select_labels)
             op = build(
                 transform, suffix.label_to_mask, keys=keys_of(transform), select_labels=labels,
-                merge_channels=own.merge_channels,
+                merge_channels=inner.merge_channels,
             )  # fmt: skip
             return Lowered(ops=(op,))
     return None

@@ -1,4 +1,4 @@
-"""What lowering a transform is told and what it gives, and what the families of transforms read alike."""
+"""Input and result types of lowering, and argument parsing that the families share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Undecided(Kept):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """What is known where a transform stands."""
+    """The context of a transform in its chain."""
 
     keys: tuple[str, ...]
     """Of the batch."""
@@ -37,7 +37,7 @@ class Context:
     """Entries of the batch that the chain itself makes."""
     dims: int = 3
     size: Triple | None = None
-    """(D, H, W) of what comes in, None where it is known with the data only."""
+    """(D, H, W) of the input, None until data are bound."""
     bytes_keys: tuple[str, ...] = ()
     """Keys that items hold as uint8."""
     fixed: tuple[Any, ...] = ()
@@ -45,16 +45,16 @@ class Context:
     following: Any = None
     """The transform after this one."""
     opening: bool = True
-    """Whether it works on cached cases, so that it may be their crop."""
+    """Whether its input is cached cases, so that it may be their crop."""
     patches: bool = False
-    """Whether patches come in, not whole cases."""
+    """Whether its input is patches, not whole cases."""
     cucim: bool = False
     """Whether cuCIM can run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lowered:
-    """Operations in place of a transform; neither a crop nor operations: there is nothing to do."""
+    """Operations in place of a transform; without a crop and operations, there is nothing to do."""
 
     ops: tuple[Any, ...] = ()
     crop: CropOp | None = None
@@ -87,10 +87,10 @@ def pair(value: Any, field: str) -> tuple[float, float]:
 
 
 def modes_of(transform: Any, context: Context, modes: Sequence[Any] | None = None) -> tuple[str, ...]:
-    """How each key is read. Raises Kept for what Hasten does not do, ValueError where a named label is interpolated."""
-    found = []
-    for key, given in zip(keys_of(transform), transform.mode if modes is None else modes, strict=True):
-        mode = str(given)
+    """Interpolation mode of each key. Raises Kept for unsupported ones, ValueError if a named label is interpolated."""
+    names = []
+    for key, value in zip(keys_of(transform), transform.mode if modes is None else modes, strict=True):
+        mode = str(value)
         if key in context.label_keys and mode not in _NEAREST:
             if key in context.named:
                 raise ValueError(
@@ -100,16 +100,16 @@ def modes_of(transform: Any, context: Context, modes: Sequence[Any] | None = Non
             raise Kept(f'reads "{key}", which looks like a label, with mode={mode}; "nearest" would keep its classes')
         if mode not in _LINEAR + _NEAREST:
             raise Kept(f'reads "{key}" with mode={mode}; Hasten reads linearly or the nearest voxel')
-        found.append("nearest" if mode in _NEAREST else "bilinear")
-    return tuple(found)
+        names.append("nearest" if mode in _NEAREST else "bilinear")
+    return tuple(names)
 
 
 def padding_of(transform: Any, names: dict[str, str]) -> str:
     """The one padding of all keys, by Hasten's name. Raises Kept."""
-    given = {str(each) for each in transform.padding_mode}
-    if len(given) > 1:
-        raise Kept(f"has padding modes {sorted(given)} for its keys; Hasten has one for all of them")
-    only = given.pop()
+    modes = {str(each) for each in transform.padding_mode}
+    if len(modes) > 1:
+        raise Kept(f"has padding modes {sorted(modes)} for its keys; Hasten has one for all of them")
+    only = modes.pop()
     if only not in names:
         raise Kept(f"has padding_mode={only}; Hasten has those of {', '.join(sorted(names))}")
     return names[only]
@@ -135,16 +135,16 @@ def triple_of(transform: Any, field: str, value: Any, context: Context) -> Tripl
         raise ValueError(f"{name_of(transform)}: {field}={value} has {len(sides)} axes, the items have {context.dims}")
     if any(side is None or side <= 0 for side in sides):
         if context.size is None:
-            told = f"has {field}={value}, which takes sides from each case; give numbers above 0"
-            raise Kept(told) if context.opening else Undecided(told)
+            reason = f"has {field}={value}, which takes sides from each case; give numbers above 0"
+            raise Kept(reason) if context.opening else Undecided(reason)
         whole = context.size[3 - context.dims :]
-        sides = [own if side is None or side <= 0 else side for side, own in zip(sides, whole, strict=True)]
+        sides = [extent if side is None or side <= 0 else side for side, extent in zip(sides, whole, strict=True)]
     full = [1] * (3 - context.dims) + [int(side or 0) for side in sides]
     return full[0], full[1], full[2]
 
 
-def check_all_keys(transform: Any, context: Context, what: str) -> None:
+def check_all_keys(transform: Any, context: Context, reason: str) -> None:
     """Raises Kept where the size of some keys of the batch would change and that of others would not."""
     rest = [key for key in context.keys if key not in keys_of(transform)]
     if rest:
-        raise Kept(f'{what} and leaves "{rest[0]}" as it is; Hasten keeps the keys of a batch at one size')
+        raise Kept(f'{reason} and leaves "{rest[0]}" as it is; Hasten keeps the keys of a batch at one size')

@@ -1,4 +1,4 @@
-"""Lesions of a slide: from a mask beside it, or from the polygons that ASAP writes (Camelyon's XML)."""
+"""Lesions of a slide: from a mask next to it, or from the polygons that ASAP writes (Camelyon's XML)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def read_lesions(path: str | Path, slide: Slide, level: int) -> np.ndarray:
         raise ValueError(
             f"{path}: no such mask of {slide.path}; leave the mask empty in the list if the slide has no lesion"
         )
-    whole = slide.levels[slide.level(level)]
+    target = slide.levels[slide.level(level)]
     if path.suffix.lower() == ".xml":
-        return draw_polygons(path, (whole.height, whole.width), whole.downsample)
+        return draw_polygons(path, (target.height, target.width), target.downsample)
     with open_slide(path, order=MASK_BACKENDS) as mask:
         ours, theirs = slide.levels[0], mask.levels[0]
         if (ours.height, ours.width) != (theirs.height, theirs.width):
@@ -37,13 +37,13 @@ def read_lesions(path: str | Path, slide: Slide, level: int) -> np.ndarray:
                 f"{path}: is {theirs.height} x {theirs.width} pixels, and {slide.path} is {ours.height} x "
                 f"{ours.width}; a mask must be as large as its slide"
             )
-        found = mask.level_near(whole.downsample / _SIDES_APART)
-        lesions = mask.read_level(found)[..., 0] > 0
+        mask_level = mask.level_near(target.downsample / _SIDES_APART)
+        lesions = mask.read_level(mask_level)[..., 0] > 0
     rows, columns = (
         np.minimum((np.arange(count) * length) // count, length - 1)
-        for count, length in zip((whole.height, whole.width), lesions.shape, strict=True)
+        for count, length in zip((target.height, target.width), lesions.shape, strict=True)
     )
-    return lesions if lesions.shape == (whole.height, whole.width) else lesions[np.ix_(rows, columns)]
+    return lesions if lesions.shape == (target.height, target.width) else lesions[np.ix_(rows, columns)]
 
 
 def draw_polygons(path: Path, shape: tuple[int, int], downsample: float) -> np.ndarray:
@@ -73,7 +73,7 @@ def read_polygons(path: Path) -> list[tuple[np.ndarray, bool]]:
         raise ValueError(f"{path}: can't be read as XML ({error}); export the annotations again from ASAP") from error
     if root.tag != "ASAP_Annotations":
         raise ValueError(f"{path}: begins with <{root.tag}>, not <ASAP_Annotations>; export the annotations from ASAP")
-    found: list[tuple[np.ndarray, bool]] = []
+    polygons: list[tuple[np.ndarray, bool]] = []
     for annotation in root.iter("Annotation"):
         try:
             corners = [
@@ -84,5 +84,5 @@ def read_polygons(path: Path) -> list[tuple[np.ndarray, bool]]:
             raise ValueError(f"{path}: annotation {annotation.get('Name')!r} has a corner without X, Y") from error
         if len(corners) >= 3:
             group = annotation.get("PartOfGroup", "").lower()
-            found.append((np.array([corner[1:] for corner in sorted(corners)]), group in _EXCLUDED))
-    return sorted(found, key=lambda each: each[1])
+            polygons.append((np.array([corner[1:] for corner in sorted(corners)]), group in _EXCLUDED))
+    return sorted(polygons, key=lambda each: each[1])

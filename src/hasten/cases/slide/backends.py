@@ -1,4 +1,4 @@
-"""The libraries that read slides, each behind `types.Reader`. They are imported only when one is opened."""
+"""Slide readers, each with the interface `types.Reader`. Their libraries are imported when a slide is opened."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class CucimReader:
     """NVIDIA's cuCIM, on the CPU: TIFF, SVS and Philips TIFF."""
 
     def __init__(self, path: Path) -> None:
-        self._image = import_module("cucim").CuImage(str(path))  # cuCIM tells type checkers nothing of it
+        self._image = import_module("cucim").CuImage(str(path))  # cuCIM has no type information for it
         if self._image.dtype.bits != 8:
             raise ValueError(f"has values of {self._image.dtype.bits} bits, not 8")
-        # What is not plain RGB takes a slow path that can end the process (cuCIM 26.10).
+        # Other formats than plain RGB take a slow path that can crash the process (cuCIM 26.10).
         if self._image.shape[-1] != 3:
             raise ValueError("is not plain RGB")
-        found = self._image.resolutions
+        pyramid = self._image.resolutions
         self.levels = tuple(
             Level(int(height), int(width), float(down))
-            for (width, height), down in zip(found["level_dimensions"], found["level_downsamples"], strict=True)
+            for (width, height), down in zip(pyramid["level_dimensions"], pyramid["level_downsamples"], strict=True)
         )
         sized = self._image.spacing_units()[1] == "micrometer"
         self.mpp: float | None = float(self._image.spacing()[1]) if sized else None
-        # An unsupported compression is told on reading only.
+        # An unsupported compression raises only when a tile is read.
         self.read(len(self.levels) - 1, 0, 0, 1, 1)
 
     def read(self, level: int, y: int, x: int, height: int, width: int) -> np.ndarray:
@@ -63,9 +63,9 @@ class OpenSlideReader:
 
     def read(self, level: int, y: int, x: int, height: int, width: int) -> np.ndarray:
         down = self.levels[level].downsample
-        found = np.asarray(self._slide.read_region((round(x * down), round(y * down)), level, (width, height)))
-        # Where a scanner took no picture a pixel is transparent.
-        return np.where(found[..., 3:] == 0, np.uint8(BACKGROUND), found[..., :3])
+        region = np.asarray(self._slide.read_region((round(x * down), round(y * down)), level, (width, height)))
+        # Pixels that were not scanned are transparent.
+        return np.where(region[..., 3:] == 0, np.uint8(BACKGROUND), region[..., :3])
 
     def close(self) -> None:
         self._slide.close()
@@ -96,7 +96,7 @@ class TifffileReader:
 
     def read(self, level: int, y: int, x: int, height: int, width: int) -> np.ndarray:
         page = self._pages[level]
-        found = np.full((height, width, 3), BACKGROUND, np.uint8)
+        region = np.full((height, width, 3), BACKGROUND, np.uint8)
         tall, wide = (page.tilelength, page.tilewidth) if page.is_tiled else (page.rowsperstrip, page.imagewidth)
         across = -(-page.imagewidth // wide)
         for row in range(y // tall, -(-(y + height) // tall)):
@@ -107,10 +107,10 @@ class TifffileReader:
                 top, left = row * tall, column * wide
                 upper, lower = max(y, top), min(y + height, top + tile.shape[0])
                 first, last = max(x, left), min(x + width, left + tile.shape[1])
-                found[upper - y : lower - y, first - x : last - x] = tile[
+                region[upper - y : lower - y, first - x : last - x] = tile[
                     upper - top : lower - top, first - left : last - left
                 ]
-        return found
+        return region
 
     def close(self) -> None:
         if self._file >= 0:
@@ -123,7 +123,7 @@ class TifffileReader:
         count = page.databytecounts[index]
         if count == 0:
             return None
-        # pread has no position that threads could take from each other.
+        # pread has no file position that threads could race on.
         data = os.pread(self._file, count, page.dataoffsets[index])
         if len(data) < count:
             raise ValueError("the file ends within a tile")
@@ -149,10 +149,10 @@ def _level_pages(tiff: Any) -> list[Any]:
 
 
 def _pixel_size(page: Any) -> float | None:
-    """Micrometres, from what Aperio's description says or the resolution of a TIFF."""
-    said = re.search(r"\bMPP\s*=\s*([\d.]+)", page.description or "")
-    if said:
-        return float(said[1])
+    """Micrometres, from Aperio's description or the resolution of a TIFF."""
+    match = re.search(r"\bMPP\s*=\s*([\d.]+)", page.description or "")
+    if match:
+        return float(match[1])
     unit, resolution = page.tags.get("ResolutionUnit"), page.tags.get("XResolution")
     per_unit = _PER_UNIT.get(int(unit.value)) if unit is not None else None
     if per_unit is None or resolution is None:
@@ -163,5 +163,5 @@ def _pixel_size(page: Any) -> float | None:
 
 def _rounded(downsample: float) -> float:
     """Sides that were rounded up make a ratio of 4.0003: levels are whole numbers apart."""
-    near = round(downsample)
-    return float(near) if abs(downsample - near) < 0.01 * near else downsample
+    nearest = round(downsample)
+    return float(nearest) if abs(downsample - nearest) < 0.01 * nearest else downsample

@@ -1,4 +1,4 @@
-"""Connected pieces of a mask, their lengths, grown and filled masks; by NumPy alone.
+"""Connected components of a mask, their lengths, grown and filled masks; with NumPy alone.
 
 As scikit-image's `label` and `regionprops` and SciPy's `binary_fill_holes` and `distance_transform_edt` give them.
 """
@@ -21,16 +21,16 @@ def label_components(mask: np.ndarray, *, diagonal: bool = True) -> tuple[np.nda
     flat[:, :width] = mask
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flat.ravel(), [False]]).astype(np.int8)))
     starts, ends = edges[::2], edges[1::2]
-    found = np.zeros(flat.size, np.int32)
+    labels = np.zeros(flat.size, np.int32)
     if not len(starts):
-        return found.reshape(flat.shape)[:, :width], 0
-    root = _joined(starts, ends, width + 1, 1 if diagonal else 0)
+        return labels.reshape(flat.shape)[:, :width], 0
+    root = _roots(starts, ends, width + 1, 1 if diagonal else 0)
     numbers = np.unique(root, return_inverse=True)[1].astype(np.int32) + 1
-    found[flat.ravel()] = np.repeat(numbers, ends - starts)
-    return np.ascontiguousarray(found.reshape(flat.shape)[:, :width]), int(numbers.max())
+    labels[flat.ravel()] = np.repeat(numbers, ends - starts)
+    return np.ascontiguousarray(labels.reshape(flat.shape)[:, :width]), int(numbers.max())
 
 
-def _joined(starts: np.ndarray, ends: np.ndarray, width: int, reach: int) -> np.ndarray:
+def _roots(starts: np.ndarray, ends: np.ndarray, width: int, reach: int) -> np.ndarray:
     """For each run of pixels the first run of its piece."""
     # The runs above a run that touch it are neighbours in the list of all runs.
     low = np.searchsorted(ends, starts - width - reach, side="right")
@@ -65,7 +65,7 @@ def filled(mask: np.ndarray) -> np.ndarray:
 
 def grown(mask: np.ndarray, distance: float) -> np.ndarray:
     """The pixels whose distance to the nearest one of the mask is below `distance`."""
-    found = mask.copy() if distance > 0 else np.zeros_like(mask)
+    result = mask.copy() if distance > 0 else np.zeros_like(mask)
     reach = math.ceil(distance) - 1
     height, width = mask.shape
     padded = np.pad(mask, max(reach, 0))
@@ -76,8 +76,8 @@ def grown(mask: np.ndarray, distance: float) -> np.ndarray:
             # How many of the mask lie in each stretch of the row, from running sums.
             sums = np.pad(np.cumsum(row, axis=1, dtype=np.int32), ((0, 0), (1, 0)))
             first = reach - across
-            found |= (sums[:, first + 2 * across + 1 :][:, :width] - sums[:, first : first + width]) > 0
-    return found
+            result |= (sums[:, first + 2 * across + 1 :][:, :width] - sums[:, first : first + width]) > 0
+    return result
 
 
 def major_axes(labels: np.ndarray, number: int) -> np.ndarray:

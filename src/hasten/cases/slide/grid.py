@@ -44,16 +44,16 @@ def grid_of(slide: Slide, tissue: Tissue, *, level: int, tile: int, stride: int,
 
     Raises ValueError for a level that the slide does not have, and where no cell has tissue.
     """
-    whole = slide.levels[slide.level(level)]
-    shape = -(-whole.height // stride), -(-whole.width // stride)
-    share = cell_shares(tissue.mask, tissue.downsample, shape, stride * whole.downsample)
+    pyramid_level = slide.levels[slide.level(level)]
+    shape = -(-pyramid_level.height // stride), -(-pyramid_level.width // stride)
+    share = cell_shares(tissue.mask, tissue.downsample, shape, stride * pyramid_level.downsample)
     cells = np.argwhere((share >= min_tissue) & (share > 0))
     if not len(cells):
         raise ValueError(
             f"{slide.path}: no tile of {tile} pixels on level {level} has {min_tissue:.0%} tissue; "
             "lower tiles.min_tissue"
         )
-    return Grid(level=level, downsample=whole.downsample, tile=tile, stride=stride, shape=shape, cells=cells)
+    return Grid(level=level, downsample=pyramid_level.downsample, tile=tile, stride=stride, shape=shape, cells=cells)
 
 
 def cell_shares(

@@ -1,4 +1,4 @@
-"""Which slides there are, with their masks: a list in CSV or JSON, or a folder with slides/ and masks/."""
+"""Lists slides with their masks: from a CSV or JSON list, or a folder with slides/ and masks/."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class SlideCase:
     id: str
     slide: Path
     mask: Path | None
-    """None: it has no lesion."""
+    """None if it has no lesion."""
     split: Literal["", "train", "validation"] = ""
-    """Empty where the list does not say."""
+    """Empty if the list has no split."""
 
 
 def find_slides(source: str | Path) -> tuple[SlideCase, ...]:
@@ -34,36 +34,36 @@ def find_slides(source: str | Path) -> tuple[SlideCase, ...]:
 
     A list has the columns (keys) slide, mask and split; paths are relative to it; an empty mask means no lesion. In a
     folder, a slide's mask has its name, with or without _mask behind it; slides called normal... need none.
-    Raises ValueError for what is none of these, a slide or a mask that is not there, and two slides of one name.
+    Raises ValueError for any other source, a missing slide or mask, and two slides of one name.
     """
     source = Path(source)
     if source.is_dir():
         listed = next((source / name for name in _LISTS if (source / name).is_file()), None)
-        found = _of_list(listed) if listed is not None else _of_folder(source)
+        cases = _of_list(listed) if listed is not None else _of_folder(source)
     elif source.is_file() and source.suffix.lower() in (".csv", ".json"):
-        found = _of_list(source)
+        cases = _of_list(source)
     else:
         raise ValueError(
             f"{source}: give a folder with slides/ and masks/, or a CSV or JSON list of slide, mask and split"
         )
-    ids = [case.id for case in found]
+    ids = [case.id for case in cases]
     twice = sorted({each for each in ids if ids.count(each) > 1})
     if twice:
         raise ValueError(f"{source}: several slides are called {twice[0]}; give each a name of its own")
-    return found
+    return cases
 
 
 def split_slides(cases: tuple[SlideCase, ...], fraction: float) -> tuple[tuple[SlideCase, ...], tuple[SlideCase, ...]]:
-    """Those to train and to validate on. Without a split in the list, every so manieth slide is for validation.
+    """Those to train and to validate on. Without a split in the list, every n-th slide is for validation.
 
-    Slides with lesions and those without are dealt apart, so that both have some of each where there are enough.
+    Slides with and without lesions are split separately, so that both parts have some of each if possible.
     Raises ValueError where one of them would be empty, or the list splits only some.
     """
-    known = [case for case in cases if case.split]
-    if known and len(known) < len(cases):
+    assigned = [case for case in cases if case.split]
+    if assigned and len(assigned) < len(cases):
         unsplit = next(case.id for case in cases if not case.split)
         raise ValueError(f"{unsplit}: has no split, and other slides have; write train or validation for each, or none")
-    if not known:
+    if not assigned:
         every = max(2, round(1 / fraction))
         dealt: list[SlideCase] = []
         for kind in ([case for case in cases if case.mask], [case for case in cases if not case.mask]):
@@ -90,7 +90,7 @@ def _of_folder(folder: Path) -> tuple[SlideCase, ...]:
             "slides/ and their masks, of the same names, into masks/"
         )
     masks = {path.stem.removesuffix("_mask"): path for path in _entries(folder / "masks") if path.suffix in _MASKS}
-    found = []
+    cases = []
     for path in slides:
         mask = masks.get(path.stem)
         if mask is None and not path.stem.lower().startswith(_NORMAL):
@@ -98,8 +98,8 @@ def _of_folder(folder: Path) -> tuple[SlideCase, ...]:
                 f"{path}: has no mask {folder / 'masks' / path.stem}.tif or .xml; add it, or, if the slide has no "
                 f"lesion, begin its name with {_NORMAL}, or write a {_LISTS[0]} with an empty mask"
             )
-        found.append(SlideCase(id=path.stem, slide=path, mask=mask))
-    return tuple(found)
+        cases.append(SlideCase(id=path.stem, slide=path, mask=mask))
+    return tuple(cases)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""`open_slide`: one function before cuCIM, tifffile and OpenSlide."""
+"""`open_slide`: one interface to cuCIM, tifffile and OpenSlide."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OFFSETS, _COUNTS = (324, 273), (325, 279)
 def open_slide(path: str | Path, backend: str | None = None, *, order: tuple[str, ...] = BACKENDS) -> Slide:
     """Open a whole slide with `backend`, or with the first of `order` that is installed and can read it.
 
-    Raises ValueError for a file that is not there, is cut short, or that none can read (with what each said), for an
+    Raises ValueError for a file that is missing, truncated, or that no backend can read (with each error), for an
     unknown backend, and for one that is not installed (with the command that installs it).
     """
     path = Path(path)
@@ -45,42 +45,42 @@ def open_slide(path: str | Path, backend: str | None = None, *, order: tuple[str
         raise ValueError(f"backend: {backend!r} is none; use one of {', '.join(_READERS)}")
     if not path.is_file():
         raise ValueError(f"{path}: no such slide; check the path")
-    here = installed()
-    if backend == "cucim" and backend not in here and _CLASH in sys.modules:
+    available = installed()
+    if backend == "cucim" and backend not in available and _CLASH in sys.modules:
         raise ValueError(f"{path}: cuCIM can't read in a process that has loaded Horovod; leave the backend open")
-    if backend is not None and backend not in here:
+    if backend is not None and backend not in available:
         command = INSTALL_CUCIM if backend == "cucim" else INSTALL
         raise ValueError(f"{path}: the backend {backend} is not installed; {command}")
-    if not here:
+    if not available:
         raise ValueError(f"{path}: no library that reads slides is installed; {INSTALL}, or {INSTALL_CUCIM}")
     _check_whole(path)
-    said: list[str] = []
-    for name in [backend] if backend is not None else [name for name in order if name in here]:
+    errors: list[str] = []
+    for name in [backend] if backend is not None else [name for name in order if name in available]:
         try:
             slide = Slide(path, name, _READERS[name][1](path))
         except Exception as error:  # each library has errors of its own
-            said.append(f"{name}: {next(iter(str(error).strip().splitlines()), type(error).__name__)}")
+            errors.append(f"{name}: {next(iter(str(error).strip().splitlines()), type(error).__name__)}")
             continue
         log.debug("%s: %s reads it", path, name)
         return slide
-    more = "" if "openslide" in here else f"; OpenSlide knows more formats ({INSTALL})"
-    raise ValueError(f"{path}: can't be read as a slide ({'; '.join(said)}){more}")
+    more = "" if "openslide" in available else f"; OpenSlide knows more formats ({INSTALL})"
+    raise ValueError(f"{path}: can't be read as a slide ({'; '.join(errors)}){more}")
 
 
 def installed() -> tuple[str, ...]:
-    """The backends that are there, the fastest first; cuCIM only where Horovod, beside which it dies, is not loaded."""
-    found = [name for name, (module, _) in _READERS.items() if importlib.util.find_spec(module) is not None]
-    return tuple(name for name in found if name != "cucim" or _CLASH not in sys.modules)
+    """The installed backends, the fastest first; without cuCIM if Horovod is loaded, with which it crashes."""
+    names = [name for name, (module, _) in _READERS.items() if importlib.util.find_spec(module) is not None]
+    return tuple(name for name in names if name != "cucim" or _CLASH not in sys.modules)
 
 
 def _check_whole(path: Path) -> None:
-    """Raise ValueError for a TIFF that is shorter than its tiles: libraries make something up in their place."""
+    """Raise ValueError for a TIFF that is shorter than its tiles: libraries would invent the missing pixels."""
     if path.suffix.lower() not in _TIFFS:
         return
     size = path.stat().st_size
     try:
         end = _last_byte(path)
-    except Exception as error:  # whatever a damaged table of contents leads to
+    except Exception as error:  # any error of a damaged directory
         raise ValueError(f"{path}: is no TIFF, or cut short ({error}); copy the slide again") from error
     if end > size:
         raise ValueError(f"{path}: is cut short ({size} bytes of at least {end}); copy the slide again")
@@ -92,16 +92,16 @@ def _last_byte(path: Path) -> int:
         if head[2:3] == b"+" or head[3:4] == b"+":
             head += file.read(8)  # BigTIFF
         tags = ImageFileDirectory_v2(head)
-        last, seen = 0, set()
-        while tags.next and tags.next not in seen:
+        last, visited = 0, set()
+        while tags.next and tags.next not in visited:
             if tags.next >= os.fstat(file.fileno()).st_size:
                 raise ValueError("a page begins behind the end of the file")
-            seen.add(tags.next)
+            visited.add(tags.next)
             file.seek(tags.next)
             tags.load(file)
             for offsets, counts in zip(_OFFSETS, _COUNTS, strict=True):
                 if offsets in tags and counts in tags:
                     last = max([last, *(at + size for at, size in zip(tags[offsets], tags[counts], strict=False))])
-        if not seen:
+        if not visited:
             raise ValueError("it holds no page")
         return last

@@ -47,7 +47,7 @@ def make_phantom_slide(
     """Level 0 of one slide, (H, W, 3) uint8, and its lesions, (H, W) uint8 0 or 1.
 
     mpp: micrometres that a pixel is long. Every 4th slide has no lesion; normal tissue holds crowds of small lymph
-    cells, so that darkness alone tells no lesion. Raises ValueError for a size below 256 pixels.
+    cells, so that darkness alone does not identify a lesion. Raises ValueError for a size below 256 pixels.
     """
     if min(size) < _TILE or not 0.1 <= mpp <= 4:
         raise ValueError(f"phantom slide of {size} pixels, {mpp:g} um each: needs 256 or more, of 0.1 to 4 um")
@@ -72,8 +72,8 @@ def make_phantom_slide(
     basal = np.where(lesion, 0.2, np.where(lymph, 0.2, 0.05)) + 0.04 * _clouds(rng, size, 40 / mpp)
     stain = rng.uniform(0.85, 1.15, 2)
     dense = np.stack([(nuclei + basal) * stain[0], eosin * stain[1]]) * tissue
-    taken = np.tensordot(np.clip(dense, 0, None), np.array([_HAEMATOXYLIN, _EOSIN]), axes=(0, 0))
-    light = 244 * np.exp(-taken) + rng.standard_normal((*size, 3), np.float32) * 2.5
+    absorbed = np.tensordot(np.clip(dense, 0, None), np.array([_HAEMATOXYLIN, _EOSIN]), axes=(0, 0))
+    light = 244 * np.exp(-absorbed) + rng.standard_normal((*size, 3), np.float32) * 2.5
     return np.clip(light, 0, 255).astype(np.uint8), lesion.astype(np.uint8)
 
 
@@ -157,9 +157,9 @@ def _halves(image: np.ndarray, num_levels: int) -> Iterator[np.ndarray]:
 def _diameters(rng: np.random.Generator) -> list[float]:
     """Of the lesions of a slide, in um, the first one large enough to count."""
     low, high = np.log(_DIAMETERS_UM)
-    found = np.exp(rng.uniform(low, high, rng.integers(1, 4)))
-    found[0] = max(found[0], 320.0)
-    return [float(each) for each in found]
+    diameters = np.exp(rng.uniform(low, high, rng.integers(1, 4)))
+    diameters[0] = max(diameters[0], 320.0)
+    return [float(each) for each in diameters]
 
 
 def _inside(rng: np.random.Generator, tissue: np.ndarray) -> np.ndarray:
@@ -192,7 +192,7 @@ def _clouds(rng: np.random.Generator, size: tuple[int, int], cell: float) -> np.
 
 
 def _place(rng: np.random.Generator, out: np.ndarray, cells: _Cells, where: np.ndarray, mpp: float) -> None:
-    """Put soft discs on a shaken grid where `where` is true."""
+    """Draw soft discs on a jittered grid where `where` is true."""
     spacing = cells.spacing_um / mpp
     rows, columns = (int(side / spacing) + 1 for side in out.shape)
     grid = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), axis=-1).reshape(-1, 2)
@@ -201,17 +201,17 @@ def _place(rng: np.random.Generator, out: np.ndarray, cells: _Cells, where: np.n
     long = rng.uniform(1.0, 1.5, len(grid))
     dark = rng.uniform(*cells.darkness, len(grid))
     turn = rng.uniform(0, np.pi, len(grid))
-    whole = np.minimum(centre, np.array(out.shape) - 1).astype(int)
-    kept = where[whole[:, 0], whole[:, 1]]
+    pixel = np.minimum(centre, np.array(out.shape) - 1).astype(int)
+    selected = where[pixel[:, 0], pixel[:, 1]]
     reach = int(np.ceil(cells.radius_um[1] / mpp * 1.5)) + 1
     step = np.arange(-reach, reach + 1)
     dy, dx = (each.reshape(1, -1) for each in np.meshgrid(step, step, indexing="ij"))
-    off = (centre - whole)[kept]
+    off = (centre - pixel)[selected]
     y, x = dy - off[:, :1], dx - off[:, 1:]
-    cos, sin = (part[kept, None] for part in (np.cos(turn), np.sin(turn)))
-    along, across = (y * cos + x * sin) / long[kept, None], y * sin - x * cos
-    distance = np.hypot(along, across) - radius[kept, None]
-    value = (np.clip(0.5 - distance, 0, 1) * dark[kept, None]).astype(np.float32)
-    at_y, at_x = whole[kept, :1] + dy, whole[kept, 1:] + dx
+    cos, sin = (part[selected, None] for part in (np.cos(turn), np.sin(turn)))
+    along, across = (y * cos + x * sin) / long[selected, None], y * sin - x * cos
+    distance = np.hypot(along, across) - radius[selected, None]
+    value = (np.clip(0.5 - distance, 0, 1) * dark[selected, None]).astype(np.float32)
+    at_y, at_x = pixel[selected, :1] + dy, pixel[selected, 1:] + dx
     used = (value > 0) & (at_y >= 0) & (at_x >= 0) & (at_y < out.shape[0]) & (at_x < out.shape[1])
     np.maximum.at(out, (at_y[used], at_x[used]), value[used])

@@ -1,4 +1,4 @@
-"""Where a slide has tissue: Otsu's threshold on the saturation of a coarse level."""
+"""Tissue detection: Otsu's threshold on the saturation of a coarse level."""
 
 from __future__ import annotations
 

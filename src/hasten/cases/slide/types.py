@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 BACKGROUND = 255
-"""What lies outside a slide: white, as the glass."""
+"""The value outside a slide: white, as the glass."""
 _NEAR = 0.1
 """A level serves for a size of pixels that differs from its own by up to this share."""
 
@@ -29,7 +29,7 @@ class Level:
 
 
 class Reader(Protocol):
-    """What a library has to do. `read` may be called by several threads at once."""
+    """The interface of a slide library. Several threads may call `read` concurrently."""
 
     levels: tuple[Level, ...]
     mpp: float | None
@@ -52,24 +52,24 @@ class Slide:
     def read_region(self, level: int, y: int, x: int, height: int, width: int) -> np.ndarray:
         """(height, width, 3) uint8 RGB from row y and column x of the level on, in its own pixels.
 
-        What lies outside the slide is white. Raises ValueError for a level that is not there, naming those that are,
+        The area outside the slide is white. Raises ValueError for an unknown level, naming the existing ones,
         and for a file that can't be decoded.
         """
-        whole = self.levels[self.level(level)]
+        pyramid_level = self.levels[self.level(level)]
         top, left = max(y, 0), max(x, 0)
-        bottom, right = min(y + height, whole.height), min(x + width, whole.width)
+        bottom, right = min(y + height, pyramid_level.height), min(x + width, pyramid_level.width)
         inside = (bottom - top, right - left)
         if inside == (height, width):
             return self._read(level, top, left, height, width)
-        found = np.full((height, width, 3), BACKGROUND, np.uint8)
+        region = np.full((height, width, 3), BACKGROUND, np.uint8)
         if min(inside) > 0:
-            found[top - y : bottom - y, left - x : right - x] = self._read(level, top, left, *inside)
-        return found
+            region[top - y : bottom - y, left - x : right - x] = self._read(level, top, left, *inside)
+        return region
 
     def read_level(self, level: int) -> np.ndarray:
         """(H, W, 3) uint8, the whole of a level."""
-        whole = self.levels[self.level(level)]
-        return self.read_region(level, 0, 0, whole.height, whole.width)
+        pyramid_level = self.levels[self.level(level)]
+        return self.read_region(level, 0, 0, pyramid_level.height, pyramid_level.width)
 
     def level(self, level: int) -> int:
         """The level itself. Raises ValueError where the slide does not have it."""
@@ -115,8 +115,8 @@ class Slide:
             ) from error
 
     def _levels(self) -> str:
-        def told(number: int, level: Level) -> str:
+        def described(number: int, level: Level) -> str:
             size = "" if self.mpp is None else f", {self.mpp * level.downsample:.3g} um/pixel"
             return f"{number}: {level.height} x {level.width}{size}"
 
-        return "; ".join(told(number, level) for number, level in enumerate(self.levels))
+        return "; ".join(described(number, level) for number, level in enumerate(self.levels))

@@ -29,7 +29,7 @@ from hasten.observe.env import usable_cores
 from hasten.observe.rundir import RANKS
 
 _GRACE_S = 120
-"""What ranks may take to finish a step and save it when the job is asked to stop."""
+"""Seconds that ranks may take to finish a step and save it when the job is asked to stop."""
 _TALKER = "torch.distributed"
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 
@@ -40,19 +40,19 @@ class Attempt:
 
     number: int = 0
     logs: dict[int, Path] = field(default_factory=dict)
-    """By rank, of this host's only."""
+    """By rank; this host's ranks only."""
     records: dict[int, Path] = field(default_factory=dict)
     stopped: dict[int, float] = field(default_factory=dict)
     """By rank, when it was killed because it was stopped (SIGSTOP); seconds since 1970."""
 
     def read(self) -> dict[int, Record]:
-        """What the ranks had to say when they ended, of those that did."""
-        found = {rank: read_record(path) for rank, path in self.records.items()}
-        return {rank: record for rank, record in found.items() if record is not None}
+        """The records of the ranks that wrote one when they ended."""
+        records = {rank: read_record(path) for rank, path in self.records.items()}
+        return {rank: record for rank, record in records.items() if record is not None}
 
 
 class RankLogs(LogsSpecs):
-    """One log a rank and start, both streams in it (the rank joins them); rank 0's is shown on the terminal too."""
+    """One log per rank and start with both streams (the rank joins them); rank 0's is shown on the terminal too."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         super().__init__(str(folder))
@@ -124,7 +124,7 @@ class Agent(LocalElasticAgent):
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         for handler in self._handlers().values():
-            # A rank that is stopped hears nothing before it goes on.
+            # A stopped rank receives no signal before it is continued.
             handler.proc.send_signal(signal.SIGCONT)
         super()._shutdown(death_sig, timeout)
 
@@ -135,7 +135,7 @@ class Agent(LocalElasticAgent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """How this host's ranks got on, in the last attempt."""
+    """How this host's ranks ended in the last attempt."""
 
     ends: Sequence[End]
     """Empty unless the job failed."""
@@ -150,20 +150,20 @@ def run_ranks(
 ) -> Outcome:
     """Run `command` (of Python: "-m", ...) as every rank of this host until all have ended.
 
-    folder: of the logs. again: told how the ranks ended, the number of the restart that follows, and of how many.
-    Raises torch's SignalException when this process was told to stop, and has told the ranks.
+    folder: of the logs. again: called before a restart with how the ranks ended, the restart's number and the maximum.
+    Raises torch's SignalException when this process got a signal to stop, after it has forwarded it to the ranks.
     """
     job = meeting.job
     logs = RankLogs(folder, _environment(meeting))
     ends: list[End] = []
 
-    def failed(result: RunResult, left: int) -> None:
+    def failed(result: RunResult, restarts_left: int) -> None:
         host = meeting.hosts[job.node_rank]
         attempt = logs.attempt
         ends[:] = ends_of(result.failures, host=host, logs=attempt.logs, where=job.out / RANKS, stopped=attempt.stopped)
         _write_ends(ends)
-        if left > 0:
-            again(ends, job.max_restarts - left + 1, job.max_restarts)
+        if restarts_left > 0:
+            again(ends, job.max_restarts - restarts_left + 1, job.max_restarts)
 
     spec = WorkerSpec(
         role="",
@@ -186,7 +186,7 @@ def run_ranks(
 
 @contextmanager
 def quiet(folder: Path) -> Iterator[None]:
-    """What torch's launcher logs goes to a file: the report tells the same in order."""
+    """Redirect the log of torch's launcher to a file: the report has the same content in order."""
     folder.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(folder / "launcher.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
@@ -214,21 +214,21 @@ def _is_stopped(pid: int) -> bool:
 
 def _environment(meeting: Meeting) -> dict[str, str]:
     job = meeting.job
-    told = {
+    variables = {
         LAUNCHED: meeting.name,
         parent.VARIABLE: str(os.getpid()),
-        # The log of a rank that is killed holds all that it said.
+        # Unbuffered, so that the log of a killed rank is complete.
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // job.nproc))),
     }
     if job.stall_s is not None:
-        told[VARIABLE] = str(job.stall_s)
-    return told
+        variables[VARIABLE] = str(job.stall_s)
+    return variables
 
 
 def _write_ends(ends: Sequence[End]) -> None:
-    """A rank leaves what ended it to its launcher, so that it is told once and in order; its log holds it too."""
+    """Append the tracebacks to the ranks' logs; on the terminal, only the launcher reports them, once and in order."""
     for end in ends:
         if end.how not in ("silent", "killed") and end.traceback:
             with Path(end.log).open("a") as log:

@@ -27,7 +27,7 @@ def launch(
     """Run `command` as every rank of the job, and return the exit code that the launcher ends with.
 
     command: arguments of Python ("-m", module, ...); it wraps its work in `record.recorded`. again, resume: what a
-    user may type to start it anew, and from its last checkpoint. say: where a failure is told; standard error.
+    user may type to start it again, and from its last checkpoint. say: prints a failure; standard error by default.
     Raises ValueError where the hosts can't meet.
     """
     tell = say or _to_stderr
@@ -49,15 +49,15 @@ def launch(
         return 1
     if not outcome.ends:
         return stop_code(outcome.records)
-    return _failed(meeting, outcome, folder, again=again, resume=resume, tell=tell)
+    return _report_failure(meeting, outcome, folder, again=again, resume=resume, tell=tell)
 
 
 def stop_code(records: Mapping[int, Record]) -> int:
-    """0, or that of the request on which the ranks stopped."""
+    """The exit code: 0, or that of the request on which the ranks stopped."""
     return max((record.exit_code for record in records.values() if record.kind in ("stopped", "other")), default=0)
 
 
-def _failed(
+def _report_failure(
     meeting: Meeting, outcome: Outcome, folder: Path, *, again: str, resume: str, tell: Callable[[str], None]
 ) -> int:
     job = meeting.job

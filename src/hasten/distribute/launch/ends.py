@@ -16,12 +16,12 @@ from hasten.distribute.launch.record import read_record
 from hasten.distribute.launch.watchdog import STALLED, Stall, stack_file, stall_file
 
 How = Literal["mistake", "error", "memory", "killed", "stalled", "stopped", "silent", "gone", "ended"]
-"""`stopped`: by a SIGSTOP, until the launcher killed it; `silent`: an exit code and no word; `gone`: it lost another
+"""`stopped`: by a SIGSTOP, until the launcher killed it; `silent`: an exit code and no record; `gone`: it lost another
 rank; `ended`: by the launcher, as another had failed."""
 _CAUSE: dict[str, int] = {"mistake": 0, "gone": 2, "ended": 3}
-"""Those of the lowest number failed first. All others are 1."""
+"""Order of the causes; the lowest number counts as the first failure. All others are 1."""
 _PATIENCE_S = 20
-"""Between the first failure and a SIGKILL by torch's launcher, which waits 30 s for ranks that don't end."""
+"""Seconds from the first failure to a SIGKILL by torch's launcher, which waits 30 s for ranks that don't end."""
 _LAST_LINES = 20
 
 
@@ -36,12 +36,12 @@ class End:
     """Negative: the number of a signal."""
     message: str
     traceback: str
-    """Its own, or its stacks where it stood still, or the last lines of its log."""
+    """The rank's traceback, or its stacks if it stalled, or the last lines of its log."""
     log: str
     time: float
     """Seconds since 1970."""
     step: int = -1
-    """The last one that it finished, where it stood still."""
+    """The last step that it finished, if it stalled."""
     collectives: int = -1
 
     @property
@@ -106,21 +106,21 @@ def ends_of(
 def _end_of(rank: int, failure: ProcessFailure, *, host: str, log: Path, where: Path, first: bool, late: bool) -> End:
     record = read_record(Path(failure.error_file))
     stall, stack = _stall_of(rank, failure.pid, where)
-    code, time, message, told = failure.exitcode, float(failure.timestamp), "", ""
+    code, time, message, details = failure.exitcode, float(failure.timestamp), "", ""
     how: How = "silent"
     if record is not None:
-        # On request, or as another rank had told what was wrong.
+        # Stopped on request, or because another rank had reported the error.
         how = "ended" if record.kind == "stopped" or record.kind == "other" else record.kind
-        message, told, time = record.message, record.traceback, record.time
+        message, details, time = record.message, record.traceback, record.time
     elif code == STALLED or (code == 1 and stack):
-        how, told = "stalled", stack
+        how, details = "stalled", stack
     elif code < 0:
         by_launcher = not first and (code == -signal.SIGTERM or (code == -signal.SIGKILL and late))
         how = "ended" if by_launcher else "killed"
-    if not told and how in ("silent", "killed"):
-        told = last_lines(log)
+    if not details and how in ("silent", "killed"):
+        details = last_lines(log)
     return End(
-        rank=rank, host=host, how=how, exit_code=code, message=message, traceback=told, log=str(log), time=time,
+        rank=rank, host=host, how=how, exit_code=code, message=message, traceback=details, log=str(log), time=time,
         step=stall.step if stall else -1, collectives=stall.collectives if stall else -1,
     )  # fmt: skip
 
@@ -130,14 +130,14 @@ def first_of(ends: Sequence[End]) -> End:
     by_cause = min(ends, key=lambda end: (_CAUSE.get(end.how, 1), end.time, end.rank))
     if by_cause.how not in ("stalled", "stopped"):
         return by_cause
-    # All of them stood still, but one: the others waited for it. One that had to be killed could not even say so.
+    # All ranks stalled, but the others waited for one. A rank that had to be killed could not even report its stall.
     still = [end for end in ends if end.how in ("stalled", "stopped")]
     still += [replace(end, how="stalled") for end in ends if end.how == "ended" and end.exit_code == -signal.SIGKILL]
     return min(still, key=lambda end: (end.how != "stopped", end.step, end.collectives, end.rank))
 
 
 def last_lines(log: Path) -> str:
-    """What a rank said last."""
+    """The last lines of a rank's log."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
@@ -146,7 +146,7 @@ def last_lines(log: Path) -> str:
 
 
 def _stall_of(rank: int, pid: int, where: Path) -> tuple[Stall | None, str]:
-    """What the watchdog of a rank left, if it is that of this process."""
+    """The stall and stacks that a rank's watchdog wrote, if they are of this process."""
     stall: Stall | None = None
     with suppress(OSError, ValueError, TypeError):
         stall = Stall(**json.loads(stall_file(where, rank).read_text()))

@@ -1,4 +1,4 @@
-"""What must be the same on all hosts of a job, as short hashes that ranks can compare at the start."""
+"""Facts that must be equal on all hosts of a job, as short hashes that ranks compare at the start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OWN_TO_A_HOST = (
     ("cache", "ram"),
     ("prepare", "num_threads"),
 )
-"""Settings that say where things lie, or how much of a host is taken: they change no weight."""
+"""Settings for paths and for the use of a host's resources: they change no weight."""
 
 
 def start_facts(config: RunConfig, fingerprint: Fingerprint, *, cases: Iterable[str] = ()) -> dict[str, str]:
@@ -39,7 +39,7 @@ def start_facts(config: RunConfig, fingerprint: Fingerprint, *, cases: Iterable[
 
 
 def code_hash(folder: Path | None = None) -> str:
-    """Of the names and bytes of all Python files of the package (or of `folder`)."""
+    """Hash of the names and contents of all Python files of the package (or of `folder`)."""
     root = folder or Path(hasten.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -49,7 +49,7 @@ def code_hash(folder: Path | None = None) -> str:
 
 
 def settings_hash(config: RunConfig) -> str:
-    """Of all settings but those that a host may have of its own."""
+    """Hash of all settings except those that may differ between hosts."""
     tree = dataclasses.asdict(config)
     for section, name in _OWN_TO_A_HOST:
         del tree[section][name]

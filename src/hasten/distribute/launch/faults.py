@@ -1,4 +1,4 @@
-"""Putting faults in, to see that a job survives them: HASTEN_FAULT="kind@rank:step[,...]"."""
+"""Fault injection, to test that a job survives failures: HASTEN_FAULT="kind@rank:step[,...]"."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROOM = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls a rank after the step of this number, once per job."""
+    """A fault that is injected into a rank after the step of this number, once per job."""
 
     kind: Kind
     rank: int
@@ -35,16 +35,16 @@ class Fault:
 
 
 def read_faults(text: str) -> tuple[Fault, ...]:
-    """The faults of "kind@rank:step[,...]". Raises ValueError naming the part that is none."""
-    found = []
+    """The faults of "kind@rank:step[,...]". Raises ValueError naming an invalid part."""
+    faults = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         kind, _, place = part.partition("@")
         rank, _, step = place.partition(":")
         known = next((known for known in KINDS if known == kind), None)
         if known is None or not rank.isdigit() or not step.isdigit():
             raise ValueError(f"{VARIABLE}={text}: {part!r} is not kind@rank:step with a kind of {', '.join(KINDS)}")
-        found.append(Fault(known, int(rank), int(step)))
-    return tuple(found)
+        faults.append(Fault(known, int(rank), int(step)))
+    return tuple(faults)
 
 
 def faults_of(world: World, where: Path, environment: Mapping[str, str] | None = None) -> Callable[[int], None] | None:
@@ -52,13 +52,13 @@ def faults_of(world: World, where: Path, environment: Mapping[str, str] | None =
 
     where: folder that outlives a restart, in which a fault that has happened is noted, so that it happens once.
     """
-    told = os.environ if environment is None else environment
-    mine = tuple(fault for fault in read_faults(told.get(VARIABLE, "")) if fault.rank == world.rank)
-    if not mine:
+    variables = os.environ if environment is None else environment
+    rank_faults = tuple(fault for fault in read_faults(variables.get(VARIABLE, "")) if fault.rank == world.rank)
+    if not rank_faults:
         return None
 
     def at(step: int) -> None:
-        for fault in mine:
+        for fault in rank_faults:
             if fault.step == step and _first_time(fault, where):
                 _befall(fault.kind, step)
 
@@ -66,7 +66,7 @@ def faults_of(world: World, where: Path, environment: Mapping[str, str] | None =
 
 
 def noted(fault: Fault, where: Path) -> Path:
-    """The empty file that says that a fault has happened."""
+    """The empty file that marks a fault as injected."""
     return where / f"fault-{fault.kind}-{fault.rank}-{fault.step}"
 
 
@@ -102,10 +102,10 @@ def _run_out_of_memory() -> None:
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    held = []
+    blocks = []
     resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM, hard))
     try:
         while True:
-            held.append(torch.empty(_ROOM, dtype=torch.uint8))
+            blocks.append(torch.empty(_ROOM, dtype=torch.uint8))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

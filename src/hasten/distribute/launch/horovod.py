@@ -24,7 +24,7 @@ def launch(
 ) -> int:
     """As `command.launch`, by horovodrun: on one host, without restarts.
 
-    Raises ValueError where Horovod is not installed, or what it can't do is asked for.
+    Raises ValueError where Horovod is not installed, or for options that it can't do.
     """
     program = _program(job)
     folder = job.out.absolute() / LOGS / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
@@ -34,14 +34,14 @@ def launch(
     if job.stall_s is not None:
         environment[VARIABLE] = str(job.stall_s)
     options = ["-np", str(job.nproc), "--gloo", "--output-filename", str(folder)]
-    done = subprocess.run([program, *options, sys.executable, *command], env=environment, check=False)
+    process = subprocess.run([program, *options, sys.executable, *command], env=environment, check=False)
     records = {rank: read_record(folder / f"rank-{rank}.json") for rank in range(job.nproc)}
-    found = {rank: record for rank, record in records.items() if record is not None}
-    if done.returncode == 0:
-        return stop_code(found)
+    present = {rank: record for rank, record in records.items() if record is not None}
+    if process.returncode == 0:
+        return stop_code(present)
     tell = say or (lambda text: print(text, file=sys.stderr, flush=True))
-    tell(_report(found, folder, done.returncode, again=again, resume=resume))
-    return 2 if any(record.kind == "mistake" for record in found.values()) else 1
+    tell(_report(present, folder, process.returncode, again=again, resume=resume))
+    return 2 if any(record.kind == "mistake" for record in present.values()) else 1
 
 
 def _program(job: Job) -> str:
@@ -57,12 +57,12 @@ def _program(job: Job) -> str:
 
 
 def _report(records: dict[int, Record], folder: Path, code: int, *, again: str, resume: str) -> str:
-    told = {rank: record for rank, record in records.items() if record.kind in ("mistake", "error", "memory")}
-    if not told:
+    failures = {rank: record for rank, record in records.items() if record.kind in ("mistake", "error", "memory")}
+    if not failures:
         return (
             f"error: horovodrun ended with exit code {code}; logs: {folder}\ngo on: {resume}\nor start again: {again}"
         )
-    rank, record = min(told.items(), key=lambda item: (item[1].kind != "mistake", item[1].time))
+    rank, record = min(failures.items(), key=lambda item: (item[1].kind != "mistake", item[1].time))
     if record.kind == "mistake":
         return f"error: {record.message}"
     return f"error: rank {rank} on {record.host} failed first\n{record.traceback}logs: {folder}\ngo on: {resume}"

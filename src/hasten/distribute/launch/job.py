@@ -1,4 +1,4 @@
-"""What is to be launched: how many processes on how many hosts, and where these meet."""
+"""The description of a launch: how many processes on how many hosts, and the address of the rendezvous."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Job:
     max_restarts: int = 0
     """How often all processes start again after one of them failed."""
     rdzv_id: str = "hasten"
-    """Tells this job from others that may meet at the same place."""
+    """Distinguishes this job from others with the same rendezvous address."""
     stall_s: float | None = None
     """Seconds without a step after which a process ends itself, or is killed where it is stopped (SIGSTOP).
 
@@ -45,7 +45,7 @@ class Job:
         return host.strip("[]"), int(port)
 
     def warnings(self) -> list[str]:
-        """What works, but not well."""
+        """Warnings about options that work, but not well."""
         cores = usable_cores()
         if self.nproc > cores:
             return [f"--nproc {self.nproc}: this host has {cores} cores, so its processes wait for one another"]
@@ -53,30 +53,30 @@ class Job:
 
 
 def _mistakes(job: Job) -> list[str]:
-    found = []
+    messages = []
     if job.nproc < 1:
-        found.append(f"--nproc {job.nproc}: must be 1 or more")
+        messages.append(f"--nproc {job.nproc}: must be 1 or more")
     if job.nnodes < 1:
-        found.append(f"--nnodes {job.nnodes}: must be 1 or more")
+        messages.append(f"--nnodes {job.nnodes}: must be 1 or more")
     elif not 0 <= job.node_rank < job.nnodes:
-        found.append(
+        messages.append(
             f"--node-rank {job.node_rank}: must be 0 to {job.nnodes - 1}, as --nnodes is {job.nnodes}; "
             "number the hosts from 0"
         )
     if job.nnodes > 1 and job.master is None:
-        found.append(
+        messages.append(
             f"--nnodes {job.nnodes}: the hosts don't know where to meet; give all of them --master HOST:PORT, "
             "with the address of the host of --node-rank 0 and a free port there"
         )
     if job.master is not None:
         host, colon, port = job.master.rpartition(":")
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
-            found.append(f"--master {job.master}: must be HOST:PORT, such as node-0:29500")
+            messages.append(f"--master {job.master}: must be HOST:PORT, such as node-0:29500")
     if job.max_restarts < 0:
-        found.append(f"--max-restarts {job.max_restarts}: must be 0 or more")
+        messages.append(f"--max-restarts {job.max_restarts}: must be 0 or more")
     for name, seconds in (("--stall-seconds", job.stall_s), ("--join-seconds", job.join_s)):
         if seconds is not None and not seconds > 0:
-            found.append(f"{name} {seconds:g}: must be above 0")
+            messages.append(f"{name} {seconds:g}: must be above 0")
     if not job.rdzv_id:
-        found.append("--rdzv-id: is empty; leave it out or give a name")
-    return found
+        messages.append("--rdzv-id: is empty; leave it out or give a name")
+    return messages

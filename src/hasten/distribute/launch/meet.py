@@ -1,4 +1,4 @@
-"""Launchers of several hosts meet before their ranks do, so that what is wrong is told early, and by name."""
+"""Rendezvous of the launchers of several hosts before that of their ranks, so that errors are early and specific."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hasten.distribute.route import in_time, why_unreachable
 
 T = TypeVar("T")
 _SETTLE_S = 45.0
-"""Longest wait for another host's word on how its ranks ended: torch gives ranks that hang 30 s to end."""
+"""Longest wait for another host's report on how its ranks ended: torch gives ranks that hang 30 s to end."""
 _HOPELESS_S = 30.0
 """How long an address that does not exist is tried: a cluster's names may come a little after its processes."""
 _PARTING_S = 0.5
@@ -30,7 +30,7 @@ _PARTING_S = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meeting:
-    """The hosts of a job, all of them there."""
+    """The hosts of a job, after all of them have joined."""
 
     job: Job
     host: str
@@ -40,40 +40,40 @@ class Meeting:
     hosts: Sequence[str]
     """By node rank."""
     store: Any
-    """Held as long as the job runs: with node 0's, the meeting point would go."""
+    """Kept as long as the job runs: the rendezvous ends with node 0's store."""
 
     def exchange(self, ends: Sequence[End]) -> tuple[list[End], list[str]]:
-        """Those of all hosts, and the hosts that did not tell theirs in time. Takes a minute at most."""
+        """The ends on all hosts, and the hosts that did not report theirs in time. Takes a minute at most."""
         if self.job.nnodes == 1:
             return list(ends), []
         wait_s = min(_SETTLE_S, self.job.join_s)
-        told = json.dumps([asdict(end) for end in ends])
-        _tried(lambda: self.store.set(f"end/{self.job.node_rank}", told), wait_s)
+        payload = json.dumps([asdict(end) for end in ends])
+        _call_or_none(lambda: self.store.set(f"end/{self.job.node_rank}", payload), wait_s)
         others = [node for node in range(self.job.nnodes) if node != self.job.node_rank]
-        found, lost = list(ends), []
+        all_ends, lost = list(ends), []
         until = time.monotonic() + wait_s
         for node in others:
             answer = self._answer(f"end/{node}", until)
             if answer is None:
                 lost.append(f"{self.hosts[node]} (node {node})")
             else:
-                found += [End(**fields) for fields in json.loads(answer)]
+                all_ends += [End(**fields) for fields in json.loads(answer)]
         self._part([node for node in others if f"{self.hosts[node]} (node {node})" not in lost])
-        return sorted(found, key=lambda end: end.rank), lost
+        return sorted(all_ends, key=lambda end: end.rank), lost
 
     def _answer(self, key: str, until: float) -> bytes | None:
-        left = max(0.1, until - time.monotonic())
+        remaining_s = max(0.1, until - time.monotonic())
 
         def ask() -> bytes:
-            self.store.wait([key], timedelta(seconds=left))
+            self.store.wait([key], timedelta(seconds=remaining_s))
             return bytes(self.store.get(key))
 
-        return _tried(ask, left + 1.0)
+        return _call_or_none(ask, remaining_s + 1.0)
 
     def _part(self, others: Sequence[int]) -> None:
-        """Node 0 holds the store, and leaves last."""
+        """Wait for the others on node 0, which hosts the store and leaves last."""
         if self.job.node_rank:
-            _tried(lambda: self.store.set(f"read/{self.job.node_rank}", "1"), _PARTING_S)
+            _call_or_none(lambda: self.store.set(f"read/{self.job.node_rank}", "1"), _PARTING_S)
             return
         until = time.monotonic() + min(_SETTLE_S, self.job.join_s)
         for node in others:
@@ -108,13 +108,13 @@ def meet(job: Job) -> Meeting:
 
 
 def _store(host: str, port: int, until: float, *, first: bool) -> TCPStore:
-    left = max(1.0, until - time.monotonic())
+    remaining_s = max(1.0, until - time.monotonic())
 
     def opened() -> TCPStore:
-        return TCPStore(host, port, None, first, timedelta(seconds=left), wait_for_workers=False)
+        return TCPStore(host, port, None, first, timedelta(seconds=remaining_s), wait_for_workers=False)
 
-    # Before a server that does not speak its language, torch's store waits for ever.
-    store = _tried(opened, left + 1.0)
+    # If the server at this address is not a store, torch's store waits forever.
+    store = _call_or_none(opened, remaining_s + 1.0)
     if store is None:
         raise ValueError(
             f"--master {host}:{port}: no launcher answers there; check that the one of --node-rank 0 runs on {host}, "
@@ -139,27 +139,27 @@ def _require_free(port: int) -> None:
 
 def _same_job(job: Job, store: PrefixStore) -> str:
     """The launch's name, which node 0 gives. Raises ValueError where node 0 runs something else."""
-    mine = {"id": job.rdzv_id, "nnodes": job.nnodes}
+    local = {"id": job.rdzv_id, "nnodes": job.nnodes}
     if job.node_rank == 0:
         name = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        store.set("job", json.dumps(mine | {"name": name}))
+        store.set("job", json.dumps(local | {"name": name}))
         return name
-    told = json.loads(store.get("job"))
-    name = str(told.pop("name"))
-    if told != mine:
+    remote = json.loads(store.get("job"))
+    name = str(remote.pop("name"))
+    if remote != local:
         raise ValueError(
-            f"--master {job.master}: job {told['id']!r} of {told['nnodes']} nodes runs there, and this launcher was "
-            f"started for {job.rdzv_id!r} of {job.nnodes}; end the one that is not wanted, or use another port"
+            f"--master {job.master}: job {remote['id']!r} of {remote['nnodes']} nodes runs there, and this launcher "
+            f"was started for {job.rdzv_id!r} of {job.nnodes}; end the one that is not wanted, or use another port"
         )
     return name
 
 
 def _hosts(job: Job, store: PrefixStore, until: float) -> tuple[str, ...]:
-    """Of all nodes, once they are there."""
-    mine = json.dumps([socket.gethostname(), os.getpid(), uuid.uuid4().hex])
-    found = store.compare_set(f"node/{job.node_rank}", "", mine).decode()
-    if found != mine:
-        host, pid, _ = json.loads(found)
+    """The host names of all nodes, once they have joined."""
+    entry = json.dumps([socket.gethostname(), os.getpid(), uuid.uuid4().hex])
+    registered = store.compare_set(f"node/{job.node_rank}", "", entry).decode()
+    if registered != entry:
+        host, pid, _ = json.loads(registered)
         raise ValueError(
             f"--node-rank {job.node_rank}: process {pid} on {host} has it already, of an earlier job or given twice; "
             "end that one, or give every host a number of its own"
@@ -176,8 +176,8 @@ def _hosts(job: Job, store: PrefixStore, until: float) -> tuple[str, ...]:
     return tuple(json.loads(store.get(key))[0] for key in keys)
 
 
-def _tried(call: Callable[[], T], seconds: float) -> T | None:
-    """What a call gives; None if it fails, or takes longer: a store may not notice that its host has gone."""
+def _call_or_none(call: Callable[[], T], seconds: float) -> T | None:
+    """The result of a call; None if it fails or times out: a store may not notice that its host is gone."""
     with suppress(RuntimeError, ValueError, OSError):
         return in_time(call, max(0.1, seconds))
     return None

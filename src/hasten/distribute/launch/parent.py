@@ -1,4 +1,4 @@
-"""A rank ends when its launcher has gone: a launcher that is killed can't end its ranks itself."""
+"""Ending a rank when its launcher is gone: a launcher that is killed can't end its ranks itself."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def end_with_launcher() -> None:
     if not pid:
         return
     if sys.platform == "linux" and os.getppid() == pid:
-        # By the system: at once, and also if this process is stopped or never gives the interpreter back.
+        # By the kernel: immediately, and also if this process is stopped or never releases the GIL.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Elsewhere, and where another process stands between this one and the launcher, a thread has to look.
+    # On other systems, or if the launcher is not the parent process, a thread polls.
     try:
         launcher = psutil.Process(pid)
     except psutil.NoSuchProcess:
@@ -43,7 +43,7 @@ def _end_after(launcher: psutil.Process) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Also false for a process that has ended and whose parent has not asked for its exit code yet."""
+    """Whether a process runs; false for a zombie too."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

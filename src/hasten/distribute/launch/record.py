@@ -1,4 +1,4 @@
-"""What ended a rank, in its own words, for the launcher: in the file that torchrun names for it."""
+"""The record of the error that ended a rank, which the launcher reads, in torchrun's error file."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ STOPPED = (130, 143, 75)
 """Exit codes of a run that was asked to stop and has saved its state."""
 Kind = Literal["error", "memory", "mistake", "gone", "stopped", "other"]
 _OF_PEERS = ("gloo/transport", "closed by peer", "reset by peer", "nccl", "horovod has been shut down")
-"""What a failed collective's error holds, in small letters."""
+"""Lower-case substrings of the errors of failed collectives."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """How a rank ended.
 
-    `mistake`: of the user; `gone`: it lost another rank; `stopped`: on request; `other`: another rank tells why.
+    `mistake`: of the user; `gone`: it lost another rank; `stopped`: on request; `other`: another rank reports why.
     """
 
     kind: Kind
@@ -46,7 +46,7 @@ class Record:
 
 
 def record_of(error: BaseException, *, short_of_memory: Callable[[BaseException], bool]) -> Record:
-    """What to write of an exception that ends a rank."""
+    """The record of an exception that ends a rank."""
     kind: Kind = "error"
     code = getattr(error, "exit_code", 1)
     message = str(error)
@@ -71,7 +71,7 @@ def record_of(error: BaseException, *, short_of_memory: Callable[[BaseException]
 
 @contextmanager
 def recorded(*, short_of_memory: Callable[[BaseException], bool]) -> Iterator[None]:
-    """Around all that a rank does: an exception that ends it is noted for the launcher, and goes on.
+    """Around all work of a rank: record an exception that ends it for the launcher, and raise it again.
 
     Without a launcher that asks for it, nothing is written.
     """
@@ -85,13 +85,13 @@ def recorded(*, short_of_memory: Callable[[BaseException], bool]) -> Iterator[No
 
 
 def write_record(path: Path, record: Record) -> None:
-    """In the form of torch's `record`, which torchrun shows too, with ours beside it."""
+    """Write the record in the format of torch's `record`, which torchrun also shows, with Hasten's fields added."""
     extra = {"py_callstack": record.traceback, "timestamp": str(int(record.time))}
     write_json(path, {"message": {"message": record.message, "extraInfo": extra}, "hasten": asdict(record)})
 
 
 def read_record(path: Path) -> Record | None:
-    """What a rank wrote, or None: it wrote nothing, or something else did."""
+    """The record that a rank wrote; None if there is none, or another program wrote the file."""
     try:
         return Record(**json.loads(path.read_text())["hasten"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -99,7 +99,7 @@ def read_record(path: Path) -> Record | None:
 
 
 def _traceback(error: BaseException) -> str:
-    """Without the frames of the command line, which are the same for all."""
+    """The traceback without the frames of the command line, which are the same for all errors."""
     frames = error.__traceback__
     while frames is not None and frames.tb_next is not None and _is_frame_of_command(frames):
         frames = frames.tb_next
@@ -112,7 +112,7 @@ def _is_frame_of_command(frames: TracebackType) -> bool:
 
 
 def _of_peers(error: BaseException) -> bool:
-    """Whether a rank ended because of another: what it says is of no help then."""
+    """Whether a rank ended because of another, so that its own error is of no help."""
     if isinstance(error, NotMet | distributed.DistError):
         return True
     text = str(error).lower()

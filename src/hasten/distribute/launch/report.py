@@ -16,16 +16,16 @@ class Failure:
     """A failed job, as far as this host knows of it."""
 
     ends: Sequence[End]
-    """Of all ranks that are known of, at least one."""
+    """The ends of all known ranks, at least one."""
     size: int
     lost: Sequence[str] = ()
-    """Hosts that did not tell how their ranks ended."""
+    """Hosts that did not report how their ranks ended."""
     restarts: int = 0
     """How often the job had been started again."""
 
 
 def report_of(failure: Failure, *, logs: Path, out: Path, again: str, resume: str) -> str:
-    """again, resume: commands that start the job anew, and from its last checkpoint."""
+    """again, resume: commands that restart the job from the start, and from its last checkpoint."""
     first = first_of(failure.ends)
     if first.how == "mistake":
         return f"error: {first.message}"
@@ -34,7 +34,7 @@ def report_of(failure: Failure, *, logs: Path, out: Path, again: str, resume: st
         lines.append(f"error: lost {' and '.join(failure.lost)}: it does not answer any more")
     where = f"rank {first.rank} of {failure.size} on {first.host}"
     tries = f" (restart {failure.restarts})" if failure.restarts else ""
-    # What happened on the lost host, if that is the cause, only that host could tell.
+    # If the lost host is the cause, only that host has the error.
     lines.append(
         f"{where}{tries} {first.in_words}"
         if failure.lost
@@ -53,7 +53,7 @@ def report_of(failure: Failure, *, logs: Path, out: Path, again: str, resume: st
 
 
 def exit_code_of(first: End) -> int:
-    """The launcher's, by the rank that failed first: 2 a mistake, 124 a stall, 128 + the signal that killed it."""
+    """Exit code, by the rank that failed first: 2 a mistake, 124 a stall, 128 + the signal that killed it."""
     match first.how:
         case "mistake":
             return 2

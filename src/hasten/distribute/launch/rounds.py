@@ -1,4 +1,4 @@
-"""Where the ranks of each start meet: at a new store, as the old one has the addresses of those that died."""
+"""The rendezvous of each start: a new store, as the old one has the addresses of ranks that died."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hasten.distribute.launch.meet import Meeting
 
 
 class Rounds(RendezvousHandler):
-    """torch's static rendezvous, with a fresh store each time. Its port is told over the launchers' meeting point."""
+    """torch's static rendezvous, with a fresh store each time. Its port is shared through the launchers' store."""
 
     def __init__(self, meeting: Meeting) -> None:
         self.meeting, self.number = meeting, 0
-        self._held: TCPStore | None = None
+        self._store: TCPStore | None = None
         self._timeout = timedelta(seconds=meeting.job.join_s)
 
     @property
@@ -23,16 +23,16 @@ class Rounds(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Raises RuntimeError where another host does not come along."""
+        """Raises RuntimeError if another host does not join."""
         job, key = self.meeting.job, f"round/{self.number}"
         self.number += 1
         first = job.node_rank == 0
         port = 0 if first else int(self.meeting.store.get(key))
-        self._held = TCPStore(self.meeting.host, port, None, first, self._timeout, wait_for_workers=False)
+        self._store = TCPStore(self.meeting.host, port, None, first, self._timeout, wait_for_workers=False)
         if first:
-            self.meeting.store.set(key, str(self._held.port))
-        place = RendezvousStoreInfo(self.meeting.host, self._held.port)
-        return RendezvousInfo(PrefixStore(job.rdzv_id, self._held), job.node_rank, job.nnodes, place)
+            self.meeting.store.set(key, str(self._store.port))
+        place = RendezvousStoreInfo(self.meeting.host, self._store.port)
+        return RendezvousInfo(PrefixStore(job.rdzv_id, self._store), job.node_rank, job.nnodes, place)
 
     def get_backend(self) -> str:
         return "static"

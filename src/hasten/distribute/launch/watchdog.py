@@ -1,4 +1,4 @@
-"""A rank that makes no step writes what it is doing and ends, so that a job never hangs."""
+"""A watchdog: a rank that makes no step writes its stacks and ends, so that a job never hangs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hasten.distribute.world import World
 from hasten.observe.rundir import write_json
 
 STALLED = 124
-"""Exit code of a rank that stood still; as of timeout(1)."""
+"""Exit code of a stalled rank; as that of timeout(1)."""
 VARIABLE = "HASTEN_STALL_SECONDS"
 LAUNCHED = "HASTEN_LAUNCH"
 """Set for ranks that `hasten launch` has started."""
@@ -35,23 +35,23 @@ _LATER = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """Where a rank stood still."""
+    """A stall of a rank."""
 
     rank: int
     pid: int
     step: int
     """The last one that it finished."""
     collectives: int
-    """How many it had begun: a rank that waits for another has begun one more than that."""
+    """Number of collectives that it had begun: a rank that waits for another has begun one more than the other."""
 
 
 def stall_file(where: Path, rank: int) -> Path:
-    """Where a rank notes that it stands still."""
+    """The file in which a rank records its stall."""
     return where / f"rank-{rank}.stall.json"
 
 
 def stack_file(where: Path, rank: int) -> Path:
-    """Where a rank that stood still writes the stacks of its threads, after a line with its process id."""
+    """The file in which a stalled rank writes the stacks of its threads, after a line with its process id."""
     return where / f"rank-{rank}.stack.txt"
 
 
@@ -79,8 +79,8 @@ class Watchdog:
         self._on_stall, self._clock = on_stall, clock
         self._step: int | None = None
         self._pauses = 0
-        self._seen: tuple[int | None, float] = (None, 0.0)
-        self._told = False
+        self._last_step: tuple[int | None, float] = (None, 0.0)
+        self._stall_written = False
         self._ended = threading.Event()
         self._stack: IO[str] | None = None
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -91,24 +91,24 @@ class Watchdog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Around what may take long and is no step: a validation, a compilation, a checkpoint."""
+        """Around work that may take long and is not a step: a validation, a compilation, a checkpoint."""
         self._pauses += 1
         try:
             yield
         finally:
-            self._seen = (self._step, self._clock())
+            self._last_step = (self._step, self._clock())
             self._pauses -= 1
 
     def look(self) -> bool:
-        """Whether the rank has stood still for too long. What the thread does now and then."""
+        """Whether the rank has stalled for too long. The thread calls it regularly."""
         now, step = self._clock(), self._step
-        if step is None or self._pauses or step != self._seen[0]:
-            self._seen, self._told = (step, now), False
+        if step is None or self._pauses or step != self._last_step[0]:
+            self._last_step, self._stall_written = (step, now), False
             return False
-        still = now - self._seen[1]
-        if still >= self.stall_s / 2 and not self._told:
-            # In time: when the first rank ends, those that it takes along have said where they are.
-            self._told = True
+        still = now - self._last_step[1]
+        if still >= self.stall_s / 2 and not self._stall_written:
+            # Early: when the first rank ends, the ranks that end with it have written their positions.
+            self._stall_written = True
             write_json(stall_file(self.where, self.rank), self._stall())
         return still >= self.stall_s
 
@@ -142,9 +142,9 @@ class Watchdog:
             if self._step is None or self._pauses:
                 faulthandler.cancel_dump_traceback_later()
             elif self._stack is not None:
-                # Runs outside of Python, for code that never gives the interpreter back.
-                left = self.stall_s - (self._clock() - self._seen[1])
-                faulthandler.dump_traceback_later(left + _LATER, exit=True, file=self._stack)
+                # Runs outside of Python, for code that never releases the GIL.
+                remaining_s = self.stall_s - (self._clock() - self._last_step[1])
+                faulthandler.dump_traceback_later(remaining_s + _LATER, exit=True, file=self._stack)
 
     def _stall(self) -> Stall:
         return Stall(rank=self.rank, pid=os.getpid(), step=self._step or 0, collectives=_collectives())
@@ -152,7 +152,7 @@ class Watchdog:
     def _end(self) -> None:
         stall = self._stall()
         write_json(stall_file(self.where, self.rank), stall)
-        # The launcher copies the stacks into the rank's log; where it is another one, the rank says them itself.
+        # Hasten's launcher copies the stacks into the rank's log; under another launcher, the rank prints them itself.
         for file in (self._stack, None if LAUNCHED in os.environ else sys.stderr):
             if file is not None:
                 print("\n".join(_stacks()), file=file, flush=True)
@@ -165,20 +165,20 @@ class Watchdog:
 def watchdog_of(
     world: World, where: Path, *, timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> Watchdog | None:
-    """The watchdog that a rank of several runs under; one process alone has none unless it is asked for.
+    """The watchdog of a rank of several; a single process has none unless --stall-seconds is set.
 
     The launcher's --stall-seconds counts; else `default_stall_s`. 0 is none.
     """
-    told = (os.environ if environment is None else environment).get(VARIABLE, "")
+    value = (os.environ if environment is None else environment).get(VARIABLE, "")
     try:
-        stall_s = float(told) if told else (default_stall_s(timeout_s) if world.size > 1 else 0.0)
+        stall_s = float(value) if value else (default_stall_s(timeout_s) if world.size > 1 else 0.0)
     except ValueError:
-        raise ValueError(f"{VARIABLE}={told}: must be a number of seconds") from None
+        raise ValueError(f"{VARIABLE}={value}: must be a number of seconds") from None
     return Watchdog(rank=world.rank, stall_s=stall_s, where=where) if stall_s > 0 else None
 
 
 def default_stall_s(timeout_s: float) -> float:
-    """Half of the others' patience, so that a rank which hangs is found before their collectives give up."""
+    """Half of the collectives' timeout, so that a rank that hangs is detected before they give up."""
     return timeout_s / 2
 
 
@@ -190,12 +190,12 @@ def _collectives() -> int:
 
 
 def _stacks() -> list[str]:
-    """Of all Python threads, the main one's first; most recent call last."""
+    """The stacks of all Python threads, the main thread's first; most recent call last."""
     frames, names = sys._current_frames(), {thread.ident: thread.name for thread in threading.enumerate()}
-    main, own = threading.main_thread().ident, threading.get_ident()
+    main, current = threading.main_thread().ident, threading.get_ident()
     lines = []
     for ident in sorted(frames, key=lambda ident: ident != main):
-        if ident != own:
+        if ident != current:
             lines.append(f"Thread {names.get(ident, ident)} (most recent call last):")
             lines += "".join(traceback.format_stack(frames[ident])).splitlines()
     return lines

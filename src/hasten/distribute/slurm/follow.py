@@ -1,4 +1,4 @@
-"""How the jobs of a submission stand, and what their runs gave, as the scaling study reads it."""
+"""The states of a submission's jobs, and the results of their runs for the scaling study."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DONE = ("finished", "target_reached", "time_up")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """A job, and its run as far as it has come. None is not known."""
+    """A job and the progress of its run. None is unknown."""
 
     job: Job
     state: str
-    """How the run ended if it is complete; else SLURM's state in lower case; else what the run's files tell."""
+    """How the run ended if it is complete; else SLURM's state in lower case; else the state by the run's files."""
     reason: str = ""
     """Why it waits, in SLURM's words."""
     steps: int | None = None
@@ -41,9 +41,9 @@ class Standing:
 
 
 def standings(out: Path, jobs: Sequence[Job]) -> tuple[list[Standing], Told]:
-    """Every job in the order of `jobs`, and what SLURM told."""
-    told = ask([job.job_id for job in jobs if job.job_id is not None])
-    return [_standing(out, job, told) for job in jobs], told
+    """The standing of every job in the order of `jobs`, and SLURM's answer."""
+    answer = ask([job.job_id for job in jobs if job.job_id is not None])
+    return [_standing(out, job, answer) for job in jobs], answer
 
 
 def collected(standing: Sequence[Standing]) -> dict[str, Any]:
@@ -70,13 +70,13 @@ def is_active(state: str) -> bool:
     return state in ACTIVE or state == "silent"
 
 
-def _standing(out: Path, job: Job, told: Told) -> Standing:
+def _standing(out: Path, job: Job, answer: Told) -> Standing:
     view = _view(out / job.name)
-    state = _state(job, view, told)
+    state = _state(job, view, answer)
     return Standing(
         job=job,
         state=state,
-        reason=told.reasons.get(job.job_id or "", "") if state == "pending" else "",
+        reason=answer.reasons.get(job.job_id or "", "") if state == "pending" else "",
         steps=view.steps if view else None,
         total=view.total if view else None,
         best=view.best if view else None,
@@ -86,11 +86,11 @@ def _standing(out: Path, job: Job, told: Told) -> Standing:
     )
 
 
-def _state(job: Job, view: View | None, told: Told) -> str:
+def _state(job: Job, view: View | None, answer: Told) -> str:
     """The run's own word counts where it is complete: a job may have failed afterwards, and SLURM forgets jobs."""
     if view is not None and view.state in DONE:
         return view.state
-    known = told.states.get(job.job_id or "")
+    known = answer.states.get(job.job_id or "")
     if known is not None:
         # A job may end well without a complete run if its script was edited.
         return "incomplete" if known == "completed" else known

@@ -32,7 +32,7 @@ class Job:
     digest: str = ""
     """SHA-256 of the batch script as it was written."""
     job_id: str | None = None
-    """SLURM's number; None where it was not handed in."""
+    """SLURM's job number; None if it was not submitted."""
 
 
 def script_path(out: Path, name: str) -> Path:
@@ -48,7 +48,7 @@ def write_jobs(out: Path, jobs: Sequence[Job]) -> None:
 
 
 def read_jobs(out: Path) -> list[Job]:
-    """The jobs of the submission in `out`, with the numbers of those that were handed in by sbatch by hand.
+    """The jobs of the submission in `out`, with the numbers of those that were submitted by hand with sbatch.
 
     Raises ValueError if there is no submission, or its list is damaged.
     """
@@ -70,19 +70,19 @@ def read_jobs(out: Path) -> list[Job]:
 def _job(fields: Any) -> Job:
     job = Job(**fields)
     for field in dataclasses.fields(Job):
-        wanted: Any = int if field.type == "int" else str
+        kind: Any = int if field.type == "int" else str
         value = getattr(job, field.name)
-        if not isinstance(value, wanted) and not (field.name == "job_id" and value is None):
+        if not isinstance(value, kind) and not (field.name == "job_id" and value is None):
             raise TypeError(f"{field.name} is {value!r}")
     return job
 
 
 def _last_id(out: Path, job: Job) -> str | None:
-    """A job writes its number when it starts: a later one than ours if the script was handed in again by hand."""
+    """The job's newest number, which it writes when it starts; a newer one than ours if it was resubmitted by hand."""
     try:
-        told = (out / FOLDER / f"{job.name}.jobid").read_text(encoding="utf-8").strip()
+        job_id = (out / FOLDER / f"{job.name}.jobid").read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return job.job_id
-    if not told.isdigit():
+    if not job_id.isdigit():
         return job.job_id
-    return told if job.job_id is None or int(told) > int(job.job_id) else job.job_id
+    return job_id if job.job_id is None or int(job_id) > int(job.job_id) else job.job_id

@@ -1,4 +1,4 @@
-"""SLURM's own commands: handing a job in, and what it tells of jobs."""
+"""SLURM's commands: submitting a job, and querying the states of jobs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _SECONDS = 300
-"""SLURM's commands try again for a minute or two while the controller is away, and give up by themselves."""
+"""Timeout. SLURM's commands retry for a minute or two while the controller is away, and give up by themselves."""
 ACTIVE = frozenset(
     ("pending", "running", "completing", "configuring", "suspended", "requeued", "requeue_hold", "requeue_fed",
      "resizing", "signaling", "stage_out", "stopped", "special_exit")
 )  # fmt: skip
-"""States of a job that may still go on."""
+"""States of a job that may still run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,11 +23,11 @@ class Told:
     """What SLURM knows of jobs."""
 
     states: Mapping[str, str] = field(default_factory=dict)
-    """Of each job it remembers, in lower case."""
+    """The state of each known job, in lower case."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Why a job waits."""
     notes: tuple[str, ...] = ()
-    """What could not be asked, a sentence each."""
+    """Queries that failed, a sentence each."""
 
 
 def require_sbatch() -> None:
@@ -40,13 +40,13 @@ def require_sbatch() -> None:
 
 def hand_in(script: Path) -> str:
     """Submit a batch script; the job's number. Raises ValueError naming the script with sbatch's own message."""
-    done = _run("sbatch", "--parsable", str(script))
+    process = _run("sbatch", "--parsable", str(script))
     # "123", or "123;cluster" of several clusters.
-    number = done.stdout.strip().partition(";")[0].rpartition("\n")[2]
-    if done.returncode == 0 and number.isdigit():
+    number = process.stdout.strip().partition(";")[0].rpartition("\n")[2]
+    if process.returncode == 0 and number.isdigit():
         return number
-    told = " ".join((done.stderr.strip() or done.stdout.strip() or "no message").split())
-    raise ValueError(f"{script}: sbatch refused it: {told.removeprefix('sbatch: ').removeprefix('error: ')}")
+    message = " ".join((process.stderr.strip() or process.stdout.strip() or "no message").split())
+    raise ValueError(f"{script}: sbatch refused it: {message.removeprefix('sbatch: ').removeprefix('error: ')}")
 
 
 def ask(ids: Sequence[str]) -> Told:
@@ -61,12 +61,12 @@ def ask(ids: Sequence[str]) -> Told:
     queued = _run("squeue", "--noheader", "--states=all", f"--jobs={','.join(ids)}", "--format=%i|%T|%r")
     for number, state, reason in _rows(queued.stdout, 3):
         states[number], reasons[number] = state.lower(), reason
-    # The only job asked for being gone is no failure.
+    # It is not a failure if the only job that is queried has left the queue.
     if queued.returncode and "Invalid job id" not in queued.stderr:
         notes.append(f"squeue: {_first(queued.stderr)}.")
-    gone = [number for number in ids if number not in states]
-    if gone and shutil.which("sacct") is not None:
-        past = _run("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(gone)}",
+    missing = [number for number in ids if number not in states]
+    if missing and shutil.which("sacct") is not None:
+        past = _run("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(missing)}",
                     "--format=JobID,State")  # fmt: skip
         for number, state in _rows(past.stdout, 2):
             # "CANCELLED by 1000"

@@ -21,7 +21,7 @@ _CLOSING_S = 300
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What a job asks of the cluster besides its processes. None and 0 leave it to the cluster."""
+    """The resources that a job requests besides its processes. None and 0 leave them to the cluster."""
 
     cpus_per_task: int = 0
     time: str | None = None
@@ -37,7 +37,7 @@ class Request:
     """Shell commands that prepare the environment, before the ranks are started."""
     python: str = sys.executable
     signal_s: int = 120
-    """Seconds before the time limit at which the ranks are told to save."""
+    """Seconds before the time limit at which the ranks get a signal to save."""
     max_requeues: int = 3
     """How often in a row a job queues itself again without having saved a new step."""
 
@@ -75,9 +75,9 @@ def check_folder(out: Path) -> None:
 def batch_script(
     *, name: str, shape: Shape, request: Request, script: Path, run: Path, out: Path, timeout_s: float
 ) -> str:
-    """The batch script that trains the settings in `run` in the folder `out`, and goes on where it was stopped.
+    """The batch script that trains the settings in `run` in the folder `out`, and resumes where it was stopped.
 
-    script: where the text will lie; logs and notes are written beside it. timeout_s: `distribute.timeout_s`. All paths
+    script: where the text will lie; logs and notes are written next to it. timeout_s: `distribute.timeout_s`. All paths
     are absolute.
     """
     templates = Environment(

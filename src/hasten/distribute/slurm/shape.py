@@ -75,8 +75,10 @@ def sweep_of(text: str, full: Shape, *, most_nodes: int | None = None) -> list[S
             )
         if most_nodes is not None and nodes > most_nodes:
             raise ValueError(f"--sweep {text}: {count} takes {nodes} nodes, more than --nodes {most_nodes}")
-        here = min(count, each)
-        shape = Shape(nodes=nodes, tasks_per_node=here, gpus_per_node=here if full.gpus_per_node else 0)
+        tasks_per_node = min(count, each)
+        shape = Shape(
+            nodes=nodes, tasks_per_node=tasks_per_node, gpus_per_node=tasks_per_node if full.gpus_per_node else 0
+        )
         if shape in shapes:
             raise ValueError(f"--sweep {text}: {count} is there twice; leave one out")
         shapes.append(shape)

@@ -1,4 +1,4 @@
-"""Writing the batch scripts of a submission and handing them in."""
+"""Writing the batch scripts of a submission and submitting them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def submit(
     mode: Mode = "strong",
     dry_run: bool = False,
 ) -> Iterator[Job]:
-    """Write a batch script for each shape to `out`/slurm and hand them in; each job as it is known to SLURM.
+    """Write a batch script for each shape to `out`/slurm and submit them; return the jobs with SLURM's numbers.
 
     Each job trains in a folder of its own below `out`, `Shape.name`, with the settings of `config` as they are now.
     dry_run: write the files only. Everything is checked before anything is written.
     Raises ValueError for settings that can't be trained so, a folder that holds a submission, no sbatch, and a script
-    that sbatch refuses (with its message); jobs that were handed in before stay, and are remembered.
+    that sbatch refuses (with its message); jobs that were submitted before stay, and are recorded.
     """
     if not dry_run:
         require_sbatch()
@@ -45,7 +45,7 @@ def submit(
     check_folder(out)
     settings = [settings_at(config, shape.world, mode) for shape in shapes]
     _require_free(out, [shape.name for shape in shapes])
-    jobs = _written(out, shapes, settings, request, mode)
+    jobs = _write_scripts(out, shapes, settings, request, mode)
     if dry_run:
         yield from jobs
         return
@@ -54,7 +54,7 @@ def submit(
             jobs[place] = dataclasses.replace(job, job_id=hand_in(script_path(out, job.name)))
         except ValueError as error:
             raise ValueError(f"{error}{_rest(out, jobs[:place], jobs[place:])}") from None
-        # At once: a number that is forgotten is a job that nobody looks after.
+        # Saved immediately: a job whose number is lost can't be tracked.
         write_jobs(out, jobs)
         yield jobs[place]
 
@@ -82,7 +82,7 @@ def settings_at(config: RunConfig, world: int, mode: Mode) -> RunConfig:
 
 
 def _require_free(out: Path, names: Sequence[str]) -> None:
-    """Raise ValueError if `out` holds jobs that were handed in, scripts that somebody edited, or runs."""
+    """Raise ValueError if `out` holds submitted jobs, edited scripts, or runs."""
     look = f"hasten slurm status {shlex.quote(str(out))}"
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: is a file; choose another --out")
@@ -105,7 +105,7 @@ def _require_free(out: Path, names: Sequence[str]) -> None:
             raise ValueError(f"{out / name}: exists, and is where {name} would train; choose another --out")
 
 
-def _written(
+def _write_scripts(
     out: Path, shapes: Sequence[Shape], settings: Sequence[RunConfig], request: Request, mode: Mode
 ) -> list[Job]:
     jobs: list[Job] = []
@@ -151,10 +151,10 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _rest(out: Path, sent: Sequence[Job], left: Sequence[Job]) -> str:
-    """What stands and what is to be done after a refusal."""
+def _rest(out: Path, sent: Sequence[Job], remaining: Sequence[Job]) -> str:
+    """The end of the message after a refusal: the submitted jobs and the remaining commands."""
     if not sent:
         return "; mend the options and give the command again"
-    scripts = " ".join(shlex.quote(str(script_path(out, job.name))) for job in left)
-    told = ", ".join(f"{job.name} as {job.job_id}" for job in sent)
-    return f"; already in the queue: {told}. Mend and hand in the others by hand, each by `sbatch FILE`: {scripts}"
+    scripts = " ".join(shlex.quote(str(script_path(out, job.name))) for job in remaining)
+    submitted = ", ".join(f"{job.name} as {job.job_id}" for job in sent)
+    return f"; already in the queue: {submitted}. Mend and hand in the others by hand, each by `sbatch FILE`: {scripts}"

@@ -1,4 +1,4 @@
-"""Which cleaning of label maps pays, by the validation cases of all folds."""
+"""Choice of the post-processing that improves the validation Dice of all folds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Dices = dict[str, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chosen:
-    """The cleanings that pay, and the mean Dice of each class and region without and with them."""
+    """The cleanings that improve the scores, and the mean Dice of each class and region without and with them."""
 
     cleanings: dict[int, Cleaning]
     before: Dices
@@ -54,14 +54,14 @@ def choose_cleanings(pairs: Pairs, evaluation: Evaluation) -> Chosen:
         candidates = _candidates(name, _median_volume(pairs, evaluation, name))
         affected = {other: members for other, members in pairs.members.items() if value in members}
         dices = partial(_dices, pairs=pairs, value=value, candidates=candidates, affected=affected)
-        found = _each(pairs.pairs, dices)
-        means = [_means([case[number] for case in found]) for number in range(len(candidates))]
+        case_dices = _each(pairs.pairs, dices)
+        means = [_means([case[number] for case in case_dices]) for number in range(len(candidates))]
         allowed = [pair for pair in zip(means, candidates, strict=True) if not _worse(pair[0], before)]
         best = max(allowed, key=lambda pair: _comparable(pair[0][name]), default=None)
         if best is not None and _comparable(best[0][name]) > _comparable(before[name]):
             cleanings[value] = best[1]
     after = _means(_each(pairs.pairs, lambda pair: _cleaned_dices(pair, pairs, cleanings))) if cleanings else before
-    # Each was looked at by itself; holes that two classes enclose are filled by one of them.
+    # Each was evaluated separately; holes that two classes enclose are filled by only one of them.
     if _worse(after, before):
         cleanings, after = {}, before
     return Chosen(cleanings=cleanings, before=before, after=after)
@@ -98,8 +98,8 @@ def _dices(
 ) -> list[Dices]:
     """Dice of the classes and regions that a label value belongs to, with each of the candidates in turn."""
     prediction, label, spacing = read_pair(pair, pairs)
-    held = list({value for members in affected.values() for value in members})
-    box = bounding_box(np.isin(prediction, held) | np.isin(label, held))  # all that counts lies in it
+    label_values = list({value for members in affected.values() for value in members})
+    box = bounding_box(np.isin(prediction, label_values) | np.isin(label, label_values))  # all that counts lies in it
     prediction, label = prediction[box], label[box]
     cleaned = (postprocessed(prediction, {value: candidate}, spacing) for candidate in candidates)
     return [_dice_of(*without_ignored(each, label, pairs.ignore), affected) for each in cleaned]

@@ -49,7 +49,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Every score of every case, and what they come to."""
+    """All scores of all cases, and their summary."""
 
     predictions: Path
     labels: Path
@@ -78,18 +78,18 @@ class Evaluation:
 
     def case_means(self, measure: str = "dice") -> dict[str, float]:
         """Mean over the finite scores of each case's `main` classes; nan of a case without any."""
-        found: dict[str, list[float]] = {case: [] for case in self.cases}
+        by_case: dict[str, list[float]] = {case: [] for case in self.cases}
         for score in self.scores:
             if score.name in self.main:
-                found[score.case].append(getattr(score, measure))
-        return {case: summary_of(values).mean for case, values in found.items()}
+                by_case[score.case].append(getattr(score, measure))
+        return {case: summary_of(values).mean for case, values in by_case.items()}
 
     def mean(self, measure: str = "dice") -> float:
         """Mean of `case_means`."""
         return summary_of(list(self.case_means(measure).values())).mean
 
     def to_dict(self) -> dict[str, Any]:
-        """What evaluation.json holds."""
+        """The content of evaluation.json."""
         return {
             "predictions": str(self.predictions),
             "labels": str(self.labels),
@@ -130,10 +130,10 @@ def evaluate(
     """Dice, IoU, HD95 and NSD of each case and class, on the label maps' own voxels.
 
     predictions: a folder of label maps. labels: a folder of label maps of the same names, or a data set that `train`
-    takes, of which the predicted cases are looked at. run: a run directory or best.pt, which names the classes and
+    takes, of which the predicted cases are used. run: a run directory or best.pt, which names the classes and
     regions; else the data set does, or a dataset.json beside the folder. tolerance_mm: distance up to which NSD takes
     surfaces for equal. surfaces: whether HD95 and NSD, which take most of the time, are measured. num_workers: cases at
-    once, each in memory while it is looked at; None takes the number of usable cores.
+    once, each in memory while it is scored; None takes the number of usable cores.
 
     Definitions are those of `monai.metrics`. A class that neither label map nor prediction holds is nan and is left out
     of means, and counted; where only one of them holds it, Dice, IoU and NSD are 0 and HD95 is infinite. Voxels of an
@@ -144,15 +144,15 @@ def evaluate(
     """
     if not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
         raise ValueError(f"tolerance_mm={tolerance_mm}: use a distance in mm, 0 or more")
-    found = find_pairs(Path(predictions), Path(labels), Path(run) if run is not None else None)
+    pairs = find_pairs(Path(predictions), Path(labels), Path(run) if run is not None else None)
     return evaluate_pairs(
-        found, predictions=Path(predictions), labels=Path(labels), tolerance_mm=tolerance_mm, surfaces=surfaces,
+        pairs, predictions=Path(predictions), labels=Path(labels), tolerance_mm=tolerance_mm, surfaces=surfaces,
         num_workers=num_workers, tick=tick,
     )  # fmt: skip
 
 
 def evaluate_pairs(
-    found: Pairs,
+    pairs: Pairs,
     *,
     predictions: Path,
     labels: Path,
@@ -161,46 +161,46 @@ def evaluate_pairs(
     num_workers: int | None = None,
     tick: Tick | None = None,
 ) -> Evaluation:
-    """As `evaluate`, of pairs that are known. predictions, labels: where they are from."""
+    """As `evaluate`, for known pairs. predictions, labels: where they are from."""
     scores: list[Score] = []
     failures: list[str] = []
 
     def one(pair: Pair) -> list[Score] | str:
         try:
-            return _score(pair, found, tolerance_mm, surfaces)
+            return _score(pair, pairs, tolerance_mm, surfaces)
         except (ValueError, OSError) as error:
             return str(error)
 
     with warnings.catch_warnings(), ThreadPoolExecutor(num_workers or usable_cores()) as pool:
         # Of MONAI, about a call within MONAI.
         warnings.filterwarnings("ignore", message=".*always_return_as_numpy", category=FutureWarning)
-        for done, (pair, result) in enumerate(zip(found.pairs, pool.map(one, found.pairs), strict=True), start=1):
+        for number, (pair, result) in enumerate(zip(pairs.pairs, pool.map(one, pairs.pairs), strict=True), start=1):
             if isinstance(result, str):
                 failures.append(result)
             else:
                 scores += result
             if tick:
-                tick(done, len(found.pairs), pair.case)
+                tick(number, len(pairs.pairs), pair.case)
     if failures:
-        raise ValueError(listing(failures, f"{len(failures)} of {len(found.pairs)} cases could not be evaluated"))
+        raise ValueError(listing(failures, f"{len(failures)} of {len(pairs.pairs)} cases could not be evaluated"))
     return Evaluation(
-        predictions=predictions, labels=labels, scores=tuple(scores), names=tuple(found.members),
-        main=tuple(found.main), tolerance_mm=tolerance_mm, surfaces=surfaces, num_labelled=found.num_labelled,
+        predictions=predictions, labels=labels, scores=tuple(scores), names=tuple(pairs.members),
+        main=tuple(pairs.main), tolerance_mm=tolerance_mm, surfaces=surfaces, num_labelled=pairs.num_labelled,
     )  # fmt: skip
 
 
-def _score(pair: Pair, found: Pairs, tolerance_mm: float, surfaces: bool) -> list[Score]:
-    prediction, label, spacing = read_pair(pair, found)
-    prediction, label = without_ignored(prediction, label, found.ignore)
+def _score(pair: Pair, pairs: Pairs, tolerance_mm: float, surfaces: bool) -> list[Score]:
+    prediction, label, spacing = read_pair(pair, pairs)
+    prediction, label = without_ignored(prediction, label, pairs.ignore)
     return score_case(
-        pair.case, prediction, label, found.members, spacing=spacing, tolerance_mm=tolerance_mm, surfaces=surfaces
+        pair.case, prediction, label, pairs.members, spacing=spacing, tolerance_mm=tolerance_mm, surfaces=surfaces
     )
 
 
-def read_pair(pair: Pair, found: Pairs) -> tuple[np.ndarray, np.ndarray, tuple[float, float, float]]:
+def read_pair(pair: Pair, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, tuple[float, float, float]]:
     """Prediction and label map (D, H, W) of label values, and their spacing in mm. Raises ValueError."""
-    prediction = read_label_map(pair.prediction, found.labels)
-    label = read_label_map(pair.label, found.labels, found.ignore)
+    prediction = read_label_map(pair.prediction, pairs.labels)
+    label = read_label_map(pair.label, pairs.labels, pairs.ignore)
     return prediction.array[0], label.array[0], label.spacing
 
 
@@ -234,7 +234,7 @@ def read_label_map(path: Path, labels: dict[int, str], ignore: int | None = None
 def write_evaluation(evaluation: Evaluation, out: Path) -> None:
     """Write evaluation.csv, a row for each case and class, and evaluation.json, with the means, into the folder `out`.
 
-    In the JSON, null stands for nan and infinity alike; the CSV tells them apart.
+    In the JSON, null stands for nan and infinity alike; the CSV distinguishes them.
     """
     out.mkdir(parents=True, exist_ok=True)
     text = io.StringIO(newline="")
@@ -265,7 +265,7 @@ def read_evaluation(folder: Path) -> Evaluation | None:
 
 def _numbers(score: dict[str, Any], surfaces: bool) -> dict[str, float]:
     """The measures of a score, whose null stands for nan, or for an HD95 that is infinite."""
-    found = {measure: math.nan if score[measure] is None else score[measure] for measure in MEASURES}
+    numbers = {measure: math.nan if score[measure] is None else score[measure] for measure in MEASURES}
     if surfaces and (score["labelled"] > 0) != (score["predicted"] > 0):
-        found["hd95"] = math.inf
-    return found
+        numbers["hd95"] = math.inf
+    return numbers

@@ -49,15 +49,17 @@ def score_case(
     assert prediction.shape == label.shape
     scores = []
     for name, values in members.items():
-        found, truth = (np.isin(array, list(values)) for array in (prediction, label))
-        both, predicted, labelled = (int(np.count_nonzero(mask)) for mask in (found & truth, found, truth))
+        predicted_mask, true_mask = (np.isin(array, list(values)) for array in (prediction, label))
+        both, predicted, labelled = (
+            int(np.count_nonzero(mask)) for mask in (predicted_mask & true_mask, predicted_mask, true_mask)
+        )
         any_voxel = predicted + labelled > 0
-        # By counts: MONAI's functions take one-hot volumes of float32, tens of times the memory for the same ratio.
+        # From counts: MONAI's functions need one-hot volumes of float32, tens of times the memory for the same ratio.
         dice = 2 * both / (predicted + labelled) if any_voxel else math.nan
         iou = both / (predicted + labelled - both) if any_voxel else math.nan
         hd95, nsd = (math.nan, math.nan)
         if surfaces:
-            hd95, nsd = surface_scores(found, truth, spacing=spacing, tolerance_mm=tolerance_mm)
+            hd95, nsd = surface_scores(predicted_mask, true_mask, spacing=spacing, tolerance_mm=tolerance_mm)
         scores.append(
             Score(
                 case=case, name=name, labelled=labelled, predicted=predicted, dice=dice, iou=iou, hd95=hd95, nsd=nsd
@@ -67,19 +69,19 @@ def score_case(
 
 
 def surface_scores(
-    found: np.ndarray, truth: np.ndarray, *, spacing: tuple[float, float, float], tolerance_mm: float
+    predicted_mask: np.ndarray, true_mask: np.ndarray, *, spacing: tuple[float, float, float], tolerance_mm: float
 ) -> tuple[float, float]:
     """HD95 in mm and NSD of two masks (D, H, W) bool, by MONAI; a mask with D = 1 is measured in its plane."""
-    if not found.any() or not truth.any():
-        neither = not found.any() and not truth.any()
+    if not predicted_mask.any() or not true_mask.any():
+        neither = not predicted_mask.any() and not true_mask.any()
         return (math.nan, math.nan) if neither else (math.inf, 0.0)
     # Imported here, as MONAI takes seconds.
     from monai.metrics import compute_hausdorff_distance, compute_surface_dice
 
-    box = bounding_box(found | truth)
-    masks = [torch.from_numpy(np.ascontiguousarray(mask[box]))[None, None] for mask in (found, truth)]
+    box = bounding_box(predicted_mask | true_mask)
+    masks = [torch.from_numpy(np.ascontiguousarray(mask[box]))[None, None] for mask in (predicted_mask, true_mask)]
     lengths: Sequence[float] = spacing
-    if found.shape[0] == 1:
+    if predicted_mask.shape[0] == 1:
         masks, lengths = [mask[:, :, 0] for mask in masks], spacing[1:]
     with one_torch_thread():
         hd95 = compute_hausdorff_distance(*masks, include_background=True, percentile=95, spacing=lengths)
@@ -94,6 +96,6 @@ def bounding_box(mask: np.ndarray) -> tuple[slice, ...]:
     sides = []
     for axis in range(mask.ndim):
         others = tuple(other for other in range(mask.ndim) if other != axis)
-        held = np.flatnonzero(mask.any(others))
-        sides.append(slice(max(int(held[0]) - 1, 0), int(held[-1]) + 2))
+        indices = np.flatnonzero(mask.any(others))
+        sides.append(slice(max(int(indices[0]) - 1, 0), int(indices[-1]) + 2))
     return tuple(sides)

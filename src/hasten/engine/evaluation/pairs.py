@@ -1,4 +1,4 @@
-"""Which prediction belongs to which label map, and what the label values mean; no voxel is read for it."""
+"""Pairs of predictions and label maps, and the meaning of label values, from names and headers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pairs:
-    """What is compared with what."""
+    """All pairs, and the names of label values and regions."""
 
     pairs: tuple[Pair, ...]
     labels: dict[int, str]
@@ -64,15 +64,21 @@ def find_pairs(predictions: Path, labels: Path, run: Path | None = None) -> Pair
 
     Raises one ValueError that lists every case that has no counterpart, and every pair on different grids.
     """
-    found = _folder(predictions, "predictions")
+    predicted_paths = _folder(predictions, "predictions")
     where, names, regions, ignore = _labels(labels)
     of_data_set = _is_data_set(labels)
     problems = [
-        f"{path}: is predicted, but {labels} has no case {case}" for case, path in found.items() if case not in where
+        f"{path}: is predicted, but {labels} has no case {case}"
+        for case, path in predicted_paths.items()
+        if case not in where
     ]
     if not of_data_set:
-        problems += [f"{path}: has no prediction in {predictions}" for case, path in where.items() if case not in found]
-    pairs = [Pair(case=case, prediction=path, label=where[case]) for case, path in found.items() if case in where]
+        problems += [
+            f"{path}: has no prediction in {predictions}" for case, path in where.items() if case not in predicted_paths
+        ]
+    pairs = [
+        Pair(case=case, prediction=path, label=where[case]) for case, path in predicted_paths.items() if case in where
+    ]
     problems += [problem for pair in pairs if (problem := _mismatch(pair)) is not None]
     if problems:
         remedy = (
@@ -102,8 +108,13 @@ def _labels(
 ) -> tuple[dict[str, Path], dict[int, str] | None, dict[str, tuple[int, ...]], int | None]:
     """The label map of each case, label value to name where that is declared, the regions, and the ignore label."""
     if _is_data_set(labels):
-        found = find_listing(labels)
-        return {case.id: case.label for case in found.cases if case.label}, found.labels, found.regions, found.ignore
+        data_set = find_listing(labels)
+        return (
+            {case.id: case.label for case in data_set.cases if case.label},
+            data_set.labels,
+            data_set.regions,
+            data_set.ignore,
+        )
     where = _folder(labels, "label maps")
     declared = labels.parent / "dataset.json"
     content = load_json(declared) if declared.is_file() else None
@@ -129,12 +140,12 @@ def _folder(folder: Path, what: str) -> dict[str, Path]:
 
 
 def _mismatch(pair: Pair) -> str | None:
-    """What keeps the two files of a pair from being compared, by their headers."""
+    """Why the two files of a pair can't be compared, by their headers; None if they can."""
     try:
         shape, _, affine = read_file_header(pair.prediction)
-        wanted, _, reference = read_file_header(pair.label)
-        if shape != wanted:
-            return f"{pair.prediction}: its shape {shape} differs from {wanted} of {pair.label} (D, H, W)"
+        label_shape, _, reference = read_file_header(pair.label)
+        if shape != label_shape:
+            return f"{pair.prediction}: its shape {shape} differs from {label_shape} of {pair.label} (D, H, W)"
         check_affine(affine, pair.prediction, reference, pair.label)
     except ValueError as error:
         return str(error)

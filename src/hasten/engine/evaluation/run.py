@@ -59,24 +59,24 @@ def predict_validation(run: Path, *, device: str | None = None, rank: int = 0, s
 
 def _predict(run: Path, cases: Sequence[Case], device: str) -> None:
     if cases:
-        # The code of a network of the user's own is that of the run, which has just trained it.
+        # The run has just trained a user-defined network with this code, so it is trusted.
         predict_cases(
             [Member(model_file(run), read_model(run))], cases, run / VALIDATION, overwrite=True, device=device,
             trust_changed_code=True,
         )  # fmt: skip
 
 
-def _predict_left(run: Path, device: str) -> None:
-    """Wait for the label maps of the other ranks, and predict those that do not come."""
+def _predict_remaining(run: Path, device: str) -> None:
+    """Wait for the label maps of the other ranks, and predict those that do not appear."""
     config, weights_ns = load_run(run / RUN_YAML), model_file(run).stat().st_mtime_ns
     cases = {case.id: case for case in read_cases(config)[2]}
     pairs = validation_pairs(run).pairs
     last, since = len(pairs) + 1, time.monotonic()
-    while left := [pair.case for pair in pairs if not _is_after(pair.prediction, weights_ns)]:
-        if len(left) < last:
-            last, since = len(left), time.monotonic()
+    while remaining := [pair.case for pair in pairs if not _is_after(pair.prediction, weights_ns)]:
+        if len(remaining) < last:
+            last, since = len(remaining), time.monotonic()
         elif time.monotonic() - since > config.distribute.timeout_s:
-            _predict(run, [cases[case] for case in left], device)
+            _predict(run, [cases[case] for case in remaining], device)
             return
         time.sleep(_LOOK_S)
 
@@ -98,7 +98,7 @@ def score_validation(run: Path, *, surfaces: bool) -> Evaluation:
 def with_own_grid(
     summary: dict[str, Any], run: Path, clock: Clock, reserve_s: float, *, world: World, device: str
 ) -> dict[str, Any]:
-    """The summary of a run that is through with `own_grid`: Dice and IoU on the voxels of the label files.
+    """The summary of a finished run, with `own_grid` added: Dice and IoU on the voxels of the label files.
 
     Only where preparation resampled, as the voxels are the same otherwise, and where train.max_seconds leaves time.
     Ranks share the cases, without a collective that could time out; the summary of rank 0 is the one with the scores.
@@ -109,8 +109,8 @@ def with_own_grid(
     limit = load_run(run / RUN_YAML).train.max_seconds
     validations = [line for line in read_jsonl(run / METRICS_JSONL) if line.get("kind") == "validation"]
     if limit is not None and validations:
-        left = limit - reserve_s - summary["earlier_seconds"] - clock.elapsed
-        if left < _ROOM * validations[-1]["seconds"]:
+        remaining_s = limit - reserve_s - summary["earlier_seconds"] - clock.elapsed
+        if remaining_s < _ROOM * validations[-1]["seconds"]:
             log.warning("%s: train.max_seconds leaves no time to score the images' own voxels", run)
             return summary
     try:
@@ -119,7 +119,7 @@ def with_own_grid(
             return summary
         with run_lock(run, resume=True):
             predict_validation(run, device=device, rank=world.rank, size=world.size)
-            _predict_left(run, device)
+            _predict_remaining(run, device)
             evaluation = score_validation(run, surfaces=False)
             summary = {**summary, "own_grid": own_grid_of(evaluation)}
             write_json(run / SUMMARY_JSON, summary)
@@ -129,7 +129,7 @@ def with_own_grid(
 
 
 def own_grid_of(evaluation: Evaluation) -> dict[str, Any]:
-    """What summary.json holds of it."""
+    """Its entry in summary.json."""
     per_class = {name: evaluation.summary(name, "dice").mean for name in evaluation.names}
     return {
         "dice": _plain(evaluation.mean("dice")),

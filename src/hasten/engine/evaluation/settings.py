@@ -32,15 +32,15 @@ class Trial:
     """The validation cases with one choice of settings."""
 
     overrides: tuple[str, ...]
-    """Of the section `infer`; empty for the run's own."""
+    """Changed settings of `infer`; empty for the run's own."""
     evaluation: Evaluation
     passes: int
-    """Windows, mirrored ones too, that went through the network."""
+    """Number of windows, mirrored ones included, that went through the network."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trials:
-    """A run as it is, and what was tried on it."""
+    """A run with its own settings, and with others."""
 
     own: Trial
     other: Trial | None
@@ -80,8 +80,8 @@ def evaluate_run(
         raise ValueError(f"{run}: has no labelled validation cases; score other label maps with LABELS")
     with tempfile.TemporaryDirectory(dir=run, prefix=".evaluate") as scratch:
         folder = Path(scratch)
-        own = _trial(run, members, (), pairs, folder / "own", surfaces=surfaces, device=device, tick=tick)
-        chosen = choose_cleanings(_in(pairs, folder / "own"), own.evaluation) if postprocessing else None
+        baseline = _trial(run, members, (), pairs, folder / "own", surfaces=surfaces, device=device, tick=tick)
+        chosen = choose_cleanings(_in(pairs, folder / "own"), baseline.evaluation) if postprocessing else None
         other = None
         if overrides:
             other = _trial(
@@ -89,7 +89,7 @@ def evaluate_run(
             )
     if chosen is not None:
         write_cleanings(run, chosen.cleanings)
-    return Trials(own=own, other=other, chosen=chosen)
+    return Trials(own=baseline, other=other, chosen=chosen)
 
 
 def _trial(

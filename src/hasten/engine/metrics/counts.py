@@ -1,4 +1,4 @@
-"""How many voxels of a case are right and wrong, class by class: what the overlap metrics are made of."""
+"""Confusion counts of each case and class, from which the overlap metrics are computed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ def confusion_counts(y_pred: Tensor, y: Tensor, num_classes: int | None = None) 
     first = 1 if classes == 1 else 0
     mapped = y_pred.shape[1] == y.shape[1] == 1
     one = _of_label_maps if mapped and y_pred.device.type == "cpu" else _of_masks
-    found = torch.stack([one(mine, theirs, classes, first) for mine, theirs in zip(y_pred, y, strict=True)])
-    hit, predicted, labelled = found.unbind(2)
+    counts = torch.stack(
+        [one(case_pred, case_label, classes, first) for case_pred, case_label in zip(y_pred, y, strict=True)]
+    )
+    hit, predicted, labelled = counts.unbind(2)
     missed = labelled - hit
     total = y_pred[0, 0].numel()
     return torch.stack([hit, predicted - hit, total - predicted - missed, missed], dim=2)
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """Without its graph, and as torch's class: MONAI's drags meta data through every operation."""
+    """Detached, and as a plain tensor: MONAI's MetaTensor tracks meta data through every operation."""
     tensor = tensor.detach()
     return tensor if type(tensor) is Tensor else tensor.as_subclass(Tensor)
 
@@ -43,8 +45,10 @@ def masks(channels: Tensor, classes: int) -> list[Tensor]:
 def _of_masks(predicted: Tensor, labelled: Tensor, classes: int, first: int) -> Tensor:
     # Whole-tensor counts: on a CPU several times as fast as sums over some of the axes, and exact for any size.
     rows = [
-        torch.stack([torch.count_nonzero(each) for each in (mine & theirs, mine, theirs)])
-        for mine, theirs in zip(masks(predicted, classes), masks(labelled, classes), strict=True)
+        torch.stack(
+            [torch.count_nonzero(each) for each in (predicted_mask & labelled_mask, predicted_mask, labelled_mask)]
+        )
+        for predicted_mask, labelled_mask in zip(masks(predicted, classes), masks(labelled, classes), strict=True)
     ]
     return torch.stack(rows)
 
@@ -52,8 +56,10 @@ def _of_masks(predicted: Tensor, labelled: Tensor, classes: int, first: int) -> 
 def _of_label_maps(predicted: Tensor, labelled: Tensor, classes: int, first: int) -> Tensor:
     # One pass for all classes. Not for a GPU: there bincount waits for the largest index.
     base = classes + first + 2
-    mine, theirs = ((side.to(torch.int32).clamp(-1, base - 2) + 1).reshape(-1) for side in (predicted, labelled))
-    table = torch.bincount(theirs * base + mine, minlength=base**2).view(base, base)
+    predicted_map, labelled_map = (
+        (side.to(torch.int32).clamp(-1, base - 2) + 1).reshape(-1) for side in (predicted, labelled)
+    )
+    table = torch.bincount(labelled_map * base + predicted_map, minlength=base**2).view(base, base)
     return torch.stack([table.diagonal(), table.sum(0), table.sum(1)], dim=1)[1 + first : -1]
 
 

@@ -90,25 +90,25 @@ class FrocMetric:
         images, lesions = int((kind == _IMAGE).sum()), int((kind == _LESION).sum())
         if lesions == 0:
             raise ValueError(f"FrocMetric: none of the {images} images has a lesion that counts; give some that have")
-        found = score[(kind == _LESION) | (kind == _EXCLUDED)]
-        return froc_of(score[kind == _FALSE], found, lesions, images, self.rates)
+        hits = score[(kind == _LESION) | (kind == _EXCLUDED)]
+        return froc_of(score[kind == _FALSE], hits, lesions, images, self.rates)
 
 
-def froc_of(false: np.ndarray, found: np.ndarray, lesions: int, images: int, rates: Sequence[float] = RATES) -> Froc:
+def froc_of(false: np.ndarray, hits: np.ndarray, lesions: int, images: int, rates: Sequence[float] = RATES) -> Froc:
     """The curve of all images together.
 
-    false: (F,) scores of false positives; found: (T,) best score of each lesion, 0 if it was missed or does not count;
+    false: (F,) scores of false positives; hits: (T,) best score of each lesion, 0 if it was missed or does not count;
     lesions: the number of those that count. At each score that occurs, what scores at least that much is a detection;
     the lowest number of all is left out, as Camelyon's program does, which is the 0 of a missed lesion or the loosest
     threshold. The curve begins at no detection; between its points sensitivity lies on a straight line, and stays
     beyond the last one.
     """
-    thresholds = np.unique(np.concatenate([false, found]))[1:][::-1]
-    ordered_false, ordered_found = np.sort(false), np.sort(found)
+    thresholds = np.unique(np.concatenate([false, hits]))[1:][::-1]
+    ordered_false, ordered_hits = np.sort(false), np.sort(hits)
     above_false = len(false) - np.searchsorted(ordered_false, thresholds, side="left")
-    above_found = len(found) - np.searchsorted(ordered_found, thresholds, side="left")
+    above_hits = len(hits) - np.searchsorted(ordered_hits, thresholds, side="left")
     x = np.concatenate([[0.0], above_false / images])
-    y = np.concatenate([[0.0], above_found / lesions])
+    y = np.concatenate([[0.0], above_hits / lesions])
     sensitivity = np.interp(rates, x, y)
     return Froc(
         score=float(sensitivity.mean()), rates=tuple(rates), sensitivity=tuple(sensitivity.tolist()),

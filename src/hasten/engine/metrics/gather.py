@@ -1,4 +1,4 @@
-"""The rows of all ranks together, however few a rank has."""
+"""Gathers rows from all ranks, which may have different numbers of them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def gather_rows(rows: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if rows is not None:
         assert rows.dtype == dtype
         header[: 1 + rows.ndim] = torch.tensor([rows.ndim, *rows.shape])
-    headers = [found.tolist() for found in _all_gather(header.to(device))]
-    shapes = {tuple(found[2 : 1 + found[0]]) for found in headers if found[0]}
+    headers = [row.tolist() for row in _all_gather(header.to(device))]
+    shapes = {tuple(row[2 : 1 + row[0]]) for row in headers if row[0]}
     if not shapes:
         return None
     if len(shapes) > 1:
         raise ValueError(f"ranks hold rows of different shapes {sorted(shapes)}; give all the same number of classes")
-    lengths = [found[1] for found in headers]
+    lengths = [row[1] for row in headers]
     padded = torch.zeros(max(lengths), *shapes.pop(), dtype=dtype, device=device)
     if rows is not None:
         padded[: len(rows)] = rows
@@ -40,8 +40,8 @@ def gather_rows(rows: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 def counts_over_ranks(counts: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """Counts of one shape on every rank that has any, added up. Every rank must call it."""
-    found = gather_rows(None if counts is None else counts.unsqueeze(0), dtype)
-    return None if found is None else found.sum(0)
+    gathered = gather_rows(None if counts is None else counts.unsqueeze(0), dtype)
+    return None if gathered is None else gathered.sum(0)
 
 
 def _all_gather(tensor: Tensor) -> list[Tensor]:
@@ -51,7 +51,7 @@ def _all_gather(tensor: Tensor) -> list[Tensor]:
 
 
 def _device() -> torch.device:
-    """Where the process group takes its tensors."""
+    """The device on which the process group communicates."""
     if dist.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

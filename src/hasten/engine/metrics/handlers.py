@@ -1,4 +1,4 @@
-"""The metrics as ignite handlers: MONAI's handlers of the same names, in their place.
+"""The metrics as ignite handlers, which replace MONAI's handlers of the same names.
 
 `key_val_metric={"val_mean_dice": MeanDice(include_background=False, output_transform=from_engine(["pred", "label"]))}`.
 output_transform: from `engine.state.output` to (y_pred, y), batches or lists of cases. save_details: put the values of
@@ -74,7 +74,7 @@ class ConfusionMatrix(IgniteMetricHandler):
 
 
 class ROCAUC(IgniteMetricHandler):
-    """bins: for scores with space, how finely they are told apart; None keeps every score, for classification."""
+    """bins: resolution of the histogram of voxel scores; None keeps every score, for classification."""
 
     def __init__(
         self, average: object = "macro", bins: int | None = None, output_transform: OutputTransform = _as_it_is

@@ -3,7 +3,7 @@
 Predictions and labels are each one channel a class (B, K, ...), 0 and 1, or class index (B, 1, ...), or lists of cases
 without B. num_classes: K, needed where `y_pred` is class index; None takes its channels. One channel without
 num_classes is 1 where the only class is held. include_background: whether class 0 counts (always, if it is the only).
-Of MONAI's arguments, ignore_index and per_component are not here.
+Of MONAI's arguments, ignore_index and per_component are not supported.
 """
 
 from __future__ import annotations
@@ -64,24 +64,24 @@ class OverlapMetric(CountedMetric):
     def aggregate(self, reduction: object = None) -> Any:
         """The metric over all cases of all ranks, float64 on the device. Raises ValueError without a case."""
         chosen = self.reduction if reduction is None else reduction_of(reduction)
-        found, number = reduce_values(self.get_buffer(), chosen)
-        named = self._named(found) if self.return_with_label and chosen == "mean_batch" else found
+        scores, number = reduce_values(self.get_buffer(), chosen)
+        named = self._named(scores) if self.return_with_label and chosen == "mean_batch" else scores
         return (named, number) if self.get_not_nans else named
 
     def compute(self) -> Any:
         """`aggregate` without the count, as a number, a list, or a dict with return_with_label."""
-        found = self.aggregate()
-        found = found[0] if self.get_not_nans else found
-        return found.tolist() if isinstance(found, Tensor) else found
+        scores = self.aggregate()
+        scores = scores[0] if self.get_not_nans else scores
+        return scores.tolist() if isinstance(scores, Tensor) else scores
 
-    def _named(self, found: Tensor) -> dict[str, float]:
+    def _named(self, scores: Tensor) -> dict[str, float]:
         if isinstance(self.return_with_label, bool):
-            names = [f"label_{number}" for number in range(1 - self.include_background, len(found) + 1)]
+            names = [f"label_{number}" for number in range(1 - self.include_background, len(scores) + 1)]
         else:
             names = list(self.return_with_label)
-            if len(names) != len(found):
-                raise ValueError(f"return_with_label: {len(names)} names for {len(found)} classes; give one for each")
-        return {name: round(value, 4) for name, value in zip(names, found.tolist(), strict=False)}
+            if len(names) != len(scores):
+                raise ValueError(f"return_with_label: {len(names)} names for {len(scores)} classes; give one for each")
+        return {name: round(value, 4) for name, value in zip(names, scores.tolist(), strict=False)}
 
 
 class DiceMetric(OverlapMetric):
@@ -101,8 +101,8 @@ class MeanIoU(OverlapMetric):
 
 
 def _counting(part: Tensor, whole: Tensor, labelled: Tensor, ignore_empty: bool) -> Tensor:
-    found = torch.where(whole > 0, part / whole, 1.0)
-    return torch.where(labelled > 0, found, torch.nan) if ignore_empty else found
+    ratio = torch.where(whole > 0, part / whole, 1.0)
+    return torch.where(labelled > 0, ratio, torch.nan) if ignore_empty else ratio
 
 
 class ConfusionMatrixMetric(CountedMetric):
@@ -145,17 +145,17 @@ class ConfusionMatrixMetric(CountedMetric):
         results = []
         for name in self.metric_name:
             if compute_sample or self.compute_sample:
-                found, number = reduce_values(compute_confusion_matrix_metric(name, counts), chosen)
+                scores, number = reduce_values(compute_confusion_matrix_metric(name, counts), chosen)
             else:
                 reduced, number = reduce_values(counts, chosen)
-                found = compute_confusion_matrix_metric(name, reduced)
-            results.append((found, number) if self.get_not_nans else found)
+                scores = compute_confusion_matrix_metric(name, reduced)
+            results.append((scores, number) if self.get_not_nans else scores)
         return results
 
     def compute(self) -> Any:
         """The number of the only metric name (a list where the reduction leaves several), or a dict of them."""
-        results = [found[0] if self.get_not_nans else found for found in self.aggregate()]
-        numbers = [found.squeeze().tolist() for found in results]
+        results = [scores[0] if self.get_not_nans else scores for scores in self.aggregate()]
+        numbers = [scores.squeeze().tolist() for scores in results]
         return numbers[0] if len(numbers) == 1 else dict(zip(self.metric_name, numbers, strict=True))
 
 

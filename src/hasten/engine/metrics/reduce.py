@@ -1,4 +1,4 @@
-"""Values of cases and classes made one, as MONAI does it, but in float64 and whatever the order of the cases."""
+"""Reduction of values over cases and classes, as in MONAI, but in float64 and independent of the order of cases."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def reduce_values(values: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
     "mean" averages a case's classes, then the cases that have any; `_batch` is over the cases of each class,
     `_channel` over the classes of each case. A mean of nothing is 0. Bit-identical for any order of the cases.
     """
-    known = ~values.isnan()
+    valid = ~values.isnan()
     if reduction == "none":
-        return values, known.double()
-    values = values.masked_fill(~known, 0.0)
+        return values, valid.double()
+    values = values.masked_fill(~valid, 0.0)
     match reduction:
         case "mean":
-            each, number = _mean(values.sum(1), known.sum(1)), known.sum(1)
+            each, number = _mean(values.sum(1), valid.sum(1)), valid.sum(1)
             counting = (number > 0).sum(0)
             return _mean(_sum_of_cases(each), counting), counting.double()
         case "sum":
-            return _sum_of_cases(values.sum(1)), known.sum((0, 1)).double()
+            return _sum_of_cases(values.sum(1)), valid.sum((0, 1)).double()
         case "mean_batch":
-            return _mean(_sum_of_cases(values), known.sum(0)), known.sum(0).double()
+            return _mean(_sum_of_cases(values), valid.sum(0)), valid.sum(0).double()
         case "sum_batch":
-            return _sum_of_cases(values), known.sum(0).double()
+            return _sum_of_cases(values), valid.sum(0).double()
         case "mean_channel":
-            return _mean(values.sum(1), known.sum(1)), known.sum(1).double()
+            return _mean(values.sum(1), valid.sum(1)), valid.sum(1).double()
         case _:
-            return values.sum(1), known.sum(1).double()
+            return values.sum(1), valid.sum(1).double()
 
 
 def _mean(total: Tensor, number: Tensor) -> Tensor:

@@ -49,8 +49,8 @@ class ROCAUCMetric(StreamedMetric):
         return _averaged(auc_of(score, label), label.clamp(min=0).sum(0), chosen)
 
     def compute(self) -> float | list[float]:
-        found: float | list[float] = self.aggregate().tolist()
-        return found
+        areas: float | list[float] = self.aggregate().tolist()
+        return areas
 
 
 class VoxelROCAUC:
@@ -94,10 +94,10 @@ class VoxelROCAUC:
         return place.add_(positive, alpha=self.bins).reshape(-1)
 
     def _total(self, average: str) -> Tensor:
-        found = counts_over_ranks(self._counts, torch.int64)
-        if found is None:
+        counts = counts_over_ranks(self._counts, torch.int64)
+        if counts is None:
             raise ValueError("VoxelROCAUC: no case was counted since reset(); call it on a batch first")
-        return (found.sum(0, keepdim=True) if average == "micro" else found).double()
+        return (counts.sum(0, keepdim=True) if average == "micro" else counts).double()
 
     def aggregate(self, average: object = None) -> Tensor:
         """() float64 on the device, or (K,) with "none", over all ranks. Raises ValueError without a case."""
@@ -114,8 +114,8 @@ class VoxelROCAUC:
         return _averaged(tied / (positive.sum(1) * negative.sum(1)), positive.sum(1), self.average)
 
     def compute(self) -> float | list[float]:
-        found: float | list[float] = self.aggregate().tolist()
-        return found
+        areas: float | list[float] = self.aggregate().tolist()
+        return areas
 
 
 def auc_of(score: Tensor, label: Tensor) -> Tensor:
@@ -129,8 +129,8 @@ def auc_of(score: Tensor, label: Tensor) -> Tensor:
     twice = torch.searchsorted(ordered, score) + torch.searchsorted(ordered, score, right=True) + 1
     number = positive.sum(1)
     won = (twice * positive).sum(1) - number * (number + 1)
-    found = won.double() / 2 / (number * (score.shape[1] - number))
-    return torch.where((label < 0).any(0) | score.isnan().any(1), torch.nan, found)
+    auc = won.double() / 2 / (number * (score.shape[1] - number))
+    return torch.where((label < 0).any(0) | score.isnan().any(1), torch.nan, auc)
 
 
 def tally(index: Tensor, size: int) -> Tensor:

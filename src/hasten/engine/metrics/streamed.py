@@ -1,4 +1,4 @@
-"""A metric that keeps a few numbers of each case on the device and reads nothing until it is asked."""
+"""A metric that keeps a few numbers of each case on the device and reads nothing until it is aggregated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TensorOrList = Tensor | Sequence[Tensor]
 
 
 class StreamedMetric:
-    """What the metrics share: MONAI's interface, `metric(y_pred, y)`, `aggregate()`, `get_buffer()`, `reset()`.
+    """Base class of the metrics, with MONAI's interface: `metric(y_pred, y)`, `aggregate()`, `get_buffer()`, `reset()`.
 
     `aggregate` and `get_buffer` put the cases of all ranks together: every rank must call them, also one without cases.
     `compute` is `aggregate` as Python numbers.
@@ -37,14 +37,19 @@ class StreamedMetric:
         return rows
 
     def __call__(self, y_pred: TensorOrList, y: TensorOrList, **options: Any) -> Tensor:
-        """Count a batch in. Returns the metric of its cases, on the device. Shapes as the subclass says."""
+        """Add a batch. Returns the metric of its cases, on the device. Shapes as the subclass says."""
         if isinstance(y_pred, Tensor) and isinstance(y, Tensor):
             rows = self.rows(y_pred, y, **options)
         else:
             pairs = list(zip(y_pred, y, strict=True))
             if not pairs:
                 raise ValueError("y_pred, y: empty lists; give at least one case")
-            rows = torch.cat([self.rows(mine.unsqueeze(0), theirs.unsqueeze(0), **options) for mine, theirs in pairs])
+            rows = torch.cat(
+                [
+                    self.rows(case_pred.unsqueeze(0), case_label.unsqueeze(0), **options)
+                    for case_pred, case_label in pairs
+                ]
+            )
         assert rows.dtype == self.dtype
         self._rows.append(rows)
         self._gathered = None

@@ -1,4 +1,4 @@
-"""MONAI's trainer and evaluator with Hasten's step inside: same arguments, events and state, a fraction of the cost."""
+"""MONAI's trainer and evaluator with Hasten's step: same arguments, events and state, at a fraction of the cost."""
 
 from hasten.engine.workflow.evaluator import SupervisedEvaluator
 from hasten.engine.workflow.handlers import AsyncValidationHandler, SmartCacheHandler

@@ -1,4 +1,4 @@
-"""The arithmetic of a workflow: what `amp`, `amp_kwargs` and `precision` come to on a device."""
+"""Precision of a workflow, from `amp`, `amp_kwargs` and `precision` on a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Arithmetic:
 
     device: torch.device
     precision: str | None
-    """A name of `PRECISIONS`; None leaves torch as it is set."""
+    """A name of `PRECISIONS`; None keeps torch's setting."""
     autocasts: dict[str, Any]
     """Arguments of `torch.autocast` for a 16-bit precision, `device_type` included."""
 
@@ -46,7 +46,7 @@ class Arithmetic:
         return torch.autocast(**self.autocasts) if self.autocasts else nullcontext()
 
     def step(self) -> AbstractContextManager[Any]:
-        """The context of a whole step: whether a GPU multiplies as TF32, where that was asked for."""
+        """The context of a whole step, which sets TF32 multiplications on a GPU if `precision` was given."""
         if self.precision is None or self.device.type != "cuda":
             return nullcontext()
         return tensor_cores(self.device, self.precision)

@@ -1,4 +1,4 @@
-"""What trainer and evaluator share: late state, cheap events, MONAI's order of registration."""
+"""Base of trainer and evaluator: lazy state, cheap events, MONAI's order of registration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hasten.engine.workflow.sample import Sample
 
 
 class QuickWorkflow:
-    """Put before a workflow class of MONAI. It costs a step nothing that no handler asks for."""
+    """Mixin placed before a workflow class of MONAI. A step computes nothing that no handler needs."""
 
     state: Any
     inferer: Any
@@ -47,20 +47,22 @@ class QuickWorkflow:
         """
         self.state = LateState(**vars(self.state))
         self.keep_meta = keep_meta
-        own: Any = self
+        engine: Any = self
         if own_iteration and type(self)._iteration is QuickWorkflow._iteration:
-            own._process_function = self._quick_iteration
-        self.arithmetic = Arithmetic.of(self.state.device, amp=own.amp, amp_kwargs=own.amp_kwargs, precision=precision)
+            engine._process_function = self._quick_iteration
+        self.arithmetic = Arithmetic.of(
+            self.state.device, amp=engine.amp, amp_kwargs=engine.amp_kwargs, precision=precision
+        )
         self._takes_apart = decollate
         if postprocessing is not None:
-            own._register_postprocessing(postprocessing)
+            engine._register_postprocessing(postprocessing)
         if key_metric is not None:
-            own._register_metrics(key_metric, additional_metrics)
+            engine._register_metrics(key_metric, additional_metrics)
         if handlers is not None:
-            own._register_handlers(handlers)
+            engine._register_handlers(handlers)
 
     def _step(self, batch: Any) -> None:
-        """What is done with a batch; leaves its output in `state.output`."""
+        """Process a batch and store its output in `state.output`."""
         raise NotImplementedError
 
     def _iteration(self, engine: Any, batchdata: Any) -> Any:
@@ -74,9 +76,9 @@ class QuickWorkflow:
         return KEEP
 
     def _register_postprocessing(self, posttrans: Callable) -> None:
-        own: Any = self
+        workflow: Any = self
 
-        @own.on(IterationEvents.MODEL_COMPLETED)
+        @workflow.on(IterationEvents.MODEL_COMPLETED)
         def _run_postprocessing(engine: Any) -> None:
             batch, output = engine.state.batch, engine.state.output
             if isinstance(batch, list) and isinstance(output, list):
@@ -86,20 +88,20 @@ class QuickWorkflow:
                 engine.state.batch, engine.state.output = engine_apply_transform(batch, output, posttrans)
 
     def _fire_event(self, event_name: Any, *event_args: Any, **event_kwargs: Any) -> None:
-        own: Any = self
+        engine: Any = self
         if self._takes_apart and event_name is IterationEvents.MODEL_COMPLETED:
             self.state.take_apart()
-        if own._event_handlers.get(event_name) or own.logger.isEnabledFor(logging.DEBUG):
+        if engine._event_handlers.get(event_name) or engine.logger.isEnabledFor(logging.DEBUG):
             super()._fire_event(event_name, *event_args, **event_kwargs)  # type: ignore[misc]
         else:
-            own.last_event_name = event_name
+            engine.last_event_name = event_name
 
     def _parts(self, batch: Any) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
         """Image, label, and further arguments of the network."""
         if batch is None:
             raise ValueError("Must provide batch data for current iteration.")
-        own: Any = self
-        parts = own.prepare_batch(batch, self.state.device, own.non_blocking, **own.to_kwargs)
+        engine: Any = self
+        parts = engine.prepare_batch(batch, self.state.device, engine.non_blocking, **engine.to_kwargs)
         return (*parts, (), {}) if len(parts) == 2 else parts
 
     def _infer(self, image: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -123,16 +125,16 @@ def old_name(postprocessing: Callable | None, post_transform: Callable | None) -
 
 
 def _transformed(batch: Any, output: Any, transform: Callable) -> tuple[Any, Any]:
-    """MONAI's `engine_apply_transform` on a sample, for which nobody waits until the device tells the loss."""
+    """MONAI's `engine_apply_transform` on a sample, which does not wait for the device to compute the loss."""
     late = {key: output.untouched(key) for key in output} if isinstance(output, Sample) else {}
     late = {key: value for key, value in late.items() if value is not None}
     if not late or not isinstance(batch, dict):
         return engine_apply_transform(batch, output, transform)
-    made = {key: output[key] for key in output if key not in late}
-    done = apply_transform(transform, {**batch, **made, **late})
-    if not isinstance(done, dict):
+    available = {key: output[key] for key in output if key not in late}
+    result = apply_transform(transform, {**batch, **available, **late})
+    if not isinstance(result, dict):
         raise AssertionError("With a dict supplied to apply_transform a single dict return is expected.")
-    for key, value in done.items():
+    for key, value in result.items():
         if key in late and value is late[key]:
             continue
         if key in output or key not in batch:

@@ -1,4 +1,4 @@
-"""What a trainer takes from a batch: image and label on the device, without the cost of metatensors."""
+"""Batch preparation: image and label on the device, without the cost of metatensors."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _rows(part: Any, first: int, last: int, size: int) -> Any:
 
 
 def joined(values: list[Any]) -> Any:
-    """What the pieces of a batch gave, as one batch."""
+    """The outputs of a batch's pieces, joined into one batch."""
     head = values[0]
     if isinstance(head, Tensor):
         return torch.cat(values)

@@ -20,7 +20,7 @@ class SupervisedEvaluator(QuickWorkflow, MonaiSupervisedEvaluator):
     """MONAI's `SupervisedEvaluator`: its arguments, in its order, its events, and what its handlers find in `state`.
 
     network: the trained one, or a trainer's `average`. post_transform: older name of postprocessing. precision,
-    channels_last, keep_meta: as for `SupervisedTrainer`; with an inferer of one's own, metatensors reach the inferer.
+    channels_last, keep_meta: as for `SupervisedTrainer`; with a custom inferer, metatensors reach the inferer.
 
     Raises ValueError naming the argument that is wrong.
     """

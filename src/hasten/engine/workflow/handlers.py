@@ -27,7 +27,7 @@ class SmartCacheHandler:
         self.smartcacher = smartcacher
 
     def attach(self, engine: Any) -> None:
-        """Prepare replacements while `engine` runs, and let them in after each of its epochs."""
+        """Prepare replacements while `engine` runs, and swap them in after each of its epochs."""
         engine.add_event_handler(Events.STARTED, self._start)
         engine.add_event_handler(Events.EPOCH_COMPLETED, self._update)
         engine.add_event_handler(Events.COMPLETED, self._stop)
@@ -43,7 +43,7 @@ class SmartCacheHandler:
 
 
 class AsyncValidationHandler:
-    """MONAI's `ValidationHandler`, with the evaluator at work on a copy of the weights beside the training.
+    """MONAI's `ValidationHandler`, with the evaluator running on a copy of the weights beside the training.
 
     validator: an evaluator, of MONAI or of Hasten; its `network` (the trained one, or a trainer's average) is replaced
     by the copy. It runs in a thread of its own, with its handlers: one that saves weights must

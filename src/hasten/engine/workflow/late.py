@@ -1,4 +1,4 @@
-"""The state of an engine whose batch and output are taken apart into samples when a handler looks at them."""
+"""An engine state whose batch and output are decollated on first access by a handler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ignite.engine import State
 from hasten.engine.workflow.sample import taken_apart
 
 KEEP = object()
-"""Given as the output, it leaves the one that is there, and that untouched."""
+"""As the output it keeps the existing output, and does not decollate it."""
 
 
 class LateState(State):
@@ -21,7 +21,7 @@ class LateState(State):
         super().__init__(**values)
 
     def take_apart(self) -> None:
-        """What MONAI's trainer does on MODEL_COMPLETED, put off."""
+        """Defer the decollation that MONAI's trainer does on MODEL_COMPLETED."""
         self._batch_whole = isinstance(self._batch, (list, dict))
         self._output_whole = isinstance(self._output, (list, dict))
 

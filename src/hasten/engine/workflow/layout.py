@@ -1,4 +1,4 @@
-"""A network that somebody else made: what is inside, and channels-last order for it."""
+"""User networks: unwrapping them, and channels-last memory format for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def unwrapped(network: nn.Module) -> nn.Module:
-    """The module that `torch.compile` or data parallelism was put around."""
+    """The module inside the wrappers of `torch.compile` or data parallelism."""
     network = getattr(network, "_orig_mod", network)
     if isinstance(network, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         network = network.module
@@ -19,7 +19,7 @@ def unwrapped(network: nn.Module) -> nn.Module:
 
 
 def lay_out(network: nn.Module) -> None:
-    """Put the weights of 2-D and 3-D convolutions into channels-last order; they stay the same Parameters."""
+    """Convert the weights of 2-D and 3-D convolutions to channels-last; they stay the same Parameters."""
     for weight in network.parameters():
         if weight.ndim in _FORMATS:
             weight.data = weight.data.contiguous(memory_format=_FORMATS[weight.ndim])

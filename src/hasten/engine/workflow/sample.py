@@ -1,4 +1,4 @@
-"""A batch taken apart into its samples, each value when somebody asks for it."""
+"""A batch decollated lazily: a sample's values are made on first access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LATER = object()
 
 
 class _Batch:
-    """The values of a batch by key, and what they were taken apart into so far."""
+    """The values of a batch by key, and their decollated samples so far."""
 
     __slots__ = ("parts", "size", "values")
 
@@ -41,10 +41,10 @@ def _all_made(name: str) -> Any:
 
 
 class Sample(dict):
-    """One sample of a batch, as MONAI's `decollate_batch` gives it, and equal to it for whoever looks.
+    """One sample of a batch, as MONAI's `decollate_batch` gives it, and compares equal to it.
 
-    A value is made when it is first asked for: a handler that prints the loss does not pay for taking images apart,
-    and one that reads images does not wait for the device to tell the loss.
+    A value is made on first access: a handler that prints the loss does not pay for splitting images, and one that
+    reads images does not wait for the device to compute the loss.
     """
 
     __slots__ = ("_batch", "_number")

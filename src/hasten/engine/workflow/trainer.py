@@ -27,8 +27,8 @@ from hasten.optim.layout import lay_out_moments
 class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
     """MONAI's `SupervisedTrainer`: its arguments, in its order, its events, and what its handlers find in `state`.
 
-    What a handler does not look at is not made: outputs are taken apart into samples on the first look, metatensors
-    pass the network and the loss as plain tensors, and the loss stays on the device until somebody reads it. Gradients
+    Nothing is computed that no handler reads: outputs are decollated on first access, metatensors pass the network
+    and the loss as plain tensors, and the loss stays on the device until it is read. Gradients
     are dropped before a step (`optim_set_to_none`), never filled with 0. Losses are computed in float32. A batch may be
     a dict, an (image, label) pair or what else `prepare_batch` takes, so that a `Feed` can be the
     loader; they know no length, so give `epoch_length`. A part of the network that was put into evaluation mode stays
@@ -81,8 +81,8 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
         self._updates: dict[str, Any] = {
             "schedule": schedule, "average": self.average, "average_decay": average_decay, "clip_norm": clip_norm,
         }  # fmt: skip
-        ours = schedule is not None or self.average is not None or clip_norm > 0
-        self._guarded = ours if skip_non_finite is None else skip_non_finite or ours
+        uses_update = schedule is not None or self.average is not None or clip_norm > 0
+        self._guarded = uses_update if skip_non_finite is None else skip_non_finite or uses_update
         self.update: Update | None = None
         self._begin(
             own_iteration=iteration_update is None,
@@ -100,12 +100,12 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
             self.add_event_handler(Events.EPOCH_STARTED, lambda: lay_out_moments(self.optimizer))
 
     def run(self) -> None:
-        """Train up to `max_epochs`; called again after that was raised, or from a loaded state, it goes on there."""
+        """Train up to `max_epochs`; called again after that was raised, or from a loaded state, it continues."""
         if self._guarded and self.update is None:
             self.update = Update(
                 weights=unwrapped(self.network), optimizer=self.optimizer, scaler=self.scaler, **self._updates
             )
-        # Past MONAI's own `run`, which only makes a new scaler, for CUDA.
+        # Skips MONAI's own `run`, which only makes a new scaler, for CUDA.
         super(Trainer, self).run()
 
     def _step(self, batch: Any) -> None:
@@ -134,7 +134,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
             return True, True, number
         if state.epoch_length is None:
             return number % joins == 0, (number + 1) % joins == 0, number // joins
-        # What an epoch's end leaves over is an update of its own, as in MONAI.
+        # Batches left over at the end of an epoch make an update of their own, as in MONAI.
         epoch, number = divmod(number, state.epoch_length)
         index = epoch * -(-state.epoch_length // joins) + number // joins
         return number % joins == 0, (number + 1) % joins == 0 or number + 1 == state.epoch_length, index
@@ -149,7 +149,7 @@ class SupervisedTrainer(QuickWorkflow, MonaiSupervisedTrainer):
             state.output[Keys.PRED] = like(scores, image) if bare else scores
             self._fire_event(IterationEvents.FORWARD_COMPLETED)
             scores = float32(state.output[Keys.PRED])
-            # Between events the output is read anew: a handler may have put something else there.
+            # The output is read again after each event: a handler may have replaced it.
             with Range(FORWARD):
                 loss = self.loss_function(plain(scores), plain(label)) if bare else self.loss_function(scores, label)
             state.output[Keys.LOSS] = loss.mean() if loss.ndim > 0 else loss

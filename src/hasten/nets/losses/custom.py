@@ -1,4 +1,4 @@
-"""A loss of the user's: called with float32 scores and labels, and tried out before training."""
+"""A user's loss: called with float32 scores and labels, and tested before training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIDE = 8
 
 
 class CustomLoss(nn.Module):
-    """Calls a loss as PyTorch's and MONAI's are called: with float32 scores and targets, outside of autocast.
+    """Calls a loss with the arguments of PyTorch's and MONAI's: float32 scores and targets, outside of autocast.
 
     function: (scores (B, K, ...), targets) -> () loss. Targets are (B, 1, ...) int64 class index, or, with regions,
     (B, K, ...) float32 masks of 0 and 1.
@@ -59,8 +59,8 @@ def custom_loss(config: LossConfig, members: Members = (), ignore_index: int | N
         try:
             value, args = value(**args), {}
         except Exception as error:
-            said = raised_text(error, code.path)
-            raise ValueError(f"{setting}: {said} (called with {args})") from error
+            message = raised_text(error, code.path)
+            raise ValueError(f"{setting}: {message} (called with {args})") from error
 
     def function(scores: Tensor, targets: Tensor) -> Any:
         return value(scores, targets, **args)
@@ -98,23 +98,23 @@ def check_custom_loss(
     label = torch.randint(0, classes, (2, 1, *shape[2:]), generator=generator).to(torch.uint8)
     if ignore_index is not None:
         label[..., 0] = ignore_index
-    called = f"{setting}: with scores of {shape} and " + (
+    prefix = f"{setting}: with scores of {shape} and " + (
         f"float masks of {shape}" if members else f"int64 labels of {tuple(label.shape)}"
     )
     try:
         value = loss(scores, label)
     except Exception as error:
         path = load_user_code(config.name, setting="loss.name").path
-        raise ValueError(f"{called} {raised_text(error, path)}") from error
+        raise ValueError(f"{prefix} {raised_text(error, path)}") from error
     if not isinstance(value, Tensor) or value.ndim or not value.is_floating_point():
         kind = f"a tensor of {tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"{called} gives {kind}; let it return one number, a float tensor of shape ()")
+        raise ValueError(f"{prefix} gives {kind}; let it return one number, a float tensor of shape ()")
     if not value.isfinite():
-        raise ValueError(f"{called} gives {value.item()}; it must be finite")
+        raise ValueError(f"{prefix} gives {value.item()}; it must be finite")
     gradient = torch.autograd.grad(value, scores, allow_unused=True)[0] if value.requires_grad else None
     if gradient is None:
-        raise ValueError(f"{called} gives a loss without a gradient; compute it of the scores with torch's operations")
+        raise ValueError(f"{prefix} gives a loss without a gradient; compute it of the scores with torch's operations")
     if not gradient.isfinite().all() or not gradient.any():
         kind = "is 0 everywhere" if gradient.isfinite().all() else "has NaN or infinite values"
-        raise ValueError(f"{called} gives a loss whose gradient {kind}")
+        raise ValueError(f"{prefix} gives a loss whose gradient {kind}")
     return digest

@@ -35,7 +35,7 @@ class DeepSupervisionLoss(nn.Module):
         """() loss.
 
         input: (B, K, ...); heads of one size stacked (B, heads, K, ...), as MONAI's DynUNet gives in training; or a
-        sequence of (B, K, ...), of any sizes. target: (B, 1, ...) or (B, K, ...), taken at the nearest voxel for a
+        sequence of (B, K, ...), of any sizes. target: (B, 1, ...) or (B, K, ...), resampled to the nearest voxel for a
         head of another size. ValueError if there are more heads than weights.
         """
         heads = heads_of(input, target)
@@ -75,8 +75,8 @@ def nearest(target: Tensor, size: Sequence[int]) -> Tensor:
     sides = target.shape[2:]
     if tuple(sides) == tuple(size):
         return target
-    if all(side % wanted == 0 for side, wanted in zip(sides, size, strict=True)):
-        steps = [side // wanted for side, wanted in zip(sides, size, strict=True)]
+    if all(side % length == 0 for side, length in zip(sides, size, strict=True)):
+        steps = [side // length for side, length in zip(sides, size, strict=True)]
         for axis, step in enumerate(steps, start=2):
             target = target[(slice(None),) * axis + (slice(step // 2, None, step),)]
         return target

@@ -30,16 +30,16 @@ class _DiceCE(torch.autograd.Function):
         entropy = -share.gather(1, index).mean()
         share.exp_()
         target = torch.zeros_like(share).scatter_(1, index, 1.0)
-        hit, size = torch.linalg.vecdot(share, target), share.sum(2) + target.sum(2)
+        overlap, size = torch.linalg.vecdot(share, target), share.sum(2) + target.sum(2)
         if batch:
-            hit, size = hit.sum(0, keepdim=True), size.sum(0, keepdim=True)
+            overlap, size = overlap.sum(0, keepdim=True), size.sum(0, keepdim=True)
             if over_ranks:
-                hit, size = counts_over_ranks(torch.stack([hit, size]))
+                overlap, size = counts_over_ranks(torch.stack([overlap, size]))
         first = 0 if include_background else 1
-        numerator, denominator = 2 * hit + _SMOOTH, size + _SMOOTH
+        numerator, denominator = 2 * overlap + _SMOOTH, size + _SMOOTH
         dice = (1 - numerator / denominator)[:, first:].mean()
         weight = 1 / (numerator.shape[0] * (classes - first))
-        # Gradients are averaged over the ranks, each of which has only its own voxels'.
+        # Gradients are averaged over the ranks, each of which has only those of its voxels.
         weight *= distributed.get_world_size() if batch and over_ranks and several_ranks() else 1
         to_hit, to_size = -2 * weight / denominator, weight * numerator / denominator**2
         to_hit[:, :first], to_size[:, :first] = 0, 0
@@ -52,10 +52,10 @@ class _DiceCE(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         share, target, to_hit, to_size = ctx.saved_tensors
         each = 1 / (share.numel() // share.shape[1])
-        found = torch.addcmul(to_size.unsqueeze(2), target, to_hit.unsqueeze(2))
-        found -= (found * share).sum(1, keepdim=True) - each
-        found.mul_(share).sub_(target, alpha=each)
-        return found.mul_(gradient).reshape(ctx.shape), None, None, None, None
+        grad_scores = torch.addcmul(to_size.unsqueeze(2), target, to_hit.unsqueeze(2))
+        grad_scores -= (grad_scores * share).sum(1, keepdim=True) - each
+        grad_scores.mul_(share).sub_(target, alpha=each)
+        return grad_scores.mul_(gradient).reshape(ctx.shape), None, None, None, None
 
 
 def dice_ce(
@@ -69,5 +69,5 @@ def dice_ce(
     """
     # Autocast would take the products in half precision.
     with torch.autocast(scores.device.type, enabled=False):
-        found: Tensor = _DiceCE.apply(scores, label, include_background, batch, over_ranks)
-    return found
+        result: Tensor = _DiceCE.apply(scores, label, include_background, batch, over_ranks)
+    return result

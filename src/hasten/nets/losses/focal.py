@@ -1,7 +1,7 @@
 """The sigmoid focal loss as one differentiable operation in few passes, equal to MONAI's `sigmoid_focal_loss`.
 
 With s = -z where the label holds and z elsewhere, q = sigmoid(s) is the share of the wrong answer, and the loss
-q^g softplus(s). Its derivative q^g (g (1 - q) softplus(s) + q) in s is made in the forward pass, from what that has.
+q^g softplus(s). Its derivative q^g (g (1 - q) softplus(s) + q) in s is computed in the forward pass, from its terms.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch.autograd.function import once_differentiable
 
 
 def _sums_and_slope(signed: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """(B, K) sums over space of signed scores (B, K, N), and what the derivative is in each of them."""
+    """(B, K) sums of the loss over space for signed scores (B, K, N), and its derivative in each score."""
     surprise, wrong = F.softplus(signed), signed.sigmoid()
     much = wrong.square() if gamma == 2 else wrong.pow(gamma)
-    found = torch.linalg.vecdot(much, surprise)
+    sums = torch.linalg.vecdot(much, surprise)
     slope = surprise.addcmul_(surprise, wrong, value=-1).mul_(gamma).add_(wrong).mul_(much)
-    return found, slope
+    return sums, slope
 
 
 class _Focal(torch.autograd.Function):
@@ -30,27 +30,27 @@ class _Focal(torch.autograd.Function):
         index = label.reshape(label.shape[0], 1, -1).long()
         flat = scores.flatten(2)
         signed = flat.scatter(1, index, -flat.gather(1, index))[:, first:]
-        found, slope = _sums_and_slope(signed, gamma)
+        sums, slope = _sums_and_slope(signed, gamma)
         ctx.save_for_backward(slope, index)
         ctx.shape, ctx.first = scores.shape, first
-        return found
+        return sums
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         slope, index = ctx.saved_tensors
-        found = slope.new_zeros(*ctx.shape[:2], slope.shape[2])
-        found[:, ctx.first :] = slope * gradient.unsqueeze(2)
-        found.scatter_(1, index, -found.gather(1, index))
-        return found.reshape(ctx.shape), None, None, None
+        grad_scores = slope.new_zeros(*ctx.shape[:2], slope.shape[2])
+        grad_scores[:, ctx.first :] = slope * gradient.unsqueeze(2)
+        grad_scores.scatter_(1, index, -grad_scores.gather(1, index))
+        return grad_scores.reshape(ctx.shape), None, None, None
 
 
 class _FocalOfSigned(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, signed: Tensor, gamma: float) -> Tensor:
-        found, slope = _sums_and_slope(signed, gamma)
+        sums, slope = _sums_and_slope(signed, gamma)
         ctx.save_for_backward(slope)
-        return found
+        return sums
 
     @staticmethod
     @once_differentiable
@@ -64,8 +64,8 @@ def focal_of_signed(signed: Tensor, *, gamma: float) -> Tensor:
 
     Differentiable once.
     """
-    found: Tensor = _FocalOfSigned.apply(signed, gamma)
-    return found
+    sums: Tensor = _FocalOfSigned.apply(signed, gamma)
+    return sums
 
 
 def focal_sums(scores: Tensor, label: Tensor, *, gamma: float, first: int = 0) -> Tensor:
@@ -74,8 +74,8 @@ def focal_sums(scores: Tensor, label: Tensor, *, gamma: float, first: int = 0) -
     scores: (B, K, ...) float32. label: (B, 1, ...) class index, any integer type, each in 0..K-1. gamma: 0 or more.
     first: classes before it are left out. Differentiable once, in scores.
     """
-    found: Tensor = _Focal.apply(scores, label, gamma, first)
-    return found
+    sums: Tensor = _Focal.apply(scores, label, gamma, first)
+    return sums
 
 
 Alpha = float | Sequence[float] | None
@@ -88,12 +88,12 @@ def focal_voxels(scores: Tensor, target: Tensor, *, gamma: float, alpha: Alpha) 
     against 1; None weighs all alike. ValueError for another number of them.
     """
     entropy = scores - scores * target - F.logsigmoid(scores)
-    found = (gamma * F.logsigmoid(-scores * (target * 2 - 1))).exp() * entropy
+    losses = (gamma * F.logsigmoid(-scores * (target * 2 - 1))).exp() * entropy
     if alpha is None:
-        return found
+        return losses
     if isinstance(alpha, Sequence):
-        return torch.where(target == 1, _of_classes(alpha, scores), 1.0) * found
-    return (target * alpha + (1 - target) * (1 - alpha)) * found
+        return torch.where(target == 1, _of_classes(alpha, scores), 1.0) * losses
+    return (target * alpha + (1 - target) * (1 - alpha)) * losses
 
 
 def focal_voxels_of_softmax(scores: Tensor, target: Tensor, *, gamma: float, alpha: Alpha) -> Tensor:
@@ -102,11 +102,11 @@ def focal_voxels_of_softmax(scores: Tensor, target: Tensor, *, gamma: float, alp
     alpha: weight of each class; one number is that of all but the first, which gets 1 - alpha.
     """
     log = scores.log_softmax(1)
-    found = -(1 - log.exp()).pow(gamma) * log * target
+    losses = -(1 - log.exp()).pow(gamma) * log * target
     if alpha is None:
-        return found
+        return losses
     each = alpha if isinstance(alpha, Sequence) else [1 - alpha, *[alpha] * (scores.shape[1] - 1)]
-    return _of_classes(each, scores) * found
+    return _of_classes(each, scores) * losses
 
 
 def _of_classes(alpha: Sequence[float], scores: Tensor) -> Tensor:

@@ -65,14 +65,14 @@ class DiceLoss(OverlapLoss):
         union = counts.predicted + counts.labelled
         if self.jaccard:
             union = 2 * (union - counts.hit)
-        found = 1 - (2 * counts.hit + self.smooth_nr) / (union + self.smooth_dr)
-        return found if found.shape[-1] == 1 else weighted(found, self.weight)
+        losses = 1 - (2 * counts.hit + self.smooth_nr) / (union + self.smooth_dr)
+        return losses if losses.shape[-1] == 1 else weighted(losses, self.weight)
 
 
 class GeneralizedDiceLoss(OverlapLoss):
     """MONAI's: one Dice over all classes, each weighed by the inverse of its labelled volume.
 
-    w_type: "square" (of the volume), "simple" or "uniform". A class that no label holds gets the largest weight found.
+    w_type: "square" (of the volume), "simple" or "uniform". A class in no label gets the largest of the other weights.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class TverskyLoss(OverlapLoss):
 class FocalTverskyLoss(TverskyLoss):
     """Each class's Tversky loss to the power of `gamma`, before the reduction (Abraham and Khan, 2018, use 0.75).
 
-    Above 1, a class that is found well counts less; below 1 it counts more. MONAI has none.
+    Above 1, a well segmented class counts less; below 1 it counts more. Not in MONAI.
     """
 
     def __init__(
@@ -274,8 +274,8 @@ class FocalLoss(nn.Module):
             scores, target = lifted(input, target)
             warn_of_one_channel(scores, to_onehot_y=self.to_onehot_y, include_background=self.include_background)
             if scores.ndim == 2 == target.ndim:
-                found = self._reduced(scores.unsqueeze(2), target.unsqueeze(2))
-                return found.squeeze(2) if self.reduction == "none" else found
+                losses = self._reduced(scores.unsqueeze(2), target.unsqueeze(2))
+                return losses.squeeze(2) if self.reduction == "none" else losses
             return self._reduced(scores, target)
 
     def _reduced(self, scores: Tensor, target: Tensor) -> Tensor:
@@ -293,19 +293,19 @@ class FocalLoss(nn.Module):
             warnings.warn("`include_background=False`, scalar `alpha` ignored when using softmax.", stacklevel=4)
             alpha = None
         voxels = focal_voxels_of_softmax if self.use_softmax else focal_voxels
-        found = voxels(scores[:, first:], hot[:, first:], gamma=self.gamma, alpha=alpha)
+        losses = voxels(scores[:, first:], hot[:, first:], gamma=self.gamma, alpha=alpha)
         if mask is not None:
-            found = found * mask
-        found = weighted(found.movedim(1, -1), self.weight).movedim(-1, 1)
+            losses = losses * mask
+        losses = weighted(losses.movedim(1, -1), self.weight).movedim(-1, 1)
         if self.reduction == "none":
-            return found
+            return losses
         if mask is None:
-            return reduced(found.flatten(2).mean(2), self.reduction)
+            return reduced(losses.flatten(2).mean(2), self.reduction)
         # As in MONAI: a mean over the voxels that count sums over the classes.
         each = mask.flatten(2).sum(2)
         if self.reduction == "sum":
-            return (found.flatten(2).sum(2) / each.clamp(min=torch.finfo(each.dtype).eps)).sum()
-        return found.sum() / each.sum().clamp(min=torch.finfo(each.dtype).eps)
+            return (losses.flatten(2).sum(2) / each.clamp(min=torch.finfo(each.dtype).eps)).sum()
+        return losses.sum() / each.sum().clamp(min=torch.finfo(each.dtype).eps)
 
 
 class DiceFocalLoss(nn.Module):

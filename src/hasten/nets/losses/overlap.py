@@ -1,4 +1,4 @@
-"""What the losses have in common: the target as the terms need it, class weights, reductions, soft counts."""
+"""Shared parts of the losses: target formats, class weights, reductions, soft counts."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class OverlapLoss(nn.Module):
         return self.reduced(self.score(counts), ndim)
 
     def reduced(self, score: Tensor, ndim: int) -> Tensor:
-        found = reduced(score, self.reduction)
-        return found if self.reduction != "none" else found.reshape(*found.shape, *[1] * (ndim - 2))
+        value = reduced(score, self.reduction)
+        return value if self.reduction != "none" else value.reshape(*value.shape, *[1] * (ndim - 2))
 
     def fused(self, scores: Tensor, target: Tensor) -> bool:
         """Whether `soft_counts` covers the call."""
@@ -108,8 +108,8 @@ class OverlapLoss(nn.Module):
 
     def by_kernels(self, scores: Tensor, target: Tensor) -> bool:
         """Whether Triton kernels cover the call."""
-        known = self.kernels and scores.shape[1] <= _MOST_CLASSES and kernels_take(scores)
-        return known and self.fused(scores, target)
+        supported = self.kernels and scores.shape[1] <= _MOST_CLASSES and kernels_take(scores)
+        return supported and self.fused(scores, target)
 
     def lifted(self, scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Both as plain tensors, the scores in float32 or more unless kernels lengthen them as they read."""
@@ -140,7 +140,7 @@ class OverlapLoss(nn.Module):
 
 
 def warn_of_one_channel(scores: Tensor, *, to_onehot_y: bool, include_background: bool, softmax: bool = False) -> None:
-    """Of arguments that one channel of scores makes meaningless."""
+    """Warn about arguments that have no effect with one channel of scores."""
     if scores.shape[1] > 1 or torch.compiler.is_compiling():
         return
     ignored = {
@@ -207,10 +207,10 @@ def class_weight(weight: Weight) -> Tensor | None:
     """As a float32 tensor. Raises ValueError if one is below 0."""
     if weight is None:
         return None
-    found = torch.as_tensor(weight, dtype=torch.float32)
-    if bool((found < 0).any()):
-        raise ValueError(f"weight: {found.tolist()}; a class weight is 0 or more")
-    return found
+    weights = torch.as_tensor(weight, dtype=torch.float32)
+    if bool((weights < 0).any()):
+        raise ValueError(f"weight: {weights.tolist()}; a class weight is 0 or more")
+    return weights
 
 
 def weighted(values: Tensor, weight: Tensor | None) -> Tensor:
@@ -249,9 +249,9 @@ def cross_entropy(
     return total.sum() / (whole if ignore_index is None else whole.clamp(min=torch.finfo(whole.dtype).eps))
 
 
-def check_reduction(reduction: str, known: tuple[str, ...] = ("mean", "sum", "none")) -> None:
-    if reduction not in known:
-        raise ValueError(f"reduction: {reduction!r}; use one of {', '.join(known)}")
+def check_reduction(reduction: str, supported: tuple[str, ...] = ("mean", "sum", "none")) -> None:
+    if reduction not in supported:
+        raise ValueError(f"reduction: {reduction!r}; use one of {', '.join(supported)}")
 
 
 def check_terms(loss: OverlapLoss, **factors: float) -> None:

@@ -25,19 +25,19 @@ Members = Sequence[Sequence[int]]
 def region_masks(label: Tensor, members: Members) -> Tensor:
     """(B, R, ...) bool, the voxels of each region, on the label's device. label: (B, 1, ...) class index.
 
-    Comparisons with numbers that the host knows: nothing is sent, and nothing waits. One or two for each run of
+    Compares with numbers that the host knows: no copy to the device and no synchronization. One or two for each run of
     neighbouring indices, so that "all classes from 2 on" costs one pass.
     """
     return torch.cat([_mask(label, indices) for indices in members], dim=1)
 
 
 def _mask(label: Tensor, indices: Sequence[int]) -> Tensor:
-    found: Tensor | None = None
+    mask: Tensor | None = None
     for low, high in _runs(indices):
         run = label == low if low == high else (label >= low) & (label <= high)
-        found = run if found is None else found | run
-    assert found is not None, "an empty region"
-    return found
+        mask = run if mask is None else mask | run
+    assert mask is not None, "an empty region"
+    return mask
 
 
 def _runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -64,13 +64,13 @@ class _SigmoidCounts(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, masks: Tensor, entropy: bool) -> tuple[Tensor | None, ...]:
-        flat, held = scores.flatten(2), masks.flatten(2)
-        target = held.to(flat.dtype)
+        flat, flat_masks = scores.flatten(2), masks.flatten(2)
+        target = flat_masks.to(flat.dtype)
         share = flat.sigmoid()
         surprise = F.softplus(_of_the_wrong(flat, target)).sum(2) if entropy else None
         hit, predicted, labelled = torch.linalg.vecdot(share, target), share.sum(2), target.sum(2)
         ctx.mark_non_differentiable(labelled)
-        ctx.save_for_backward(share, held)
+        ctx.save_for_backward(share, flat_masks)
         ctx.shape, ctx.entropy = scores.shape, entropy
         return hit, predicted, labelled, surprise
 
@@ -79,14 +79,14 @@ class _SigmoidCounts(torch.autograd.Function):
     def backward(
         ctx: Any, to_hit: Tensor, to_predicted: Tensor, _: Any, to_entropy: Tensor | None
     ) -> tuple[Tensor, None, None]:
-        share, held = ctx.saved_tensors
-        target = held.to(share.dtype)
-        found = torch.addcmul(to_predicted.unsqueeze(2), target, to_hit.unsqueeze(2))
-        found.mul_(share).mul_(1 - share)
+        share, flat_masks = ctx.saved_tensors
+        target = flat_masks.to(share.dtype)
+        grad_scores = torch.addcmul(to_predicted.unsqueeze(2), target, to_hit.unsqueeze(2))
+        grad_scores.mul_(share).mul_(1 - share)
         if ctx.entropy:
             assert to_entropy is not None
-            found.addcmul_(share - target, to_entropy.unsqueeze(2))
-        return found.reshape(ctx.shape), None, None
+            grad_scores.addcmul_(share - target, to_entropy.unsqueeze(2))
+        return grad_scores.reshape(ctx.shape), None, None
 
 
 def sigmoid_counts(scores: Tensor, masks: Tensor) -> Counts:

@@ -73,16 +73,16 @@ class _SoftCounts(torch.autograd.Function):
         ctx: Any, to_hit: Tensor, to_predicted: Tensor, _: Any, to_surprise: Tensor | None
     ) -> tuple[Tensor, None, None, None]:
         share, target, index = ctx.saved_tensors
-        found = torch.addcmul(to_predicted.unsqueeze(2), target, to_hit.unsqueeze(2))
-        common = (found * share).sum(1, keepdim=True)
+        grad_scores = torch.addcmul(to_predicted.unsqueeze(2), target, to_hit.unsqueeze(2))
+        common = (grad_scores * share).sum(1, keepdim=True)
         if index is not None:
             assert to_surprise is not None
             common -= to_surprise.gather(1, index.squeeze(1)).unsqueeze(1)
-        found.sub_(common).mul_(share)
+        grad_scores.sub_(common).mul_(share)
         if index is not None:
             assert to_surprise is not None
-            found.addcmul_(target, to_surprise.unsqueeze(2), value=-1)
-        return found.reshape(ctx.shape), None, None, None
+            grad_scores.addcmul_(target, to_surprise.unsqueeze(2), value=-1)
+        return grad_scores.reshape(ctx.shape), None, None, None
 
 
 def soft_counts(scores: Tensor, label: Tensor, *, kernels: bool = False, ignore_index: int | None = None) -> Counts:

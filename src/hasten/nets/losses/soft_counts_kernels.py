@@ -1,5 +1,5 @@
 # mypy: disallow-untyped-defs = False, disallow-incomplete-defs = False
-"""The Triton kernels of `soft_counts_triton`, which says what they are for.
+"""The Triton kernels of `soft_counts_triton`; see there.
 
 Scores (B, C, voxels) are read in tiles of ROWS voxels and COLUMNS classes, the power of two that holds all C, of one
 sample. LAST: channels-last; else the voxels of a class lie next to each other.
@@ -85,7 +85,7 @@ def counts_kernel(
 
 @triton.jit
 def scores_gradient_kernel(
-    scores, label, found, to_hit, to_predicted, to_surprise, voxels, tiles,
+    scores, label, out, to_hit, to_predicted, to_surprise, voxels, tiles,
     C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, IGNORED: tl.constexpr,
 ):  # fmt: skip
     """The scores' gradient, from the last tile to the first. to_hit, ...: (B, C), the gradients of the counts."""
@@ -99,9 +99,9 @@ def scores_gradient_kernel(
     along += tl.where(target, tl.load(to_hit + at, columns < C, other=0.0), 0.0)
     common = tl.sum(share * along, 1)[:, None]
     if to_surprise is not None:
-        own = tl.where(target, tl.load(to_surprise + at, columns < C, other=0.0), 0.0)
-        result = share * (along - common + tl.sum(own, 1)[:, None]) - own
+        surprise_term = tl.where(target, tl.load(to_surprise + at, columns < C, other=0.0), 0.0)
+        result = share * (along - common + tl.sum(surprise_term, 1)[:, None]) - surprise_term
     else:
         result = share * (along - common)
     mask = (row + tl.arange(0, ROWS)[:, None] < voxels) & (columns < C)
-    tl.store(found + start + offsets, result.to(found.dtype.element_ty), mask)
+    tl.store(out + start + offsets, result.to(out.dtype.element_ty), mask)

@@ -59,17 +59,17 @@ class _TritonCounts(torch.autograd.Function):
         ctx: Any, to_hit: Tensor, to_predicted: Tensor, _: Any, to_surprise: Tensor | None
     ) -> tuple[Tensor, None, None, None]:
         scores, label = ctx.saved_tensors
-        found = torch.empty_like(scores)
+        grad_scores = torch.empty_like(scores)
         factors = [
-            each.contiguous() if each is not None and wanted else None
-            for each, wanted in ((to_hit, True), (to_predicted, True), (to_surprise, ctx.surprised))
+            each.contiguous() if each is not None and needed else None
+            for each, needed in ((to_hit, True), (to_predicted, True), (to_surprise, ctx.surprised))
         ]
         with torch.cuda.device_of(scores):
             scores_gradient_kernel[(len(scores) * ctx.tiles,)](
-                scores, label, found, *factors, scores[0, 0].numel(), ctx.tiles, **ctx.shape,
+                scores, label, grad_scores, *factors, scores[0, 0].numel(), ctx.tiles, **ctx.shape,
                 IGNORED=ctx.ignored, num_warps=8,
             )  # fmt: skip
-        return found, None, None, None
+        return grad_scores, None, None, None
 
 
 def _tile(classes: int, voxels: int, *, last: bool) -> dict[str, int | bool]:
@@ -86,5 +86,5 @@ def triton_counts(
     `ignore_index`, whose voxels are left out. A label that is neither makes `predicted` NaN. Differentiable once, in
     scores.
     """
-    found: tuple[Tensor | None, ...] = _TritonCounts.apply(scores, label, surprised, ignore_index)
-    return found
+    counts: tuple[Tensor | None, ...] = _TritonCounts.apply(scores, label, surprised, ignore_index)
+    return counts

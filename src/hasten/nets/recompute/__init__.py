@@ -1,4 +1,4 @@
-"""Activations thrown away in the forward pass and computed again in the backward pass, to fit a budget."""
+"""Activation checkpointing within a memory budget."""
 
 from hasten.nets.recompute.apply import Report, recompute, recompute_modules, undo
 from hasten.nets.recompute.measure import memory_curve

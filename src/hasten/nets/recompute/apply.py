@@ -1,4 +1,4 @@
-"""Activation checkpointing: modules that compute their activations again in the backward pass, to fit a budget."""
+"""Activation checkpointing: modules recompute their activations in the backward pass, to fit a memory budget."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hasten.nets.recompute.profile import Profile, profile_network
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What is recomputed, and what that is predicted to change. Bytes are of activations, without weights."""
+    """The recomputed modules and the predicted effect. Bytes are of activations, without weights."""
 
     modules: tuple[str, ...]
     """Names of the modules that are recomputed."""
     budget: int
     before: int
-    """Bytes that a step holds at most where nothing is recomputed."""
+    """Peak bytes of a step without recomputation."""
     predicted: int
-    """Bytes that it holds at most now; the fewest that were found, if `fits` is false."""
+    """Peak bytes of a step with recomputation; the lowest possible if `fits` is false."""
     kept: int
     """Bytes between the forward and the backward pass."""
     seconds: float
-    """Forward seconds that a step spends more, at the size of the probe."""
+    """Additional forward seconds of a step, at the size of the probe."""
     forward_seconds: float
     """Seconds of one forward pass of the probe."""
     left_out: dict[str, str]
@@ -42,11 +42,11 @@ class Report:
         if not self.modules and self.fits:
             return f"nothing is recomputed: a step holds {before} of activations, within the budget of {budget}"
         share = self.seconds / self.forward_seconds if self.forward_seconds > 0 else 0.0
-        told = (
+        text = (
             f"{len(self.modules)} modules are recomputed: a step holds {predicted} of activations instead of {before}, "
             f"and computes {share:.0%} of a forward pass again"
         )
-        return told if self.fits else f"{told}; no choice fits the budget of {budget}"
+        return text if self.fits else f"{text}; no choice fits the budget of {budget}"
 
 
 def recompute(
@@ -62,8 +62,8 @@ def recompute(
     probe: the network's input as in training, or a tuple of its arguments, on the network's device; it is run a few
     times, under the autocast that the caller is in. batch_size: the batch that is trained with, where the probe has a
     smaller one; activations grow in proportion. profile: what `profile_network` found for the probe, to save running
-    it. A budget that cannot be met is met as nearly as possible, and the report says so. What an earlier call chose is
-    taken off first. Call it before `torch.compile`, and after the network was moved, laid out and operated on.
+    it. A budget that cannot be met is met as nearly as possible, and the report says so. The choice of an earlier
+    call is undone first. Call it before `torch.compile`, and after the network was moved, laid out and operated on.
     Raises ValueError for a compiled network and for a budget that is not positive.
     """
     if hasattr(network, "_orig_mod"):
@@ -72,21 +72,21 @@ def recompute(
         raise ValueError(f"budget_bytes={budget_bytes}: give the bytes of activations that a step may hold, 1 or more")
     undo(network)
     arguments = probe if isinstance(probe, tuple) else (probe,)
-    found = profile if profile is not None else profile_network(network, *arguments)
+    profiled = profile if profile is not None else profile_network(network, *arguments)
     if batch_size is not None:
-        found = _scaled(found, batch_size, arguments[0].shape[0])
-    blocks, held = choose(found, budget_bytes)
+        profiled = _scaled(profiled, batch_size, arguments[0].shape[0])
+    blocks, predicted = choose(profiled, budget_bytes)
     recompute_modules(network, [block.name for block in blocks], draws={block.name for block in blocks if block.draws})
     return Report(
-        modules=tuple(block.name for block in blocks), budget=budget_bytes, before=occupied(found, ()).peak,
-        predicted=held.peak, kept=held.kept, seconds=sum(block.seconds for block in blocks),
-        forward_seconds=found.seconds, left_out=found.left_out,
+        modules=tuple(block.name for block in blocks), budget=budget_bytes, before=occupied(profiled, ()).peak,
+        predicted=predicted.peak, kept=predicted.kept, seconds=sum(block.seconds for block in blocks),
+        forward_seconds=profiled.seconds, left_out=profiled.left_out,
     )  # fmt: skip
 
 
 def recompute_modules(network: nn.Module, names: Iterable[str], *, draws: Iterable[str] = ()) -> None:
-    """Recompute the modules of these names, as a `Report` has them. draws: those that take random numbers other than by
-    torch's dropout modules, which are seen by themselves.
+    """Recompute the modules of these names, as a `Report` has them. draws: modules that draw random numbers other than
+    by torch's dropout modules, which are detected.
 
     Raises ValueError for a name that the network does not have.
     """
@@ -98,11 +98,11 @@ def recompute_modules(network: nn.Module, names: Iterable[str], *, draws: Iterab
 
 
 def undo(network: nn.Module) -> int:
-    """Recompute nothing any more. Returns how many modules were."""
-    found = [module for module in network.modules() if isinstance(module, Recomputed)]
-    for module in found:
+    """Undo all recomputation. Returns the number of modules that were recomputed."""
+    recomputed = [module for module in network.modules() if isinstance(module, Recomputed)]
+    for module in recomputed:
         turn_off(module)
-    return len(found)
+    return len(recomputed)
 
 
 def _scaled(profile: Profile, batch_size: int, probed: int) -> Profile:

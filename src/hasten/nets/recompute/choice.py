@@ -1,4 +1,4 @@
-"""Which modules to recompute, so that what a step holds fits a number of bytes at the least time."""
+"""Chooses the modules to recompute so that a step fits a memory budget at the least time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import NamedTuple
 from hasten.nets.recompute.profile import Block, Call, Profile
 
 _SHARE = 1e-3
-"""A block that frees less than this share of everything is not looked at."""
+"""A block that frees less than this share of all activations is ignored."""
 _WIDTH = 64
-"""Ways to a place that are gone on with; where there are more, these are spread evenly from cheap to small."""
+"""Number of partial solutions (ways) kept at a place; of more, this many spread evenly from fast to small."""
 
 
 class Occupied(NamedTuple):
@@ -21,49 +21,49 @@ class Occupied(NamedTuple):
     kept: int
     """Between the forward and the backward pass."""
     peak: int
-    """At most: what is kept by then and what a recomputed block holds while its gradient is taken."""
+    """Peak: the bytes kept by then plus those of a recomputed block during its backward pass."""
 
 
 def occupied(profile: Profile, blocks: Iterable[Block]) -> Occupied:
-    """What a step holds where these blocks, none within another, are recomputed.
+    """Activation memory of a step that recomputes these blocks, none within another.
 
-    A backward pass goes through the saves from the last to the first and frees as it goes, so that a block finds
-    nothing but what was kept before its end. It keeps its inputs, and saves within it anew what is not there yet.
+    A backward pass goes through the saves from last to first and frees them, so that during a block only the saves
+    before its end are alive. A block keeps its inputs, and its recomputation saves what is not alive already.
     """
-    seen: set[int] = set()
-    kept = peak = place = 0
+    alive: set[int] = set()
+    kept_bytes = peak = place = 0
 
     def keep(storages: Iterable[int]) -> int:
-        new = set(storages) - seen
-        seen.update(new)
+        new = set(storages) - alive
+        alive.update(new)
         return sum(profile.sizes[storage] for storage in new)
 
     for call in sorted(block.call for block in blocks):
-        kept += keep(profile.saves[place : call.begin]) + keep(call.inputs)
-        inner = set(profile.saves[call.begin : call.end]) - seen
-        peak = max(peak, kept + sum(profile.sizes[storage] for storage in inner))
+        kept_bytes += keep(profile.saves[place : call.begin]) + keep(call.inputs)
+        inner = set(profile.saves[call.begin : call.end]) - alive
+        peak = max(peak, kept_bytes + sum(profile.sizes[storage] for storage in inner))
         place = call.end
-    kept += keep(profile.saves[place:])
-    return Occupied(kept, max(peak, kept))
+    kept_bytes += keep(profile.saves[place:])
+    return Occupied(kept_bytes, max(peak, kept_bytes))
 
 
 def choose(profile: Profile, budget: int) -> tuple[tuple[Block, ...], Occupied]:
-    """The blocks to recompute so that a step's activations fit `budget` bytes at the least time, and what it holds.
+    """The blocks to recompute so that a step's activations fit `budget` bytes at the least time, and its memory.
 
-    Where no choice fits, one with the smallest peak. A choice is a way along the row of saves: each is kept, or jumped
-    over with a block that begins there. Of the ways to a place only those stay that no other beats in bytes and
-    seconds; for networks of up to some tens of blocks the answer is the best there is.
+    If no choice fits, the one with the smallest peak. A choice is a way along the sequence of saves: each is kept, or
+    skipped with a block that begins there. Dynamic programming keeps the ways to a place that no other beats in bytes
+    and seconds; for networks of up to some tens of blocks the answer is optimal.
     """
     nothing = occupied(profile, ())
     if nothing.peak <= budget:
         return (), nothing
     search = _search(profile)
-    found = _cheapest(search, budget, peaks=False)
-    if found is None:
+    way = _cheapest(search, budget, peaks=False)
+    if way is None:
         smallest = _cheapest(search, nothing.peak, peaks=True)
         assert smallest is not None
-        found = _cheapest(search, int(smallest.cost), peaks=False) or smallest
-    blocks = tuple(found.blocks())
+        way = _cheapest(search, int(smallest.cost), peaks=False) or smallest
+    blocks = tuple(way.blocks())
     return blocks, occupied(profile, blocks)
 
 
@@ -71,20 +71,20 @@ def choose(profile: Profile, budget: int) -> tuple[tuple[Block, ...], Occupied]:
 class _Search:
     profile: Profile
     places: list[int]
-    """Where a block begins or ends, and both ends of the row."""
+    """Positions where a block begins or ends, and both ends of the sequence of saves."""
     starting: dict[int, list[Block]]
     later: dict[int, int]
-    """The storages that are saved or taken from a place on, as the bits of a number."""
+    """By place: the storages that are saved or used as inputs from there on, as a bit mask."""
 
 
 class _Way(NamedTuple):
-    """From the beginning of the row to a place."""
+    """A partial solution: from the first save to a place."""
 
     cost: float
-    """Seconds, or bytes at most."""
+    """Seconds, or peak bytes."""
     kept: int
     seen: int
-    """The storages that are kept, as the bits of a number."""
+    """The storages that are kept, as a bit mask."""
     last: Block | None
     before: _Way | None
 
@@ -97,28 +97,28 @@ class _Way(NamedTuple):
 
 def _search(profile: Profile) -> _Search:
     total = sum(profile.sizes[storage] for storage in set(profile.saves))
-    known: dict[Call, Block] = {}
+    blocks: dict[Call, Block] = {}
     for block in profile.blocks:
         call = block.call
         within = set(profile.saves[call.begin : call.end]) - set(call.inputs)
-        # A wrapper and what it wraps are one choice.
-        faster = call not in known or block.seconds < known[call].seconds
+        # A wrapper and the module that it wraps are one choice.
+        faster = call not in blocks or block.seconds < blocks[call].seconds
         if faster and sum(profile.sizes[storage] for storage in within) > _SHARE * total:
-            known[call] = block
+            blocks[call] = block
     starting: dict[int, list[Block]] = {}
-    for call, block in known.items():
+    for call, block in blocks.items():
         starting.setdefault(call.begin, []).append(block)
-    ends = {call.end for call in known}
+    ends = {call.end for call in blocks}
     places = sorted({0, len(profile.saves), *starting, *ends})
     later = {places[-1]: 0}
     for here, after in reversed(list(pairwise(places))):
-        taken = [storage for block in starting.get(here, []) for storage in block.call.inputs]
-        later[here] = later[after] | _bits(profile.saves[here:after]) | _bits(taken)
+        inputs = [storage for block in starting.get(here, []) for storage in block.call.inputs]
+        later[here] = later[after] | _bits(profile.saves[here:after]) | _bits(inputs)
     return _Search(profile, places, starting, later)
 
 
 def _cheapest(search: _Search, budget: int, *, peaks: bool) -> _Way | None:
-    """The way to the end that costs least of those that fit; cost is the seconds, or with `peaks` the bytes at most."""
+    """The cheapest way to the end that fits; cost is seconds, or peak bytes with `peaks`."""
     ways: dict[int, list[_Way]] = {place: [] for place in search.places}
     ways[0].append(_Way(0.0, 0, 0, None, None))
     for here, after in pairwise(search.places):
@@ -138,14 +138,14 @@ def _kept(search: _Search, way: _Way, saves: tuple[int, ...], budget: int, *, pe
 def _jumped(search: _Search, way: _Way, block: Block, budget: int, *, peaks: bool) -> Iterator[_Way]:
     call = block.call
     kept, seen = _added(way, call.inputs, search.profile.sizes)
-    taken = _Way(way.cost, kept, seen, None, None)
-    most, _ = _added(taken, search.profile.saves[call.begin : call.end], search.profile.sizes)
+    after_inputs = _Way(way.cost, kept, seen, None, None)
+    most, _ = _added(after_inputs, search.profile.saves[call.begin : call.end], search.profile.sizes)
     if most <= budget:
         yield _Way(max(way.cost, most) if peaks else way.cost + block.seconds, kept, seen, block, way)
 
 
 def _added(way: _Way, storages: Iterable[int], sizes: tuple[int, ...]) -> tuple[int, int]:
-    """What is kept, and which storages, once these are too."""
+    """Bytes and storages kept after these storages are added."""
     kept, seen = way.kept, way.seen
     for storage in storages:
         bit = 1 << storage
@@ -157,30 +157,30 @@ def _added(way: _Way, storages: Iterable[int], sizes: tuple[int, ...]) -> tuple[
 
 def _front(ways: list[_Way], later: int, sizes: tuple[int, ...]) -> list[_Way]:
     """The ways that no other beats, cheap ones first."""
-    found: list[_Way] = []
+    front: list[_Way] = []
     for way in sorted(ways, key=lambda way: (way.cost, way.kept)):
-        if not any(_beats(other, way, later, sizes) for other in found):
-            found.append(way)
-    if len(found) <= _WIDTH:
-        return found
-    return [found[round(place * (len(found) - 1) / (_WIDTH - 1))] for place in range(_WIDTH)]
+        if not any(_beats(other, way, later, sizes) for other in front):
+            front.append(way)
+    if len(front) <= _WIDTH:
+        return front
+    return [front[round(place * (len(front) - 1) / (_WIDTH - 1))] for place in range(_WIDTH)]
 
 
 def _beats(one: _Way, other: _Way, later: int, sizes: tuple[int, ...]) -> bool:
-    """Whether a way that costs no more holds no more either, also when it comes to keep what the other has already."""
+    """Whether a way that costs no more needs no more memory either, even after it keeps all that the other keeps."""
     more = one.kept
     if more > other.kept:
         return False
-    missing = other.seen & ~one.seen & later
-    while missing:
-        lowest = missing & -missing
+    lacking = other.seen & ~one.seen & later
+    while lacking:
+        lowest = lacking & -lacking
         more += sizes[lowest.bit_length() - 1]
-        missing ^= lowest
+        lacking ^= lowest
     return more <= other.kept
 
 
 def _bits(storages: Iterable[int]) -> int:
-    found = 0
+    bits = 0
     for storage in storages:
-        found |= 1 << storage
-    return found
+        bits |= 1 << storage
+    return bits

@@ -1,4 +1,4 @@
-"""How many bytes a step holds, measured, and what each budget costs in time."""
+"""Measures the memory of a step, and the time that each memory budget costs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Point(NamedTuple):
     budget: int
     """Bytes."""
     predicted: int
-    """Bytes of activations that a step was predicted to hold at most."""
+    """Predicted peak bytes of activations of a step."""
     kept: int
     """Bytes measured between the forward and the backward pass: activations, output and loss."""
     peak: int
-    """Bytes measured at most: these, the gradients, and what operations pass on to one another."""
+    """Measured peak bytes: these, the gradients, and intermediate results."""
     milliseconds: float
     """Median of a forward and backward pass."""
     report: Report
@@ -44,21 +44,21 @@ def memory_curve(
     *,
     rounds: int = 3,
 ) -> list[Point]:
-    """What each budget (bytes) gives: predicted and measured bytes, and the time of a forward and backward pass.
+    """For each budget (bytes): predicted and measured bytes, and the time of a forward and backward pass.
 
     probe_batch: image (B, C, ...) and label (B, 1, ...) on the network's device, for loss(output, label). A copy of the
-    network is measured, under the caller's autocast, budgets in turn; torch's random state is left as it was.
-    Counted is what a step adds to what was held before it: tensors on a CPU, the allocator's bytes on a GPU.
+    network is measured, under the caller's autocast, budgets in turn; torch's random state is restored.
+    Counts the bytes that a step adds to those allocated before: tensors on a CPU, the allocator's bytes on a GPU.
     """
     image, label = probe_batch
-    twin = copy.deepcopy(network).train()
-    undo(twin)
-    profile = profile_network(twin, image)
-    reports = [recompute(twin, image, budget, profile=profile) for budget in budgets]
+    network_copy = copy.deepcopy(network).train()
+    undo(network_copy)
+    profile = profile_network(network_copy, image)
+    reports = [recompute(network_copy, image, budget, profile=profile) for budget in budgets]
     draws = {block.name for block in profile.blocks if block.draws}
 
     def forward() -> Tensor:
-        value: Tensor = loss(twin(image), label)
+        value: Tensor = loss(network_copy(image), label)
         return value
 
     with random_state_kept(image.device):
@@ -66,13 +66,13 @@ def memory_curve(
         times: list[list[float]] = [[] for _ in reports]
         for number in range(rounds + 1):
             for place, report in enumerate(reports):
-                undo(twin)
-                recompute_modules(twin, report.modules, draws=draws)
+                undo(network_copy)
+                recompute_modules(network_copy, report.modules, draws=draws)
                 if number:
                     times[place].append(_milliseconds(forward, image.device))
                 else:
                     measured.append(step_bytes(forward, image.device))
-                twin.zero_grad(set_to_none=True)
+                network_copy.zero_grad(set_to_none=True)
     return [
         Point(report.budget, report.predicted, *sizes, median(spent) if spent else 0.0, report)
         for report, sizes, spent in zip(reports, measured, times, strict=True)
@@ -80,20 +80,20 @@ def memory_curve(
 
 
 def step_bytes(forward: Callable[[], Tensor], device: torch.device) -> tuple[int, int]:
-    """Bytes held after `forward()`, which returns the loss, and at most until its backward pass is over."""
+    """Bytes allocated after `forward()`, which returns the loss, and the peak until the end of the backward pass."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         value = forward()
-        kept = torch.cuda.memory_allocated(device) - before
+        after_forward = torch.cuda.memory_allocated(device) - before
         value.backward()
-        return kept, torch.cuda.max_memory_allocated(device) - before
+        return after_forward, torch.cuda.max_memory_allocated(device) - before
     with HostBytes() as counted:
         value = forward()
-        kept = counted.held
+        after_forward = counted.held
         value.backward()
-    return kept, counted.peak
+    return after_forward, counted.peak
 
 
 def _milliseconds(forward: Callable[[], Tensor], device: torch.device) -> float:
@@ -105,10 +105,10 @@ def _milliseconds(forward: Callable[[], Tensor], device: torch.device) -> float:
 
 
 class HostBytes(TorchDispatchMode):
-    """Counts the bytes of tensors made within it that are still there, and the most there were at once.
+    """Counts the bytes of the live tensors that were created within it, and their peak.
 
-    What lives inside a single operation is not seen. limit: bytes at which MemoryError is raised, long before the
-    kernel would end the process.
+    Temporary memory inside a single operation is not counted. limit: bytes at which MemoryError is raised, long
+    before the kernel would end the process.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -122,23 +122,23 @@ class HostBytes(TorchDispatchMode):
     ) -> Any:
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Tensor):
-                self._note(tensor, made=False)
-        found = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(found):
+                self._note(tensor, created=False)
+        output = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):
-                self._note(tensor, made=True)
+                self._note(tensor, created=True)
         if self.limit is not None and self.held > self.limit:
             raise MemoryError(f"a step holds more than {self.limit / 2**20:.0f} MiB")
-        return found
+        return output
 
-    def _note(self, tensor: Tensor, *, made: bool) -> None:
+    def _note(self, tensor: Tensor, *, created: bool) -> None:
         if tensor.layout is not torch.strided or tensor.device.type != "cpu":
             return
         storage = tensor.untyped_storage()
         if storage._cdata in self._sizes:
             return
-        # What an operation was given and nothing here made was there before.
-        size = storage.nbytes() if made else 0
+        # An input that no operation in here created existed before.
+        size = storage.nbytes() if created else 0
         self._sizes[storage._cdata] = size
         self.held += size
         self.peak = max(self.peak, self.held)

@@ -1,4 +1,4 @@
-"""Modules whose activations are computed a second time in the backward pass. Names and state dict stay as they are."""
+"""Modules that recompute their activations in the backward pass. Names and state dict are unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DRAWS = "_recompute_draws"
 
 
 class Recomputed(Mixed, _Module):
-    """Put in front of a module's class."""
+    """Mixin that is put in front of a module's class."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         plain = super().forward
@@ -32,7 +32,7 @@ class Recomputed(Mixed, _Module):
             return plain(*args, **kwargs)
         call = partial(plain, **kwargs) if kwargs else plain
         if torch.compiler.is_compiling():
-            # The compiler's own rules: what a forward pass writes into buffers, it writes once.
+            # The compiler ensures that buffers are written once.
             return checkpoint(call, *args, use_reentrant=False)
         return checkpoint(
             call, *args, use_reentrant=False, preserve_rng_state=_draws(self), context_fn=partial(_contexts, self)
@@ -46,7 +46,7 @@ def turn_on(module: nn.Module, *, draws: bool) -> None:
 
 
 def turn_off(module: nn.Module) -> None:
-    """Give the module the class back that it had, under those that were put in front of it since."""
+    """Remove this mixin from the module's class; mixins added since stay."""
     since: list[type] = []
     kind: type = type(module)
     while kind.__bases__[0] is not Recomputed:
@@ -59,7 +59,7 @@ def turn_off(module: nn.Module) -> None:
 
 
 def _draws(module: nn.Module) -> bool:
-    """Whether the random state must be put back for the second pass; to read it would stop a CUDA-graph capture."""
+    """Whether the second pass must restore the random state; reading it would break a CUDA-graph capture."""
     return hasattr(module, _DRAWS) or any(
         isinstance(part, _DropoutNd) and part.training and part.p > 0 for part in module.modules()
     )
@@ -70,10 +70,10 @@ def _contexts(module: nn.Module) -> tuple[AbstractContextManager, AbstractContex
 
 
 class _StatisticsKept:
-    """Within it, norms of the module count into copies of their running statistics.
+    """Context in which norms of the module update copies of their running statistics.
 
-    In training these are written and not read, so that the copies change no output; they are handed to the operation
-    all the same, as the second pass must save the tensors that the first one saved.
+    In training these are written and not read, so that the copies change no output; the operation still receives
+    them, as the second pass must save the same tensors as the first one.
     """
 
     def __init__(self, module: nn.Module) -> None:

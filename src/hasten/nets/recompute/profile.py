@@ -1,4 +1,4 @@
-"""What each module of a network saves for the backward pass, and how long it takes forwards: one measured probe."""
+"""Profiles a network on a probe: the tensors each module saves for the backward pass, and its forward time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 Left = Callable[[Any], None]
 """Called at the end of a module's call, with its output."""
 Entered = Callable[[str, tuple[Any, ...], dict[str, Any]], Left]
-"""Called at its beginning, with its name and arguments."""
+"""Called at the beginning of a module's call, with its name and arguments."""
 
 
 class Call(NamedTuple):
@@ -55,7 +55,7 @@ class Profile:
     """A forward pass as a row of saves."""
 
     sizes: tuple[int, ...]
-    """Bytes of each storage; 0 for what the network or the caller holds anyway."""
+    """Bytes of each storage; 0 if the network or the caller holds it anyway."""
     saves: tuple[int, ...]
     """The storage of each tensor that was saved for the backward pass, in order."""
     blocks: tuple[Block, ...]
@@ -66,23 +66,23 @@ class Profile:
 
 
 def profile_network(network: nn.Module, *probe: Any) -> Profile:
-    """Run `network(*probe)` a few times in training mode, under the caller's autocast, and see what it saves.
+    """Run `network(*probe)` a few times in training mode, under the caller's autocast, and record what it saves.
 
-    Weights, running statistics, random state, gradients and modes are left as they were. The passes hold what a plain
-    forward pass of this probe holds.
+    Restores weights, running statistics, random state, gradients and modes. The passes need the memory of a plain
+    forward pass of this probe.
     """
     modes = {module: module.training for module in network.modules()}
     device = next((tensor.device for tensor in _tensors(probe)), torch.device("cpu"))
     if not network.training:
         network.train()
     try:
-        with _state_kept(network), random_state_kept(device), torch.enable_grad():
+        with _state_restored(network), random_state_kept(device), torch.enable_grad():
             watch = _watched(network, probe, device)
             rounds = [_timed(network, probe, list(watch.calls), device) for _ in range(_ROUNDS)]
     finally:
         for module, mode in modes.items():
             module.training = mode
-    seconds = {name: median(found[name] for found in rounds) for name in rounds[0]}
+    seconds = {name: median(times[name] for times in rounds) for name in rounds[0]}
     blocks = (
         Block(name=name, call=calls[0], seconds=seconds[name], draws=name in watch.draws)
         for name, calls in watch.calls.items()
@@ -95,19 +95,19 @@ def profile_network(network: nn.Module, *probe: Any) -> Profile:
 
 
 class _Watch:
-    """What is noted during the one pass that is watched."""
+    """Recorder of the saves and calls of one forward pass."""
 
-    def __init__(self, held: list[Tensor]) -> None:
+    def __init__(self, existing: list[Tensor]) -> None:
         self.sizes: list[int] = []
         self.saves: list[int] = []
         self.calls: dict[str, list[Call]] = {}
         self.left_out: dict[str, str] = {}
         self.draws: set[str] = set()
         self._numbers: dict[int, int] = {}
-        # Storages are told apart by address, so that all those seen must live until the pass is over.
+        # Storages are distinguished by address, so that all of them must stay alive until the pass is over.
         self._alive: list[Tensor] = []
         self._versions: dict[str, list[tuple[Tensor, int]]] = {}
-        for tensor in held:
+        for tensor in existing:
             self.sizes[self.number(tensor)] = 0
 
     def number(self, tensor: Tensor) -> int:
@@ -129,7 +129,7 @@ class _Watch:
         return tensor.detach()
 
     def enter(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Left:
-        """Note the beginning of a call; returns what notes its end."""
+        """Record the beginning of a call; returns a function that records its end."""
         begin = len(self.saves)
         inputs = list(_tensors((args, kwargs)))
         if not _plain((*args, *kwargs.values())):
@@ -156,8 +156,8 @@ class _Watch:
 
 
 def _watched(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -> _Watch:
-    held = [*network.parameters(), *network.buffers(), *_tensors(probe)]
-    watch = _Watch(held)
+    existing = [*network.parameters(), *network.buffers(), *_tensors(probe)]
+    watch = _Watch(existing)
     modules = dict(network.named_modules())
     for name, module in modules.items():
         reason = _unfit(module)
@@ -167,12 +167,12 @@ def _watched(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -
     def entered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Left:
         state, leave = _random_state(device), watch.enter(name, args, kwargs)
 
-        def left(output: Any) -> None:
+        def on_exit(output: Any) -> None:
             leave(output)
             if any(not torch.equal(one, other) for one, other in zip(state, _random_state(device), strict=True)):
                 watch.draws.add(name)
 
-        return left
+        return on_exit
 
     before = {name: _state_of(module) for name, module in modules.items()}
     with _hooked(modules, entered), saved_tensors_hooks(watch.save, lambda tensor: tensor):
@@ -181,8 +181,8 @@ def _watched(network: nn.Module, probe: tuple[Any, ...], device: torch.device) -
     for name in modules:
         culprit = next((inner for inner in changed if _within(inner, name)), None)
         if culprit is not None:
-            told = "" if culprit == name else f"{culprit} within it "
-            watch.left_out[name] = f"{told}keeps something from its forward pass"
+            prefix = "" if culprit == name else f"{culprit} within it "
+            watch.left_out[name] = f"{prefix}keeps something from its forward pass"
     for name, calls in watch.calls.items():
         if len(calls) > 1:
             watch.left_out.setdefault(name, "is called more than once")
@@ -212,13 +212,13 @@ def _timed(network: nn.Module, probe: tuple[Any, ...], names: list[str], device:
         network(*probe)
     if cuda:
         torch.cuda.synchronize(device)
-        return {name: sum(1e-3 * begin.elapsed_time(end) for begin, end in found) for name, found in spans.items()}
-    return {name: sum(end - begin for begin, end in found) for name, found in spans.items()}
+        return {name: sum(1e-3 * begin.elapsed_time(end) for begin, end in pairs) for name, pairs in spans.items()}
+    return {name: sum(end - begin for begin, end in pairs) for name, pairs in spans.items()}
 
 
 @contextmanager
 def _hooked(modules: dict[str, nn.Module], entered: Entered) -> Iterator[None]:
-    """Call `entered` before every call of these modules, and what it returned after it."""
+    """Call `entered` before every call of these modules, and the function that it returned after the call."""
     handles: list[RemovableHandle] = []
     pending: list[Left] = []
 
@@ -252,12 +252,12 @@ def _unfit(module: nn.Module) -> str | None:
 
 
 def _state_of(module: nn.Module) -> dict[str, Any]:
-    """Everything that a forward pass could leave in the module itself, and what lists and dicts held."""
-    own: dict[str, Any] = {name: value for name, value in vars(module).items() if name not in _TABLES}
-    contents = {name: value.copy() for name, value in own.items() if type(value) in (list, dict)}
-    held = {**module._parameters, **({} if isinstance(module, _NormBase) else module._buffers)}
-    versions = {name: (tensor, tensor._version) for name, tensor in held.items() if tensor is not None}
-    return {"own": own, "contents": contents, "versions": versions}
+    """Everything that a forward pass could change in the module itself, with the contents of lists and dicts."""
+    attributes: dict[str, Any] = {name: value for name, value in vars(module).items() if name not in _TABLES}
+    contents = {name: value.copy() for name, value in attributes.items() if type(value) in (list, dict)}
+    tensors = {**module._parameters, **({} if isinstance(module, _NormBase) else module._buffers)}
+    versions = {name: (tensor, tensor._version) for name, tensor in tensors.items() if tensor is not None}
+    return {"own": attributes, "contents": contents, "versions": versions}
 
 
 def _changed(module: nn.Module, before: dict[str, Any]) -> bool:
@@ -281,17 +281,17 @@ def _same(one: list[Any] | dict[Any, Any], other: list[Any] | dict[Any, Any]) ->
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def _put_back(module: nn.Module, before: dict[str, Any]) -> None:
-    own = vars(module)
-    for name in [name for name in own if name not in _TABLES and name not in before["own"]]:
-        del own[name]
-    own.update(before["own"])
+def _restore(module: nn.Module, before: dict[str, Any]) -> None:
+    attributes = vars(module)
+    for name in [name for name in attributes if name not in _TABLES and name not in before["own"]]:
+        del attributes[name]
+    attributes.update(before["own"])
     for name, content in before["contents"].items():
-        own[name].clear()
+        attributes[name].clear()
         if isinstance(content, dict):
-            own[name].update(content)
+            attributes[name].update(content)
         else:
-            own[name].extend(content)
+            attributes[name].extend(content)
 
 
 def _within(inner: str, outer: str) -> bool:
@@ -299,17 +299,17 @@ def _within(inner: str, outer: str) -> bool:
 
 
 @contextmanager
-def _state_kept(network: nn.Module) -> Iterator[None]:
-    """Put back running statistics, and what modules keep of a forward pass, which may hold the probe's whole graph."""
-    kept = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
+def _state_restored(network: nn.Module) -> Iterator[None]:
+    """Restore running statistics, and attributes that a forward pass set, which may hold the probe's whole graph."""
+    saved = [(buffer, buffer.detach().clone()) for buffer in network.buffers()]
     before = [(module, _state_of(module)) for module in network.modules()]
     try:
         yield
     finally:
         for module, state in before:
-            _put_back(module, state)
+            _restore(module, state)
         with torch.no_grad():
-            for buffer, value in kept:
+            for buffer, value in saved:
                 buffer.copy_(value)
 
 
@@ -318,12 +318,12 @@ def _random_state(device: torch.device) -> list[Tensor]:
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
-    # To ask anything of a norm's output that waits for its activation would have it computed without.
+    # Any access to a deferred norm output would compute it without its activation.
     return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and not isinstance(leaf, Deferred))
 
 
 def _plain(values: tuple[Any, ...]) -> bool:
-    """Whether all of this is tensors, numbers and texts, or tuples of them: nothing that the callee could change."""
+    """Whether all values are tensors, numbers and strings, or tuples of them: nothing that the callee could change."""
     return all(
         _plain(value) if type(value) in (tuple, torch.Size) else isinstance(value, Tensor | int | float | str | None)
         for value in values

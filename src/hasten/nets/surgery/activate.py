@@ -1,4 +1,4 @@
-"""leaky_relu, ReLU and PReLU on a CPU, in place on what a norm made, and their derivatives.
+"""leaky_relu, ReLU and PReLU on a CPU, in place on a norm's output, and their derivatives.
 
 torch's own gradient of a PReLU's slope is taken element by element on a CPU; here it is one sum.
 """
@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 Slope = Tensor | float | None
-"""The factor of what is below 0, one or one per channel; None is no activation."""
+"""The negative slope, one number or one per channel; None for no activation."""
 
 _aten = torch.ops.aten
 
@@ -29,18 +29,18 @@ def activate_(normed: Tensor, slope: Slope) -> Tensor:
 
 
 def gradient_before(gradient: Tensor, normed: Tensor, slope: Slope) -> Tensor:
-    """From the gradient behind the activation to that before it. Of `normed` only the sign is asked."""
+    """The gradient before the activation from that after it. Of `normed` only the sign is used."""
     if slope is None:
         return gradient
     if isinstance(slope, Tensor) and slope.numel() > 1:
         return torch.where(normed > 0, gradient, gradient * per_channel(slope.to(gradient.dtype), normed))
     factor = float(slope)
-    found: Tensor
+    result: Tensor
     if factor == 0:
-        found = _aten.threshold_backward(gradient, normed, 0)
+        result = _aten.threshold_backward(gradient, normed, 0)
     else:
-        found = _aten.leaky_relu_backward(gradient, normed, factor, False)
-    return found
+        result = _aten.leaky_relu_backward(gradient, normed, factor, False)
+    return result
 
 
 def gradient_of_slope(gradient: Tensor, normed: Tensor, slope: Tensor) -> Tensor:
@@ -74,5 +74,5 @@ class _PReLU(torch.autograd.Function):
 
 def prelu(image: Tensor, slope: Tensor) -> Tensor:
     """PReLU of (B, C, ...) on a CPU. slope: one element, or one per channel. Differentiable once."""
-    found: Tensor = _PReLU.apply(image, slope)
-    return found
+    output: Tensor = _PReLU.apply(image, slope)
+    return output

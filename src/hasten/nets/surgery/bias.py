@@ -1,6 +1,6 @@
-"""Biases that the normalisation behind a convolution or a linear layer takes away again.
+"""Biases that the normalisation after a convolution or a linear layer cancels.
 
-Two ways to be rid of them: `leave_out` keeps the parameters, so that checkpoints load both ways as they are; `drop`
+Two ways to remove them: `leave_out` keeps the parameters, so that checkpoints load both ways as they are; `drop`
 removes them, with `without_biases` and `with_biases` for checkpoints.
 """
 
@@ -27,19 +27,19 @@ _CHANGED = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A bias that a norm takes away again."""
+    """A bias that a norm cancels."""
 
     layer: str
     """Name of the convolution or linear layer."""
     channels: int
     tracked: tuple[str, ...]
-    """Names of the norms behind it whose running mean holds the bias: it is taken off there, too."""
+    """Names of the norms after it whose running mean includes the bias: it is subtracted there, too."""
 
 
 def cancelled_biases(network: nn.Module, probe: Probe, *, flow: Flow | None = None) -> tuple[Cancelled, ...]:
     """The biases that change nothing in training, and in evaluation only together with a running mean.
 
-    Found by following one forward pass, and proved by changing them and comparing what the network returns. A group
+    Found by tracing one forward pass, and verified by changing them and comparing the network's outputs. A group
     norm cancels a bias only if every group is one channel. `network` is left as it is.
     """
     flow = flow or see_flow(network, probe)
@@ -47,7 +47,7 @@ def cancelled_biases(network: nn.Module, probe: Probe, *, flow: Flow | None = No
     for module in flow.network.modules():
         for value in module._parameters.values():
             owners[id(value)] = owners.get(id(value), 0) + 1
-    found = []
+    candidates = []
     for name, module in flow.network.named_modules():
         bias = module._parameters.get("bias") if isinstance(module, _ConvNd | nn.Linear) else None
         if bias is None or owners[id(bias)] > 1 or is_unbiased(module):
@@ -55,15 +55,15 @@ def cancelled_biases(network: nn.Module, probe: Probe, *, flow: Flow | None = No
         norms = _norms_behind(name, module, flow)
         if norms:
             tracked = tuple(norm for norm in norms if _running_mean(flow.network.get_submodule(norm)) is not None)
-            found.append(Cancelled(name, len(bias), tracked))
-    return _proved(copied(network), probe, _untangled(found, flow))
+            candidates.append(Cancelled(name, len(bias), tracked))
+    return _proved(copied(network), probe, _untangled(candidates, flow))
 
 
 def _norms_behind(name: str, layer: nn.Module, flow: Flow) -> tuple[str, ...]:
-    """The norms that every output of the layer goes to and nowhere else, if each of them cancels its bias."""
+    """The norms that are the only consumers of the layer's outputs, if each of them cancels its bias."""
     norms: dict[str, None] = {}
     for call in flow.calls_of(name):
-        consumers = flow.consumers(call.found) if isinstance(call.found, Tensor) else None
+        consumers = flow.consumers(call.output) if isinstance(call.output, Tensor) else None
         if not consumers or not all(_cancels(flow.network, layer, consumer) for consumer in consumers):
             return ()
         norms.update(dict.fromkeys(consumer.module for consumer in consumers))
@@ -71,7 +71,7 @@ def _norms_behind(name: str, layer: nn.Module, flow: Flow) -> tuple[str, ...]:
 
 
 def _cancels(network: nn.Module, layer: nn.Module, call: Call) -> bool:
-    norm, dims = network.get_submodule(call.module), call.given.ndim
+    norm, dims = network.get_submodule(call.module), call.input.ndim
     if isinstance(layer, nn.Linear):
         # Its channels are the last axis, a norm's the second: they are one in (B, C) alone.
         return dims == 2 and isinstance(norm, _BatchNorm)
@@ -85,40 +85,40 @@ def _cancels(network: nn.Module, layer: nn.Module, call: Call) -> bool:
     return isinstance(norm, _BatchNorm | _InstanceNorm)
 
 
-def _untangled(found: list[Cancelled], flow: Flow) -> list[Cancelled]:
-    """Without those whose running mean would have to lose another layer's bias, too."""
-    kept = []
-    for each in found:
-        outputs = {id(call.found) for call in flow.calls_of(each.layer)}
-        inputs = [call.given for norm in each.tracked for call in flow.calls_of(norm)]
-        if all(id(given) in outputs for given in inputs):
-            kept.append(each)
-    return kept
+def _untangled(candidates: list[Cancelled], flow: Flow) -> list[Cancelled]:
+    """Drop candidates whose running mean also includes another layer's bias."""
+    independent = []
+    for each in candidates:
+        outputs = {id(call.output) for call in flow.calls_of(each.layer)}
+        inputs = [call.input for norm in each.tracked for call in flow.calls_of(norm)]
+        if all(id(image) in outputs for image in inputs):
+            independent.append(each)
+    return independent
 
 
 @torch.no_grad()
-def _proved(twin: nn.Module, probe: Probe, found: list[Cancelled]) -> tuple[Cancelled, ...]:
-    """Those that can be changed without a change of the output; `twin` is used up."""
-    if not found:
+def _proved(network: nn.Module, probe: Probe, candidates: list[Cancelled]) -> tuple[Cancelled, ...]:
+    """The candidates that don't affect the output; `network` is modified."""
+    if not candidates:
         return ()
-    before = run(twin, probe)
+    before = run(network, probe)
     if not _any_number(before):
         return ()
-    if _unchanged(twin, probe, found, before):
-        return tuple(found)
-    return tuple(each for each in found if _unchanged(twin, probe, [each], before))
+    if _unchanged(network, probe, candidates, before):
+        return tuple(candidates)
+    return tuple(each for each in candidates if _unchanged(network, probe, [each], before))
 
 
-def _unchanged(twin: nn.Module, probe: Probe, found: Iterable[Cancelled], before: Any) -> bool:
+def _unchanged(network: nn.Module, probe: Probe, candidates: Iterable[Cancelled], before: Any) -> bool:
     generator = torch.Generator().manual_seed(1)
-    biases = [twin.get_submodule(each.layer)._parameters["bias"] for each in found]
+    biases = [network.get_submodule(each.layer)._parameters["bias"] for each in candidates]
     changes = []
     for bias in biases:
         assert bias is not None
         change = torch.randn(bias.shape, generator=generator).to(bias)
         bias.add_(change)
         changes.append(change)
-    after = run(twin, probe)
+    after = run(network, probe)
     for bias, change in zip(biases, changes, strict=True):
         assert bias is not None
         bias.sub_(change)
@@ -146,14 +146,14 @@ def _running_mean(norm: nn.Module) -> Tensor | None:
     return value if isinstance(value, Tensor) else None
 
 
-def leave_out(network: nn.Module, found: Iterable[Cancelled]) -> tuple[str, ...]:
-    """Make the layers of `found` add no bias, in place, and return the names of those that can.
+def leave_out(network: nn.Module, cancelled: Iterable[Cancelled]) -> tuple[str, ...]:
+    """Make the layers of `cancelled` add no bias, in place, and return the names of those that can.
 
     Names and shapes stay: a bias is no longer trained, keeps its value if no running mean holds it, and is 0 if one
     does, which is shifted by it; so is what is loaded from a checkpoint that has another bias there.
     """
-    done = []
-    for each in found:
+    names = []
+    for each in cancelled:
         layer = network.get_submodule(each.layer)
         if not to_unbiased(layer):
             continue
@@ -164,8 +164,8 @@ def leave_out(network: nn.Module, found: Iterable[Cancelled]) -> tuple[str, ...]
             _shift(network, each.tracked, bias)
             bias.data.zero_()
             _shift_what_is_loaded(network, each)
-        done.append(each.layer)
-    return tuple(done)
+        names.append(each.layer)
+    return tuple(names)
 
 
 @torch.no_grad()
@@ -177,7 +177,7 @@ def _shift(network: nn.Module, norms: Iterable[str], bias: Tensor) -> None:
 
 
 def _shift_what_is_loaded(network: nn.Module, each: Cancelled) -> None:
-    """On the innermost module that holds layer and norms, so that loading a part of a network is seen, too."""
+    """Hooks the innermost module that contains layer and norms, so that loading a part of a network works, too."""
     paths = [name.split(".")[:-1] for name in (each.layer, *each.tracked)]
     depth = 0
     while all(len(path) > depth for path in paths) and len({path[depth] for path in paths}) == 1:
@@ -216,10 +216,10 @@ class _Shift:
 def drop_biases(network: nn.Module, probe: Probe) -> tuple[Cancelled, ...]:
     """Remove the biases that change nothing, in place: `bias` of those layers is None, and no state dict has it.
 
-    Keep what is returned: `without_biases` and `with_biases` convert checkpoints by it. An optimizer is made after.
+    Keep the result: `without_biases` and `with_biases` need it to convert checkpoints. Create the optimizer afterwards.
     """
-    found = cancelled_biases(network, probe)
-    for each in found:
+    cancelled = cancelled_biases(network, probe)
+    for each in cancelled:
         layer = network.get_submodule(each.layer)
         bias = layer._parameters["bias"]
         assert bias is not None
@@ -227,16 +227,16 @@ def drop_biases(network: nn.Module, probe: Probe) -> tuple[Cancelled, ...]:
             norm = network.get_submodule(name)
             mean = _running_mean(norm)
             assert mean is not None
-            # Not in place: a state dict that was taken before keeps the mean that goes with its bias.
+            # Not in place: an earlier state dict keeps the mean that goes with its bias.
             norm.running_mean = mean - bias.detach().to(mean)
         layer.register_parameter("bias", None)
-    return found
+    return cancelled
 
 
 def without_biases(state: Mapping[str, Any], found: Iterable[Cancelled], *, prefix: str = "") -> dict[str, Any]:
-    """A state dict of the network with biases, for the one without: each bias is taken off the running means behind it.
+    """A state dict with biases, for the network without: each is subtracted from the running means after it.
 
-    prefix: what stands before the names in `state`, such as "module.". Values are shared, `state` is left as it is.
+    prefix: of the names in `state`, such as "module.". Values are shared, `state` is left as it is.
     """
     new = _shallow(state)
     for each in found:

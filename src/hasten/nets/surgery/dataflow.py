@@ -1,4 +1,4 @@
-"""Which module's output goes where, seen in one forward pass: of any module, whatever its control flow."""
+"""Traces the data flow between modules in one forward pass: of any network, whatever its control flow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUIET = frozenset(
     [getattr(Tensor, name).__get__ for name in _PROPERTIES.split() if hasattr(Tensor, name)]
     + [getattr(Tensor, name) for name in _METHODS.split()]
 )
-"""What asks a tensor for its form and not for its values."""
+"""Functions that read a tensor's metadata and not its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +30,26 @@ class Call:
     """One call of a module."""
 
     module: str
-    given: Any
+    input: Any
     """The first argument."""
-    found: Any
-    """What it returned."""
+    output: Any
+    """The output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One function that took a tensor."""
+    """One function call with a tensor as an argument."""
 
     function: Any
     inside: tuple[int, ...]
-    """Numbers of the module calls that it happened in, the outermost first."""
+    """Numbers of the enclosing module calls, the outermost first."""
     returned_it: bool
-    """It gave back the very tensor that it took, as a dropout of 0 does."""
+    """Whether it returned the same tensor, as a dropout of 0 does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What one forward pass did with its tensors. They are kept, so that no two of them have one id."""
+    """The uses of all tensors of one forward pass. The tensors are kept alive, so that ids are unique."""
 
     network: nn.Module
     """The copy that was run, in training mode."""
@@ -71,16 +71,16 @@ class Flow:
         """
         if id(tensor) in self.outputs:
             return None
-        found: dict[int, Call] = {}
+        consumers: dict[int, Call] = {}
         for use in self.uses_of(tensor):
             number = self._taker(use, tensor)
             if number is None:
                 return None
-            found[number] = self.calls[number]
-        return list(found.values())
+            consumers[number] = self.calls[number]
+        return list(consumers.values())
 
     def uses_of(self, tensor: Tensor) -> list[Use]:
-        """In their order, without dropouts that do nothing."""
+        """In call order, without dropouts that do nothing."""
         uses = self.uses.get(id(tensor), [])
         return [use for use in uses if not (use.returned_it and "dropout" in use.function.__name__)]
 
@@ -91,7 +91,7 @@ class Flow:
         return self.calls[number] if number is not None else None
 
     def _taker(self, use: Use, tensor: Tensor) -> int | None:
-        return next((number for number in reversed(use.inside) if self.calls[number].given is tensor), None)
+        return next((number for number in reversed(use.inside) if self.calls[number].input is tensor), None)
 
 
 @dataclass(slots=True)
@@ -120,35 +120,35 @@ def see_flow(network: nn.Module, probe: Probe) -> Flow:
     The network, its running statistics and the random state are left as they are. Raises ValueError if it can't be
     copied or does not run on the probe.
     """
-    twin = copied(network)
+    network_copy = copied(network)
     watch = _Watch()
     calls: dict[int, Call] = {}
 
     def enter(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         number = len(calls)
-        given = args[0] if args else next(iter(kwargs.values()), None)
-        calls[number] = Call(name, given, None)
+        image = args[0] if args else next(iter(kwargs.values()), None)
+        calls[number] = Call(name, image, None)
         watch.open.append(number)
 
-    def leave(found: Any) -> None:
+    def leave(output: Any) -> None:
         number = watch.open.pop()
-        calls[number] = replace(calls[number], found=found)
-        watch.held.extend(leaf for leaf in tree_leaves((calls[number].given, found)) if isinstance(leaf, Tensor))
+        calls[number] = replace(calls[number], output=output)
+        watch.held.extend(leaf for leaf in tree_leaves((calls[number].input, output)) if isinstance(leaf, Tensor))
 
     handles = []
-    for name, module in twin.named_modules():
+    for name, module in network_copy.named_modules():
         handles += [
             module.register_forward_pre_hook(
                 lambda _, args, kwargs, name=name: enter(name, args, kwargs), with_kwargs=True
             ),
-            module.register_forward_hook(lambda _, args, found: leave(found)),
+            module.register_forward_hook(lambda _, args, output: leave(output)),
         ]
     with watch:
-        result = run(twin, probe)
+        result = run(network_copy, probe)
     for handle in handles:
         handle.remove()
     leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-    return Flow(twin, calls, watch.uses, frozenset(map(id, leaves)), result, [*watch.held, *leaves])
+    return Flow(network_copy, calls, watch.uses, frozenset(map(id, leaves)), result, [*watch.held, *leaves])
 
 
 def copied(network: nn.Module) -> nn.Module:

@@ -1,7 +1,7 @@
-"""A norm's output that is not computed before it is known what comes next.
+"""A norm's output whose computation waits until its consumer is known.
 
-An activation takes it as one operation with the norm. Anything else that touches it gets the norm's output as it would
-have been: control flow that was not foreseen costs time and changes nothing.
+An activation computes it as one operation with the norm. Any other operation gets the plain norm output: unexpected
+control flow costs time and changes no result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Finish = Callable[[Slope, bool], Tensor]
 
 _RELU = (functional.relu, torch.relu, Tensor.relu)
 FUNCTIONS = (*_RELU, functional.leaky_relu)
-"""Functions, and not modules, that a norm may be one operation with."""
+"""Functions, not modules, that can be fused with a norm."""
 
 _DROPOUT = (
     functional.dropout,
@@ -43,14 +43,14 @@ class Deferred(Tensor):
     @staticmethod
     def __new__(cls, image: Tensor, finish: Finish) -> Deferred:
         graph = torch.is_grad_enabled()
-        made: Deferred = Tensor._make_wrapper_subclass(
+        deferred: Deferred = Tensor._make_wrapper_subclass(
             cls, image.shape, dtype=image.dtype, device=image.device, requires_grad=graph
         )
-        made._finish, made._value, made._graph = finish, None, graph
+        deferred._finish, deferred._value, deferred._graph = finish, None, graph
         if graph:
             with torch._C.DisableTorchFunctionSubclass():
-                made.register_hook(_astray)
-        return made
+                deferred.register_hook(_astray)
+        return deferred
 
     def __init__(self, image: Tensor, finish: Finish) -> None:
         pass
@@ -63,25 +63,25 @@ class Deferred(Tensor):
         return self._value
 
     def activated(self, slope: Slope, *, inplace: bool = False) -> Tensor | None:
-        """The norm's output behind an activation, as one operation; None where the output is in use already.
+        """Norm and activation as one operation; None if the norm's output is in use already.
 
-        inplace: whoever holds this sees the activated output from now on.
+        inplace: this object then stands for the activated output.
         """
         if self._value is not None or torch.is_grad_enabled() != self._graph:
             return None
         fixed = isinstance(slope, float) and (slope == 0 or (inplace and slope > 0))
-        found = self._finish(slope, fixed)
+        output = self._finish(slope, fixed)
         if inplace:
-            self._value = found
-        return found
+            self._value = output
+        return output
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if args and isinstance(args[0], Deferred):
-            found = _known(func, args, kwargs)
-            if found is not None:
-                return found
+            result = _handled(func, args, kwargs)
+            if result is not None:
+                return result
         args, kwargs = tree_map(lambda leaf: leaf.value() if isinstance(leaf, Deferred) else leaf, (args, kwargs))
         return func(*args, **kwargs)
 
@@ -90,7 +90,7 @@ class Deferred(Tensor):
         raise RuntimeError(f"{func}: a norm's output, not computed so far, can't be used below torch functions")
 
 
-def _known(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+def _handled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     deferred: Deferred = args[0]
     if func in _RELU and len(args) == 1 and not kwargs.get("inplace"):
         return deferred.activated(0.0)

@@ -1,4 +1,4 @@
-"""Single layers in float32 within a network that runs in a shorter float."""
+"""Runs single layers in float32 within a network in lower precision."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def keep_fp32(network: nn.Module, patterns: str | Iterable[str]) -> tuple[str, .
     autocast makes short again. Parameters, names and hooks stay; parameters are float32 already, as autocast wants
     them. Returns the names of the modules. Raises ValueError for a pattern that matches none.
     """
-    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    requested = [patterns] if isinstance(patterns, str) else list(patterns)
     names = [name for name, _ in network.named_modules() if name]
-    for pattern in wanted:
+    for pattern in requested:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ValueError(
                 f"patterns: {pattern!r} matches no module; the names are those of network.named_modules(), "
                 f"such as {', '.join(names[:3])}"
             )
-    found = tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted))
-    for name in found:
+    matching = tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in requested))
+    for name in matching:
         become(network.get_submodule(name), _Fp32)
-    return found
+    return matching
 
 
 def tiny_layers(network: nn.Module, probe: Probe, smallest: int = 3) -> tuple[str, ...]:
@@ -58,14 +58,14 @@ def tiny_layers(network: nn.Module, probe: Probe, smallest: int = 3) -> tuple[st
     squeezed depth of a flat image has, are not. probe: an input as in training; one copy of the network is run on it.
     """
     flow = see_flow(network, probe)
-    found: dict[str, None] = {}
+    layers: dict[str, None] = {}
     for call in flow.calls.values():
         layer = flow.network.get_submodule(call.module)
         if not isinstance(layer, _ConvNd):
             continue
-        image = call.found if layer.transposed else call.given
+        image = call.output if layer.transposed else call.input
         sides = image.shape[-len(layer.kernel_size) :]
         extents = [(size - 1) * step + 1 for size, step in zip(layer.kernel_size, layer.dilation, strict=True)]
         if any(extent > 1 and side < max(smallest, extent) for side, extent in zip(sides, extents, strict=True)):
-            found[call.module] = None
-    return tuple(found)
+            layers[call.module] = None
+    return tuple(layers)

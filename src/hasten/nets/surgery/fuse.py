@@ -1,4 +1,4 @@
-"""Norms that keep channels-last, and are one operation with the activation behind them where that is all they feed."""
+"""Norms that keep channels-last, fused with the activation after them if that is their only consumer."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from hasten.nets.surgery.reclass import Mixed, become, original
 _INSTANCE = (nn.InstanceNorm2d, nn.InstanceNorm3d)
 _NORMS = (*_INSTANCE, nn.GroupNorm)
 _FEW = 1 << 20
-"""Numbers in a channels-last image below which torch's group norm is as fast."""
+"""Elements of a channels-last image below which torch's group norm is as fast."""
 _ACTIVATIONS = (nn.PReLU, nn.ReLU, nn.LeakyReLU)
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Names of what was changed."""
+    """Names of the changed modules."""
 
     norms: tuple[str, ...]
     """Instance and group norms, and those of `pairs`."""
     activations: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...]
-    """Norms, each with an activation that it is one operation with ("" is a function, not a module)."""
+    """Norms, each with the activation that it is fused with ("" is a function, not a module)."""
 
 
 class _Kept(Mixed):
-    """A norm that gives back the memory format that it was given."""
+    """A norm that keeps the memory format of its input."""
 
     hasten_defers: bool = False
-    """Its output goes to an activation, so that it waits for that."""
+    """Whether its output goes to an activation only, so that it is deferred."""
     hasten_kernels: bool = False
     """On a GPU, norm and activation are computed by Triton kernels; see `fused_norms`."""
 
     def forward(self: Any, image: Tensor) -> Tensor:
         ours = on_cpu_only(image, self.weight, self.bias) or (self.hasten_kernels and kernels_take(image))
         if not (ours and _regular(self, image)):
-            found: Tensor = super().forward(image)  # type: ignore[misc]
-            traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(found, Deferred)
-            return found if traced else found.contiguous(memory_format=layout_of(image))
+            output: Tensor = super().forward(image)  # type: ignore[misc]
+            traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(output, Deferred)
+            return output if traced else output.contiguous(memory_format=layout_of(image))
         finish = partial(_finish, self, image)
         return Deferred(image, finish) if self.hasten_defers else finish(None, False)
 
 
 def _regular(norm: Any, image: Tensor) -> bool:
-    """Whether this file has something to do; if not, torch does it, and says what is wrong with the image."""
+    """Whether this class handles the image; if not, torch does, and raises its errors."""
     if isinstance(image, Deferred) or not image.is_floating_point() or image.ndim not in (4, 5) or not image.numel():
         return False
     voxels, channels = image.shape[2:].numel(), image.shape[1]
@@ -72,14 +72,14 @@ def _finish(norm: Any, image: Tensor, slope: Slope, keep_output: bool) -> Tensor
 
 
 class _Following(Mixed):
-    """An activation that knows a norm's output that waits for it, and a PReLU's gradient as one sum."""
+    """An activation that handles a deferred norm output, with a PReLU's gradient as one sum."""
 
     def forward(self: Any, image: Tensor) -> Tensor:
         slope = _slope(self)
         if isinstance(image, Deferred):
-            found = image.activated(slope, inplace=getattr(self, "inplace", False))
-            if found is not None:
-                return found
+            output = image.activated(slope, inplace=getattr(self, "inplace", False))
+            if output is not None:
+                return output
             image = image.value()
         if isinstance(slope, Tensor) and _takes(image, slope):
             return prelu(image, slope)
@@ -99,7 +99,7 @@ def _slope(activation: nn.Module) -> Slope:
 
 
 def fuse(network: nn.Module, flow: Flow) -> Fused:
-    """Change the classes of norms and activations of `network`, in place; `flow` is what was seen of it.
+    """Change the classes of norms and activations of `network`, in place; `flow` is its traced data flow.
 
     Parameters, buffers, names and hooks stay. Batch norms are left as they are: torch's keeps channels-last, and fused
     it was no faster. On a GPU nothing changes before `fused_norms`.
@@ -132,7 +132,7 @@ def fused_norms(network: nn.Module, on: bool) -> int:
 
 
 def unfuse(module: nn.Module) -> None:
-    """Take back what `fuse` did to one module."""
+    """Undo `fuse` on one module."""
     if isinstance(module, _Kept | _Following):
         original(module)
         for name in ("hasten_defers", "hasten_kernels"):
@@ -140,14 +140,14 @@ def unfuse(module: nn.Module) -> None:
 
 
 def _followers(name: str, flow: Flow) -> tuple[str, ...]:
-    """The activations that every output of a norm goes to, and nowhere else."""
-    found: dict[str, None] = {}
+    """The activations that are the only consumers of a norm's outputs."""
+    followers: dict[str, None] = {}
     for call in flow.calls_of(name):
-        follower = _follower(call.found, flow)
+        follower = _follower(call.output, flow)
         if follower is None:
             return ()
-        found[follower] = None
-    return tuple(found)
+        followers[follower] = None
+    return tuple(followers)
 
 
 def _follower(output: Any, flow: Flow) -> str | None:
@@ -157,9 +157,9 @@ def _follower(output: Any, flow: Flow) -> str | None:
     if call is None:
         alone = len(uses) == 1 and not uses[0].returned_it and id(output) not in flow.outputs
         return "" if alone and uses[0].function in FUNCTIONS else None
-    if call.found is not output and len(flow.consumers(output) or ()) != 1:
-        # Had the activation changed it in place, what uses it later would be using the activation's output.
+    if call.output is not output and len(flow.consumers(output) or ()) != 1:
+        # If the activation works in place, later consumers use the activation's output.
         return None
     activation = flow.network.get_submodule(call.module)
-    known = type(activation) in _ACTIVATIONS or isinstance(activation, _Following)
-    return call.module if known and getattr(activation, "negative_slope", 0.0) >= 0 else None
+    supported = type(activation) in _ACTIVATIONS or isinstance(activation, _Following)
+    return call.module if supported and getattr(activation, "negative_slope", 0.0) >= 0 else None

@@ -1,4 +1,4 @@
-"""Concatenations and convolutions of few channels in the forms that are fast in channels-last on a GPU.
+"""Concatenations and convolutions of few channels in forms that are fast in channels-last on a GPU.
 
 torch concatenates maps of five dimensions in channels-last one element at a time, and cuDNN runs a convolution of one
 to seven channels without matrix units: on an H100, 15 and 7 of the 113 ms of a U-Net's step. As rows of channels, the

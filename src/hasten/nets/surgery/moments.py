@@ -1,7 +1,7 @@
-"""Means and variances of (B, C, ...) images, what is normalised by them, and the gradients, on a CPU.
+"""Means and variances of (B, C, ...) images, normalisation and its gradients, on a CPU.
 
-Channels-last images are given to the kernels of batch norm, one sample at a time: those alone work in that format in
-both directions.
+Channels-last images go to the kernels of batch norm, one sample at a time: only those support that format forward
+and backward.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hasten.nets.surgery.activate import per_channel
 
 _aten = torch.ops.aten
 _ROWS = 8192
-"""Voxels that are summed in float32 one after the other; more are put together in float64 (without it 5e-5 is lost)."""
+"""Voxels that are summed in float32 one after the other; more are combined in float64 (without it 5e-5 is lost)."""
 
 Grads = tuple[Tensor | None, Tensor | None, Tensor | None]
 """Of the image, the weight and the bias."""
@@ -28,7 +28,7 @@ def layout_of(image: Tensor) -> torch.memory_format:
 
 
 def on_cpu_only(*tensors: Tensor | None) -> bool:
-    """Whether operations of our own, written for a CPU and differentiable once, may run now on these."""
+    """Whether Hasten's CPU operations, which are differentiable once, may run now on these tensors."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.jit.is_scripting():
         return False
     if torch._C._are_functorch_transforms_active():
@@ -39,15 +39,15 @@ def on_cpu_only(*tensors: Tensor | None) -> bool:
 def _pieces(image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(B, P, C) float64 means and variances of pieces of every sample, and (P,) their shares of it."""
     exact = torch.promote_types(image.dtype, torch.float32)
-    # Given only so that the statistics of a short image are not short, too; with a share of 0 they stay.
-    held = image.new_zeros(image.shape[1], dtype=exact)
+    # Passed only so that the statistics of a half-precision image are not half precision; a momentum of 0 keeps them.
+    running = image.new_zeros(image.shape[1], dtype=exact)
     size = image.shape[2]
     if layout_of(image) is not torch.contiguous_format:
         size = max(1, _ROWS // image[0, 0, 0].numel())
     parts = [part for sample in image.split(1) for part in sample.split(size, dim=2)]
-    found = [_aten.batch_norm_update_stats(part, held, held, 0.0) for part in parts]
+    moments = [_aten.batch_norm_update_stats(part, running, running, 0.0) for part in parts]
     shape = (image.shape[0], -1, image.shape[1])
-    mean, var = (torch.stack(list(each)).double().reshape(shape) for each in zip(*found, strict=True))
+    mean, var = (torch.stack(list(each)).double().reshape(shape) for each in zip(*moments, strict=True))
     lengths = [float(part.shape[2]) for part in parts[: mean.shape[1]]]
     return mean, var, torch.tensor(lengths, dtype=torch.float64).div_(image.shape[2])
 
@@ -79,9 +79,9 @@ def normalise(image: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: T
         count = len(image)
         flat = image.reshape(1, -1, *image.shape[2:])
         weight, bias = weight.repeat(count), bias.repeat(count)
-        found: Tensor = _aten.native_batch_norm(flat, weight, bias, mean.flatten(), var.flatten(), False, 0.0, 0.0)[0]
-        return found.reshape(image.shape)
-    found, none = torch.empty_like(image), mean.new_empty(0)
+        output: Tensor = _aten.native_batch_norm(flat, weight, bias, mean.flatten(), var.flatten(), False, 0.0, 0.0)[0]
+        return output.reshape(image.shape)
+    output, none = torch.empty_like(image), mean.new_empty(0)
     for number, sample in enumerate(image.split(1)):
         _aten.native_batch_norm.out(
             sample,
@@ -92,11 +92,11 @@ def normalise(image: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: T
             False,
             0.0,
             0.0,
-            out=found[number : number + 1],
+            out=output[number : number + 1],
             save_mean=none,
             save_invstd=none,
         )
-    return found
+    return output
 
 
 def _to_channels(values: Tensor, image: Tensor) -> Tensor:
@@ -110,13 +110,13 @@ def backward_last(
     gradient: Tensor, image: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, mask: list[bool]
 ) -> Grads:
     """Of an instance norm of a channels-last image. mean, rstd: (B, C)."""
-    found = [
+    gradients = [
         _aten.native_batch_norm_backward(
             gradient[number : number + 1], sample, weight, None, None, mean[number], rstd[number], True, 0.0, mask
         )
         for number, sample in enumerate(image.split(1))
     ]
-    images, weights, biases = zip(*found, strict=True)
+    images, weights, biases = zip(*gradients, strict=True)
     whole = None if not mask[0] else images[0] if len(images) == 1 else torch.cat(images)
     return (
         whole,
@@ -147,7 +147,7 @@ def backward_in_groups(
         for number, sample in enumerate(image.split(1))
     ]
     to_weight, to_bias = (torch.stack([each[place] for each in sums]) for place in (1, 2))
-    found = None
+    grad_image = None
     if mask[0]:
         # With x^ the normalised image and g the gradient times the weight: rstd * (g - mean(g) - x^ * mean(g * x^)).
         count = image[0, 0].numel() * (image.shape[1] // groups)
@@ -160,5 +160,5 @@ def backward_in_groups(
         factors = (per_channel(each, image) for each in (offset, wide_rstd * weight, slant))
         start, of_gradient, of_image = factors
         exact = torch.addcmul(start, gradient, of_gradient).addcmul_(image, of_image)
-        found = exact.to(image.dtype)
-    return found, to_weight.sum(0) if mask[1] else None, to_bias.sum(0) if mask[2] else None
+        grad_image = exact.to(image.dtype)
+    return grad_image, to_weight.sum(0) if mask[1] else None, to_bias.sum(0) if mask[2] else None

@@ -1,11 +1,11 @@
-"""Norm and activation as one differentiable operation that gives back the memory format it was given.
+"""Norm and activation as one differentiable operation that keeps the memory format.
 
 The operation for a GPU is in `normact_triton`; what follows is about a CPU.
 
-torch's own two there: `instance_norm` leaves channels-last activations contiguous, so that the next convolution turns
-them back; `group_norm` turns them around in its backward pass. Turning costs several times what the norm does. The
-rules are the same here; only the order of rounding differs. Between forward and backward nothing is kept but the image,
-which the convolution before it made, and if it is asked for, the output, which the one behind keeps anyway.
+torch's `instance_norm` returns contiguous activations for channels-last ones, so that the next convolution converts
+them back; its `group_norm` converts them in its backward pass. A conversion costs several times the norm itself. The
+formulas are the same here; only the order of rounding differs. Between forward and backward only the image is kept,
+which is the output of the convolution before, and on request the output, which the next layer keeps anyway.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class _GroupNormAct(torch.autograd.Function):
             mean, var = group_moments(image, groups)
             rstd = (var + eps).rsqrt()
             normed = normalise(image, mean, rstd, scale, offset)
-        found = activate_(normed, slope)
-        _save(ctx, image, (weight, bias), slope, (mean, rstd), found if keep_output else None)
+        output = activate_(normed, slope)
+        _save(ctx, image, (weight, bias), slope, (mean, rstd), output if keep_output else None)
         ctx.groups = groups
-        return found
+        return output
 
     @staticmethod
     @once_differentiable
@@ -87,7 +87,7 @@ def _save(
 
 
 def _open(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-    """What was saved, the gradient before the activation, and that of the slope."""
+    """The saved tensors, the gradient before the activation, and that of the slope."""
     image, weight, bias, learned, mean, rstd, output = ctx.saved_tensors
     slope = learned if learned is not None else ctx.slope
     gradient = gradient.contiguous(memory_format=layout_of(image))
@@ -134,13 +134,13 @@ def group_norm_act(
 
         return triton_norm_act(image, groups, weight, bias, slope, eps)
     if has_torch_function((image,)):
-        found: Tensor = handle_torch_function(
+        output: Tensor = handle_torch_function(
             group_norm_act, (image,), image, groups, weight, bias, slope, eps, keep_output=keep_output
         )
-        return found
+        return output
     keep_output = keep_output and slope is not None
-    found = _GroupNormAct.apply(image, weight, bias, slope, groups, eps, keep_output)
-    return found
+    output = _GroupNormAct.apply(image, weight, bias, slope, groups, eps, keep_output)
+    return output
 
 
 def norm_act(image: Tensor, slope: Tensor, eps: float) -> Tensor:
@@ -188,7 +188,7 @@ class NormAct(nn.Module):
         slope: Tensor = self.A.weight if isinstance(self.A, nn.PReLU) else self.slope  # type: ignore[assignment]
         ours = on_cpu_only(image, slope) or (self.hasten_kernels and kernels_take(image))
         if not ours or image.shape[2:].numel() == 1:
-            found: Tensor = self.A(self.N(image))
-            return found
+            output: Tensor = self.A(self.N(image))
+            return output
         eps: float = self.N.eps  # type: ignore[assignment]
         return norm_act(image, slope, eps)

@@ -1,5 +1,5 @@
 # mypy: disallow-untyped-defs = False, disallow-incomplete-defs = False
-"""The Triton kernels of `normact_triton`, which says what they are for.
+"""The Triton kernels of `normact_triton`; see there.
 
 An image (B, C, voxels) is read in tiles of ROWS voxels and COLUMNS channels of one sample. LAST: channels-last; else
 the voxels of a channel lie next to each other. The first element of a tile is found in 64 bits, the others relative to
@@ -259,7 +259,7 @@ def totals_kernel(
 
 @triton.jit
 def gradient_kernel(
-    gradient, image, found, moments, means, weight, bias, slope, number, voxels, tiles, batch,
+    gradient, image, out, moments, means, weight, bias, slope, number, voxels, tiles, batch,
     ACT: tl.constexpr, C: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The image's gradient rstd (w g - mean(w g) - x^ mean(w g x^)), from the last tile to the first."""
@@ -284,4 +284,4 @@ def gradient_kernel(
     through = _of_channels(means + sample * C, first, C, COLUMNS)
     along = _of_channels(means + (batch + sample) * C, first, C, COLUMNS)
     result = (upstream - through - hat * along) * rstd
-    tl.store(found + start + offsets, result.to(found.dtype.element_ty), mask)
+    tl.store(out + start + offsets, result.to(out.dtype.element_ty), mask)

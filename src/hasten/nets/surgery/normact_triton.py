@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def shape(self) -> dict[str, int | bool]:
-        """What every kernel has to know."""
+        """Compile-time arguments that all kernels share."""
         return {"C": self.channels, "LAST": self.last, "ROWS": self.rows, "COLUMNS": self.columns}
 
     @property
@@ -129,16 +129,16 @@ class _TritonNormAct(torch.autograd.Function):
         plan: Plan = ctx.plan
         with torch.cuda.device_of(image):
             sums, means = _sums(gradient, image, moments, weight, bias, act, plan, ctx.groups)
-            found = None
+            out = None
             if ctx.needs_input_grad[0]:
-                found = torch.empty_like(image)
+                out = torch.empty_like(image)
                 tiles = -(-plan.voxels // plan.rows)
                 gradient_kernel[(plan.blocks * tiles,)](
-                    gradient, image, found, moments, means, weight, bias, act.values, act.number, plan.voxels, tiles,
+                    gradient, image, out, moments, means, weight, bias, act.values, act.number, plan.voxels, tiles,
                     plan.batch, ACT=act.kind, **plan.shape, num_warps=plan.warps,
                 )  # fmt: skip
             grads = _parameters(sums, (weight, bias, slope), ctx.needs_input_grad[1:4])
-        return found, *grads, None, None
+        return out, *grads, None, None
 
 
 def _plan(image: Tensor, layout: torch.memory_format) -> Plan:
@@ -202,15 +202,15 @@ def _merging(plan: Plan, groups: int) -> dict[str, int]:
     }
 
 
-def _parameters(sums: Tensor, parameters: tuple[Tensor | None, ...], wanted: tuple[bool, ...]) -> list[Tensor | None]:
+def _parameters(sums: Tensor, parameters: tuple[Tensor | None, ...], needed: tuple[bool, ...]) -> list[Tensor | None]:
     """Gradients of weight, bias and slope from the sums (3, B, C)."""
     grads: list[Tensor | None] = [None, None, None]
-    if not any(wanted):
+    if not any(needed):
         return grads
     total = sums.sum(1)
     for place, row in enumerate((1, 0, 2)):
         parameter = parameters[place]
-        if parameter is not None and wanted[place]:
+        if parameter is not None and needed[place]:
             each = total[row].sum() if parameter.numel() == 1 and place == 2 else total[row]
             grads[place] = each.reshape(parameter.shape).to(parameter.dtype)
     return grads
@@ -224,5 +224,5 @@ def triton_norm_act(
     Arguments as of `hasten.nets.surgery.normact.group_norm_act`; the image is one that `kernels_take`. Differentiable
     once.
     """
-    found: Tensor = _TritonNormAct.apply(image, weight, bias, slope, groups, eps)
-    return found
+    output: Tensor = _TritonNormAct.apply(image, weight, bias, slope, groups, eps)
+    return output

@@ -1,4 +1,4 @@
-"""What a network computes for nothing, left out. Parameters keep their names and shapes: checkpoints load both ways."""
+"""Removes redundant computations of a network. Parameters keep names and shapes: checkpoints load both ways."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hasten.nets.surgery.unbiased import is_unbiased, to_unbiased
 
 @dataclass(frozen=True, slots=True)
 class Surgery:
-    """What was done to a network, by the names of its modules."""
+    """The changes to a network, by the names of its modules."""
 
     pairs: tuple[str, ...] = ()
-    """Norms that became one operation with the activation behind them."""
+    """Norms that are fused with the activation after them."""
     unbiased: tuple[str, ...] = ()
-    """Layers whose bias the norm behind them takes away again, and that no longer add it."""
+    """Layers that no longer add their bias, as the norm after them cancels it."""
     norms: tuple[str, ...] = ()
-    """Norms that are computed in the memory format that they are given, those of `pairs` among them."""
+    """Norms that keep the memory format of their input, those of `pairs` included."""
     activations: tuple[str, ...] = ()
     """Activations that wait for such a norm, and PReLUs whose gradient is one sum."""
 
@@ -48,8 +48,8 @@ class Surgery:
 def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = True, fuse: bool = True) -> Surgery:
     """Fuse norms with activations and leave out biases that cancel, in place.
 
-    probe: an input as in training, on the network's device: it is run a few times on copies, to see what feeds what in
-    any network. Without one, only blocks of MONAI's `Convolution` with an instance norm are known. A bias that a norm
+    probe: an input as in training, on the network's device: copies of the network run it a few times, to trace the
+    data flow. Without one, only blocks of MONAI's `Convolution` with an instance norm are known. A bias that a norm
     cancels stays a parameter, but is neither added nor trained; make the optimizer afterwards. On a GPU norms
     stay torch's own until `fused_norms(network, True)`. Raises ValueError if the network can't be copied or does not
     run on the probe.
@@ -60,13 +60,13 @@ def operate(network: nn.Module, probe: Probe | None = None, *, biases: bool = Tr
     unbiased = leave_out(network, cancelled_biases(network, probe, flow=flow)) if biases else ()
     if not fuse:
         return Surgery(unbiased=unbiased)
-    done = fuse_norms(network, flow)
-    pairs = tuple(dict.fromkeys(norm for norm, _ in done.pairs))
-    return Surgery(pairs, unbiased, done.norms, done.activations)
+    fused = fuse_norms(network, flow)
+    pairs = tuple(dict.fromkeys(norm for norm, _ in fused.pairs))
+    return Surgery(pairs, unbiased, fused.norms, fused.activations)
 
 
 def undo(network: nn.Module) -> None:
-    """Give modules that `operate` changed with a probe their own classes back, and train their biases again."""
+    """Restore the classes of modules that `operate` changed with a probe, and train their biases again."""
     for module in network.modules():
         unfuse(module)
         if is_unbiased(module):

@@ -1,4 +1,4 @@
-"""Giving a module another forward by giving it another class: parameters, names and hooks stay the module's own."""
+"""Changes a module's forward by changing its class: parameters, names and hooks stay."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import nn
 
 
 class Mixed:
-    """Base of what is put in front of a module's class. Such a module can be deep-copied and pickled."""
+    """Base of mixins that are put in front of a module's class. Such a module can be deep-copied and pickled."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced: Any = super().__reduce_ex__(protocol)
-        made, _, *rest = reduced
-        assert made is copyreg.__newobj__  # type: ignore[attr-defined]
-        # The class itself has no name that a pickle could find it under.
+        constructor, _, *rest = reduced
+        assert constructor is copyreg.__newobj__  # type: ignore[attr-defined]
+        # pickle can't find the class by name.
         return (_empty, _parts(type(self)), *rest)
 
 
@@ -30,7 +30,7 @@ def become(module: nn.Module, mixin: type[Mixed]) -> bool:
 
 
 def original(module: nn.Module) -> None:
-    """Give the module the class back that it had before `become`."""
+    """Restore the class that the module had before `become`."""
     module.__class__ = _parts(type(module))[0]
 
 
@@ -41,7 +41,7 @@ def _mixed(mixin: Any, base: Any) -> Any:
 
 
 def _parts(kind: type) -> tuple[Any, ...]:
-    """The class that was there first, and the mixins in the order in which they came."""
+    """The original class, and the mixins in the order in which they were added."""
     mixins = []
     while "_mixed_of" in vars(kind):
         mixin, kind = vars(kind)["_mixed_of"]
@@ -53,5 +53,5 @@ def _empty(base: type[nn.Module], *mixins: Any) -> nn.Module:
     kind: Any = base
     for mixin in mixins:
         kind = _mixed(mixin, kind)
-    found: nn.Module = kind.__new__(kind)
-    return found
+    module: nn.Module = kind.__new__(kind)
+    return module

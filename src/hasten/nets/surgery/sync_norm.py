@@ -1,4 +1,4 @@
-"""Batch norm over all processes, on a GPU as torch does it, and on a CPU, where torch refuses."""
+"""Batch norm over all processes: torch's on a GPU, and one for CPUs, which torch's does not support."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class _Shared(Mixed):
         group = getattr(self, "process_group", None)
         torchs = isinstance(self, nn.SyncBatchNorm) and image.device.type != "cpu"
         if torchs or not (self.training and several_ranks(group)):
-            found: Tensor = super().forward(image)  # type: ignore[misc]
-            return found
+            output: Tensor = super().forward(image)  # type: ignore[misc]
+            return output
         self._check_input_dim(image)
         exact = image.to(torch.promote_types(image.dtype, torch.float32))
         dims = [0, *range(2, image.ndim)]
-        own = exact.new_full((1,), image.numel() // image.shape[1])
-        first = sum_over_ranks(torch.cat([exact.sum(dims), own]), group)
+        voxels = exact.new_full((1,), image.numel() // image.shape[1])
+        first = sum_over_ranks(torch.cat([exact.sum(dims), voxels]), group)
         mean, count = first[:-1] / first[-1], first[-1].detach()
         centred = exact - per_channel(mean, image)
         var = sum_over_ranks(centred.square().sum(dims), group) / count
@@ -49,7 +49,7 @@ class _Shared(Mixed):
 
 
 def sync_batch_norm(network: nn.Module, process_group: ProcessGroup | None = None) -> nn.Module:
-    """Every batch norm of `network` becomes one over the processes of the group; names and parameters stay.
+    """Convert every batch norm of `network` to one over the processes of the group; names and parameters stay.
 
     process_group: None is all processes. On processes that speak gloo the layers stay `BatchNorm`s, as
     DistributedDataParallel refuses torch's `SyncBatchNorm` on a CPU; else they are torch's. Before or after `operate`,

@@ -18,8 +18,8 @@ _TRANSPOSED: dict[type[nn.Module], Any] = {
 
 class _Unbiased(Mixed):
     def _conv_forward(self: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        found: Tensor = super()._conv_forward(image, weight, None)  # type: ignore[misc]
-        return found
+        output: Tensor = super()._conv_forward(image, weight, None)  # type: ignore[misc]
+        return output
 
 
 class _UnbiasedTransposed(Mixed):
@@ -29,10 +29,10 @@ class _UnbiasedTransposed(Mixed):
             image, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
         )
         convolve = next(convolve for kind, convolve in _TRANSPOSED.items() if isinstance(self, kind))
-        found: Tensor = convolve(
+        output: Tensor = convolve(
             image, self.weight, None, self.stride, self.padding, padding, self.groups, self.dilation
         )
-        return found
+        return output
 
 
 class _UnbiasedLinear(Mixed):

@@ -45,7 +45,7 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         super().__init__(plans, configuration, fold, dataset_json, device)
 
     def get_dataloaders(self) -> tuple[Any, Any]:
-        """Batches from cases that are read once; nnU-Net's own loaders for what Hasten has no part for."""
+        """Batches from cases that are read once; nnU-Net's own loaders for what Hasten does not support."""
         reason = self._why_not()
         if reason:
             self.print_to_log_file(f"Hasten: {reason}; nnU-Net's own data loaders take its place")
@@ -68,7 +68,7 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         return self._batches(train, initial, augmentation), self._batches(validation, patch, None)
 
     def _batches(self, dataset: Any, initial: Any, augmentation: Augmentation | None) -> Batches:
-        """initial: sides of what nnU-Net cuts before it rotates. augmentation: None for validation."""
+        """initial: size of the patch that nnU-Net crops before it rotates. augmentation: None for validation."""
         labels, patch = self.label_manager, self.configuration_manager.patch_size
         annotated = (-1, *labels.all_labels) if labels.has_ignore_label else None
         masked = [number for number, use in enumerate(self.configuration_manager.use_mask_for_norm or ()) if use]
@@ -97,7 +97,7 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         )  # fmt: skip
 
     def _why_not(self) -> str:
-        """What keeps Hasten from making this training's batches; "" where nothing does."""
+        """Why Hasten cannot make this training's batches; "" if it can."""
         for name in ("get_training_transforms", "get_validation_transforms"):
             if getattr(type(self), name) is not getattr(nnUNetTrainer, name):
                 return "the trainer has an augmentation of its own"
@@ -111,12 +111,12 @@ class nnUNetTrainerHasten(nnUNetTrainer):  # nnU-Net's way to name trainers
         data, _, _, properties = dataset.load_case(name)
         spacing = [properties["spacing"][axis] for axis in self.plans_manager.transpose_forward]
         target = [*spacing[:1], *self.configuration_manager.spacing][-3:]
-        wanted = compute_new_shape(properties["shape_after_cropping_and_before_resampling"], spacing, target)
+        expected_shape = compute_new_shape(properties["shape_after_cropping_and_before_resampling"], spacing, target)
         channels = self.num_input_channels
-        if tuple(data.shape) != (channels, *wanted):
+        if tuple(data.shape) != (channels, *expected_shape):
             raise ValueError(
                 f"{name}: preprocessed to {tuple(data.shape)}, the plan {self.plans_manager.plans_name} asks for "
-                f"{(channels, *wanted.tolist())}; the plan has changed since: run nnUNetv2_preprocess again"
+                f"{(channels, *expected_shape.tolist())}; the plan has changed since: run nnUNetv2_preprocess again"
             )
 
     def train_step(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -158,10 +158,12 @@ def __getattr__(name: str) -> type[nnUNetTrainer]:
     base = recursive_find_python_class(
         str(folder / "training/nnUNetTrainer"), variant, "nnunetv2.training.nnUNetTrainer", str(folder)
     )
-    if base is None or any(getattr(base, own) is not getattr(nnUNetTrainer, own) for own in _REPLACED):
+    if base is None or any(
+        getattr(base, attribute) is not getattr(nnUNetTrainer, attribute) for attribute in _REPLACED
+    ):
         raise AttributeError(name)
     return type(name, (nnUNetTrainerHasten, base), {})
 
 
 _REPLACED = ("get_dataloaders", "train_step", "on_train_epoch_end")
-"""What nnUNetTrainerHasten has in place of nnU-Net's; a variant with its own can't have both."""
+"""Methods of nnU-Net that nnUNetTrainerHasten replaces; a variant that replaces them, too, is not supported."""

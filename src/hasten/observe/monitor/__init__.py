@@ -1,4 +1,4 @@
-"""The machine while a run trains: sampled, written beside the run, watched, and judged."""
+"""Monitoring of the machine while a run trains: samples, recordings, a live view and alerts."""
 
 from hasten.observe.monitor.alerts import Alert
 from hasten.observe.monitor.live import Monitor

@@ -1,4 +1,4 @@
-"""What in a run's samples a person should be told of. Pure functions: the same samples give the same alerts."""
+"""Alerts about problems in a run's samples. Pure functions: the same samples give the same alerts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from itertools import groupby
 from hasten.observe.monitor.sample import Gpu, Sample
 
 BLOCK_S = 60.0
-"""Seconds that a state must last before it is told."""
+"""Seconds that a state must last before an alert is raised."""
 BLOCK_SAMPLES = 5
 IDLE_BELOW = 10.0
 """Percent of GPU utilisation."""
 CREEP_SPAN_S = 180.0
 CREEP_MIB, CREEP_SHARE = 256.0, 0.05
-"""Growth that is told: this much, and this share of what it was."""
+"""Growth that raises an alert: at least this much, and at least this share of the initial value."""
 CREEP_WARM_UP = 0.2
 """Share of the time at the beginning in which buffers and caches may still fill."""
 RAM_FULL = 0.95
@@ -24,7 +24,7 @@ RAM_SOON_S = 600.0
 SLOW_RANK = 1.25
 """Times the median of the other ranks' step time."""
 SLOW_CLOCK = 0.8
-"""Share of the fastest clock seen, below which a power cap is told; at a cap alone most GPUs run well."""
+"""Share of the highest clock so far, below which a power cap raises an alert; most GPUs run well at a cap alone."""
 HOT = {"hw_slowdown", "sw_thermal", "hw_thermal", "power_brake"}
 
 
@@ -33,7 +33,7 @@ class Alert:
     kind: str
     """idle_gpu, throttling, gpu_memory_creep, memory_creep, ram_full, ram_soon or straggler."""
     subject: str
-    """Whom it is about: "GPU 0", "rank 1", "host"."""
+    """The subject of the alert: "GPU 0", "rank 1", "host"."""
     text: str
     """One sentence for a person."""
     since_s: float
@@ -43,29 +43,29 @@ class Alert:
 def alerts_of(samples: Sequence[Sample], *, rank: int = 0, world_size: int = 1, live: bool = False) -> list[Alert]:
     """Alerts of one rank, whose samples are in the order of time. live: forecasts as well."""
     trained = list(training(samples))
-    found: list[Alert] = []
+    alerts: list[Alert] = []
     for index in sorted({gpu.index for sample in samples for gpu in sample.gpus}):
-        # Ranks on several machines count their GPUs anew.
+        # Ranks on different machines number their GPUs independently.
         name = f"GPU {index} (rank {rank})" if world_size > 1 else f"GPU {index}"
         for look in (idle_gpu, throttling, gpu_creep):
-            found += look(trained, index, name)
-    found += [*host_creep(trained, rank), *ram_full(samples)]
-    return found + (ram_soon(trained) if live else [])
+            alerts += look(trained, index, name)
+    alerts += [*host_creep(trained, rank), *ram_full(samples)]
+    return alerts + (ram_soon(trained) if live else [])
 
 
 def alerts_of_ranks(ranks: Mapping[int, Sequence[Sample]], *, live: bool = False) -> list[Alert]:
-    """Alerts of every rank and of the ranks among themselves. That the host is short of memory is told once."""
-    found: dict[tuple[str, str], Alert] = {}
+    """Alerts of every rank and of comparisons between ranks. A shortage of host memory is reported once."""
+    by_subject: dict[tuple[str, str], Alert] = {}
     for rank, samples in sorted(ranks.items()):
         for alert in alerts_of(samples, rank=rank, world_size=len(ranks), live=live):
-            found.setdefault((alert.kind, alert.subject), alert)
+            by_subject.setdefault((alert.kind, alert.subject), alert)
     late = {rank: samples[-1].time for rank, samples in ranks.items() if samples}
     slow = straggler({rank: pace(samples) for rank, samples in ranks.items()}, since_s=max(late.values(), default=0.0))
-    return [*found.values(), *slow]
+    return [*by_subject.values(), *slow]
 
 
 def sentences(alerts: Sequence[Alert]) -> list[str]:
-    """One for each kind of alert: the text of the first, and whom else it is about."""
+    """One sentence for each kind of alert: the text of the first, and its other subjects."""
     kinds: dict[str, list[Alert]] = {}
     for alert in alerts:
         kinds.setdefault(alert.kind, []).append(alert)
@@ -77,7 +77,7 @@ def sentences(alerts: Sequence[Alert]) -> list[str]:
 
 
 def training(samples: Sequence[Sample]) -> Iterator[Sample]:
-    """Those after each process's first finished step, before which a GPU may well wait; all where no one counts."""
+    """Samples after each process's first finished step, before which a GPU may wait; all if steps are not counted."""
     for _, group in groupby(samples, key=lambda sample: sample.process):
         first: int | None = None
         for sample in group:
@@ -88,7 +88,7 @@ def training(samples: Sequence[Sample]) -> Iterator[Sample]:
 
 
 def idle_gpu(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
-    """A GPU that does next to nothing while the run trains."""
+    """A GPU that is almost idle while the run trains."""
 
     def idle(sample: Sample) -> bool | None:
         gpu = _gpu(sample, index)
@@ -109,7 +109,7 @@ def throttling(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
     """A GPU whose clocks are held down by heat or by its power supply, or far down by its power cap."""
     clocks = [gpu.sm_mhz for sample in samples if (gpu := _gpu(sample, index)) and gpu.sm_mhz]
     slow = SLOW_CLOCK * max(clocks, default=0.0)
-    seen: set[str] = set()
+    all_reasons: set[str] = set()
 
     def held(sample: Sample) -> bool | None:
         gpu = _gpu(sample, index)
@@ -118,27 +118,27 @@ def throttling(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
         reasons = HOT & set(gpu.throttle)
         if "power_cap" in gpu.throttle and gpu.sm_mhz is not None and gpu.sm_mhz < slow:
             reasons |= {"power_cap"}
-        seen.update(reasons)
+        all_reasons.update(reasons)
         return bool(reasons)
 
     spells = _spells(samples, held, share=0.5)
     if not spells:
         return []
     text = (
-        f"{name} was throttled ({', '.join(sorted(seen))}) for "
+        f"{name} was throttled ({', '.join(sorted(all_reasons))}) for "
         f"{seconds(sum(end - start for start, end in spells))}: look at its cooling and its power limit"
     )
     return [Alert(kind="throttling", subject=name, text=text, since_s=spells[0][0])]
 
 
 def gpu_creep(samples: Sequence[Sample], index: int, name: str) -> list[Alert]:
-    """GPU memory that grows on and on."""
+    """GPU memory that grows steadily."""
     points = [(s.time, gpu.used) for s in samples if (gpu := _gpu(s, index)) and gpu.used is not None]
     return _creep(points, name, "memory", "tensors that still hang on their graph, as a loss that is summed up")
 
 
 def host_creep(samples: Sequence[Sample], rank: int) -> list[Alert]:
-    """This process's memory that grows on and on."""
+    """This process's memory that grows steadily."""
     points = [(s.time, s.host.rss) for s in samples if s.host.rss is not None]
     return _creep(points, f"rank {rank}", "host memory of the process", "lists or caches that are never emptied")
 
@@ -169,29 +169,29 @@ def ram_soon(samples: Sequence[Sample]) -> list[Alert]:
     grown = rate * (points[-1][0] - points[0][0])
     if used < 0.7 * total or grown < 0.02 * total or (total - used) > rate * RAM_SOON_S:
         return []
-    left = seconds((total - used) / rate)
-    text = f"the host's memory ({100 * used / total:.0f} % full) will be full in {left} at this rate"
+    remaining = seconds((total - used) / rate)
+    text = f"the host's memory ({100 * used / total:.0f} % full) will be full in {remaining} at this rate"
     return [Alert(kind="ram_soon", subject="host", text=text, since_s=end)]
 
 
 def straggler(paces: Mapping[int, float | None], *, since_s: float = 0.0) -> list[Alert]:
-    """Ranks whose seconds a step are well above the median of the others'."""
+    """Ranks whose seconds per step are well above the median of the other ranks."""
     known = {rank: seconds_ for rank, seconds_ in paces.items() if seconds_}
-    found = []
-    for rank, own in sorted(known.items()):
+    alerts = []
+    for rank, step_s in sorted(known.items()):
         others = [value for other, value in known.items() if other != rank]
-        usual = statistics.median(others) if others else own
-        if own > SLOW_RANK * usual:
+        usual = statistics.median(others) if others else step_s
+        if step_s > SLOW_RANK * usual:
             text = (
-                f"rank {rank} takes {1000 * own:.0f} ms a step and the others {1000 * usual:.0f} ms: all wait for it; "
-                "look at what else runs there, at its GPU and at its share of the work"
+                f"rank {rank} takes {1000 * step_s:.0f} ms a step and the others {1000 * usual:.0f} ms: all wait for "
+                "it; look at what else runs there, at its GPU and at its share of the work"
             )
-            found.append(Alert(kind="straggler", subject=f"rank {rank}", text=text, since_s=since_s))
-    return found
+            alerts.append(Alert(kind="straggler", subject=f"rank {rank}", text=text, since_s=since_s))
+    return alerts
 
 
 def pace(samples: Sequence[Sample]) -> float | None:
-    """Median seconds a step, without the waits for other ranks where those are known."""
+    """Median seconds per step, without the waits for other ranks where those are known."""
     paces = [s.step_s if s.work_s is None else s.work_s for s in samples if s.step_s is not None]
     return statistics.median(pace for pace in paces if pace is not None) if paces else None
 
@@ -229,7 +229,7 @@ def _creep(points: Sequence[tuple[float, float]], subject: str, what: str, why: 
     levels = [statistics.median(value for _, value in part) for part in (points[:third], points[-third:])]
     middle = statistics.median(value for _, value in points[third:-third])
     grown = rate * span
-    # A cache that fills and is full, or one jump, has a third that stands still.
+    # A cache that fills up, or a single jump, has a third without growth.
     steady = min(middle - levels[0], levels[1] - middle) > 0.25 * (levels[1] - levels[0])
     if grown < max(CREEP_MIB, CREEP_SHARE * levels[0]) or not steady:
         return []
@@ -264,7 +264,7 @@ def _spells(
         size = last - first + 1
         if end - points[first][0] < block_s or size < BLOCK_SAMPLES or count < share * size:
             continue
-        on = [time for time, held in points[first : last + 1] if held]
+        on = [time for time, flagged in points[first : last + 1] if flagged]
         if spells and on[0] <= spells[-1][1]:
             spells[-1] = (spells[-1][0], max(spells[-1][1], on[-1]))
         else:

@@ -54,8 +54,8 @@ def _progress(view: View) -> str:
     if view.steps is None:
         return ""
     share = f"/{view.total} ({100 * view.steps / view.total:.0f}%)" if view.total else ""
-    left = f", {seconds(view.left_s)} left at this pace" if view.left_s is not None else ""
-    return f"step {view.steps}{share}{left}"
+    remaining = f", {seconds(view.left_s)} left at this pace" if view.left_s is not None else ""
+    return f"step {view.steps}{share}{remaining}"
 
 
 def _score(view: View) -> str:
@@ -108,8 +108,8 @@ def _gpu(gpu: Gpu) -> dict[str, str]:
 def _host(host: Host) -> str:
     parts = []
     if host.cpu is not None:
-        own = f" ({host.own_cores:.1f} cores by this process)" if host.own_cores is not None else ""
-        parts.append(f"CPU {host.cpu:.0f}%{own}")
+        own_cores = f" ({host.own_cores:.1f} cores by this process)" if host.own_cores is not None else ""
+        parts.append(f"CPU {host.cpu:.0f}%{own_cores}")
     if host.ram_used is not None and host.ram_total:
         parts.append(f"RAM {host.ram_used / 1024:.1f} of {host.ram_total / 1024:.1f} GiB")
     for name, inward, outward in (

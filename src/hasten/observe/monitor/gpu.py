@@ -1,4 +1,4 @@
-"""GPUs through NVIDIA's management library (NVML): whatever its driver tells, and no error from what it does not."""
+"""GPU readings by NVIDIA's management library (NVML); readings that the driver does not support are left out."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _REASONS = {
 }
 """NVML's bits for what lowers the clocks. An idle GPU and clocks that somebody set are no throttling."""
 _NEVER = ("NVMLError_NotSupported", "NVMLError_FunctionNotFound", "NVMLError_NoPermission")
-"""Errors after which a question is not asked again."""
+"""Errors after which a reading is not tried again."""
 
 Reading = Callable[[Any, Any], dict[str, Any]]
 """Fields of a Gpu, from the library and a handle."""
 
 
 class GpuProbe:
-    """The GPUs of this process. Made without a driver it has none, and `note` says why.
+    """The GPUs of this process. Without a driver there are none, and `note` explains why.
 
     gpus: which, by their number among those that CUDA_VISIBLE_DEVICES leaves, or by UUID; None: that of LOCAL_RANK
     where there are several ranks, else all that are visible; () asks for none and never loads the library.
@@ -50,22 +50,22 @@ class GpuProbe:
             self._nvml = module if module is not None else importlib.import_module("pynvml")
             self._nvml.nvmlInit()
         except Exception as error:  # ImportError, NVMLError of any kind, OSError of a broken library
-            self._nvml, self.note = None, f"no GPU is recorded: {_say(error)}"
+            self._nvml, self.note = None, f"no GPU is recorded: {_reason(error)}"
             return
         try:
-            self._devices = [_Device(self._nvml, *found) for found in _chosen(self._nvml, gpus, environ)]
+            self._devices = [_Device(self._nvml, *device) for device in _select_gpus(self._nvml, gpus, environ)]
         except Exception as error:
-            self.note = f"no GPU is recorded: {_say(error)}"
+            self.note = f"no GPU is recorded: {_reason(error)}"
         if not self._devices and not self.note:
             self.note = "no GPU is recorded: none is visible to this process"
 
     def read(self) -> tuple[Gpu, ...]:
-        """One reading of each; a GPU that was lost has empty fields, and `note` says so."""
-        found = tuple(device.read() for device in self._devices)
+        """One reading of each; a GPU that was lost has empty fields, and `note` names it."""
+        readings = tuple(device.read() for device in self._devices)
         lost = [device.lost for device in self._devices if device.lost]
         if lost:
             self.note = "; ".join(lost)
-        return found
+        return readings
 
     def close(self) -> None:
         """Let go of the library; safe to call twice."""
@@ -82,7 +82,7 @@ class GpuProbe:
 
 
 class _Device:
-    """One GPU, and the questions that it has not declined."""
+    """One GPU, and the readings that it supports."""
 
     def __init__(self, nvml: Any, index: int, handle: Any) -> None:
         self.index, self.lost = index, ""
@@ -96,20 +96,20 @@ class _Device:
         self._readings.append(self._tensor)
 
     def read(self) -> Gpu:
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         errors: list[Exception] = []
         for reading in tuple(self._readings):
             try:
-                found |= reading(self._nvml, self._handle)
+                fields |= reading(self._nvml, self._handle)
             except Exception as error:
                 errors.append(error)
                 if type(error).__name__ in _NEVER or isinstance(error, AttributeError):
                     self._readings.remove(reading)
-        if errors and not found and self._readings:
-            self.lost = f"GPU {self.index} does not answer: {_say(errors[0])}"
-        elif found:
+        if errors and not fields and self._readings:
+            self.lost = f"GPU {self.index} does not answer: {_reason(errors[0])}"
+        elif fields:
             self.lost = ""
-        return Gpu(index=self.index, **found)
+        return Gpu(index=self.index, **fields)
 
     def close(self) -> None:
         if self._tensor is not None:
@@ -166,11 +166,11 @@ class _TensorUse:
         old, new = self._samples
         nvml.nvmlGpmSampleGet(handle, new)
         self._samples = [new, old]
-        asked = self._question
-        asked.sample1, asked.sample2 = old, new
-        asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
-        nvml.nvmlGpmMetricsGet(asked)
-        answer = asked.metrics[0]
+        query = self._question
+        query.sample1, query.sample2 = old, new
+        query.metrics[0].metricId = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
+        nvml.nvmlGpmMetricsGet(query)
+        answer = query.metrics[0]
         # NaN where the two samples lie too close together.
         sound = answer.nvmlReturn == 0 and 0 <= answer.value <= 100
         return {"tensor": round(float(answer.value), 2)} if sound else {}
@@ -183,24 +183,24 @@ class _TensorUse:
                 continue
 
 
-def _chosen(nvml: Any, gpus: Sequence[int | str] | None, environ: Mapping[str, str]) -> list[tuple[int, Any]]:
-    """(number, handle) of each GPU to record; a GPU that is asked for but not there is left out."""
+def _select_gpus(nvml: Any, gpus: Sequence[int | str] | None, environ: Mapping[str, str]) -> list[tuple[int, Any]]:
+    """(number, handle) of each GPU to record; a requested GPU that does not exist is left out."""
     visible = _visible(nvml, environ.get("CUDA_VISIBLE_DEVICES"))
     if gpus is None:
         local = environ.get("LOCAL_RANK", "")
         alone = environ.get("WORLD_SIZE", "1") in ("", "0", "1")
-        own = int(local) if local.isdecimal() and not alone else None
+        local_index = int(local) if local.isdecimal() and not alone else None
         # Where each rank was given one GPU only, that one is its first.
-        gpus = range(len(visible)) if own is None else (own if own < len(visible) else 0,)
-    found: list[tuple[int, Any]] = []
-    for wanted in gpus:
-        if isinstance(wanted, int):
-            handle = visible[wanted] if 0 <= wanted < len(visible) else None
+        gpus = range(len(visible)) if local_index is None else (local_index if local_index < len(visible) else 0,)
+    selected: list[tuple[int, Any]] = []
+    for gpu in gpus:
+        if isinstance(gpu, int):
+            handle = visible[gpu] if 0 <= gpu < len(visible) else None
         else:
-            handle = _by_uuid(nvml, wanted if wanted.startswith(("GPU-", "MIG-")) else f"GPU-{wanted}")
+            handle = _by_uuid(nvml, gpu if gpu.startswith(("GPU-", "MIG-")) else f"GPU-{gpu}")
         if handle is not None:
-            found.append((_number(nvml, handle, len(found)), handle))
-    return found
+            selected.append((_number(nvml, handle, len(selected)), handle))
+    return selected
 
 
 def _visible(nvml: Any, names: str | None) -> list[Any]:
@@ -228,8 +228,8 @@ def _by_uuid(nvml: Any, uuid: str) -> Any:
         pass
     for index in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        found = nvml.nvmlDeviceGetUUID(handle)
-        if (found.decode() if isinstance(found, bytes) else found).startswith(uuid):
+        candidate = nvml.nvmlDeviceGetUUID(handle)
+        if (candidate.decode() if isinstance(candidate, bytes) else candidate).startswith(uuid):
             return handle
     return None
 
@@ -241,7 +241,7 @@ def _number(nvml: Any, handle: Any, otherwise: int) -> int:
         return otherwise
 
 
-def _say(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     text = str(error) or type(error).__name__
     if type(error).__name__ in ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded"):
         return "no NVIDIA driver was found"

@@ -1,4 +1,4 @@
-"""What the operating system says of the machine and this process, for little: a sampler asks every second."""
+"""Readings of the host and this process from the operating system, at low cost: they are taken every second."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_WIRES = ("lo", "veth", "docker", "br-", "virbr", "ifb", "cni", "flannel", "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counters:
-    """Totals since the machine started, whose differences are rates; bytes. None is not known."""
+    """Totals since the machine started, whose differences are rates; in bytes. None is unknown."""
 
     cpu: tuple[float, float] | None = None
     """Busy time and all time, in any unit."""
@@ -50,22 +50,22 @@ class HostProbe:
         self._mark: tuple[float, float] | None = None
 
     def read(self) -> Host:
-        now, own = self._clock(), time.process_time()
-        found, before = self._counters(), self._before
-        wall, used_cpu = (now - self._mark[0], own - self._mark[1]) if self._mark else (0.0, 0.0)
+        now, own_cpu = self._clock(), time.process_time()
+        counters, before = self._counters(), self._before
+        wall, used_cpu = (now - self._mark[0], own_cpu - self._mark[1]) if self._mark else (0.0, 0.0)
         if wall < SHORTEST and self._mark is not None:
             wall, before = 0.0, Counters()
         else:
-            self._before, self._mark = found, (now, own)
-        read, written = _rates(before.disk, found.disk, wall)
-        received, sent = _rates(before.net, found.net, wall)
-        used, total = self._memory(found)
+            self._before, self._mark = counters, (now, own_cpu)
+        read, written = _rates(before.disk, counters.disk, wall)
+        received, sent = _rates(before.net, counters.net, wall)
+        used, total = self._memory(counters)
         return Host(
-            cpu=_busy(before.cpu, found.cpu),
+            cpu=_busy(before.cpu, counters.cpu),
             own_cores=round(used_cpu / wall, 3) if wall > 0 else None,
             ram_used=used,
             ram_total=total,
-            rss=None if found.rss is None else round(found.rss / MIB, 1),
+            rss=None if counters.rss is None else round(counters.rss / MIB, 1),
             disk_read=read,
             disk_write=written,
             net_in=received,
@@ -73,11 +73,11 @@ class HostProbe:
             load=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         )
 
-    def _memory(self, found: Counters) -> tuple[float | None, float | None]:
+    def _memory(self, counters: Counters) -> tuple[float | None, float | None]:
         """Used and total MiB, of the container where that leaves less."""
-        if found.memory is None:
+        if counters.memory is None:
             return None, None
-        total, available = found.memory
+        total, available = counters.memory
         if self._limit is not None and self._limit.num_bytes >= total:
             self._limit = None
         limited = None if self._limit is None else self._limit.used()
@@ -152,12 +152,12 @@ class ProcCounters:
         return float(sum(times) - times[3] - times[4]), float(sum(times))
 
     def _memory(self) -> tuple[int, int] | None:
-        found = {}
+        fields = {}
         for line in self._text("meminfo", 512).split(b"\n")[:4]:
             name, _, rest = line.partition(b":")
             if rest.endswith(b"kB"):
-                found[name] = 1024 * int(rest[:-2])
-        total, available = found.get(b"MemTotal"), found.get(b"MemAvailable")
+                fields[name] = 1024 * int(rest[:-2])
+        total, available = fields.get(b"MemTotal"), fields.get(b"MemAvailable")
         return None if total is None or available is None else (total, available)
 
     def _rss(self) -> int | None:
@@ -177,13 +177,13 @@ class ProcCounters:
 
     def _net(self) -> tuple[int, int] | None:
         received = sent = 0
-        seen = False
+        any_line = False
         for line in self._text("net/dev").split(b"\n")[2:]:
             name, _, rest = line.partition(b":")
             fields = rest.split()
             if len(fields) > 8 and not name.strip().decode(errors="replace").startswith(_NOT_WIRES):
-                received, sent, seen = received + int(fields[0]), sent + int(fields[8]), True
-        return (received, sent) if seen else None
+                received, sent, any_line = received + int(fields[0]), sent + int(fields[8]), True
+        return (received, sent) if any_line else None
 
 
 def _open(path: Path) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _REFRESH = 10
-"""Readings between looks at how much of the use is page cache: the kernel sums that up anew for each."""
+"""Number of readings per update of the page cache's share, which the kernel sums up on every read."""
 
 
 class MemoryLimit:
@@ -33,15 +33,20 @@ class MemoryLimit:
         return next((int(line.split()[1]) for line in lines if line.startswith(f"{self._cache_line} ")), 0)
 
 
-def find_limit(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> MemoryLimit | None:
-    """The tightest limit above this process; None if there is none. `own` lists its groups, `root` is their mount."""
-    found = list(_limits(own, root))
-    return min(found, key=lambda limit: limit.num_bytes, default=None)
+def find_limit(
+    cgroup_file: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> MemoryLimit | None:
+    """The tightest limit above this process; None if there is none.
+
+    cgroup_file: lists the control groups of the process. root: their mount point.
+    """
+    limits = list(_limits(cgroup_file, root))
+    return min(limits, key=lambda limit: limit.num_bytes, default=None)
 
 
-def _limits(own: Path, root: Path) -> Iterator[MemoryLimit]:
+def _limits(cgroup_file: Path, root: Path) -> Iterator[MemoryLimit]:
     try:
-        lines = own.read_text().splitlines()
+        lines = cgroup_file.read_text().splitlines()
     except OSError:
         return
     for line in lines:

@@ -1,4 +1,4 @@
-"""`Monitor`: a thread that samples the machine while a run trains, and writes what it sees beside the run."""
+"""`Monitor`: a thread that samples the machine while a run trains, and writes the samples to the run directory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from hasten.observe.monitor.sample import CLASSIC, COLUMNS, Gpu, Host, Sample, r
 log = logging.getLogger(__name__)
 
 CHECK_EVERY = 30.0
-"""Seconds between looks for alerts."""
+"""Seconds between checks for alerts."""
 SAMPLE_COST = 0.001
 """Processor seconds that a sample may take; where it takes more, samples are taken as much less often."""
 MOST_STRETCH = 10.0
 PACE_STEPS = 10
-"""Steps that a step's time is the mean of, at least: a step rarely ends with a sample."""
+"""Minimum number of steps over which step time is averaged: a step rarely ends with a sample."""
 
 
 class HostReader(Protocol):
@@ -52,12 +52,12 @@ class Monitor:
 
     folder: the run directory; rank 0 writes monitor.csv and monitor.jsonl there, rank 1 monitor-rank1.csv and so on.
     steps: gives the number of finished steps, is called by the thread. worked: gives the seconds that this rank has
-    worked without waiting for other ranks; ranks in lock-step are told apart by nothing else.
+    worked without waiting for other ranks; ranks in lock-step are distinguished by nothing else.
     offset_s: the run's age in seconds at `start`, or a function that gives it then.
     rank, world_size: default $RANK and $WORLD_SIZE. gpus: as GpuProbe takes them; () records the host alone.
     tell: gets one line for whatever a person should know, each once; the log by default. send: gets the record of each
     sample, such as a tracker's.
-    Nothing that goes wrong here ends the run: a disk that cannot be written is told once.
+    Nothing that goes wrong here ends the run: a disk that cannot be written is reported once.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Monitor:
         self._jsonl = LineFile(folder / rank_name(MONITOR_JSONL, self.rank))
         self._columns: tuple[str, ...] | None = None
         self._history = History(800, recent=300)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._costs: deque[float] = deque(maxlen=9)
         self._marks: deque[tuple[int, float, float]] = deque()
         self._has_stepped = False
@@ -159,15 +159,15 @@ class Monitor:
         return sample
 
     def check(self) -> list[Alert]:
-        """Look for alerts in the samples so far, and tell and write those that are new."""
-        found = alerts_of(self._history.samples(), rank=self.rank, world_size=self.world_size, live=True)
+        """Check the samples so far for alerts; report and write the new ones."""
+        alerts = alerts_of(self._history.samples(), rank=self.rank, world_size=self.world_size, live=True)
         if self.rank == 0 and self.world_size > 1:
             # A run that was resumed with fewer ranks still has the files of the others.
             ranks = {rank: path for rank, path in recordings(self.folder).items() if rank < self.world_size}
             paces = {rank: pace(tail(path)) for rank, path in ranks.items()}
-            found += straggler(paces, since_s=self._time())
+            alerts += straggler(paces, since_s=self._time())
         known = {(alert.kind, alert.subject) for alert in self.alerts}
-        new = [alert for alert in found if (alert.kind, alert.subject) not in known]
+        new = [alert for alert in alerts if (alert.kind, alert.subject) not in known]
         self.alerts += new
         for alert in new:
             self._say(alert.text)
@@ -206,7 +206,7 @@ class Monitor:
                 self._costs.append(spent)
             if is_last:
                 break
-            # A sample that came late moves the next one, rather than be followed by several at once.
+            # A late sample delays the next one, rather than being followed by several in a row.
             due = max(due + self.period(), self._clock())
             self._ended.wait(max(0.0, due - self._clock()))
         self._close()
@@ -215,7 +215,7 @@ class Monitor:
         return self._clock() - self._began
 
     def _open(self) -> None:
-        """In the thread, as a driver may take a second to wake up."""
+        """Create the probes; called in the thread, as a driver may take a second to wake up."""
         self._host, self._gpu = self._make_host(), self._make_gpu()
         self._record(
             {
@@ -257,13 +257,13 @@ class Monitor:
         while step - self._marks[1][0] >= PACE_STEPS:
             self._marks.popleft()
         before, since, earlier = self._marks[0]
-        done = step - before
-        return step, (now - since) / done, (worked - earlier) / done if self._worked is not None else None
+        num_steps = step - before
+        return step, (now - since) / num_steps, (worked - earlier) / num_steps if self._worked is not None else None
 
     def _write(self, sample: Sample) -> None:
         try:
             if self._columns is None:
-                # A file of another version goes on with its own columns.
+                # A file of another version keeps its columns.
                 columns = tuple(self._csv.first_line().split(","))
                 self._columns = columns if columns[: len(CLASSIC)] == CLASSIC else COLUMNS
             columns = self._columns
@@ -282,17 +282,17 @@ class Monitor:
             self._cannot_write(error)
 
     def _cannot_write(self, error: OSError) -> None:
-        if "unwritable" not in self._told:
-            self._told.add("unwritable")
+        if "unwritable" not in self._reported:
+            self._reported.add("unwritable")
             self._say(
                 f"{self.folder} cannot be written to ({error.strerror or error}); the run goes on, "
                 "and samples are lost until there is room again"
             )
 
     def _say_once(self, text: str) -> None:
-        """To the person and into the file."""
-        if text and text not in self._told:
-            self._told.add(text)
+        """Print a message and write it to the file, the first time only."""
+        if text and text not in self._reported:
+            self._reported.add(text)
             self._say(text)
             self._record({"kind": "note", "time": round(self._time(), 3), "text": text})
 

@@ -1,4 +1,4 @@
-"""Lines at the end of a file, so that a kill, a full disk or a second run leaves no half of one."""
+"""Appending whole lines to a file, so that a kill, a full disk or a second run leaves no partial line."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class LineFile:
         if self._handle is None:
             self._handle = self._open()
         data = text.encode()
-        done = os.write(self._handle, data)
-        if done < len(data):  # the disk is full
-            os.ftruncate(self._handle, max(0, os.fstat(self._handle).st_size - done))
+        written = os.write(self._handle, data)
+        if written < len(data):  # the disk is full
+            os.ftruncate(self._handle, max(0, os.fstat(self._handle).st_size - written))
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def close(self) -> None:

@@ -24,12 +24,12 @@ def rank_name(name: str, rank: int) -> str:
 
 def recordings(folder: Path) -> dict[int, Path]:
     """The ranks' monitor.jsonl in a run directory, by rank; empty if there is none."""
-    found = {}
+    paths = {}
     for path in folder.glob("monitor*.jsonl"):
         match = _RANK.fullmatch(path.name)
         if match and path.is_file():
-            found[int(match[1] or 0)] = path
-    return dict(sorted(found.items()))
+            paths[int(match[1] or 0)] = path
+    return dict(sorted(paths.items()))
 
 
 class Follower:
@@ -56,14 +56,14 @@ class Follower:
             return []
         self._place = (inode, self._place[1] + len(data))
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return self._parsed(lines)
+        return self._parse(lines)
 
     def finish(self) -> list[dict[str, Any]]:
         """What the last line without an end holds, for a file that grows no more."""
         rest, self._rest = self._rest, b""
-        return self._parsed([rest])
+        return self._parse([rest])
 
-    def _parsed(self, lines: list[bytes]) -> list[dict[str, Any]]:
+    def _parse(self, lines: list[bytes]) -> list[dict[str, Any]]:
         records = []
         for line in lines:
             if not line.strip(b" \0\r"):
@@ -119,7 +119,7 @@ class Recording:
         self.rank, self.path = rank, path
         self.history = history if history is not None else History()
         self.notes: list[str] = []
-        """What the monitor said of itself: no driver, a lost GPU."""
+        """The monitor's notes on itself: no driver, a lost GPU."""
         self.logged: list[Alert] = []
         """Alerts that the monitor raised while it ran."""
         self.is_open = False
@@ -178,7 +178,7 @@ def tail(path: Path, num_bytes: int = 8192) -> list[Sample]:
             lines = file.read().split(b"\n")
     except OSError:
         return []
-    found = []
+    samples = []
     for line in lines[1 if size > num_bytes else 0 :]:
         try:
             record = json.loads(line)
@@ -186,13 +186,13 @@ def tail(path: Path, num_bytes: int = 8192) -> list[Sample]:
             continue
         sample = from_record(record) if isinstance(record, dict) and record.get("kind") == "sample" else None
         if sample is not None:
-            found.append(sample)
-    return found
+            samples.append(sample)
+    return samples
 
 
-def merged(found: list[Alert], logged: list[Alert]) -> list[Alert]:
+def merged(computed: list[Alert], logged: list[Alert]) -> list[Alert]:
     """Alerts found in the samples, then those that were only raised while the run went, each matter once."""
     by_matter = {(alert.kind, alert.subject): alert for alert in logged} | {
-        (alert.kind, alert.subject): alert for alert in found
+        (alert.kind, alert.subject): alert for alert in computed
     }
     return sorted(by_matter.values(), key=lambda alert: alert.since_s)

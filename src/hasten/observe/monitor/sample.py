@@ -12,7 +12,7 @@ CLASSIC = ("time", "gpu_util", "used", "total", "ratio")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One GPU at one moment; None is what the driver does not tell."""
+    """One GPU at one moment; None is a reading that the driver does not support."""
 
     index: int
     """As the driver numbers it."""
@@ -103,20 +103,20 @@ def _text(value: Any) -> str:
 def to_record(sample: Sample) -> dict[str, Any]:
     """A JSON object; what is not known is left out."""
     record: dict[str, Any] = {"kind": "sample", "time": round(sample.time, 3)}
-    record |= _known(sample, _PACE)
-    record["host"] = _known(sample.host, _HOST)
+    record |= _known_values(sample, _PACE)
+    record["host"] = _known_values(sample.host, _HOST)
     if sample.gpus:
-        record["gpus"] = [_known(gpu, _GPU) for gpu in sample.gpus]
+        record["gpus"] = [_known_values(gpu, _GPU) for gpu in sample.gpus]
     return record
 
 
-def _known(item: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    found = {}
+def _known_values(item: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    values = {}
     for name in names:
         value = getattr(item, name)
         if value is not None:
-            found[name] = round(value, 4) if isinstance(value, float) else value
-    return found
+            values[name] = round(value, 4) if isinstance(value, float) else value
+    return values
 
 
 def from_record(record: dict[str, Any], *, process: int = 0) -> Sample | None:
@@ -128,14 +128,14 @@ def from_record(record: dict[str, Any], *, process: int = 0) -> Sample | None:
     host = record.get("host")
     host = host if isinstance(host, dict) else {}
     gpus = record.get("gpus")
-    found = [_gpu_from(gpu) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    readings = [_gpu_from(gpu) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
     return Sample(
         time=time,
         step=None if step is None else int(step),
         step_s=_number(record.get("step_s")),
         work_s=_number(record.get("work_s")),
         host=Host(**{name: _number(host.get(name)) for name in _HOST}),
-        gpus=tuple(gpu for gpu in found if gpu is not None),
+        gpus=tuple(gpu for gpu in readings if gpu is not None),
         process=process,
     )
 

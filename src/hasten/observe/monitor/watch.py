@@ -1,4 +1,4 @@
-"""A run seen from outside, by nothing but the files in its directory."""
+"""The state of a run, read only from the files in its directory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from hasten.observe.progress import SHOWN
 from hasten.observe.rundir import CHECKPOINTS, ENV_JSON, METRICS_JSONL, PLAN_JSON, RUN_YAML, SUMMARY_JSON
 
 SILENT_S = 10.0
-"""Seconds without a word, of a run that a monitor writes about, before it is said."""
+"""Seconds without new records after which a run with a monitor counts as silent."""
 SILENT_METRICS_S = 120.0
-"""The same where metrics.jsonl alone tells: a line may stand for many steps."""
+"""The same for a run with only metrics.jsonl, where a line may cover many steps."""
 ENDING_S = 30.0
 """Seconds that a run whose monitor has stopped may take to write its summary."""
 _MARKS = (RUN_YAML, METRICS_JSONL, SUMMARY_JSON, PLAN_JSON, ENV_JSON, MONITOR_JSONL, CHECKPOINTS)
@@ -31,7 +31,7 @@ _AFTER_SUMMARY_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """What is known of a run at one moment; None is not known."""
+    """The state of a run at one moment; None is unknown."""
 
     name: str
     folder: Path
@@ -49,7 +49,7 @@ class View:
     samples_per_s: float | None
     wait_share: float | None
     metric: str
-    """Dice or IoU: what the run goes by."""
+    """Dice or IoU: the run's metric."""
     score: float | None
     """Its mean in the last validation."""
     best: float | None
@@ -91,7 +91,7 @@ class Watch:
             self._recordings.setdefault(rank, Recording(path, rank)).poll()
         summary, config = self._summary(), self._config()
         state, silent_s = self._state(summary)
-        samples = {rank: found for rank, recording in self._recordings.items() if (found := _latest(recording))}
+        samples = {rank: sample for rank, recording in self._recordings.items() if (sample := _latest(recording))}
         train = _mapping(config.get("train"))
         total, steps = _integer(train.get("steps")), self._steps(summary, samples)
         target = _mapping(summary.get("target")).get("value", train.get("target"))
@@ -131,7 +131,7 @@ class Watch:
         if step is None or seconds is None:
             return
         if record.get("kind") == "train":
-            # A resumed run, or one that was begun again in the same file, goes on from where it was saved.
+            # A resumed run, or one that was restarted in the same file, continues from its checkpoint.
             while self._lines and (self._lines[-1][0] >= step or self._lines[-1][1] >= seconds):
                 self._lines.pop()
             self._lines.append((step, seconds))
@@ -143,7 +143,7 @@ class Watch:
 
     def _state(self, summary: dict[str, Any]) -> tuple[str, float | None]:
         files = [self.folder / METRICS_JSONL, *(recording.path for recording in self._recordings.values())]
-        news, ended = max(map(_written, files), default=0.0), _written(self.folder / SUMMARY_JSON)
+        news, ended = max(map(_modified_s, files), default=0.0), _modified_s(self.folder / SUMMARY_JSON)
         if "status" in summary and news <= ended + _AFTER_SUMMARY_S:
             return str(summary["status"]), None
         is_open = [recording.is_open for recording in self._recordings.values()]
@@ -169,9 +169,9 @@ class Watch:
         return notes
 
     def _steps(self, summary: dict[str, Any], samples: dict[int, Sample]) -> int | None:
-        found = [sample.step for sample in samples.values() if sample.step is not None]
+        recorded = [sample.step for sample in samples.values() if sample.step is not None]
         logged = [int(self._lines[-1][0])] if self._lines else []
-        return max([*found, *logged], default=_integer(summary.get("steps")))
+        return max([*recorded, *logged], default=_integer(summary.get("steps")))
 
     def _time(self, samples: dict[int, Sample]) -> float | None:
         times = [sample.time for sample in samples.values()] + [seconds for _, seconds in self._lines[-1:]]
@@ -183,8 +183,8 @@ class Watch:
         if steps is None or total is None or len(lines) < 2 or steps >= total:
             return None
         (first, began), (last, now) = lines[0], lines[-1]
-        left = (total - steps) * (now - began) / (last - first)
-        return left if limit_s is None else max(0.0, min(left, limit_s - now))
+        remaining_s = (total - steps) * (now - began) / (last - first)
+        return remaining_s if limit_s is None else max(0.0, min(remaining_s, limit_s - now))
 
     def _summary(self) -> dict[str, Any]:
         try:
@@ -207,7 +207,7 @@ def _latest(recording: Recording) -> Sample | None:
     return next((sample for sample in samples[:-4:-1] if sample.step_s is not None), samples[-1])
 
 
-def _written(path: Path) -> float:
+def _modified_s(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:

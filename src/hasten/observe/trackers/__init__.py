@@ -1,4 +1,4 @@
-"""Experiment trackers that a run's records are sent to beside metrics.jsonl, each in a thread of its own."""
+"""Experiment trackers that receive a run's records in addition to metrics.jsonl, each in its own thread."""
 
 from hasten.observe.trackers.check import check_trackers
 from hasten.observe.trackers.tracking import Tracking, attach

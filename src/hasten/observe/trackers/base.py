@@ -1,4 +1,4 @@
-"""What a tracker is given, and what it has to do."""
+"""The interface of a tracker and the types that it receives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from hasten.observe.rundir import write_json
 
 TRACKERS_JSON = "trackers.json"
-"""In the run directory: under which id each tracker knows the run, so that a resumed run goes on with it."""
+"""In the run directory: the id of the run in each tracker, with which a resumed run continues."""
 
 Status = Literal["finished", "interrupted", "failed"]
 Plain = str | int | float | bool
@@ -32,7 +32,7 @@ class Scalar:
 
 
 class Ids:
-    """What the trackers remember of a run from one process to the next."""
+    """The trackers' data about a run that persist from one process to the next."""
 
     def __init__(self, folder: Path) -> None:
         self._path, self._lock = folder / TRACKERS_JSON, threading.Lock()
@@ -40,8 +40,8 @@ class Ids:
     def get(self, tracker: str) -> dict[str, str]:
         """Empty if nothing, or nothing readable, was remembered."""
         with self._lock:
-            found = self._read().get(tracker)
-        return found if isinstance(found, dict) else {}
+            entry = self._read().get(tracker)
+        return entry if isinstance(entry, dict) else {}
 
     def put(self, tracker: str, ids: dict[str, str]) -> None:
         with self._lock:
@@ -49,10 +49,10 @@ class Ids:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            content = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +79,7 @@ class Tracker(Protocol):
     """
 
     def write(self, scalars: list[Scalar]) -> None:
-        """Numbers, mostly in the order of their steps; those of a validation beside the training come late."""
+        """Write numbers, mostly in the order of their steps; those of an asynchronous validation come late."""
         ...
 
     def end(self, status: Status, summary: dict[str, Plain]) -> None:

@@ -1,4 +1,4 @@
-"""RUN/tracking.jsonl: every number as a line of its own, for programs that want no nesting."""
+"""RUN/tracking.jsonl: one number per line, for programs that need a flat format."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Lines:
     def __init__(self, place: Place) -> None:
         self._path = place.folder / TRACKING_JSONL
         if place.first:
-            kept = [line for line in read_jsonl(self._path) if line.get("step", place.first + 1) <= place.first]
-            write_jsonl(self._path, kept)
+            lines = [line for line in read_jsonl(self._path) if line.get("step", place.first + 1) <= place.first]
+            write_jsonl(self._path, lines)
 
     def write(self, scalars: list[Scalar]) -> None:
         for scalar in scalars:

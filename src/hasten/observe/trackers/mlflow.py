@@ -1,4 +1,4 @@
-"""MLflow: one SQLite file beside the runs, or the server that MLFLOW_TRACKING_URI names (extra `mlflow`)."""
+"""MLflow: one SQLite file next to the runs, or the server in MLFLOW_TRACKING_URI (extra `mlflow`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hasten.observe.trackers.base import Ids, Place, Plain, Scalar, Status
 
 MLFLOW_DB = "mlflow.db"
 ARTIFACTS = "mlartifacts"
-"""Folder beside the database for the files of runs."""
+"""Folder next to the database for the files of runs."""
 
 _FILES = (RUN_YAML, PLAN_JSON, ENV_JSON, METRICS_JSONL, SUMMARY_JSON)
 _SQLITE = "sqlite:///"
@@ -33,12 +33,12 @@ def begin(place: Place) -> MlflowRun:
 
 
 def tracking_uri(folder: Path) -> str:
-    """Where the runs beside the run directory `folder` are kept."""
+    """The tracking URI for the run directory `folder`."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{folder.parent / MLFLOW_DB}"
 
 
 class MlflowRun:
-    """One run of the experiment `project`, which a resumed run goes on with. What it holds cannot be taken back."""
+    """One run of the experiment `project`, with which a resumed run continues. Logged values cannot be removed."""
 
     def __init__(self, place: Place) -> None:
         self._folder = place.folder
@@ -94,7 +94,7 @@ class Attached:
 def _client(uri: str) -> Any:
     if uri.startswith(_SQLITE):
         _require_database(uri.removeprefix(_SQLITE))
-    # Read on import. Where patients' data lie, nothing is told to anybody who was not asked to listen.
+    # Read on import. Next to patients' data, no telemetry is sent.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     from mlflow.tracking import MlflowClient
@@ -143,9 +143,9 @@ def _new_experiment(client: Any, place: Place) -> str:
 
     # Without it, MLflow would put files into the folder that the command was given in.
     beside = place.folder.parent / ARTIFACTS / re.sub(r"\W", "_", place.project)
-    own = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()
+    artifacts = None if os.environ.get("MLFLOW_TRACKING_URI") else beside.as_uri()
     try:
-        experiment_id: str = client.create_experiment(place.project, artifact_location=own)
+        experiment_id: str = client.create_experiment(place.project, artifact_location=artifacts)
     except MlflowException:
         # Another run that begins at the same time was first.
         experiment = client.get_experiment_by_name(place.project)

@@ -10,9 +10,9 @@ from hasten.config.url import is_url, shown
 from hasten.observe.trackers.base import Plain, Scalar
 
 _KINDS = {"sample": "monitor"}
-"""Kinds of records whose names are told in other words."""
+"""Kinds of records that are tracked under other names."""
 _PLACES = ("kind", "step", "time", "time_s")
-"""Fields of a record that say where it belongs, and are no result."""
+"""Fields of a record that identify it and are not results."""
 _UNTRACKED = ("engaged", "environment")
 """Parts of the summary that are no results; they are in plan.json and env.json."""
 
@@ -28,8 +28,8 @@ def scalars_of(record: Mapping[str, Any], *, step: int, time: float) -> list[Sca
     step: of the record if it names none. time: seconds since 1970.
     """
     kind = str(record.get("kind", "other"))
-    own = record.get("step")
-    step = int(own) if own is not None and _is_number(own) else step
+    recorded = record.get("step")
+    step = int(recorded) if recorded is not None and _is_number(recorded) else step
     results = {key: value for key, value in record.items() if key not in _PLACES}
     return [
         Scalar(name, float(value), step, time)
@@ -55,16 +55,16 @@ def _leaves(value: Any, name: str, between: str) -> Iterator[tuple[str, Any]]:
     """Values with the path to each; the entries of a list of mappings go by their index."""
     if isinstance(value, Mapping):
         for key, entry in value.items():
-            yield from _leaves(entry, _joined(name, str(key), between), between)
+            yield from _leaves(entry, _join_name(name, str(key), between), between)
     elif isinstance(value, list | tuple) and value and all(isinstance(entry, Mapping) for entry in value):
         for number, entry in enumerate(value):
             rest = {key: item for key, item in entry.items() if key != "index"}
-            yield from _leaves(rest, _joined(name, str(entry.get("index", number)), between), between)
+            yield from _leaves(rest, _join_name(name, str(entry.get("index", number)), between), between)
     else:
         yield name, value
 
 
-def _joined(name: str, key: str, between: str) -> str:
+def _join_name(name: str, key: str, between: str) -> str:
     # A name is a path to some trackers, so that no key may add to the path or lead out of it.
     key = key.replace("/", "_").strip() or "_"
     key = "_" if key.strip(".") == "" else key

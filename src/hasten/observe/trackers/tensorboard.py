@@ -18,7 +18,7 @@ def begin(place: Place) -> Events:
 
 
 class Events:
-    """One event file a process. A resumed run's file tells the reader to forget what lies after its first step."""
+    """One event file per process. A resumed run's file makes the reader discard all events after its first step."""
 
     def __init__(self, place: Place) -> None:
         folder = place.folder / TENSORBOARD
@@ -37,13 +37,13 @@ class Events:
     def write(self, scalars: list[Scalar]) -> None:
         for scalar in scalars:
             self._value(scalar.step, scalar.time, tag=scalar.name, simple_value=scalar.value)
-        # Of no delay: who looks at a run wants to see it now, and lines come every few steps only.
+        # Flush immediately: records come only every few steps, and should be visible at once.
         self._records.flush()
 
     def end(self, status: Status, summary: dict[str, Plain]) -> None:
         self._text("summary", {"status": status} | summary)
-        told = _part("plugins.hparams.api_pb2")
-        code = told.STATUS_FAILURE if status == "failed" else told.STATUS_SUCCESS
+        api = _part("plugins.hparams.api_pb2")
+        code = api.STATUS_FAILURE if status == "failed" else api.STATUS_SUCCESS
         content = _part("plugins.hparams.plugin_data_pb2")
         end = content.SessionEndInfo(status=code, end_time_secs=time.time())
         self._session("SESSION_END_INFO_TAG", content.HParamsPluginData(session_end_info=end))
@@ -70,7 +70,7 @@ class Events:
         )
 
     def _settings(self, config: dict[str, Plain]) -> None:
-        """What the table of hyperparameters shows beside the last value of every curve."""
+        """The hyperparameters for TensorBoard's table, which also shows the last value of every curve."""
         content = _part("plugins.hparams.plugin_data_pb2")
         start = content.SessionStartInfo(start_time_secs=time.time())
         for name, value in config.items():
@@ -93,5 +93,5 @@ class Events:
 
 
 def _part(name: str) -> Any:
-    """A module of TensorBoard's, none of which is typed; imported once it is wanted."""
+    """A module of TensorBoard, which has no type hints; imported on demand."""
     return importlib.import_module(f"tensorboard.{name}")

@@ -1,4 +1,4 @@
-"""`Tracking`: a run's records on their way to its trackers, which the training never waits for."""
+"""`Tracking`: sends a run's records to its trackers in the background; the training never waits for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Tracking:
     """Sends each `log`ged record to every tracker of `names`; a context manager around the training.
 
     A tracker starts up (imports included), writes and ends in a thread of its own. One that is not installed or fails
-    is told once, as a warning, and left out from then on: the run itself goes on, and metrics.jsonl has it all.
+    is reported once, as a warning, and left out from then on: the run continues, and metrics.jsonl has it all.
     Records of the training wait as long as they must; of a monitor's samples the oldest are dropped where more than
     1000 wait. Under several ranks only rank 0 (of the environment's RANK) tracks.
 
@@ -110,7 +110,7 @@ class Tracking:
 def attach(names: Sequence[str], folder: Path, file: Path) -> None:
     """Give a file that was made after the end, such as the report, to those trackers of a run that keep files.
 
-    Waits at most `CLOSE_S`; what fails is told as a warning.
+    Waits at most `CLOSE_S`; failures are reported as warnings.
     """
     if "mlflow" not in names or os.environ.get("RANK", "0") not in ("", "0"):
         return

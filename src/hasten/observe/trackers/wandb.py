@@ -1,4 +1,4 @@
-"""W&B, offline in RUN/wandb unless WANDB_MODE says otherwise (extra `wandb`); `wandb sync` sends what was written."""
+"""W&B, offline in RUN/wandb unless WANDB_MODE is set (extra `wandb`); `wandb sync` uploads it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SETTINGS = {
     "disable_git": True,
     "save_code": False,
     "login_timeout": 20.0,
-    # A run of the user's own, in the same process, goes on.
+    # Another W&B run of the user in the same process continues.
     "reinit": "create_new",
-    # Hasten's monitor sees to these.
+    # Hasten's monitor records these.
     "x_disable_stats": True,
     "x_disable_meta": True,
     "x_save_requirements": False,
 }
-"""Quiet, and nothing gathered beside what is written here."""
+"""Settings for quiet runs that collect nothing but the records."""
 
 
 def begin(place: Place) -> WandbRun:
@@ -33,7 +33,7 @@ class WandbRun:
     """One run of `project`; a resumed one is a second offline folder of the same id, which `wandb sync` joins."""
 
     def __init__(self, place: Place) -> None:
-        # Read on import and by W&B's own process. Where patients' data lie, nothing is told to anybody unasked.
+        # Read on import and by W&B's own process. Next to patients' data, no telemetry is sent.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
@@ -53,13 +53,13 @@ class WandbRun:
             settings=wandb.Settings(**settings),
         )
         place.ids.put("wandb", {"id": run_id})
-        # W&B's own steps only rise, and a validation beside the training comes late.
+        # W&B's own steps must not decrease, and an asynchronous validation comes late.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
 
     def write(self, scalars: list[Scalar]) -> None:
-        for (step, taken), record in groupby(scalars, key=lambda scalar: (scalar.step, scalar.time)):
-            self._run.log({"step": step, "_timestamp": taken} | {scalar.name: scalar.value for scalar in record})
+        for (step, timestamp), record in groupby(scalars, key=lambda scalar: (scalar.step, scalar.time)):
+            self._run.log({"step": step, "_timestamp": timestamp} | {scalar.name: scalar.value for scalar in record})
 
     def end(self, status: Status, summary: dict[str, Plain]) -> None:
         self._run.summary.update({"status": status} | {f"summary/{name}": value for name, value in summary.items()})

@@ -1,4 +1,4 @@
-"""One tracker in a thread of its own, with what waits for it."""
+"""One tracker in its own thread, with a queue of records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Worker:
         self._thread.start()
 
     def put(self, scalars: list[Scalar], *, is_sample: bool) -> None:
-        """Hand over one record's numbers; does not wait."""
+        """Queue one record's numbers; does not wait."""
         with self._change:
             if self._done.is_set():
                 return
@@ -75,7 +75,7 @@ class Worker:
             self._begun_at = time.monotonic()
             self._begun.set()
             self._feed(tracker)
-        # A library may also call sys.exit; nothing of a tracker's may end the run or be told twice.
+        # A library may also call sys.exit; no failure of a tracker may end the run or be reported twice.
         except (Exception, SystemExit) as error:
             self._tell(error)
         finally:

@@ -1,1 +1,1 @@
-"""`hasten doctor` without an argument: what of this machine and its versions holds a training back."""
+"""`hasten doctor` without an argument: what in this machine and its installed versions slows training down."""

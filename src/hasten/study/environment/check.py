@@ -1,4 +1,4 @@
-"""One thing that was looked at: what it is, whether it is well, and what to do if not."""
+"""The result of one check: what was checked, whether it is fine, and what to do if it is not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Level = Literal["ok", "warn", "bad"]
-"""`warn` costs time or may; `bad` gives wrong numbers or stops a training."""
+"""`warn`: costs time, or may; `bad`: gives wrong numbers or stops training."""
 
 AREAS = {
     "versions": "Versions",
@@ -18,7 +18,7 @@ AREAS = {
     "homes": "Free memory on every home",
     "load": "Load by other programs",
 }
-"""Areas in the order in which they are told, and their titles."""
+"""Areas in the order in which they are reported, and their titles."""
 
 _ORDER: tuple[Level, ...] = ("ok", "warn", "bad")
 
@@ -35,7 +35,7 @@ class Check:
     told: str
     """What was found, with its numbers."""
     remedy: str = ""
-    """One line that can be done; empty where all is well."""
+    """A one-line remedy; empty if everything is fine."""
 
     def __post_init__(self) -> None:
         assert self.area in AREAS
@@ -43,5 +43,5 @@ class Check:
 
 
 def worst(checks: Iterable[Check]) -> Level:
-    """The worst level of all; ok of none."""
+    """The worst level of the checks; ok if there are none."""
     return max((check.level for check in checks), key=_ORDER.index, default="ok")

@@ -36,7 +36,7 @@ _WITHOUT = "runs are right without it, and some slower"
 
 
 def check_compiler(*, whole: bool = False, seconds: float = 90.0) -> tuple[Check, ...]:
-    """A C++ compiler that builds what torch writes; `whole`: torch.compile itself too, in a process of its own."""
+    """Check that a C++ compiler builds torch's code; `whole`: run torch.compile too, in a separate process."""
     checks = [_builds(seconds)]
     if whole and checks[0].level == "ok":
         checks.append(_compiles(seconds))
@@ -44,9 +44,9 @@ def check_compiler(*, whole: bool = False, seconds: float = 90.0) -> tuple[Check
 
 
 def find_compiler() -> str | None:
-    """What torch would take: $CXX, or g++, or clang++."""
-    wanted = os.environ.get("CXX", "").split()
-    return next((found for name in (*wanted[:1], "g++", "clang++") if (found := shutil.which(name))), None)
+    """The compiler that torch would use: $CXX, g++ or clang++."""
+    cxx = os.environ.get("CXX", "").split()
+    return next((path for name in (*cxx[:1], "g++", "clang++") if (path := shutil.which(name))), None)
 
 
 def _builds(seconds: float) -> Check:
@@ -62,12 +62,12 @@ def _builds(seconds: float) -> Check:
         command = [compiler, "-shared", "-fPIC", "-fopenmp", "-O2", f"-I{include}", str(source), "-o", str(target)]
         begin = time.perf_counter()
         failure = _run(command, seconds)
-        spent = time.perf_counter() - begin
+        elapsed = time.perf_counter() - begin
     if not failure:
-        return Check(area="compiler", name="C++ compiler", told=f"{compiler} builds a probe in {spent:.1f} s")
+        return Check(area="compiler", name="C++ compiler", told=f"{compiler} builds a probe in {elapsed:.1f} s")
     missing = "Python's headers (apt-get install python3-dev)" if "Python.h" in failure else "OpenMP (libgomp)"
-    told = f"{compiler} can't build what torch.compile writes ({failure}); {_WITHOUT}"
-    return Check(area="compiler", name="C++ compiler", level="warn", told=told, remedy=f"install {missing}")
+    text = f"{compiler} can't build what torch.compile writes ({failure}); {_WITHOUT}"
+    return Check(area="compiler", name="C++ compiler", level="warn", told=text, remedy=f"install {missing}")
 
 
 def _compiles(seconds: float) -> Check:
@@ -75,25 +75,27 @@ def _compiles(seconds: float) -> Check:
         # A cache of its own: what an earlier process compiled would hide a compiler that fails now.
         begin = time.perf_counter()
         failure = _run([sys.executable, "-c", _COMPILED], seconds, {"TORCHINDUCTOR_CACHE_DIR": folder})
-        spent = time.perf_counter() - begin
+        elapsed = time.perf_counter() - begin
     if not failure:
-        told = f"a small function compiles and gives the same numbers, in {spent:.0f} s with torch's start"
-        return Check(area="compiler", name="torch.compile", told=told)
+        text = f"a small function compiles and gives the same numbers, in {elapsed:.0f} s with torch's start"
+        return Check(area="compiler", name="torch.compile", told=text)
     remedy = "train.compile=false sample.compile=false, or see what TORCH_LOGS=inductor python says"
     return Check(area="compiler", name="torch.compile", level="warn", told=f"fails: {failure}", remedy=remedy)
 
 
 def _run(command: list[str], seconds: float, variables: dict[str, str] | None = None) -> str:
-    """Empty if a command ends well; else one line of why not."""
+    """Empty if the command succeeds; else a one-line reason why it failed."""
     environment = {**os.environ, **(variables or {})}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=environment)
+        completed = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, check=False, env=environment
+        )
     except subprocess.TimeoutExpired:
         return f"took over {seconds:.0f} s"
     except OSError as error:
         return str(error)
-    if done.returncode == 0:
+    if completed.returncode == 0:
         return ""
-    lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-    told = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "")
-    return told or f"exit code {done.returncode}"
+    lines = [line for line in completed.stderr.strip().splitlines() if line.strip()]
+    message = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "")
+    return message or f"exit code {completed.returncode}"

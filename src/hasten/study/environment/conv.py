@@ -1,4 +1,4 @@
-"""A 3-D convolution in every precision and memory format: how long it takes, and whether it is right."""
+"""A 3-D convolution in every precision and memory format: its time and its correctness."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2}
 """Largest sound relative error (of norms) against float64: some times the precision's own rounding."""
 TINY = "tiny map"
 _REPEATS = 3
-"""Memory that was never written looks right now and then."""
+"""Repeats of a convolution, since uninitialised memory may hold the right values by chance."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """What one precision and memory format gave."""
+    """The result of one precision and memory format."""
 
     case: str
     precision: str
@@ -72,22 +72,22 @@ def cases_for(device: torch.device) -> tuple[Case, ...]:
 def probe_conv3d(device: torch.device, *, conv: Conv | None = None, rounds: int = 3) -> tuple[Cell, ...]:
     """Every cell of case x precision x memory format. conv: (input, weight) -> output; torch's own unless given."""
     precisions = ("fp32", "tf32", "bf16", "fp16") if device.type == "cuda" else ("fp32", "bf16")
-    found: list[Cell] = []
+    cells: list[Cell] = []
     for case in cases_for(device):
         for precision in precisions:
             if conv is None and device.type == "cpu" and precision == "bf16" and case.name == TINY:
-                found += _apart(case)
+                cells += _cells_in_subprocess(case)
                 continue
-            found += _cells(case, precision, device, conv or _conv, rounds)
-    return tuple(found)
+            cells += _cells(case, precision, device, conv or _conv, rounds)
+    return tuple(cells)
 
 
-def _apart(case: Case) -> list[Cell]:
-    """In a process of its own: where this goes wrong it may also write past the end of its memory."""
+def _cells_in_subprocess(case: Case) -> list[Cell]:
+    """Run in a separate process: a faulty kernel may also write past the end of its memory."""
     command = [sys.executable, "-c", "from hasten.study.environment.conv import print_tiny; print_tiny()"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        return [Cell(**cell) for cell in json.loads(done.stdout.splitlines()[-1])]
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return [Cell(**cell) for cell in json.loads(completed.stdout.splitlines()[-1])]
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, TypeError) as error:
         failure = "its process ended too early" if isinstance(error, IndexError) else str(error)
     nothing = {"seconds": math.nan, "forward_error": math.nan, "gradient_error": math.nan, "failure": failure}
@@ -145,9 +145,9 @@ def _cell(
             errors.append((_error(output, true_output), _error(gradient, true_gradient)))
         seconds = median_of(once, rounds=rounds, device=device)
     except RuntimeError as error:
-        told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return Cell(case=case.name, precision=precision, channels_last=channels_last, seconds=math.nan,
-                    forward_error=math.nan, gradient_error=math.nan, failure=told)  # fmt: skip
+                    forward_error=math.nan, gradient_error=math.nan, failure=message)  # fmt: skip
     forward, backward = (_worst(values) for values in zip(*errors, strict=True))
     return Cell(case=case.name, precision=precision, channels_last=channels_last, seconds=seconds,
                 forward_error=forward, gradient_error=backward)  # fmt: skip
@@ -179,27 +179,27 @@ def _truth(image: Tensor, weight: Tensor, back: Tensor) -> tuple[Tensor, Tensor]
     return output.detach(), flat.grad
 
 
-def _error(found: Tensor, true: Tensor) -> float:
+def _error(result: Tensor, true: Tensor) -> float:
     """Norm of the difference over the norm of the truth; NaN of values that aren't finite."""
-    return float((found.double() - true).norm() / true.norm())
+    return float((result.double() - true).norm() / true.norm())
 
 
 def _worst(values: Iterable[float]) -> float:
-    found = list(values)
-    return math.nan if any(math.isnan(value) for value in found) else max(found)
+    errors = list(values)
+    return math.nan if any(math.isnan(value) for value in errors) else max(errors)
 
 
 def check_conv3d(cells: Iterable[Cell], device: str) -> tuple[Check, ...]:
     """One check for each unsound cell and each precision that is slower than float32; one that all is well."""
     cells = tuple(cells)
-    found = [_unsound(cell, device) for cell in cells if not cell.sound]
-    found += _slow(cells)
-    if not found:
-        told = "every precision and memory format gives what float64 does, forward and weights' gradient"
-        found.append(Check(area="conv3d", name="conv3d", told=f"{told}; {_fastest(cells)}"))
+    checks = [_unsound(cell, device) for cell in cells if not cell.sound]
+    checks += _slow(cells)
+    if not checks:
+        text = "every precision and memory format gives what float64 does, forward and weights' gradient"
+        checks.append(Check(area="conv3d", name="conv3d", told=f"{text}; {_fastest(cells)}"))
     elif any(cell.sound and cell.case == "map" for cell in cells):
-        found.append(Check(area="conv3d", name="fastest sound one", told=_fastest(cells)))
-    return tuple(found)
+        checks.append(Check(area="conv3d", name="fastest sound one", told=_fastest(cells)))
+    return tuple(checks)
 
 
 def _fastest(cells: tuple[Cell, ...]) -> str:
@@ -212,31 +212,31 @@ def _fastest(cells: tuple[Cell, ...]) -> str:
 def _unsound(cell: Cell, device: str) -> Check:
     name = f"{cell.precision} {cell.format}, {cell.case}"
     if cell.failure:
-        told = f"ends with: {cell.failure}"
+        text = f"ends with: {cell.failure}"
     else:
-        told = f"relative error {cell.forward_error:.2g} forward, {cell.gradient_error:.2g} of the weights' gradient"
-        told += f" (sound: up to {TOLERANCE[cell.precision]:g})"
+        text = f"relative error {cell.forward_error:.2g} forward, {cell.gradient_error:.2g} of the weights' gradient"
+        text += f" (sound: up to {TOLERANCE[cell.precision]:g})"
     if cell.case == TINY and cell.precision == "bf16" and device == "cpu":
         remedy = "nothing to do in Hasten's runs, which keep such layers in float32; elsewhere "
         remedy += "hasten.nets.surgery.keep_fp32"
-        return Check(area="conv3d", name=name, level="warn", told=told, remedy=remedy)
+        return Check(area="conv3d", name=name, level="warn", told=text, remedy=remedy)
     other = "fp32" if cell.precision != "fp32" else "bf16"
     remedy = f"train.precision={other}, or other versions of torch and cuDNN"
     if cell.channels_last:
         remedy = f"train.channels_last=false or {remedy}"
-    return Check(area="conv3d", name=name, level="bad", told=told, remedy=remedy)
+    return Check(area="conv3d", name=name, level="bad", told=text, remedy=remedy)
 
 
 def _slow(cells: tuple[Cell, ...]) -> list[Check]:
     """A short float that takes far longer than float32 in the same format is a fault of the installation."""
-    found = []
+    checks = []
     times = {(cell.precision, cell.channels_last): cell.seconds for cell in cells if cell.case == "map" and cell.sound}
     for (precision, channels_last), seconds in times.items():
         plain = times.get(("fp32", channels_last))
         if precision in ("bf16", "fp16") and plain is not None and seconds > 1.5 * plain:
             layout = "channels-last" if channels_last else "contiguous"
-            told = f"{1e3 * seconds:.2f} ms, and float32 {1e3 * plain:.2f} ms"
+            text = f"{1e3 * seconds:.2f} ms, and float32 {1e3 * plain:.2f} ms"
             remedy = "leave train.precision and train.channels_last open: a run measures which is fastest"
-            found.append(Check(area="conv3d", name=f"{precision} {layout} is slow", level="warn", told=told,
+            checks.append(Check(area="conv3d", name=f"{precision} {layout} is slow", level="warn", told=text,
                                remedy=remedy))  # fmt: skip
-    return found
+    return checks

@@ -1,4 +1,4 @@
-"""The examination of a machine: every check, in the order in which they disturb each other least."""
+"""All checks of a machine, in the order in which they disturb each other least."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ def examine(
     """
     if data is not None and not data.exists():
         raise ValueError(f"{data}: no such file or folder; name a data set, or leave it out")
-    tell = echo or (lambda _: None)
+    report = echo or (lambda _: None)
     begin = time.perf_counter()
     where = pick_device(device)
     folder = cache or cache_dir(CacheConfig())
-    tell("looking at what else runs here")
+    report("looking at what else runs here")
     meter = LoadMeter()
     time.sleep(_WATCH_SECONDS)
     others = meter.others()
     versions, homes = versions_here(), homes_here(folder)
-    tell("timing and checking 3-D convolutions")
+    report("timing and checking 3-D convolutions")
     cells = probe_conv3d(where)
-    tell("measuring disk, gunzip, memory and multiplication")
+    report("measuring disk, gunzip, memory and multiplication")
     rates = measure_rates(where, cache=folder, data=data)
-    tell("trying the compiler")
+    report("trying the compiler")
     compiler = check_compiler(whole=compiles)
     checks = (
         *check_versions(versions),
@@ -92,10 +92,10 @@ def examine(
 
 def check_load(others: float) -> Check:
     """others: cores that other programs use."""
-    told = f"other programs use {others:.1f} cores"
+    text = f"other programs use {others:.1f} cores"
     if others <= BUSY:
-        return Check(area="load", name="other programs", told=told)
-    told += ": times measured now, and switches that a run chooses by measuring, are doubtful"
+        return Check(area="load", name="other programs", told=text)
+    text += ": times measured now, and switches that a run chooses by measuring, are doubtful"
     return Check(
-        area="load", name="other programs", level="warn", told=told, remedy="end them (see `top`), then repeat"
+        area="load", name="other programs", level="warn", told=text, remedy="end them (see `top`), then repeat"
     )

@@ -1,4 +1,4 @@
-"""What this machine's parts give at best: disk, gunzip, memory, copies to the device, matrix multiplication."""
+"""Peak rates of this machine: disk, gunzip, memory, copies to the device, matrix multiplication."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Rates:
 
 
 def best_of(call: Callable[[], object], *, seconds: float, device: torch.device | None = None) -> float:
-    """Least seconds of a call, after one that isn't counted, in about so many seconds (at least 3 calls)."""
+    """Shortest time of a call, after a warm-up call, over about `seconds` seconds (at least 3 calls)."""
     times: list[float] = []
     begun = time.perf_counter()
     for number in range(1000):
@@ -77,21 +77,21 @@ def write_rate_file(folder: Path) -> Path:
 def read_rate(paths: list[Path], *, seconds: float = 2.0) -> float | None:
     """Bytes a second of reading files one after another past the page cache, for at most about so many seconds.
 
-    None where nothing could be read. Files are only read. What a host or a disk keeps for itself can't be dropped.
+    None if nothing could be read. Files are only read. Caches of the host or the disk can't be dropped.
     """
-    done, spent = 0, 0.0
+    num_bytes, elapsed = 0, 0.0
     buffer = bytearray(_BLOCK)
     for path in paths:
         with suppress(OSError), path.open("rb", buffering=0) as file:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             begin = time.perf_counter()
-            while (got := file.readinto(buffer)) and spent + time.perf_counter() - begin < seconds:
-                done += got
-            spent += time.perf_counter() - begin
-        if spent >= seconds or done >= 4 * _FILE_BYTES:
+            while (count := file.readinto(buffer)) and elapsed + time.perf_counter() - begin < seconds:
+                num_bytes += count
+            elapsed += time.perf_counter() - begin
+        if elapsed >= seconds or num_bytes >= 4 * _FILE_BYTES:
             break
-    return done / spent if done and spent > 0 else None
+    return num_bytes / elapsed if num_bytes and elapsed > 0 else None
 
 
 def cache_disk_rate(folder: Path) -> float | None:
@@ -110,13 +110,13 @@ def data_disk_rate(place: Path) -> float | None:
     """Of the disk that a data set lies on, by reading some of its files; nothing is written there."""
     if place.is_file():
         return read_rate([place])
-    found: list[Path] = []
+    files: list[Path] = []
     for path in place.rglob("*"):
         if path.is_file() and path.stat().st_size > 1024:
-            found.append(path)
-        if len(found) >= 400:
+            files.append(path)
+        if len(files) >= 400:
             break
-    return read_rate(sorted(found, key=lambda path: -path.stat().st_size))
+    return read_rate(sorted(files, key=lambda path: -path.stat().st_size))
 
 
 def gunzip_rates() -> tuple[float | None, float]:
@@ -144,20 +144,20 @@ def matmul_rate(device: torch.device, precision: str) -> float:
     """Floating point operations a second of a large square product of random numbers: ones are multiplied faster."""
     side = 4096 if device.type == "cuda" else 1024
     generator = torch.Generator(device).manual_seed(0)
-    left = torch.randn(side, side, generator=generator, device=device).to(DTYPES.get(precision, torch.float32))
+    matrix = torch.randn(side, side, generator=generator, device=device).to(DTYPES.get(precision, torch.float32))
     with tensor_cores(device, precision):
-        return 2 * side**3 / best_of(lambda: left @ left, seconds=0.2, device=device)
+        return 2 * side**3 / best_of(lambda: matrix @ matrix, seconds=0.2, device=device)
 
 
 def transfer_rates(device: torch.device) -> tuple[float, float]:
     """Bytes a second from pinned and from pageable host memory to a CUDA device."""
     count = 64 * 2**20
     target = torch.empty(count, dtype=torch.uint8, device=device)
-    found = []
+    rates = []
     for pin in (True, False):
         source = torch.ones(count, dtype=torch.uint8, pin_memory=pin)
-        found.append(count / best_of(lambda source=source: target.copy_(source), seconds=0.2, device=device))  # type: ignore[misc]
-    return found[0], found[1]
+        rates.append(count / best_of(lambda source=source: target.copy_(source), seconds=0.2, device=device))  # type: ignore[misc]
+    return rates[0], rates[1]
 
 
 def measure_rates(device: torch.device, *, cache: Path, data: Path | None = None) -> Rates:
@@ -184,25 +184,25 @@ _SLOW_DATA = 50e6
 
 
 def check_rates(rates: Rates) -> tuple[Check, ...]:
-    """What the rates say. Only grossly low ones are called amiss: a machine is as fast as it is."""
-    found = [
+    """Checks of the rates. Only grossly low ones are reported: no rate is wrong by itself."""
+    disk_checks = [
         _disk("disk of the cache", rates.cache_disk, _SLOW_CACHE, "cache.dir=/local/folder (or HASTEN_CACHE)"),
         _disk("disk of the data", rates.data_disk, _SLOW_DATA, "data.source=/local/folder"),
     ]
-    checks = [check for check in found if check is not None]
+    checks = [check for check in disk_checks if check is not None]
     if rates.gunzip is not None and rates.gunzip_plain is not None:
-        told = f"{_mb(rates.gunzip)} of one thread; the standard library {_mb(rates.gunzip_plain)}"
+        text = f"{_mb(rates.gunzip)} of one thread; the standard library {_mb(rates.gunzip_plain)}"
         if rates.gunzip > 1.05 * rates.gunzip_plain:
-            checks.append(Check(area="rates", name="gunzip", told=told))
+            checks.append(Check(area="rates", name="gunzip", told=text))
         else:
             remedy = "pip install isal"
-            checks.append(Check(area="rates", name="gunzip", level="warn", told=f"{told}: isal is missing or no faster",
+            checks.append(Check(area="rates", name="gunzip", level="warn", told=f"{text}: isal is missing or no faster",
                                 remedy=remedy))  # fmt: skip
     if rates.copy is not None:
         checks.append(Check(area="rates", name="memory copy", told=f"{rates.copy / 1e9:.1f} GB/s"))
     if rates.matmul:
-        told = ", ".join(f"{name} {value / 1e9:,.0f}" for name, value in rates.matmul.items())
-        checks.append(Check(area="rates", name="matrix product", told=f"{told} GFLOP/s"))
+        text = ", ".join(f"{name} {value / 1e9:,.0f}" for name, value in rates.matmul.items())
+        checks.append(Check(area="rates", name="matrix product", told=f"{text} GFLOP/s"))
     return (*checks, *_transfer(rates))
 
 
@@ -211,20 +211,20 @@ def _disk(name: str, rate: float | None, least: float, setting: str) -> Check | 
         return None
     if rate >= least:
         return Check(area="rates", name=name, told=f"{_mb(rate)}, read past the page cache")
-    told = f"only {_mb(rate)}, read past the page cache"
-    return Check(area="rates", name=name, level="warn", told=told, remedy=f"move it to a local disk: {setting}")
+    text = f"only {_mb(rate)}, read past the page cache"
+    return Check(area="rates", name=name, level="warn", told=text, remedy=f"move it to a local disk: {setting}")
 
 
 def _transfer(rates: Rates) -> list[Check]:
     if rates.pinned is None or rates.pageable is None:
         return []
-    told = f"{rates.pinned / 1e9:.1f} GB/s from pinned memory, {rates.pageable / 1e9:.1f} GB/s from pageable"
+    text = f"{rates.pinned / 1e9:.1f} GB/s from pinned memory, {rates.pageable / 1e9:.1f} GB/s from pageable"
     if rates.pinned >= 4e9:
-        return [Check(area="rates", name="host to device", told=told)]
+        return [Check(area="rates", name="host to device", told=text)]
     remedy = (
         "check that the GPU has all its PCIe lanes (nvidia-smi -q -d PCIE); keep the cases on it: cache.home=device"
     )
-    return [Check(area="rates", name="host to device", level="warn", told=told, remedy=remedy)]
+    return [Check(area="rates", name="host to device", level="warn", told=text, remedy=remedy)]
 
 
 def _mb(rate: float) -> str:

@@ -10,58 +10,58 @@ from hasten.study.environment.conv import Cell
 from hasten.study.environment.doctor import Environment
 
 
-def verdict(found: Environment) -> str:
-    """One sentence: how many checks are bad and how many to be looked at."""
-    bad = [check for check in found.checks if check.level == "bad"]
-    warn = [check for check in found.checks if check.level == "warn"]
+def verdict(environment: Environment) -> str:
+    """One sentence: how many checks are bad and how many are warnings."""
+    bad = [check for check in environment.checks if check.level == "bad"]
+    warn = [check for check in environment.checks if check.level == "warn"]
     if not bad and not warn:
-        return f"All {len(found.checks)} checks are well."
+        return f"All {len(environment.checks)} checks are well."
     parts = [f"{len(bad)} {'is' if len(bad) == 1 else 'are'} bad"] if bad else []
     if warn:
         parts.append(f"{len(warn)} {'costs' if len(warn) == 1 else 'cost'} time, or may")
     first = (bad or warn)[0]
-    return f"Of {len(found.checks)} checks {' and '.join(parts)}; first to look at: {first.name}."
+    return f"Of {len(environment.checks)} checks {' and '.join(parts)}; first to look at: {first.name}."
 
 
-def lines(found: Environment) -> list[str]:
+def lines(environment: Environment) -> list[str]:
     """The table for a terminal: a title for each area, a line for each check, a remedy under those that need one."""
-    told: list[str] = []
+    output: list[str] = []
     for area, title in AREAS.items():
-        checks = [check for check in found.checks if check.area == area]
+        checks = [check for check in environment.checks if check.area == area]
         if not checks:
             continue
-        told.append(title)
+        output.append(title)
         for check in checks:
-            told.append(f"  {check.level:4}  {check.name:22}  {check.told}")
+            output.append(f"  {check.level:4}  {check.name:22}  {check.told}")
             if check.remedy:
-                told.append(f"        {'':22}  -> {check.remedy}")
-    return [*told, "", verdict(found)]
+                output.append(f"        {'':22}  -> {check.remedy}")
+    return [*output, "", verdict(environment)]
 
 
-def write_page(found: Environment, out: Path) -> Path:
+def write_page(environment: Environment, out: Path) -> Path:
     """The HTML page. Raises ValueError if it can't be written."""
-    facts = found.facts
-    levels = [check.level for check in found.checks]
+    facts = environment.facts
+    levels = [check.level for check in environment.checks]
     cards = (
         ("Checks", f"{levels.count('ok')} ok", f"{levels.count('warn')} warn, {levels.count('bad')} bad"),
         ("Processor", f"{facts['cores_usable']} cores", str(facts["cpu"])),
-        ("torch", found.versions.torch, f"Python {found.versions.python}"),
-        ("Device", str(facts["device"]), _device(found)),
+        ("torch", environment.versions.torch, f"Python {environment.versions.python}"),
+        ("Device", str(facts["device"]), _device(environment)),
     )
-    wrong = [check for check in found.checks if check.level != "ok"]
+    wrong = [check for check in environment.checks if check.level != "ok"]
     sections = [Section("What to do", table=_remedies(wrong))] if wrong else []
     for area, title in AREAS.items():
-        checks = [check for check in found.checks if check.area == area]
+        checks = [check for check in environment.checks if check.area == area]
         if area == "conv3d":
             note = "Forward and backward of one layer. Errors are relative, against float64."
-            sections.append(Section(title, table=_cells(found.cells), note=note))
+            sections.append(Section(title, table=_cells(environment.cells), note=note))
         elif checks:
             sections.append(Section(title, table=_checks(checks)))
-    return write_study_page(out, title="Environment", verdict=verdict(found), cards=cards, sections=sections)
+    return write_study_page(out, title="Environment", verdict=verdict(environment), cards=cards, sections=sections)
 
 
-def _device(found: Environment) -> str:
-    matmul = found.rates.matmul or {}
+def _device(environment: Environment) -> str:
+    matmul = environment.rates.matmul or {}
     return ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in matmul.items())
 
 

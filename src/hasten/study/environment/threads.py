@@ -1,4 +1,4 @@
-"""Threads: how many there are for the cores that may be used, and settings that are known to spoil them."""
+"""Threads: their number against the usable cores, and settings that are known to slow them down."""
 
 from __future__ import annotations
 
@@ -133,26 +133,26 @@ _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def check_threads(threads: Threads) -> tuple[Check, ...]:
-    """What is amiss with these, and one check that tells the numbers."""
-    told = (
+    """Checks of the problems found, and one check that reports the numbers."""
+    text = (
         f"torch uses {threads.torch} threads; this process may run on {threads.usable} of {threads.logical} cores"
         f" ({threads.physical} of the machine without hyperthreads)"
     )
     if threads.quota is not None:
-        told += f", for {threads.quota:g} cores' worth of time"
-    return (_number(threads, told), *_affinity(threads), *_settings(threads))
+        text += f", for {threads.quota:g} cores' worth of time"
+    return (_number(threads, text), *_affinity(threads), *_settings(threads))
 
 
-def _number(threads: Threads, told: str) -> Check:
-    wanted = threads.wanted
+def _number(threads: Threads, text: str) -> Check:
+    expected = threads.wanted
     if threads.torch > max(1, threads.usable if threads.quota is None else min(threads.usable, _up(threads.quota))):
-        told += ": they take turns, and those that wait spin"
-    elif threads.torch < wanted:
+        text += ": they take turns, and those that wait spin"
+    elif threads.torch < expected:
         set_by = "OMP_NUM_THREADS" if "OMP_NUM_THREADS" in threads.variables else "torch.set_num_threads"
-        told += f": the rest stand idle in every step on the CPU ({set_by})"
+        text += f": the rest stand idle in every step on the CPU ({set_by})"
     else:
-        return Check(area="threads", name="threads", told=told)
-    return Check(area="threads", name="threads", level="warn", told=told, remedy=f"export OMP_NUM_THREADS={wanted}")
+        return Check(area="threads", name="threads", told=text)
+    return Check(area="threads", name="threads", level="warn", told=text, remedy=f"export OMP_NUM_THREADS={expected}")
 
 
 def _up(quota: float) -> int:
@@ -160,36 +160,36 @@ def _up(quota: float) -> int:
 
 
 def _affinity(threads: Threads) -> list[Check]:
-    found = []
+    checks = []
     if threads.usable == 1 < threads.logical:
-        told = f"this process is held to one of {threads.logical} cores: loading and training take turns"
+        text = f"this process is held to one of {threads.logical} cores: loading and training take turns"
         remedy = "ask the batch system for more cores (--cpus-per-task), or start it without taskset"
-        found.append(Check(area="threads", name="affinity", level="warn", told=told, remedy=remedy))
+        checks.append(Check(area="threads", name="affinity", level="warn", told=text, remedy=remedy))
     if threads.quota is not None and threads.quota < 1:
-        told = f"the control group allows {threads.quota:g} of a core"
+        text = f"the control group allows {threads.quota:g} of a core"
         remedy = "give the container more: docker run --cpus=4, resources.limits.cpu"
-        found.append(Check(area="threads", name="quota", level="warn", told=told, remedy=remedy))
+        checks.append(Check(area="threads", name="quota", level="warn", told=text, remedy=remedy))
     if len(threads.openmp) > 1:
-        told = f"two OpenMP libraries are loaded, whose threads compete: {', '.join(threads.openmp)}"
+        text = f"two OpenMP libraries are loaded, whose threads compete: {', '.join(threads.openmp)}"
         remedy = "install torch, numpy and scipy from one source (all pip, or all conda)"
-        found.append(Check(area="threads", name="openmp", level="warn", told=told, remedy=remedy))
-    return found
+        checks.append(Check(area="threads", name="openmp", level="warn", told=text, remedy=remedy))
+    return checks
 
 
 def _settings(threads: Threads) -> list[Check]:
-    found = []
+    checks = []
     counts = {name: threads.variables[name] for name in _COUNTS if name in threads.variables}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name}={value}" for name, value in counts.items()) + ": libraries disagree on the threads"
+        text = ", ".join(f"{name}={value}" for name, value in counts.items()) + ": libraries disagree on the threads"
         first, value = next(iter(counts.items()))
         remedy = f"set only {first}={value}"
-        found.append(Check(area="threads", name="thread variables", level="warn", told=told, remedy=remedy))
+        checks.append(Check(area="threads", name="thread variables", level="warn", told=text, remedy=remedy))
     for trap in _TRAPS:
         value = threads.variables.get(trap.variable, "")
         if value and trap.set_badly(value):
-            told = f"{trap.variable}={value}: {trap.told}"
-            found.append(Check(area="threads", name=trap.variable, level=trap.level, told=told, remedy=trap.remedy))
-    return found
+            text = f"{trap.variable}={value}: {trap.told}"
+            checks.append(Check(area="threads", name=trap.variable, level=trap.level, told=text, remedy=trap.remedy))
+    return checks
 
 
 def threads_here() -> Threads:

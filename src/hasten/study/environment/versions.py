@@ -1,4 +1,4 @@
-"""Versions that are known to go badly together: a table, and a pure function over it."""
+"""Versions that are known not to work well together: a table, and a pure function over it."""
 
 from __future__ import annotations
 
@@ -148,10 +148,10 @@ _VISION_MINORS = 15
 
 
 def check_versions(versions: Versions) -> tuple[Check, ...]:
-    """What the table says to these versions: a check for each that is in place, and one for each rule that holds."""
-    found = [
-        Check(area="versions", name=name, told=told)
-        for name, told in (
+    """A check for each installed component, and one for each rule of the table that applies to these versions."""
+    checks = [
+        Check(area="versions", name=name, told=text)
+        for name, text in (
             ("Python", versions.python),
             ("torch", f"{versions.torch}{f', CUDA {versions.cuda}' if versions.cuda else ', for the CPU'}"),
             ("cuDNN", versions.cudnn),
@@ -159,13 +159,13 @@ def check_versions(versions: Versions) -> tuple[Check, ...]:
             ("MONAI", versions.monai),
             ("torchvision", versions.torchvision),
         )
-        if told
+        if text
     ]
     for rule in RULES:
         if _holds(rule, versions):
-            told = f"{_of(rule, versions)}: {rule.told} ({rule.source})"
-            found.append(Check(area="versions", name=rule.name, level=rule.level, told=told, remedy=rule.remedy))
-    return (*found, *_vision(versions), *_blind(versions))
+            text = f"{_of(rule, versions)}: {rule.told} ({rule.source})"
+            checks.append(Check(area="versions", name=rule.name, level=rule.level, told=text, remedy=rule.remedy))
+    return (*checks, *_vision(versions), *_blind(versions))
 
 
 def _holds(rule: Rule, versions: Versions) -> bool:
@@ -189,8 +189,8 @@ def _of(rule: Rule, versions: Versions) -> str:
 
 def numbers(version: str) -> tuple[int, ...]:
     """(2, 13, 0) of `2.13.0+cpu`; a pre-release counts as its release. Trailing zeros are left out."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    parts = [int(part) for part in found[0].split(".")] if found else []
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    parts = [int(part) for part in match[0].split(".")] if match else []
     while parts and parts[-1] == 0:
         parts.pop()
     return tuple(parts)
@@ -201,18 +201,18 @@ def _vision(versions: Versions) -> list[Check]:
     if versions.torchvision is None:
         return []
     vision, base = (*numbers(versions.torchvision), 0, 0), (*numbers(versions.torch), 0, 0)
-    wanted = f"0.{base[1] + _VISION_MINORS}"
+    expected = f"0.{base[1] + _VISION_MINORS}"
     tags = [text.partition("+")[2] for text in (versions.torchvision, versions.torch)]
     if base[0] == 2 and vision[:2] != (0, base[1] + _VISION_MINORS):
-        why = f"torchvision {versions.torchvision} is not built for torch {versions.torch}, which goes with {wanted}"
+        why = f"torchvision {versions.torchvision} is not built for torch {versions.torch}, which goes with {expected}"
     elif tags[1] == "cpu" and tags[0].startswith("cu"):
         why = f"torchvision {versions.torchvision} asks for CUDA's libraries, and torch {versions.torch} brings none"
     else:
         return []
-    told = f"{why}; importing it, and timm, fails (`operator torchvision::nms does not exist`)"
+    message = f"{why}; importing it, and timm, fails (`operator torchvision::nms does not exist`)"
     index = "https://download.pytorch.org/whl/" + (tags[1] or "cpu")
-    remedy = f"pip install 'torchvision=={wanted}.*' --index-url {index}, or pip uninstall torchvision"
-    return [Check(area="versions", name="torchvision-mismatch", level="warn", told=told, remedy=remedy)]
+    remedy = f"pip install 'torchvision=={expected}.*' --index-url {index}, or pip uninstall torchvision"
+    return [Check(area="versions", name="torchvision-mismatch", level="warn", told=message, remedy=remedy)]
 
 
 def _blind(versions: Versions) -> list[Check]:
@@ -220,12 +220,12 @@ def _blind(versions: Versions) -> list[Check]:
     if versions.driver is None or versions.gpu:
         return []
     if versions.cuda is None:
-        told = f"the machine has an NVIDIA driver ({versions.driver}), but torch {versions.torch} is built for the CPU"
+        text = f"the machine has an NVIDIA driver ({versions.driver}), but torch {versions.torch} is built for the CPU"
         remedy = "pip install torch from the index of your CUDA version: https://pytorch.org/get-started/locally"
     else:
-        told = f"torch {versions.torch} sees no CUDA device, though there is a driver ({versions.driver})"
+        text = f"torch {versions.torch} sees no CUDA device, though there is a driver ({versions.driver})"
         remedy = "look at CUDA_VISIBLE_DEVICES and at what `python -c 'import torch; torch.cuda.init()'` says"
-    return [Check(area="versions", name="gpu-unused", level="bad", told=told, remedy=remedy)]
+    return [Check(area="versions", name="gpu-unused", level="bad", told=text, remedy=remedy)]
 
 
 def cudnn_text(number: int) -> str:
@@ -259,20 +259,20 @@ def _installed(package: str) -> str | None:
 
 
 def _driver() -> str | None:
-    told = Path("/proc/driver/nvidia/version")
-    if told.is_file():
-        found = re.search(r"Kernel Module\D*([\d.]+)", told.read_text(errors="replace"))
-        if found:
-            return found[1]
+    version_file = Path("/proc/driver/nvidia/version")
+    if version_file.is_file():
+        match = re.search(r"Kernel Module\D*([\d.]+)", version_file.read_text(errors="replace"))
+        if match:
+            return match[1]
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    told_by = done.stdout.split()
-    return told_by[0] if done.returncode == 0 and told_by else None
+    versions = completed.stdout.split()
+    return versions[0] if completed.returncode == 0 and versions else None
 
 
 def _cpu_bf16() -> bool:

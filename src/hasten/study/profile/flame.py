@@ -25,10 +25,10 @@ class Box:
     children: dict[str, Box] = field(default_factory=dict)
 
 
-def flame_of(seen: Recording) -> Box:
+def flame_of(recording: Recording) -> Box:
     """The calls of the training's thread: phases, in them transforms and modules, in these operations."""
-    whole = Box("all", time=seen.wall, calls=1)
-    stack = [(root, whole) for root in reversed(seen.main)]
+    whole = Box("all", time=recording.wall, calls=1)
+    stack = [(root, whole) for root in reversed(recording.main)]
     while stack:
         node, parent = stack.pop()
         inner = parent if node.name == STEP else _into(node, parent)
@@ -37,7 +37,7 @@ def flame_of(seen: Recording) -> Box:
 
 
 def _into(node: Node, parent: Box) -> Box:
-    # What lies in what shows a module's path already.
+    # The enclosing box shows the module's path already.
     name = node.short.rpartition(".")[2] if node.name.startswith(MODULE) else node.short
     if name == parent.name:
         return parent  # autograd's call of a function, and the function
@@ -50,7 +50,7 @@ def _into(node: Node, parent: Box) -> Box:
 def flame_svg(whole: Box, *, describe: str) -> str:
     """An <svg> element as wide as its place; its boxes' texts keep their size and are cut off at the box's end.
 
-    Each box tells its name, time, share and calls where the pointer rests on it.
+    Each box shows its name, time, share and calls in a tooltip.
     """
     parts: list[str] = []
     depth = _draw(whole, 0.0, 100.0, 0, _hues(whole), whole.time or 1, "--rest", parts)
@@ -72,12 +72,12 @@ def _draw(
 ) -> int:
     """Adds a box and all below it; returns the deepest level drawn. left, width: per cent."""
     share = box.time / whole
-    told = f"{box.name}: {_duration(box.time)}, {share:.1%}, {box.calls} {'call' if box.calls == 1 else 'calls'}"
+    tooltip = f"{box.name}: {_duration(box.time)}, {share:.1%}, {box.calls} {'call' if box.calls == 1 else 'calls'}"
     strength = max(20, 62 - 7 * level)  # pale enough for text in the page's ink, in the light and in the dark
     fill = f"color-mix(in oklab, var({hue}) {strength}%, var(--paper))" if level else "var(--line)"
     label = f'<text x="4" y="15" fill="var(--ink)">{escape(_label(box, share))}</text>' if width > 1.2 else ""
     into.append(
-        f'<svg x="{left:.3f}%" y="{level * _ROW}" width="{width:.3f}%" height="{_ROW}"><title>{escape(told)}</title>'
+        f'<svg x="{left:.3f}%" y="{level * _ROW}" width="{width:.3f}%" height="{_ROW}"><title>{escape(tooltip)}</title>'
         f'<rect width="100%" height="{_ROW - 1}" fill="{fill}" stroke="var(--paper)" stroke-width="1"/>{label}</svg>'
     )
     deepest, at = level, left
@@ -88,10 +88,10 @@ def _draw(
     for child in box.children.values():
         if child.time < _LEAST * whole:
             continue
-        own = scale * child.time
+        child_width = scale * child.time
         below = hues.get(child.name, hue) if level == 0 else hue
-        deepest = max(deepest, _draw(child, at, own, level + 1, hues, whole, below, into))
-        at += own
+        deepest = max(deepest, _draw(child, at, child_width, level + 1, hues, whole, below, into))
+        at += child_width
     return deepest
 
 

@@ -20,7 +20,7 @@ _WORDS = {KERNELS: "Kernels", CALLS: "Calls", **_UNITS}
 
 
 def write_profile_page(
-    out: Path, taken: Taken, seen: Recording, tables: Tables, *, reports: Sequence[str] = ("summary",)
+    out: Path, profile: Taken, recording: Recording, tables: Tables, *, reports: Sequence[str] = ("summary",)
 ) -> Path:
     """Write the page to the file `out`. Raises ValueError if it cannot be written."""
     from hasten.report.study_page import write_study_page
@@ -28,72 +28,73 @@ def write_profile_page(
     return write_study_page(
         out,
         title="Profile of a training",
-        verdict=verdict_of(taken, seen, tables),
-        cards=_cards(taken, seen, tables),
-        sections=_sections(taken, seen, tables, reports),
+        verdict=verdict_of(profile, recording, tables),
+        cards=_cards(profile, recording, tables),
+        sections=_sections(profile, recording, tables, reports),
     )
 
 
-def verdict_of(taken: Taken, seen: Recording, tables: Tables) -> str:
+def verdict_of(profile: Taken, recording: Recording, tables: Tables) -> str:
     """One sentence: how long a step takes and what most of it is."""
-    parts = _parts(seen, tables, taken.steps)
+    parts = _parts(recording, tables, profile.steps)
     whole = sum(parts.values()) or 1.0
     (first, most), *others = sorted(parts.items(), key=lambda item: -item[1])
     rest = ", ".join(f"{name} {value / whole:.0%}" for name, value in others if value >= 0.005 * whole)
-    where = "the GPU's" if seen.on_device else "its"
+    where = "the GPU's" if recording.on_device else "its"
     return (
-        f"A step takes {short_duration(taken.plain_s)}. The largest part of {where} time, {most / whole:.0%}, goes "
+        f"A step takes {short_duration(profile.plain_s)}. The largest part of {where} time, {most / whole:.0%}, goes "
         f"into {first}{f'; {rest}' if rest else ''}."
     )
 
 
-def _parts(seen: Recording, tables: Tables, steps: int) -> dict[str, float]:
+def _parts(recording: Recording, tables: Tables, steps: int) -> dict[str, float]:
     """Seconds a step by phase: on the device where there is one, where the host only queues; and what is left."""
-    column = GPU if seen.on_device else CPU
+    column = GPU if recording.on_device else CPU
     parts = {name: 1e-9 * tables.phases[name][column] / steps for name in _IN_STEP if name in tables.phases}
-    if not seen.on_device:
-        left = sum(node.time for node in seen.main if node.name == STEP) * 1e-9 / steps - sum(parts.values())
-        parts["between the phases"] = max(0.0, left)
+    if not recording.on_device:
+        remaining = sum(node.time for node in recording.main if node.name == STEP) * 1e-9 / steps - sum(parts.values())
+        parts["between the phases"] = max(0.0, remaining)
     return parts
 
 
-def _cards(taken: Taken, seen: Recording, tables: Tables) -> tuple[tuple[str, str, str], ...]:
-    loading = tables.phases.get(LOADING, {}).get(CPU, 0) * 1e-9 / taken.steps
+def _cards(profile: Taken, recording: Recording, tables: Tables) -> tuple[tuple[str, str, str], ...]:
+    loading = tables.phases.get(LOADING, {}).get(CPU, 0) * 1e-9 / profile.steps
     kernels = tables.kinds[ALL]
     cards = [
-        ("A step", short_duration(taken.plain_s), f"{short_duration(taken.step_s)} under the profiler"),
-        ("Steps seen", str(taken.steps), f"and {taken.cases} cases of a validation"),
-        ("Waiting for data", f"{loading / taken.step_s:.0%}" if taken.step_s else "-", "of a step, on the host"),
+        ("A step", short_duration(profile.plain_s), f"{short_duration(profile.step_s)} under the profiler"),
+        ("Steps seen", str(profile.steps), f"and {profile.cases} cases of a validation"),
+        ("Waiting for data", f"{loading / profile.step_s:.0%}" if profile.step_s else "-", "of a step, on the host"),
         ("Kernels", str(kernels[KERNELS]), f"different ones, {kernels[CALLS]} calls"),
     ]
-    if seen.on_device:
-        in_steps = sum(tables.phases.get(name, {}).get(GPU, 0) for name in _IN_STEP) * 1e-9 / taken.steps
-        cards.append(("GPU at work", f"{min(1.0, in_steps / taken.step_s):.0%}", "of a step under the profiler"))
-    return (*cards, ("Device", taken.device, f"torch {taken.setting.get('torch', '')}"))
+    if recording.on_device:
+        in_steps = sum(tables.phases.get(name, {}).get(GPU, 0) for name in _IN_STEP) * 1e-9 / profile.steps
+        cards.append(("GPU at work", f"{min(1.0, in_steps / profile.step_s):.0%}", "of a step under the profiler"))
+    return (*cards, ("Device", profile.device, f"torch {profile.setting.get('torch', '')}"))
 
 
-def _sections(taken: Taken, seen: Recording, tables: Tables, reports: Sequence[str]) -> list[Any]:
+def _sections(profile: Taken, recording: Recording, tables: Tables, reports: Sequence[str]) -> list[Any]:
     from hasten.report.study_page import Bar, Section
 
-    where = "The GPU's time by phase" if seen.on_device else "A step by phase"
+    where = "The GPU's time by phase" if recording.on_device else "A step by phase"
     table = _table("Phase", {name: row for name, row in tables.phases.items() if row[CPU] or row[GPU]}, None)
-    flame = flame_of(seen)
+    flame = flame_of(recording)
     sections = [
         Section(
             title="Phases",
-            text=f"{where}, over {taken.steps} steps; the table is of all of them, the validation and the checkpoint.",
-            bar=Bar(parts=tuple(_parts(seen, tables, taken.steps).items())),
+            text=f"{where}, over {profile.steps} steps; the table is of all of them, "
+            "the validation and the checkpoint.",
+            bar=Bar(parts=tuple(_parts(recording, tables, profile.steps).items())),
             table=table,
-            note=_note(seen, tables),
+            note=_note(recording, tables),
         ),
         Section(
             title="Flame view",
             text="What was called below what called it, as wide as it took on the training's thread; calls of one name "
             "under one caller are one box. Rest on a box for its name, time, share and calls.",
-            svg=flame_svg(flame, describe=f"Flame view of {taken.steps} steps: " + ", ".join(flame.children)),
+            svg=flame_svg(flame, describe=f"Flame view of {profile.steps} steps: " + ", ".join(flame.children)),
         ),
     ]
-    named = (
+    listings = (
         (
             "transforms",
             "Transforms",
@@ -102,32 +103,34 @@ def _sections(taken: Taken, seen: Recording, tables: Tables, reports: Sequence[s
         ),
         ("modules", "Modules", "The network's forward by module, without the modules inside it.", tables.modules),
         ("ops", "Operations", "Own time first; the other column is with all that an operation calls.", tables.ops),
-        ("kernels", "Kernels", _kernel_words(seen), tables.kernels),
+        ("kernels", "Kernels", _kernel_words(recording), tables.kernels),
     )
-    for name, title, text, rows in named:
+    for name, title, text, rows in listings:
         if rows:
             head = None if name in reports else _ROWS
             more = f"The largest {_ROWS} of {len(rows)}." if head is not None and len(rows) > head else ""
             sections.append(Section(title=title, text=text, table=_table(title.rstrip("s"), rows, head), note=more))
-    settings = "\n".join(f"{name}: {value}" for name, value in taken.setting.items())
-    sections.append(Section(title="Taken of", pre=settings, note=" ".join(taken.notes)))
+    settings = "\n".join(f"{name}: {value}" for name, value in profile.setting.items())
+    sections.append(Section(title="Taken of", pre=settings, note=" ".join(profile.notes)))
     return sections
 
 
-def _note(seen: Recording, tables: Tables) -> str:
-    told = [f'"{OUTSIDE}" is what the training\'s thread did in none of them.']
+def _note(recording: Recording, tables: Tables) -> str:
+    sentences = [f'"{OUTSIDE}" is what the training\'s thread did in none of them.']
     if BESIDE in tables.phases:
-        told.append(f'"{BESIDE}" is the time of other threads, such as the one that makes batches or writes files.')
-    if seen.on_device:
-        told.append("On the host a phase ends when its work is queued, not when the GPU has done it.")
+        sentences.append(
+            f'"{BESIDE}" is the time of other threads, such as the one that makes batches or writes files.'
+        )
+    if recording.on_device:
+        sentences.append("On the host a phase ends when its work is queued, not when the GPU has done it.")
     once = [name for name in (VALIDATION, CHECKPOINT) if name in tables.phases]
     if once:
-        told.append(f"Once, and not in each step: {', '.join(once)}.")
-    return " ".join(told)
+        sentences.append(f"Once, and not in each step: {', '.join(once)}.")
+    return " ".join(sentences)
 
 
-def _kernel_words(seen: Recording) -> str:
-    if seen.on_device:
+def _kernel_words(recording: Recording) -> str:
+    if recording.on_device:
         return "What ran on the GPU, copies and fills included; the host's time is of the operations that launched it."
     return "Operations of the CPU that leave no work to others, and regions that a compiler made of several."
 
@@ -135,12 +138,12 @@ def _kernel_words(seen: Recording) -> str:
 def _table(first: str, rows: dict[str, dict[str, int]], head: int | None) -> Any:
     from hasten.report.study_page import Table
 
-    shown = list(rows.items())[:head]
+    entries = list(rows.items())[:head]
     # A column without a number is no news on a machine without a GPU.
-    keys = [key for key in (shown[0][1] if shown else {}) if key != GPU or any(row[GPU] for _, row in shown)]
+    keys = [key for key in (entries[0][1] if entries else {}) if key != GPU or any(row[GPU] for _, row in entries)]
     by = GPU if GPU in keys else CPU
     whole = sum(row[by] for row in rows.values()) or 1
-    texts = tuple((name, *(_cell(key, row[key]) for key in keys), f"{row[by] / whole:.1%}") for name, row in shown)
+    texts = tuple((name, *(_cell(key, row[key]) for key in keys), f"{row[by] / whole:.1%}") for name, row in entries)
     columns = (first, *(_WORDS[key] for key in keys), "Share")
     return Table(columns=columns, rows=texts, numeric=tuple(range(1, len(columns))))
 

@@ -1,4 +1,4 @@
-"""What torch's profiler saw, as trees of ranges and operations, one for each thread, with the kernels that they ran."""
+"""What torch's profiler recorded, as trees of ranges and operations, one per thread, with the kernels that they ran."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_TORCH = {
     _AUTOGRAD: BACKWARD,
     "DistributedDataParallel.forward": FORWARD,
 }
-"""What torch itself marks, and the phase that it stands for in a loop without ranges."""
+"""Ranges that torch marks itself, and the phase that each stands for in a loop without ranges."""
 _NO_WORK = re.compile(
     r"^aten::(_?(un)?safe_view|_reshape_alias|alias|as_strided_?|broadcast_to|chunk|detach_?|diagonal|empty\w*|expand(_as)?|"
     r"flatten|is_\w+|item|_local_scalar_dense|lift_fresh|movedim|mT|narrow|new_empty\w*|permute|requires_grad_|reshape|"
@@ -153,9 +153,9 @@ def _node(event: Any) -> Node:
                 # Calls of the driver are the operation's own time, and what they launch is the operation's.
                 node.launched += [(kernel.name, _whole(kernel.duration)) for kernel in child.kernels]
                 continue
-            made = _bare(child)
-            node.children.append(made)
-            stack.append((child, made))
+            copy = _bare(child)
+            node.children.append(copy)
+            stack.append((child, copy))
     return top
 
 
@@ -171,13 +171,13 @@ def _bare(event: Any) -> Node:
 
 def workers_of(roots: list[Node]) -> frozenset[str]:
     """Operations that do at least half of what is done in their time themselves."""
-    own: Counter[str] = Counter()
+    self_time: Counter[str] = Counter()
     whole: Counter[str] = Counter()
     for root in roots:
         for node in root.below():
-            own[node.name] += node.own
+            self_time[node.name] += node.own
             whole[node.name] += node.time
-    return frozenset(name for name in whole if 2 * own[name] >= whole[name])
+    return frozenset(name for name in whole if 2 * self_time[name] >= whole[name])
 
 
 def _works(name: str) -> bool:
@@ -193,9 +193,9 @@ def _whole(microseconds: float) -> int:
 
 
 def _steps(roots: list[Node]) -> int:
-    """How much a thread looks like the one that trains."""
+    """How many training ranges and optimizer steps a thread has: the most are in the thread that trains."""
     names = {STEP, FORWARD, OPTIMIZER}
-    found = 0
+    count = 0
     for root in roots:
-        found += sum(node.name in names or node.name.startswith("Optimizer.step#") for node in root.below())
-    return found
+        count += sum(node.name in names or node.name.startswith("Optimizer.step#") for node in root.below())
+    return count

@@ -22,11 +22,11 @@ def summarise(profiler: Any, *, top: int = TOP) -> dict[str, Any]:
     loading and on threads beside the training; "Modules" the ranges of modules, "Ops" operations with their own time,
     "Kernels" kernels: the `top` largest of each. Raises ValueError for a profile that holds nothing.
     """
-    seen = read(profiler)
-    return summary_of(seen, tables_of(seen), top=top)
+    recording = read(profiler)
+    return summary_of(recording, tables_of(recording), top=top)
 
 
-def summary_of(seen: Recording, tables: Tables, *, top: int = TOP) -> dict[str, Any]:
+def summary_of(recording: Recording, tables: Tables, *, top: int = TOP) -> dict[str, Any]:
     return {
         "All Kernels": tables.kinds,
         "Phases": tables.phases,
@@ -34,7 +34,7 @@ def summary_of(seen: Recording, tables: Tables, *, top: int = TOP) -> dict[str, 
         "Modules": _first(tables.modules, top),
         "Ops": _first(tables.ops, top),
         "Kernels": _first(tables.kernels, top),
-        "Wall": {CPU: seen.wall, GPU: sum(seen.device.values())},
+        "Wall": {CPU: recording.wall, GPU: sum(recording.device.values())},
     }
 
 

@@ -53,38 +53,39 @@ class Tables:
     kind_of: dict[str, str] = field(default_factory=dict)
 
 
-def tables_of(seen: Recording) -> Tables:
-    kernels = _kernels(seen)
+def tables_of(recording: Recording) -> Tables:
+    kernels = _kernels(recording)
     return Tables(
         kernels=_largest({each.name: {CALLS: each.calls, CPU: each.cpu, GPU: each.gpu} for each in kernels}),
         kinds=_kinds(kernels),
-        phases=_phases(seen),
-        transforms=_largest(_ranges(_loading(seen), lambda node: not node.name.startswith(MODULE))),
-        modules=_largest(_ranges(seen.main, lambda node: node.name.startswith(MODULE))),
-        ops=_largest(_ops(seen)),
-        wall=seen.wall,
-        on_device=seen.on_device,
+        phases=_phases(recording),
+        transforms=_largest(_ranges(_loading(recording), lambda node: not node.name.startswith(MODULE))),
+        modules=_largest(_ranges(recording.main, lambda node: node.name.startswith(MODULE))),
+        ops=_largest(_ops(recording)),
+        wall=recording.wall,
+        on_device=recording.on_device,
         kind_of={each.name: each.kind for each in kernels},
     )
 
 
-def _kernels(seen: Recording) -> list[Kernel]:
+def _kernels(recording: Recording) -> list[Kernel]:
     """On a device those that ran there, with the host's time in what launched them; else a CPU's own."""
     cpu: dict[str, int] = {}
     calls: dict[str, int] = {}
-    for root in seen.roots():
+    for root in recording.roots():
         for node in root.below():
-            if seen.on_device:
+            if recording.on_device:
                 for name, _ in node.launched:
                     cpu[name] = cpu.get(name, 0) + node.own // len(node.launched)
-            elif seen.is_kernel(node):
+            elif recording.is_kernel(node):
                 cpu[node.name] = cpu.get(node.name, 0) + node.own
                 calls[node.name] = calls.get(node.name, 0) + 1
-    if not seen.on_device:
+    if not recording.on_device:
         memory = {name: MEMORY if _HOST_MEMORY.search(name) else OTHER for name in cpu}
         return [Kernel(name, memory[name], calls[name], cpu[name], 0) for name in cpu]
     return [
-        Kernel(name, _kind(name), seen.device_calls[name], cpu.get(name, 0), seen.device[name]) for name in seen.device
+        Kernel(name, _kind(name), recording.device_calls[name], cpu.get(name, 0), recording.device[name])
+        for name in recording.device
     ]
 
 
@@ -95,37 +96,37 @@ def _kind(name: str) -> str:
 
 
 def _kinds(kernels: Iterable[Kernel]) -> Table:
-    found: Table = {kind: {KERNELS: 0, CALLS: 0, CPU: 0, GPU: 0} for kind in (ALL, TENSOR, MEMORY, OTHER)}
+    table: Table = {kind: {KERNELS: 0, CALLS: 0, CPU: 0, GPU: 0} for kind in (ALL, TENSOR, MEMORY, OTHER)}
     for kernel in kernels:
         for kind in (ALL, kernel.kind):
-            row = found[kind]
+            row = table[kind]
             row[KERNELS] += 1
             row[CALLS] += kernel.calls
             row[CPU] += kernel.cpu
             row[GPU] += kernel.gpu
-    return found
-
-
-def _phases(seen: Recording) -> Table:
-    """Of a phase inside another one, only the outer counts. What autograd's own threads run is the backward's."""
-    found: dict[str, list[Node]] = {}
-    for root in seen.main:
-        for node in _outermost(root):
-            found.setdefault(node.phase or OUTSIDE, []).append(node)
-    table: Table = {}
-    for name in PHASES:
-        nodes, apart = found.get(name, []), seen.backward if name == "backward" else []
-        if nodes or apart:
-            # The training's thread waits for autograd's, so that their time is in its range already.
-            table[name] = _row(seen, [*nodes, *apart], time=sum(node.time for node in nodes or apart))
-    inside = sum(row[CPU] for row in table.values())
-    table[OUTSIDE] = _row(seen, _loose(seen.main), time=max(0, seen.wall - inside))
-    if seen.beside:
-        table[BESIDE] = _row(seen, seen.beside, time=sum(node.time for node in seen.beside))
     return table
 
 
-def _row(seen: Recording, nodes: Iterable[Node], *, time: int) -> Row:
+def _phases(recording: Recording) -> Table:
+    """Of a phase inside another one, only the outer counts. What autograd's own threads run is the backward's."""
+    by_phase: dict[str, list[Node]] = {}
+    for root in recording.main:
+        for node in _outermost(root):
+            by_phase.setdefault(node.phase or OUTSIDE, []).append(node)
+    table: Table = {}
+    for name in PHASES:
+        nodes, apart = by_phase.get(name, []), recording.backward if name == "backward" else []
+        if nodes or apart:
+            # The training's thread waits for autograd's, so that their time is in its range already.
+            table[name] = _row(recording, [*nodes, *apart], time=sum(node.time for node in nodes or apart))
+    inside = sum(row[CPU] for row in table.values())
+    table[OUTSIDE] = _row(recording, _loose(recording.main), time=max(0, recording.wall - inside))
+    if recording.beside:
+        table[BESIDE] = _row(recording, recording.beside, time=sum(node.time for node in recording.beside))
+    return table
+
+
+def _row(recording: Recording, nodes: Iterable[Node], *, time: int) -> Row:
     names: set[str] = set()
     calls = gpu = 0
     for root in nodes:
@@ -133,7 +134,7 @@ def _row(seen: Recording, nodes: Iterable[Node], *, time: int) -> Row:
             for name, duration in node.launched:
                 names.add(name)
                 calls, gpu = calls + 1, gpu + duration
-            if not seen.on_device and seen.is_kernel(node):
+            if not recording.on_device and recording.is_kernel(node):
                 names.add(node.name)
                 calls += 1
     return {KERNELS: len(names), CALLS: calls, CPU: time, GPU: gpu}
@@ -152,36 +153,36 @@ def _outermost(root: Node) -> Iterator[Node]:
 
 def _loose(roots: Iterable[Node]) -> list[Node]:
     """What lies in no phase, each without its children, which are in the list themselves."""
-    found = []
+    outside = []
     stack = list(roots)
     while stack:
         node = stack.pop()
         if node.phase is None:
-            found.append(Node(node.name, node.is_range or bool(node.children), node.begin, 0, [], node.launched))
+            outside.append(Node(node.name, node.is_range or bool(node.children), node.begin, 0, [], node.launched))
             stack.extend(node.children)
-    return found
+    return outside
 
 
-def _loading(seen: Recording) -> list[Node]:
-    inside = [node for root in seen.main for node in _outermost(root) if node.phase == LOADING]
-    return [*inside, *seen.beside]
+def _loading(recording: Recording) -> list[Node]:
+    inside = [node for root in recording.main for node in _outermost(root) if node.phase == LOADING]
+    return [*inside, *recording.beside]
 
 
-def _ranges(roots: Iterable[Node], wanted: object) -> Table:
+def _ranges(roots: Iterable[Node], matches: object) -> Table:
     """Every range's time without that of the ranges inside it."""
-    assert callable(wanted)
-    found: Table = {}
+    assert callable(matches)
+    table: Table = {}
     for root in roots:
         for node in root.below():
-            if not node.is_range or node.phase is not None or node.name == STEP or not wanted(node):
+            if not node.is_range or node.phase is not None or node.name == STEP or not matches(node):
                 continue
             inner, gpu = _inside(node)
-            row = found.setdefault(node.short, {CALLS: 0, CPU: 0, TOTAL: 0, GPU: 0})
+            row = table.setdefault(node.short, {CALLS: 0, CPU: 0, TOTAL: 0, GPU: 0})
             row[CALLS] += 1
             row[CPU] += max(0, node.time - inner)
             row[TOTAL] += node.time
             row[GPU] += gpu
-    return found
+    return table
 
 
 def _inside(top: Node) -> tuple[int, int]:
@@ -198,18 +199,18 @@ def _inside(top: Node) -> tuple[int, int]:
     return inner, gpu
 
 
-def _ops(seen: Recording) -> Table:
-    found: Table = {}
-    for root in seen.roots():
+def _ops(recording: Recording) -> Table:
+    table: Table = {}
+    for root in recording.roots():
         for node in root.below():
             if node.is_range:
                 continue
-            row = found.setdefault(node.short, {CALLS: 0, CPU: 0, TOTAL: 0, GPU: 0})
+            row = table.setdefault(node.short, {CALLS: 0, CPU: 0, TOTAL: 0, GPU: 0})
             row[CALLS] += 1
             row[CPU] += node.own
             row[TOTAL] += node.time
             row[GPU] += sum(duration for _, duration in node.launched)
-    return found
+    return table
 
 
 def _largest(table: Table) -> Table:

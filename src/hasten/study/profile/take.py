@@ -1,4 +1,4 @@
-"""Running a few steps of a run, a validation and a checkpoint under torch's profiler, in no folder of the run's."""
+"""Profiles a few steps of a run, a validation and a checkpoint with torch's profiler, outside the run's folder."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _PLAIN = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """A profile and what it was taken of."""
+    """A profile and the setting it was recorded with."""
 
     profiler: Any
-    """A finished `torch.profiler.profile`; None where Nsight looked on and torch's profiler kept out of its way."""
+    """A finished `torch.profiler.profile`; None if Nsight recorded instead of torch's profiler."""
     steps: int
     cases: int
     plain_s: float
@@ -75,10 +75,10 @@ def take(config: RunConfig, *, steps: int, cases: int = CASES, with_profiler: bo
         if not compiled:
             for network in {parts.step.update.weights, parts.validated}:
                 stack.enter_context(_modules_marked(network))
-        return _taken(parts, folder, steps, cases, with_profiler=with_profiler, notes=tuple(notes))
+        return _run_profiled(parts, folder, steps, cases, with_profiler=with_profiler, notes=tuple(notes))
 
 
-def _taken(
+def _run_profiled(
     parts: RunComponents, folder: Path, steps: int, cases: int, *, with_profiler: bool, notes: tuple[str, ...]
 ) -> Taken:
     device, plain = parts.planned.device, min(steps, _PLAIN)
@@ -88,7 +88,7 @@ def _taken(
     with closing(iter(Feed(parts.program, last=last))) as feed:
 
         def run(first: int, count: int) -> list[float]:
-            spent = []
+            times = []
             for index in range(first, first + count):
                 begin = time.perf_counter()
                 with Range(STEP):
@@ -96,8 +96,8 @@ def _taken(
                     parts.step(batch["image"], batch["label"], min(index, total - 1))
                 if not with_profiler or first < WARM_UP + plain:
                     _wait(device)
-                spent.append(time.perf_counter() - begin)
-            return spent
+                times.append(time.perf_counter() - begin)
+            return times
 
         run(0, WARM_UP)
         seconds = run(WARM_UP, plain)
@@ -107,14 +107,14 @@ def _taken(
             run(WARM_UP + plain, steps)
             with Range("waiting for the device") if device.type == "cuda" else nullcontext():
                 _wait(device)
-            spent = time.perf_counter() - begin
+            elapsed = time.perf_counter() - begin
             validate(dataclasses.replace(parts, planned=some), parts.validated)
             _save(parts, folder, last)
             _wait(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return Taken(
         profiler=profiler if with_profiler else None, steps=steps, cases=len(some.validation),
-        plain_s=statistics.median(seconds), step_s=spent / steps, device=name, setting=_setting(parts), notes=notes,
+        plain_s=statistics.median(seconds), step_s=elapsed / steps, device=name, setting=_setting(parts), notes=notes,
     )  # fmt: skip
 
 

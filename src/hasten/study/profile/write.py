@@ -24,22 +24,24 @@ PAGE = "profile.html"
 def chosen(given: str | Sequence[str], known: tuple[str, ...], option: str) -> tuple[str, ...]:
     """Names from "a,b" or a sequence, in the order in which they are known. Raises ValueError for one that is not."""
     names = given.split(",") if isinstance(given, str) else list(given)
-    found = {name.strip() for name in names if name.strip()}
-    unknown = sorted(found - set(known))
-    if unknown or not found:
+    requested = {name.strip() for name in names if name.strip()}
+    unknown = sorted(requested - set(known))
+    if unknown or not requested:
         what = f"{', '.join(unknown)} is none" if unknown else "names none"
         raise ValueError(f"{option}: {what} of {', '.join(known)}; give some of them, with commas between")
-    return tuple(name for name in known if name in found)
+    return tuple(name for name in known if name in requested)
 
 
-def write(taken: Taken, out: Path, *, reports: Sequence[str] = ("summary",), formats: Sequence[str] = FORMATS) -> Path:
+def write(
+    profile: Taken, out: Path, *, reports: Sequence[str] = ("summary",), formats: Sequence[str] = FORMATS
+) -> Path:
     """Write the profile into the folder `out` and return it. A trace for Perfetto is always among the files.
 
     Raises ValueError where the folder can't be written to.
     """
-    seen = read(taken.profiler)
-    tables = tables_of(seen)
-    summary = {**summary_of(seen, tables), "Run": _run_of(taken)}
+    recording = read(profile.profiler)
+    tables = tables_of(recording)
+    summary = {**summary_of(recording, tables), "Run": _run_of(profile)}
     contents: dict[str, Any] = {
         "summary": summary,
         "phases": tables.phases,
@@ -55,25 +57,25 @@ def write(taken: Taken, out: Path, *, reports: Sequence[str] = ("summary",), for
             if "csv" in formats:
                 text = _long_csv(summary) if name == "summary" else _csv(contents[name])
                 (out / f"{name}.csv").write_text(text, encoding="utf-8")
-        taken.profiler.export_chrome_trace(str(out / TRACE))
+        profile.profiler.export_chrome_trace(str(out / TRACE))
     except OSError as error:
         raise ValueError(f"{out}: cannot be written to ({error.strerror or error}); choose another --out") from None
     if "html" in formats:
         from hasten.study.profile.page import write_profile_page
 
-        write_profile_page(out / PAGE, taken, seen, tables, reports=reports)
+        write_profile_page(out / PAGE, profile, recording, tables, reports=reports)
     return out
 
 
-def _run_of(taken: Taken) -> dict[str, Any]:
+def _run_of(profile: Taken) -> dict[str, Any]:
     return {
-        "Steps": taken.steps,
-        "Validation Cases": taken.cases,
-        "Step Time (ns)": round(1e9 * taken.step_s),
-        "Step Time without Profiler (ns)": round(1e9 * taken.plain_s),
-        "Device": taken.device,
-        "Settings": taken.setting,
-        "Notes": list(taken.notes),
+        "Steps": profile.steps,
+        "Validation Cases": profile.cases,
+        "Step Time (ns)": round(1e9 * profile.step_s),
+        "Step Time without Profiler (ns)": round(1e9 * profile.plain_s),
+        "Device": profile.device,
+        "Settings": profile.setting,
+        "Notes": list(profile.notes),
     }
 
 

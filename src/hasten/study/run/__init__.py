@@ -1,1 +1,1 @@
-"""`hasten doctor RUN`: a bounded number of a run's own steps, and what they say about where its time goes."""
+"""`hasten doctor RUN`: runs a bounded number of a run's steps and reports where their time goes."""

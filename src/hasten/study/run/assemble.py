@@ -1,4 +1,4 @@
-"""A run put together as for training, with nothing written but to the cache; what a cold cache would cost it."""
+"""A run assembled as for training, writing only to the cache, and the cost of a cold cache."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def _is_cached(planned: Planned) -> bool:
 def probe_cold(planned: Planned, *, read_delay_s: float = 0.0) -> Cold:
     """Read and prepare a few cases, spread over the data set, one after another."""
     cases = planned.case_set.cases
-    chosen = cases[:: max(1, len(cases) // _PROBED)][:_PROBED]
-    spent = [_one(case, planned, read_delay_s) for case in chosen]
-    disk, decode, prepare = (sum(column) / len(spent) for column in zip(*spent, strict=True))
+    probed = cases[:: max(1, len(cases) // _PROBED)][:_PROBED]
+    timings = [_one(case, planned, read_delay_s) for case in probed]
+    disk, decode, prepare = (sum(column) / len(timings) for column in zip(*timings, strict=True))
     threads = planned.config.prepare.num_threads or usable_cores()
     return Cold(cases=len(cases), threads=threads, disk_s=disk, decode_s=decode, prepare_s=prepare)
 
@@ -139,10 +139,10 @@ def _part_of(planned: Planned, cold: Cold, folder: Path, seconds: float) -> Plan
     count = max(3, math.floor(seconds / max(each, 1e-6)))
     held_out = max(1, min(len(planned.validation), count // 4))
     train, validation = planned.train[: count - held_out], planned.validation[:held_out]
-    wanted = {case.id for case in (*train, *validation)}
-    kept = tuple(case for case in planned.case_set.cases if case.id in wanted)
+    ids = {case.id for case in (*train, *validation)}
+    subset = tuple(case for case in planned.case_set.cases if case.id in ids)
     cache = dataclasses.replace(planned.config.cache, dir=str(folder / "cache"))
     return dataclasses.replace(
-        planned, case_set=dataclasses.replace(planned.case_set, cases=kept), train=train, validation=validation,
+        planned, case_set=dataclasses.replace(planned.case_set, cases=subset), train=train, validation=validation,
         config=dataclasses.replace(planned.config, cache=cache),
     )  # fmt: skip

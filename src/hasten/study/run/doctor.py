@@ -1,4 +1,4 @@
-"""The diagnosis of a run: its own steps for a bounded time, two ablations, and what follows."""
+"""The diagnosis of a run: its own steps for a bounded time, two ablations, and the findings that follow."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from hasten.study.split import Diagnosis, Split, diagnose
 
 Echo = Callable[[str], None]
 _ENDLESS = 10**9
-"""Steps that a feed may give: it is left when enough were taken."""
+"""Upper bound on the steps of a feed: it is abandoned once enough were taken."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class RunDiagnosis:
     findings: tuple[Finding, ...]
     """The largest gain first."""
     settings: dict[str, Any]
-    """What the run settled on, as far as the findings speak of it."""
+    """The settings that the run chose, as far as the findings refer to them."""
     once: dict[str, float]
     """Seconds before the first step, by what."""
     rare: Rare
@@ -79,7 +79,7 @@ def diagnose_run(
     read_delay_s: float = 0.0,
     echo: Echo | None = None,
 ) -> RunDiagnosis:
-    """Run some of a run's steps and say what holds it back. The run's folder is not asked for and nothing is kept.
+    """Run some of a run's steps and report its bottleneck. The run's folder is not needed and no file is kept.
 
     steps: at most so many are timed; seconds: about so many are spent after the first step is ready. What a cache lacks
     is prepared into it if that is quick, as training would; else a part of the cases is, into a temporary folder.
@@ -92,26 +92,26 @@ def diagnose_run(
     if steps < 2 or seconds <= 0:
         raise ValueError(f"steps={steps}, seconds={seconds:g}: give at least 2 steps and a time above 0")
     begin = time.perf_counter()
-    tell = echo or (lambda _: None)
+    report = echo or (lambda _: None)
     meter = LoadMeter()
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder:
-        tell("putting the run together")
+        report("putting the run together")
         run = assemble(config, Path(folder), seconds=seconds, read_delay_s=read_delay_s)
         bench = _Bench(run.parts, wrap_feed=_with_delay(run.parts, wrap_feed, read_delay_s))
-        found = _measure(bench, run, Path(folder), steps, seconds, wrap_step, tell)
-        facts = _facts(config, run, found, read_delay_s, meter.others())
+        measured = _measure(bench, run, Path(folder), steps, seconds, wrap_step, report)
+        facts = _facts(config, run, measured, read_delay_s, meter.others())
     return RunDiagnosis(
         split=facts.split,
         diagnosis=diagnose(facts.split),
         findings=tuple(findings(facts)),
         settings=_settings(run.parts),
         once=run.once,
-        rare=found.rare,
+        rare=measured.rare,
         cold=run.cold,
-        arms=found.arms,
-        operations=found.operations,
-        variants=found.variants,
-        notes=tuple(_notes(run, found)),
+        arms=measured.arms,
+        operations=measured.operations,
+        variants=measured.variants,
+        notes=tuple(_notes(run, measured)),
         others=facts.others,
         environment=environment(),
         seconds=time.perf_counter() - begin,
@@ -119,7 +119,7 @@ def diagnose_run(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
+class _Measurements:
     """All measurements."""
 
     ran: Ran
@@ -148,12 +148,12 @@ class _Bench:
         return Feed(self.parts.program, first=self.first, last=_ENDLESS)
 
     def batch(self) -> Batch:
-        """One that stays."""
+        """A batch that is not overwritten by the next one."""
         source = iter(self.feed())
         batch = next(source)
-        kept = batch["image"].clone(), batch["label"].clone()
+        copied = batch["image"].clone(), batch["label"].clone()
         source.close()
-        return kept
+        return copied
 
 
 def _with_delay(parts: RunComponents, wrap_feed: WrapFeed | None, delay: float) -> WrapFeed | None:
@@ -171,13 +171,13 @@ def _with_delay(parts: RunComponents, wrap_feed: WrapFeed | None, delay: float) 
 
 
 def _measure(
-    bench: _Bench, run: Assembled, folder: Path, steps: int, seconds: float, wrap_step: WrapStep | None, tell: Echo
-) -> _Found:
+    bench: _Bench, run: Assembled, folder: Path, steps: int, seconds: float, wrap_step: WrapStep | None, report: Echo
+) -> _Measurements:
     parts, device = bench.parts, bench.device
     last = parts.planned.config.train.steps
     disk_s = _disk_seconds(parts, bench.first)
     captured_s = _captured(parts, steps, seconds * 0.1)
-    tell(f"training {steps} steps")
+    report(f"training {steps} steps")
     with collected_between_steps():
         ran = run_steps(
             parts.step,
@@ -188,21 +188,21 @@ def _measure(
             wrap_step=wrap_step,
             wrap_feed=bench.wrap_feed,
         )
-    tell("the feed without steps")
+    report("the feed without steps")
     alone = feed_alone(bench.feed(), bench.wrap_feed, steps=steps, seconds=seconds * 0.08, device=device)
-    tell("steps on a fixed batch, and on twice its samples")
+    report("steps on a fixed batch, and on twice its samples")
     batch = bench.batch()
     arms = run_arms(parts, batch, threads=threads_here().wanted, seconds=seconds * 0.25)
     shares = _intensity(parts, batch, ran)
     busy_s = device_busy(lambda: parts.step(*batch, 0), device)
-    tell("a validation and a checkpoint")
+    report("a validation and a checkpoint")
     rare = measure_rare(
         parts, folder / "checkpoints", cases=run.validation_cases, step_s=ran.step_s, seconds=seconds * 0.12
     )
-    tell("the augmentation, operation by operation")
+    report("the augmentation, operation by operation")
     operations = operation_costs(parts, seconds=seconds * 0.08)
     by_hand = _by_hand(parts, ran, seconds * 0.25)
-    return _Found(
+    return _Measurements(
         ran=ran,
         feed_alone_s=alone,
         arms=arms,
@@ -218,35 +218,35 @@ def _measure(
 
 
 def _by_hand(parts: RunComponents, ran: Ran, seconds: float) -> dict[str, float]:
-    """Only a run whose variant was set has something to learn: any other took the fastest."""
+    """Only for a run whose variant was set in its configuration: any other run chose the fastest itself."""
     step_s = ran.marks.get("forward", 0.0) + ran.marks.get("backward", 0.0)
     why = parts.engaged["channels-last"].why
     precision = next(
         value.why for name, value in parts.engaged.items() if name.startswith("autocast") or name == "TF32"
     )
-    given = "set in the configuration"
-    if not (why.startswith(given) or precision.startswith(given)):
+    prefix = "set in the configuration"
+    if not (why.startswith(prefix) or precision.startswith(prefix)):
         return {}
     return slower_than(parts, step_s=step_s, seconds=seconds)
 
 
-def _facts(config: RunConfig, run: Assembled, found: _Found, delay: float, others: float) -> Facts:
+def _facts(config: RunConfig, run: Assembled, measured: _Measurements, delay: float, others: float) -> Facts:
     parts = run.parts
     settled, device = parts.planned.config, parts.planned.device
     inline = _Bench(parts, wrap_feed=None).inline
     split = split_of(
-        found.ran,
+        measured.ran,
         inline=inline,
-        rare=found.rare,
+        rare=measured.rare,
         cold=run.cold,
-        arms=found.arms,
-        steps=found.rare.steps,
-        feed_alone_s=found.feed_alone_s,
-        copy_s=found.copy_s,
-        busy_s=found.busy_s,
-        captured_s=found.captured_s,
+        arms=measured.arms,
+        steps=measured.rare.steps,
+        feed_alone_s=measured.feed_alone_s,
+        copy_s=measured.copy_s,
+        busy_s=measured.busy_s,
+        captured_s=measured.captured_s,
         cuda=device.type == "cuda",
-        shares=found.shares,
+        shares=measured.shares,
     )
     threads = threads_here()
     delayed = delay * settled.sample.batch_size if "file" in parts.arena.home else 0.0
@@ -257,17 +257,17 @@ def _facts(config: RunConfig, run: Assembled, found: _Found, delay: float, other
         cuda=device.type == "cuda",
         inline=inline,
         home=parts.arena.home,
-        rare=found.rare,
+        rare=measured.rare,
         cold=run.cold,
-        arms=found.arms,
-        operations=found.operations,
+        arms=measured.arms,
+        operations=measured.operations,
         probabilities={type(op).__name__: op.prob for op in parts.program.latest.chain.ops if hasattr(op, "prob")},
-        variants=found.variants,
+        variants=measured.variants,
         variant=str(variant_of(settled.train)),
         threads=threads.torch,
         cores=threads.wanted,
-        reads=found.ran.reads,
-        disk_s=found.disk_s + delayed,
+        reads=measured.ran.reads,
+        disk_s=measured.disk_s + delayed,
         isal=_has_isal(),
         others=others,
     )
@@ -286,16 +286,16 @@ def _disk_seconds(parts: RunComponents, first: int) -> float:
     segment = parts.program.latest
     if parts.arena.pages is None or segment.compiled:
         return 0.0
-    saved = []
+    differences = []
     for number in range(3):
-        drawn = next(segment.draws(first + number, first + number + 1))
+        draws = next(segment.draws(first + number, first + number + 1))
         times = []
         for _ in range(2):
             begin = time.perf_counter()
-            segment.rendered(drawn)
+            segment.rendered(draws)
             times.append(time.perf_counter() - begin)
-        saved.append(times[0] - times[1])
-    return max(0.0, sorted(saved)[1])
+        differences.append(times[0] - times[1])
+    return max(0.0, sorted(differences)[1])
 
 
 def _captured(parts: RunComponents, steps: int, seconds: float) -> float | None:
@@ -309,14 +309,14 @@ def _captured(parts: RunComponents, steps: int, seconds: float) -> float | None:
     if not captured.engaged:
         captured.close()
         return None
-    begin, done = time.perf_counter(), 0
-    while done < steps and (done < 2 or time.perf_counter() - begin < seconds):
-        captured(8 + done)
-        done += 1
+    begin, count = time.perf_counter(), 0
+    while count < steps and (count < 2 or time.perf_counter() - begin < seconds):
+        captured(8 + count)
+        count += 1
     torch.cuda.synchronize(device)
-    spent = (time.perf_counter() - begin) / done
+    step_s = (time.perf_counter() - begin) / count
     captured.close()
-    return spent
+    return step_s
 
 
 def _copy_seconds(batch: Batch, device: torch.device) -> float:
@@ -361,10 +361,10 @@ def _settings(parts: RunComponents) -> dict[str, Any]:
     }
 
 
-def _notes(run: Assembled, found: _Found) -> Iterator[str]:
+def _notes(run: Assembled, measured: _Measurements) -> Iterator[str]:
     if not run.whole:
         yield "The cache is cold and filling it would take too long for this look: a part of the cases was prepared."
-    if found.captured_s is not None:
+    if measured.captured_s is not None:
         yield "The step runs as a CUDA graph; its phases are those of the step without one, scaled to its time."
     if run.parts.planned.config.train.validate_async:
         yield "Validation runs beside the training: its time is counted as if it stood in the training's place."

@@ -1,4 +1,4 @@
-"""What was measured of a run, as findings take it."""
+"""Measurements of a run, as input to the findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hasten.study.split import Split
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """All that a finding can follow from."""
+    """Everything that a finding may depend on."""
 
     config: PlannedRun
     given: RunConfig

@@ -22,12 +22,12 @@ _FASTER = 1.10
 
 def findings(facts: Facts) -> list[Finding]:
     """Ranked by the gain to expect."""
-    found = [
+    candidates = [
         *_cold(facts), *_feed(facts), *_augmentation(facts), *_transfer(facts), *_reads(facts), *_batch(facts),
         *_launches(facts), *_pieces(facts), *_variant(facts), *_compiled(facts), *_threads(facts), *_validation(facts),
         *_checkpoints(facts), *_busy(facts),
     ]  # fmt: skip
-    return ranked(found)
+    return ranked(candidates)
 
 
 def _cold(facts: Facts) -> Iterator[Finding]:
@@ -112,10 +112,10 @@ def _feed(facts: Facts) -> Iterator[Finding]:
 def _augmentation(facts: Facts) -> Iterator[Finding]:
     sample, batch = facts.split.parts.get("sample", 0.0), facts.operations.get("batch", 0.0)
     # Where a thread makes the batches they cost the step only what it waits.
-    spent = sample if facts.inline else min(facts.split.parts.get("wait", 0.0), batch)
-    if spent < _SHARE * facts.split.step_s:
+    batch_s = sample if facts.inline else min(facts.split.parts.get("wait", 0.0), batch)
+    if batch_s < _SHARE * facts.split.step_s:
         return
-    evidence = f"a batch takes {ms(spent)} to crop and augment"
+    evidence = f"a batch takes {ms(batch_s)} to crop and augment"
     costs = {name: value for name, value in facts.operations.items() if name != "batch"}
     if not costs:
         cure = "sample.compile=true" if facts.cuda else "cache.home=ram"
@@ -125,7 +125,7 @@ def _augmentation(facts: Facts) -> Iterator[Finding]:
             where="sample",
             cure=cure,
             evidence=evidence,
-            **cost_of(facts, 0.5 * spent),
+            **cost_of(facts, 0.5 * batch_s),
         )
         return
     worst = max(costs, key=lambda name: costs[name])
@@ -141,7 +141,7 @@ def _augmentation(facts: Facts) -> Iterator[Finding]:
         where="augment",
         cure=cure,
         evidence=evidence,
-        **cost_of(facts, min(spent, costs[worst]) * (1 - less / now)),
+        **cost_of(facts, min(batch_s, costs[worst]) * (1 - less / now)),
     )
 
 
@@ -210,7 +210,7 @@ def _fixed_share(facts: Facts, doubled: float) -> float:
 
 def _launches(facts: Facts) -> Iterator[Finding]:
     cost = facts.split.parts.get("overhead", 0.0)
-    if cost < 0.15 * facts.split.step_s or any(_batch(facts)):  # one cause is told once
+    if cost < 0.15 * facts.split.step_s or any(_batch(facts)):  # each cause is reported once
         return
     train = facts.config.train
     if facts.cuda and train.capture is False and facts.inline:
@@ -244,8 +244,8 @@ def _pieces(facts: Facts) -> Iterator[Finding]:
 
 
 def _variant(facts: Facts) -> Iterator[Finding]:
-    train, given = facts.config.train, facts.given.train
-    if facts.variant not in facts.variants or (given.precision is None and given.channels_last is None):
+    train, configured = facts.config.train, facts.given.train
+    if facts.variant not in facts.variants or (configured.precision is None and configured.channels_last is None):
         return
     best, seconds = next(iter(facts.variants.items()))
     now = facts.variants[facts.variant]
@@ -258,13 +258,13 @@ def _variant(facts: Facts) -> Iterator[Finding]:
     ]
     changed = [(name, value) for name, value, is_now in changes if value != is_now]
     compute = facts.split.parts.get("forward", 0.0) + facts.split.parts.get("backward", 0.0)
-    told = ", ".join(f"{name} {ms(value)}" for name, value in facts.variants.items())
+    timings = ", ".join(f"{name} {ms(value)}" for name, value in facts.variants.items())
     yield Finding(
         name="slow-precision",
         title="Precision or memory format are set to something slower than another",
         where=changed[0][0],
         cure=" ".join(f"{name}={value}" for name, value in changed),
-        evidence=f"forward and backward of a probe: {told}",
+        evidence=f"forward and backward of a probe: {timings}",
         **cost_of(facts, compute * (1 - seconds / now)),
     )
 
@@ -302,17 +302,17 @@ def _validation(facts: Facts) -> Iterator[Finding]:
         return
     every = facts.config.train.validate_every
     rest = facts.split.step_s - cost
-    wanted = _nice(rare.validation_s * (1 - _VALIDATION) / (_VALIDATION * rest)) if rest > 0 else rare.steps
+    interval = _nice(rare.validation_s * (1 - _VALIDATION) / (_VALIDATION * rest)) if rest > 0 else rare.steps
     evidence = (
         f"a validation takes {ms(rare.validation_s)} (by {rare.timed_cases} cases) and comes every {every} steps: "
         f"{cost / facts.split.step_s:.0%} of the time"
     )
-    if every >= rare.steps or wanted <= every:
-        saved, where, cure = 0.5 * cost, "infer.overlap", "infer.overlap=0.25"
+    if every >= rare.steps or interval <= every:
+        saved_s, where, cure = 0.5 * cost, "infer.overlap", "infer.overlap=0.25"
     else:
-        wanted = min(wanted, rare.steps)
-        saved = cost - rare.validation_s * -(-rare.steps // wanted) / rare.steps
-        where, cure = "train.validate_every", f"train.validate_every={wanted}"
+        interval = min(interval, rare.steps)
+        saved_s = cost - rare.validation_s * -(-rare.steps // interval) / rare.steps
+        where, cure = "train.validate_every", f"train.validate_every={interval}"
     yield Finding(
         name="validation-often",
         title="Validation takes much of the time",
@@ -320,7 +320,7 @@ def _validation(facts: Facts) -> Iterator[Finding]:
         cure=cure,
         evidence=evidence,
         cost_s=cost,
-        gain=gain_of(max(0.0, saved), facts.split.step_s),
+        gain=gain_of(max(0.0, saved_s), facts.split.step_s),
     )
 
 
@@ -331,15 +331,15 @@ def _checkpoints(facts: Facts) -> Iterator[Finding]:
     every = facts.config.train.checkpoint_every
     rest = facts.split.step_s - cost
     alone = max(rare.write_s, rare.checkpoint_s) if rest <= 0 else rare.checkpoint_s
-    wanted = min(rare.steps, max(2 * every, _nice(alone / (_CHECKPOINTS * max(rest, 1e-9)))))
+    interval = min(rare.steps, max(2 * every, _nice(alone / (_CHECKPOINTS * max(rest, 1e-9)))))
     evidence = f"a checkpoint holds the training up for {ms(rare.checkpoint_s)}, every {every} steps"
     yield Finding(
         name="checkpoint-often",
         title="Checkpoints take much of the time",
         where="train.checkpoint_every",
-        cure=f"train.checkpoint_every={wanted}",
+        cure=f"train.checkpoint_every={interval}",
         evidence=evidence,
-        **cost_of(facts, cost * (1 - every / wanted)),
+        **cost_of(facts, cost * (1 - every / interval)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Experiments on one batch that lies ready: what would change if the batch, the pieces, the threads or a switch did."""
+"""Experiments on one ready batch: the effect of another batch size, micro-batch, thread count or switch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hasten.nets.build import divisor
 
 Batch = tuple[Tensor, Tensor]
 _HOPELESS = 20.0
-"""An arm that takes so many times the fastest one's seconds is not timed again."""
+"""An arm that is this many times slower than the fastest one is not timed again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class Arms:
     def launches(self, forward_backward: float) -> float:
         """Seconds of forward and backward that do not grow with the voxels, by a line through two sizes; 0 if unknown.
 
-        A small patch of more than half the voxels tells nothing.
+        A small patch of more than half the voxels gives no estimate.
         """
         small = self.seconds.get("small")
         if small is None or self.small_share > 0.5:
@@ -77,9 +77,9 @@ def run_arms(parts: RunComponents, batch: Batch, *, threads: int, seconds: float
     small = _small(parts, image)
     if small is not None and not compiled:
         arms["small"] = lambda: _forward_backward(step, *small)
-    found = _in_turns(arms, seconds, step.device)
+    arm_seconds = _in_turns(arms, seconds, step.device)
     share = small[0][:, :1].numel() / image[:, :1].numel() if small is not None else 1.0
-    return Arms(seconds=found, small_share=share)
+    return Arms(seconds=arm_seconds, small_share=share)
 
 
 def _in_turns(arms: Mapping[str, Callable[[], object]], seconds: float, device: torch.device) -> dict[str, float]:
@@ -137,20 +137,20 @@ def operation_costs(parts: RunComponents, *, seconds: float) -> dict[str, float]
     names = dict.fromkeys(type(op).__name__ for op in segment.chain.ops if getattr(op, "prob", 0.0) > 0)
     arms = {"batch": segment} | {name: _without(segment, name) for name in names}
     times: dict[str, list[float]] = {name: [] for name in arms}
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     for number in range(13):
         for name, each in arms.items():
-            drawn = next(each.draws(number, number + 1))
+            draws = next(each.draws(number, number + 1))
             start = time.perf_counter()
-            each.rendered(drawn)
+            each.rendered(draws)
             if segment.device.type == "cuda":
                 torch.cuda.synchronize(segment.device)
             if number:
                 times[name].append(time.perf_counter() - start)
-        if number >= 2 and time.perf_counter() - begun > seconds:
+        if number >= 2 and time.perf_counter() - start_s > seconds:
             break
     # Means: with probabilities below 1, some batches hold more of an operation than others, the same for all arms.
-    mean = {name: statistics.fmean(found) for name, found in times.items()}
+    mean = {name: statistics.fmean(samples) for name, samples in times.items()}
     return {"batch": mean["batch"]} | {
         name: max(0.0, mean["batch"] - value) for name, value in mean.items() if name != "batch"
     }
@@ -204,13 +204,13 @@ class _Moved(TorchDispatchMode):
         self.bytes, self.count = 0, 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        found = function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
         if not function.is_view:
             self.count += 1
-            for value in tree_iter((args, kwargs, found)):
+            for value in tree_iter((args, kwargs, result)):
                 if isinstance(value, Tensor):
                     self.bytes += value.numel() * value.element_size()
-        return found
+        return result
 
 
 def work_of(parts: RunComponents, batch: Batch) -> Work:

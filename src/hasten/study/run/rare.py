@@ -1,4 +1,4 @@
-"""What comes between steps: validations and checkpoints, one of each, scaled to how often the run has them."""
+"""Work between steps: one validation and one checkpoint, scaled to how often the run has them."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Rare:
 def measure_rare(parts: RunComponents, folder: Path, *, cases: int, step_s: float, seconds: float) -> Rare:
     """Time a validation of a few cases and a checkpoint in `folder`. cases: validation cases of the run."""
     train = parts.planned.config.train
-    spent, timed = _validation(parts, seconds)
+    validated_s, timed = _validation(parts, seconds)
     stands, writes = _checkpoint(parts, folder)
     # The next save waits for the one before it.
     stands += max(0.0, writes - train.checkpoint_every * step_s)
     scale = cases / len(parts.planned.validation)
     return Rare(
-        validation_s=spent * scale,
+        validation_s=validated_s * scale,
         timed_cases=timed,
         validations=_times(train.steps, train.validate_every),
         checkpoint_s=stands,
@@ -72,11 +72,11 @@ def _validation(parts: RunComponents, seconds: float) -> tuple[float, int]:
     cases = parts.planned.validation
     voxels = [parts.arena.label(case).numel() for case in parts.arena.index(tuple(case.id for case in cases))]
     count = 1
-    spent = _validated(parts, 1)  # what is allocated and looked up at first is no part of it
-    if spent < seconds:
-        count = max(1, min(len(cases), 8, int((seconds - spent) / max(spent, 1e-6))))
-        spent = _validated(parts, count)
-    return spent * sum(voxels) / sum(voxels[:count]), count
+    elapsed = _validated(parts, 1)  # warm-up: allocations and lookups of the first call don't count
+    if elapsed < seconds:
+        count = max(1, min(len(cases), 8, int((seconds - elapsed) / max(elapsed, 1e-6))))
+        elapsed = _validated(parts, count)
+    return elapsed * sum(voxels) / sum(voxels[:count]), count
 
 
 def _validated(parts: RunComponents, count: int) -> float:
@@ -92,12 +92,12 @@ def _checkpoint(parts: RunComponents, folder: Path) -> tuple[float, float]:
     """Seconds that a save keeps the loop, and until it is written."""
     update = parts.step.update
     folder.mkdir(parents=True, exist_ok=True)
-    kept = Checkpoints(folder)
+    checkpoints = Checkpoints(folder)
     begin = time.perf_counter()
     with Saver() as saver:
         state = training_state(
             network=update.weights, optimizer=update.optimizer, step=1, average=update.average, scaler=update.scaler,
         )  # fmt: skip
-        saver.save(state, kept.write)
+        saver.save(state, checkpoints.write)
         stands = time.perf_counter() - begin
     return stands, time.perf_counter() - begin

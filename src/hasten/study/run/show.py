@@ -12,60 +12,60 @@ from hasten.study.split import PARTS
 from hasten.study.words import ms
 
 
-def lines(found: RunDiagnosis) -> list[str]:
+def lines(report: RunDiagnosis) -> list[str]:
     """For a terminal: the sentence, the split, then each finding with its evidence and its cure."""
-    split = found.split
-    told = [found.diagnosis.sentence, ""]
+    split = report.split
+    output = [report.diagnosis.sentence, ""]
     for name, words in PARTS.items():
         value = split.parts.get(name, 0.0)
         if value >= 0.005 * split.step_s:
-            told.append(f"  {value / split.step_s:4.0%}  {ms(value):>9}  {words}")
-    told.append(f"        {ms(split.step_s):>9}  a step in all, {split.steps} steps timed")
-    told.append("")
-    told += _findings(found.findings)
-    return [*told, *(f"note: {note}" for note in found.notes)]
+            output.append(f"  {value / split.step_s:4.0%}  {ms(value):>9}  {words}")
+    output.append(f"        {ms(split.step_s):>9}  a step in all, {split.steps} steps timed")
+    output.append("")
+    output += _findings(report.findings)
+    return [*output, *(f"note: {note}" for note in report.notes)]
 
 
 def _findings(findings: Iterable[Finding]) -> list[str]:
-    told: list[str] = []
+    output: list[str] = []
     for number, finding in enumerate(findings, start=1):
         gain = f", about {finding.gain:.2f} times as fast" if finding.gain is not None else ""
-        told.append(f"{number}. {finding.title}{f' ({finding.where})' if finding.where else ''}{gain}")
-        told.append(f"   {finding.evidence}")
-        told.append(f"   -> {finding.cure}")
-    return [*told, ""] if told else ["No setting was found that would make it faster.", ""]
+        output.append(f"{number}. {finding.title}{f' ({finding.where})' if finding.where else ''}{gain}")
+        output.append(f"   {finding.evidence}")
+        output.append(f"   -> {finding.cure}")
+    return [*output, ""] if output else ["No setting was found that would make it faster.", ""]
 
 
-def write_page(found: RunDiagnosis, out: Path, *, source: str) -> Path:
+def write_page(report: RunDiagnosis, out: Path, *, source: str) -> Path:
     """The HTML page. source: what was looked at, for its title. Raises ValueError if it can't be written."""
-    split = found.split
-    best = next((finding for finding in found.findings if finding.gain is not None), None)
+    split = report.split
+    best = next((finding for finding in report.findings if finding.gain is not None), None)
     cards = (
-        ("Bound by", found.diagnosis.bound, f"{split.share(found.diagnosis.bound):.0%} of the time"
-         if found.diagnosis.bound not in ("compute", "memory") else "the step itself"),
+        ("Bound by", report.diagnosis.bound, f"{split.share(report.diagnosis.bound):.0%} of the time"
+         if report.diagnosis.bound not in ("compute", "memory") else "the step itself"),
         ("A step", ms(split.step_s), f"{split.steps} timed, all costs spread over the run's steps"),
         ("On one fixed batch", ms(split.fixed_batch_s or 0.0), "the compute floor"),
         ("A batch with no step", ms(split.feed_alone_s or 0.0), "the data's ceiling"),
         ("Largest gain", f"{best.gain:.2f}x" if best and best.gain else "none", best.cure if best else "no finding"),
     )  # fmt: skip
-    named = tuple((PARTS[name], 1e3 * value) for name, value in split.parts.items() if value > 0.002 * split.step_s)
-    settings = tuple((name, str(value)) for name, value in found.settings.items())
+    bar_parts = tuple((PARTS[name], 1e3 * value) for name, value in split.parts.items() if value > 0.002 * split.step_s)
+    settings = tuple((name, str(value)) for name, value in report.settings.items())
     sections = [
-        Section("Where a step's time goes", text=_sentence(found.diagnosis.evidence[2:]), bar=Bar(named, "ms"),
-                table=_parts(found), note="Validation, checkpoints and what is done once are spread over the steps."),
-        Section("What to change", text="" if found.findings else "No setting was found that would make it faster.",
-                table=_table(found.findings) if found.findings else None),
-        Section("Experiments", table=_experiments(found)),
+        Section("Where a step's time goes", text=_sentence(report.diagnosis.evidence[2:]), bar=Bar(bar_parts, "ms"),
+                table=_parts(report), note="Validation, checkpoints and what is done once are spread over the steps."),
+        Section("What to change", text="" if report.findings else "No setting was found that would make it faster.",
+                table=_table(report.findings) if report.findings else None),
+        Section("Experiments", table=_experiments(report)),
         Section("Settings", table=Table(("Setting", "Value"), settings),
-                note=" ".join(found.notes)),
+                note=" ".join(report.notes)),
     ]  # fmt: skip
     title = f"Doctor: {source}"
-    return write_study_page(out, title=title, verdict=found.diagnosis.sentence, cards=cards, sections=sections)
+    return write_study_page(out, title=title, verdict=report.diagnosis.sentence, cards=cards, sections=sections)
 
 
 def _sentence(evidence: Iterable[str]) -> str:
-    told = "; ".join(evidence)
-    return f"{told[:1].upper()}{told[1:]}." if told else ""
+    text = "; ".join(evidence)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _whole(text: str) -> str:
@@ -73,8 +73,8 @@ def _whole(text: str) -> str:
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _parts(found: RunDiagnosis) -> Table:
-    split = found.split
+def _parts(report: RunDiagnosis) -> Table:
+    split = report.split
     rows = tuple(
         (PARTS[name], _whole(ms(value)), f"{value / split.step_s:.1%}")
         for name, value in split.parts.items()
@@ -97,7 +97,7 @@ def _table(findings: Iterable[Finding]) -> Table:
     return Table(("Finding", "Cure", "Evidence", "Cost a step", "Gain"), rows, (3, 4))
 
 
-def _experiments(found: RunDiagnosis) -> Table:
+def _experiments(report: RunDiagnosis) -> Table:
     words = {
         "fixed": "a step on one fixed batch",
         "doubled": "the same on twice the samples",
@@ -106,18 +106,18 @@ def _experiments(found: RunDiagnosis) -> Table:
         "eager": "a step of the network not compiled",
         "threads": "a step on as many threads as cores",
     }
-    rows = [(words[name], ms(value)) for name, value in found.arms.seconds.items()]
-    if found.split.feed_alone_s is not None:
-        rows.append(("a batch with no step", ms(found.split.feed_alone_s)))
-    for name, value in found.operations.items():
+    rows = [(words[name], ms(value)) for name, value in report.arms.seconds.items()]
+    if report.split.feed_alone_s is not None:
+        rows.append(("a batch with no step", ms(report.split.feed_alone_s)))
+    for name, value in report.operations.items():
         rows.append(("a batch, made alone" if name == "batch" else f"of it saved without {name}", ms(value)))
-    rows.append((f"a validation of all cases (by {found.rare.timed_cases})", ms(found.rare.validation_s)))
-    rows.append(("a checkpoint: training stands still", ms(found.rare.checkpoint_s)))
-    rows.append(("a checkpoint: until it is on the disk", ms(found.rare.write_s)))
-    if found.cold is not None:
-        rows.append(("reading all cases, once", ms(found.cold.read_total_s)))
-        rows.append(("preparing all cases, once", ms(found.cold.prepare_total_s)))
-    rows += [(f"forward and backward of a probe, {name}", ms(value)) for name, value in found.variants.items()]
+    rows.append((f"a validation of all cases (by {report.rare.timed_cases})", ms(report.rare.validation_s)))
+    rows.append(("a checkpoint: training stands still", ms(report.rare.checkpoint_s)))
+    rows.append(("a checkpoint: until it is on the disk", ms(report.rare.write_s)))
+    if report.cold is not None:
+        rows.append(("reading all cases, once", ms(report.cold.read_total_s)))
+        rows.append(("preparing all cases, once", ms(report.cold.prepare_total_s)))
+    rows += [(f"forward and backward of a probe, {name}", ms(value)) for name, value in report.variants.items()]
     inner = {"tune": "network: choosing switches", "compile": "network: compiling"}
-    rows += [(f"before the first step, {inner.get(name, name)}", ms(value)) for name, value in found.once.items()]
+    rows += [(f"before the first step, {inner.get(name, name)}", ms(value)) for name, value in report.once.items()]
     return Table(("Experiment", "Time"), tuple((name, _whole(value)) for name, value in rows), (1,))

@@ -1,4 +1,4 @@
-"""A step whose pieces are timed on the device's own time line, and the loop that is timed around it."""
+"""A step whose parts are timed on the device's timeline, and the loop that is timed around it."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ class Marks:
     """Names the time between two moments: of the host on a CPU, of the device's queue on a GPU."""
 
     device: torch.device
-    _made: list[tuple[str, Any]] = field(default_factory=list)
+    _events: list[tuple[str, Any]] = field(default_factory=list)
 
     def mark(self, name: str) -> None:
         """What passed since the mark before this one belongs to `name`."""
         if self.device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
             event.record()
-            self._made.append((name, event))
+            self._events.append((name, event))
         else:
-            self._made.append((name, time.perf_counter()))
+            self._events.append((name, time.perf_counter()))
 
     def seconds(self) -> dict[str, float]:
         """By name; waits for the device. The first mark only begins."""
-        found: dict[str, float] = defaultdict(float)
+        totals: dict[str, float] = defaultdict(float)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        for (_, before), (name, after) in zip(self._made, self._made[1:], strict=False):
-            found[name] += before.elapsed_time(after) / 1e3 if self.device.type == "cuda" else after - before
-        return dict(found)
+        for (_, before), (name, after) in zip(self._events, self._events[1:], strict=False):
+            totals[name] += before.elapsed_time(after) / 1e3 if self.device.type == "cuda" else after - before
+        return dict(totals)
 
 
 class _TimedUpdate:
@@ -125,40 +125,40 @@ def run_steps(
     wrap_feed: WrapFeed | None = None,
     warmup: int = 2,
 ) -> Ran:
-    """Train at most so many steps after the warm-up; fewer, but 2, where `seconds` are over. last: steps of the run."""
+    """Train at most `steps` steps after the warm-up; fewer, but 2, if `seconds` are over. last: steps of the run."""
     marks = Marks(step.device)
     timed = TimedStep(step, marks)
     call: StepLike = wrap_step(timed) if wrap_step is not None else timed
-    own = _Watched(iter(feed))
-    outer = iter(wrap_feed(own) if wrap_feed is not None else own)
+    watched = _Watched(iter(feed))
+    outer = iter(wrap_feed(watched) if wrap_feed is not None else watched)
     reads = _Reads(timed)
-    begun = begin = time.perf_counter()
-    done, asked, index = 0, 0.0, 0
+    start = begin = time.perf_counter()
+    count, asked_s, index = 0, 0.0, 0
     with reads.counted() if wrap_step is not None else _nothing():
         while True:
             if index == warmup:
                 _wait(step.device)
-                own.seconds, asked, reads.count, marks._made = 0.0, 0.0, 0, []
+                watched.seconds, asked_s, reads.count, marks._events = 0.0, 0.0, 0, []
                 begin = time.perf_counter()
                 marks.mark("begin")
-            ask = time.perf_counter()
+            batch_start = time.perf_counter()
             batch = next(outer)
-            asked += time.perf_counter() - ask
+            asked_s += time.perf_counter() - batch_start
             marks.mark("batch")
             reads.outside = True
             call(batch["image"], batch["label"], min(index, last - 1))
             reads.outside = False
             marks.mark("around")
             index += 1
-            done = max(0, index - warmup)
-            if done >= steps or (done >= 2 and time.perf_counter() - begun > seconds):
+            count = max(0, index - warmup)
+            if count >= steps or (count >= 2 and time.perf_counter() - start > seconds):
                 break
     _wait(step.device)
     wall = time.perf_counter() - begin
-    _close(outer, own.source)
+    _close(outer, watched.source)
     return Ran(
-        steps=done, step_s=wall / done, marks={name: value / done for name, value in marks.seconds().items()},
-        made_s=own.seconds / done, asked_s=asked / done, reads=reads.count / done,
+        steps=count, step_s=wall / count, marks={name: value / count for name, value in marks.seconds().items()},
+        made_s=watched.seconds / count, asked_s=asked_s / count, reads=reads.count / count,
     )  # fmt: skip
 
 
@@ -188,15 +188,15 @@ class _Reads:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        own = {name: torch.Tensor.__dict__[name] for name in _READS if name in torch.Tensor.__dict__}
+        originals = {name: torch.Tensor.__dict__[name] for name in _READS if name in torch.Tensor.__dict__}
         for name in _READS:
             setattr(torch.Tensor, name, self._counting(getattr(torch.Tensor, name)))
         try:
             yield
         finally:
             for name in _READS:
-                if name in own:
-                    setattr(torch.Tensor, name, own[name])
+                if name in originals:
+                    setattr(torch.Tensor, name, originals[name])
                 else:
                     delattr(torch.Tensor, name)
 
@@ -220,7 +220,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _close(*iterators: Any) -> None:
-    """Ends threads behind a feed now, and not when its generator happens to be collected."""
+    """Ends the threads of a feed now instead of when its generator is garbage-collected."""
     for each in iterators:
         close = getattr(each, "close", None)
         if close is not None:
@@ -235,11 +235,11 @@ def feed_alone(
     outer = iter(wrap_feed(source) if wrap_feed is not None else source)
     next(outer)
     _wait(device)
-    begin, done = time.perf_counter(), 0
-    while done < steps and (done < 2 or time.perf_counter() - begin < seconds):
+    begin, count = time.perf_counter(), 0
+    while count < steps and (count < 2 or time.perf_counter() - begin < seconds):
         next(outer)
-        done += 1
+        count += 1
     _wait(device)
-    mean = (time.perf_counter() - begin) / done
+    mean = (time.perf_counter() - begin) / count
     _close(outer, source)
     return mean

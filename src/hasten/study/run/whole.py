@@ -1,4 +1,4 @@
-"""The pieces of a measurement as one split of the wall time."""
+"""The parts of a measurement combined into one split of the wall time."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def _of_step(ran: Ran, *, inline: bool, copy_s: float, cuda: bool) -> dict[str, 
     # On a GPU the batch's mark is on its queue: time that the host waited while the device had work costs nothing.
     batch = marks.get("batch", 0.0) if cuda else ran.asked_s
     outside = min(batch, max(0.0, ran.asked_s - ran.made_s))
-    own = batch - outside
-    copies = 0.0 if inline else min(own, copy_s)
-    parts["sample" if inline else "wait"] = own - copies
+    batch_s = batch - outside
+    copies = 0.0 if inline else min(batch_s, copy_s)
+    parts["sample" if inline else "wait"] = batch_s - copies
     parts["wait"] = parts.get("wait", 0.0) + outside
     parts["host_to_device"] = copies
     return parts
@@ -79,16 +79,16 @@ def _launches(parts: dict[str, float], ran: Ran, arms: Arms, *, busy_s: float | 
     """Move what forward and backward spend on launches, and not on voxels, to the overhead, in place."""
     compute = parts["forward"] + parts["backward"]
     if cuda:
-        spent = max(0.0, compute + parts["optimizer"] - busy_s) if busy_s is not None else 0.0
-        spent = min(spent, compute)
+        launch_s = max(0.0, compute + parts["optimizer"] - busy_s) if busy_s is not None else 0.0
+        launch_s = min(launch_s, compute)
     else:
-        spent = _fixed_compute(arms, compute, parts["optimizer"])
-    if compute <= 0 or spent <= 0:
+        launch_s = _fixed_compute(arms, compute, parts["optimizer"])
+    if compute <= 0 or launch_s <= 0:
         return
     for name in ("forward", "backward"):
-        parts[name] *= 1 - spent / compute
+        parts[name] *= 1 - launch_s / compute
     name = "device_reads" if cuda and ran.reads > 0 else "overhead"
-    parts[name] = parts.get(name, 0.0) + spent
+    parts[name] = parts.get(name, 0.0) + launch_s
 
 
 def _fixed_compute(arms: Arms, compute: float, optimizer: float) -> float:

@@ -1,1 +1,1 @@
-"""How a training gains from more workers: runs over counts of them, what they gained, and what it cost in quality."""
+"""How training scales with workers: runs over several worker counts, their speed-up and their loss of quality."""

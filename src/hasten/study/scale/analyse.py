@@ -1,4 +1,4 @@
-"""From a folder of logs to what it says of scaling."""
+"""The analysis of a folder of scaling logs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hasten.study.scale.series import Point, Series, chosen_epoch, series_of
 from hasten.study.scale.verdict import verdicts
 
 DROP = 0.05
-"""Fall of the metric that is told, if nothing else is asked for."""
+"""Fall of the metric that is reported by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Analysis:
-    """What a scaling study says."""
+    """The results of a scaling study."""
 
     name: str
     """Of the folder."""
@@ -63,15 +63,15 @@ def analyse(
 
     baseline: workers that speed-up is measured against. epoch: the 0-based epoch whose time is compared; without it 4
     in logs by others that have it, else, and with `median`, the median of all but the first. drop: fall of the metric
-    that is told. target: metric whose time is compared; without it the highest that every run reached.
+    that is reported. target: metric whose time is compared; without it the highest that every run reached.
     Raises ValueError for what `read_logs` refuses, no run on `baseline` workers, and an epoch that isn't everywhere.
     """
-    found = read_logs(folder)
+    study = read_logs(folder)
     if target is None:
-        target = reached_by_all(found.logs)
-    compared = None if median else chosen_epoch(found.logs, epoch, folder)
-    series = series_of(found.logs, baseline=baseline, epoch=compared, target=target, folder=folder)
-    metric = found.logs[0].metric_name
+        target = reached_by_all(study.logs)
+    compared = None if median else chosen_epoch(study.logs, epoch, folder)
+    series = series_of(study.logs, baseline=baseline, epoch=compared, target=target, folder=folder)
+    metric = study.logs[0].metric_name
     doubts, notes = notes_of(series)
     return Analysis(
         name=folder.resolve().name,
@@ -83,7 +83,7 @@ def analyse(
         series=series,
         verdicts=verdicts(series, drop=drop, metric=metric),
         warnings=tuple(doubts),
-        notes=(*found.notes, *notes),
+        notes=(*study.notes, *notes),
     )
 
 

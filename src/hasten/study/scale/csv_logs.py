@@ -22,16 +22,16 @@ _INDEX = ("", "index", "epoch", "Unnamed: 0")
 
 
 def named(path: Path) -> tuple[str, int, int] | None:
-    """Strategy, workers and seed that a file's name tells; None if it isn't the name of a log."""
-    found = _NAME.fullmatch(path.name)
-    if found is None or int(found["world"]) < 1:
+    """Strategy, workers and seed from a file's name; None if it isn't the name of a log."""
+    match = _NAME.fullmatch(path.name)
+    if match is None or int(match["world"]) < 1:
         return None
-    strategy = found["strategy"] or NATIVE
-    return _SHORT.get(strategy, strategy), int(found["world"]), int(found["seed"] or 0)
+    strategy = match["strategy"] or NATIVE
+    return _SHORT.get(strategy, strategy), int(match["world"]), int(match["seed"] or 0)
 
 
 def read_csv(path: Path) -> tuple[Log, list[str]]:
-    """The log in a CSV file with a name that `named` knows, and what should be told of it, a sentence each.
+    """The log in a CSV file whose name `named` can parse, and remarks about it, a sentence each.
 
     Columns: time_per_epoch (seconds), loss, training_time (seconds in all), iou or dice; lr and test_time may be there.
     The last three and the metric are the same in every row; the last row's are taken.

@@ -17,15 +17,15 @@ _CLOSEST = 24
 """Parts of the axis that two of its labels need between them."""
 
 
-def strategy_keys(found: Analysis) -> tuple[Key, ...]:
-    return tuple(Key(name=one.strategy, color=color(place)) for place, one in enumerate(found.series))
+def strategy_keys(analysis: Analysis) -> tuple[Key, ...]:
+    return tuple(Key(name=one.strategy, color=color(place)) for place, one in enumerate(analysis.series))
 
 
-def speedups(found: Analysis) -> str:
+def speedups(analysis: Analysis) -> str:
     """Speed-up over workers with the dashed line of the ideal."""
-    worlds = _worlds(found)
-    ideal = Graph(x=[0, worlds[-1]], y=[0, worlds[-1] / found.baseline], color="--muted", width=1.2, dashed=True)
-    lines = [_over_workers(one, place, "speedup") for place, one in enumerate(found.series)]
+    worlds = _worlds(analysis)
+    ideal = Graph(x=[0, worlds[-1]], y=[0, worlds[-1] / analysis.baseline], color="--muted", width=1.2, dashed=True)
+    lines = [_over_workers(one, place, "speedup") for place, one in enumerate(analysis.series)]
     return graphs(
         [ideal, *lines],
         x_label=_WORKERS,
@@ -36,9 +36,9 @@ def speedups(found: Analysis) -> str:
     )
 
 
-def efficiencies(found: Analysis) -> str:
-    """Efficiency over workers with a dashed line at the level that is told."""
-    lines = [_over_workers(one, place, "efficiency") for place, one in enumerate(found.series)]
+def efficiencies(analysis: Analysis) -> str:
+    """Efficiency over workers with a dashed line at the level of the verdict."""
+    lines = [_over_workers(one, place, "efficiency") for place, one in enumerate(analysis.series)]
     return graphs(
         lines,
         x_label=_WORKERS,
@@ -46,20 +46,20 @@ def efficiencies(found: Analysis) -> str:
         describe="Efficiency over the count of workers",
         level=LEAST_EFFICIENCY,
         bounds=(0, None),
-        ticks=_ticks(_worlds(found)),
+        ticks=_ticks(_worlds(analysis)),
     )
 
 
-def qualities(found: Analysis) -> str:
+def qualities(analysis: Analysis) -> str:
     """The metric over workers, each count with a bar from its worst run to its best; empty where none is known."""
     lines = []
-    for place, one in enumerate(found.series):
-        known = [(point.world, point.metric) for point in one.points if point.metric is not None]
-        spread = [(metric.low, metric.high) for _, metric in known]
+    for place, one in enumerate(analysis.series):
+        measured = [(point.world, point.metric) for point in one.points if point.metric is not None]
+        spread = [(metric.low, metric.high) for _, metric in measured]
         lines.append(
             Graph(
-                x=[world for world, _ in known],
-                y=[metric.median for _, metric in known],
+                x=[world for world, _ in measured],
+                y=[metric.median for _, metric in measured],
                 color=color(place),
                 spread=spread if any(low < high for low, high in spread) else (),
             )
@@ -70,29 +70,29 @@ def qualities(found: Analysis) -> str:
         lines,
         x_label=_WORKERS,
         id_prefix="metric",
-        describe=f"{found.metric} over the count of workers",
-        ticks=_ticks(_worlds(found)),
+        describe=f"{analysis.metric} over the count of workers",
+        ticks=_ticks(_worlds(analysis)),
     )
 
 
-def world_keys(found: Analysis) -> tuple[Key, ...]:
-    return tuple(Key(name=workers(world), color=color(place)) for place, world in enumerate(_worlds(found)))
+def world_keys(analysis: Analysis) -> tuple[Key, ...]:
+    return tuple(Key(name=workers(world), color=color(place)) for place, world in enumerate(_worlds(analysis)))
 
 
-def losses(found: Analysis) -> tuple[str, str]:
+def losses(analysis: Analysis) -> tuple[str, str]:
     """Loss over epochs and over time, each a row of figures side by side, one a strategy; empty if there is none.
 
     Of several seeds the first is drawn. All figures of a row have the same scale.
     """
-    shown = {one.strategy: _first_seeds(one) for one in found.series}
-    values = [loss for logs in shown.values() for log in logs for _, _, loss in log.losses]
+    by_strategy = {one.strategy: _first_seeds(one) for one in analysis.series}
+    values = [loss for logs in by_strategy.values() for log in logs for _, _, loss in log.losses]
     if not values:
         return "", ""
     log = min(values) > 0 and max(values) > 20 * min(values)
     bounds = (min(values) * 0.8, max(values) * 1.25) if log else (min(0.0, *values), max(values) * 1.05)
-    places = {world: place for place, world in enumerate(_worlds(found))}
+    places = {world: place for place, world in enumerate(_worlds(analysis))}
     by_epoch, by_time = [], []
-    for number, (strategy, logs) in enumerate(shown.items()):
+    for number, (strategy, logs) in enumerate(by_strategy.items()):
         describe = f"Loss of {escape(strategy)} for each count of workers"
         lines = [
             Graph(x=[epoch for epoch, _, _ in one.losses], y=_values(one), color=color(places[one.world]), width=1.4)
@@ -112,7 +112,7 @@ def losses(found: Analysis) -> tuple[str, str]:
             graphs(lines, x_label="Epochs", id_prefix=f"{label}-epoch", describe=describe, log=log, bounds=bounds)
         )
         by_time.append(curves(timed, id_prefix=f"{label}-time", describe=describe, log=log, bounds=bounds))
-    return beside(list(zip(shown, by_epoch, strict=True))), beside(list(zip(shown, by_time, strict=True)))
+    return beside(list(zip(by_strategy, by_epoch, strict=True))), beside(list(zip(by_strategy, by_time, strict=True)))
 
 
 def beside(titled: Sequence[tuple[str, str]]) -> str:
@@ -122,8 +122,8 @@ def beside(titled: Sequence[tuple[str, str]]) -> str:
 
 
 def _over_workers(series: Series, place: int, field: str) -> Graph:
-    known = [(point.world, value) for point in series.points if (value := _value(point, field)) is not None]
-    return Graph(x=[world for world, _ in known], y=[value for _, value in known], color=color(place))
+    values = [(point.world, value) for point in series.points if (value := _value(point, field)) is not None]
+    return Graph(x=[world for world, _ in values], y=[value for _, value in values], color=color(place))
 
 
 def _value(point: Point, field: str) -> float | None:
@@ -143,14 +143,14 @@ def _first_seeds(series: Series) -> list[Log]:
     return [log for _, log in sorted(by_world.items())]
 
 
-def _worlds(found: Analysis) -> list[int]:
-    return sorted({point.world for point in found.points})
+def _worlds(analysis: Analysis) -> list[int]:
+    return sorted({point.world for point in analysis.points})
 
 
 def _ticks(worlds: Sequence[int]) -> list[float]:
     """The counts that were tried, without those whose labels would run into the next larger one's."""
-    kept: list[float] = []
+    ticks: list[float] = []
     for world in reversed(worlds):
-        if not kept or kept[-1] - world >= worlds[-1] / _CLOSEST:
-            kept.append(world)
-    return kept[::-1]
+        if not ticks or ticks[-1] - world >= worlds[-1] / _CLOSEST:
+            ticks.append(world)
+    return ticks[::-1]

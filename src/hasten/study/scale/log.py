@@ -1,4 +1,4 @@
-"""One training of a scaling study, whoever recorded it."""
+"""One training of a scaling study, from any source."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ class Logs:
 
 
 def read_logs(folder: Path) -> Logs:
-    """The logs in `folder`: its CSV files, and its runs as its scale.json names them, else as they tell themselves.
+    """The logs in `folder`: its CSV files, and its runs as listed in scale.json, else as described by their own files.
 
     Raises ValueError naming the file and what is wrong: no folder, no log in it, a log that can't be used, two logs of
-    one strategy, count of workers and seed, or logs whose quality is told by different metrics.
+    one strategy, count of workers and seed, or logs with different metrics.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; name the one that holds the logs of a scaling study")
@@ -36,17 +36,17 @@ def read_logs(folder: Path) -> Logs:
         if named(path) is None:
             notes.append(f"{path.name}: ignored, as its name doesn't tell the workers; it must read {PATTERN}.")
             continue
-        log, told = read_csv(path)
+        log, remarks = read_csv(path)
         logs.append(log)
-        notes += told
+        notes += remarks
     if (folder / RUNS_JSON).is_file():
         entries = listed(folder)
     else:
         entries = [guessed(place) for place in sorted(folder.iterdir()) if place.is_dir() and is_run(place)]
     for entry in entries:
-        found, told = read_own(folder, entry)
-        logs += [found] if found is not None else []
-        notes += told
+        run_log, remarks = read_own(folder, entry)
+        logs += [run_log] if run_log is not None else []
+        notes += remarks
     if not logs:
         why = f" ({' '.join(notes)})" if notes else ""
         raise ValueError(
@@ -60,19 +60,19 @@ def read_logs(folder: Path) -> Logs:
 
 
 def _require_one_each(folder: Path, logs: list[Log]) -> None:
-    seen: dict[tuple[str, int, int], str] = {}
+    files: dict[tuple[str, int, int], str] = {}
     for log in logs:
         key = (log.strategy, log.world, log.seed)
-        if key in seen:
+        if key in files:
             raise ValueError(
-                f"{folder}: {seen[key]} and {log.source} are both of {log.strategy} with {log.world} workers and seed "
+                f"{folder}: {files[key]} and {log.source} are both of {log.strategy} with {log.world} workers and seed "
                 f"{log.seed}; take one away, or name their seeds ({PATTERN})"
             )
-        seen[key] = log.source
+        files[key] = log.source
 
 
 def _require_one_metric(folder: Path, logs: list[Log]) -> None:
     by_metric = {log.metric_name: log.source for log in logs}
     if len(by_metric) > 1:
-        told = " and ".join(f"{metric} in {source}" for metric, source in by_metric.items())
-        raise ValueError(f"{folder}: the logs tell different metrics ({told}), which can't be compared; part them")
+        metrics = " and ".join(f"{metric} in {source}" for metric, source in by_metric.items())
+        raise ValueError(f"{folder}: the logs tell different metrics ({metrics}), which can't be compared; part them")

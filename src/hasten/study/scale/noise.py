@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 BEYOND = 0.05
-"""A difference that chance alone makes this often or less is told from noise."""
+"""A difference counts as more than noise if chance alone makes it this often or less."""
 _COUNTED = 200_000
 """Ways of dealing the values that are still counted one by one."""
 
@@ -20,15 +20,15 @@ def chance(low: Sequence[float], high: Sequence[float]) -> float:
     at the least, 2 against 2 no less than 1/6. Both groups have at least one value.
     """
     ranks = _ranks([*low, *high])
-    count, wanted = len(low), sum(ranks[: len(low)])
+    count, rank_sum = len(low), sum(ranks[: len(low)])
     if math.comb(len(ranks), count) <= _COUNTED:
-        as_low = sum(sum(dealt) <= wanted + 1e-9 for dealt in combinations(ranks, count))
+        as_low = sum(sum(values) <= rank_sum + 1e-9 for values in combinations(ranks, count))
         return as_low / math.comb(len(ranks), count)
     mean = statistics.fmean(ranks)
     variance = count * len(high) / (len(ranks) - 1) * statistics.fmean((rank - mean) ** 2 for rank in ranks)
     if variance == 0:
         return 1.0
-    return statistics.NormalDist(count * mean, math.sqrt(variance)).cdf(wanted + 0.5)
+    return statistics.NormalDist(count * mean, math.sqrt(variance)).cdf(rank_sum + 0.5)
 
 
 def least_chance(low: int, high: int) -> float:

@@ -37,28 +37,28 @@ def _busy(logs: Sequence[Log]) -> list[str]:
 
 def _one_machine(logs: Sequence[Log]) -> list[str]:
     """On one CPU the workers have no hardware of their own, as they have with a GPU each."""
-    own = [log for log in logs if _on_cpu(log)]
-    if not any(log.world > 1 for log in own):
+    cpu_logs = [log for log in logs if _on_cpu(log)]
+    if not any(log.world > 1 for log in cpu_logs):
         return []
-    cores = max(integer(_facts(log).get("cores")) or 0 for log in own)
-    told = (
+    cores = max(integer(_facts(log).get("cores")) or 0 for log in cpu_logs)
+    note = (
         f"All workers shared one machine of {cores} cores, and its memory bandwidth and caches, which more processes "
         "don't make more of."
     )
-    used = {log.world: log.world * number_in(str(_facts(log).get("threads"))) for log in own}
+    used = {log.world: log.world * number_in(str(_facts(log).get("threads"))) for log in cpu_logs}
     if len(used) > 1 and len(set(used.values())) == 1:
         total = next(iter(used.values()))
-        told += (
+        note += (
             f" Every count of workers used {total:g} threads in all, so the hardware allows about 1x, and what is above"
             " it is what one process loses with many threads. With one thread a worker each has the same share at any "
             "count."
         )
-    return [told]
+    return [note]
 
 
 def _unlike(logs: Sequence[Log]) -> list[str]:
     """Settings that a run settled by measuring, where runs that are compared settled differently."""
-    found = []
+    sentences = []
     for name in MEASURED:
         by_value: dict[str, set[int]] = {}
         for log in logs:
@@ -68,31 +68,31 @@ def _unlike(logs: Sequence[Log]) -> list[str]:
             each = ", ".join(
                 f"{value} with {', '.join(map(str, sorted(worlds)))}" for value, worlds in by_value.items()
             )
-            found.append(
+            sentences.append(
                 f"train.{name} was not the same in all runs ({each} workers), which changes their speed; "
                 "settle it in the YAML."
             )
     devices = sorted({str(_facts(log).get("device")) for log in logs if log.machine is not None})
     if len(devices) > 1:
-        found.append(f"The runs were on unlike devices ({', '.join(devices)}), which can't be compared.")
-    return found
+        sentences.append(f"The runs were on unlike devices ({', '.join(devices)}), which can't be compared.")
+    return sentences
 
 
 def _modes(logs: Sequence[Log]) -> list[str]:
-    known = sorted({log.mode for log in logs if log.mode and log.world > 1})
+    modes = sorted({log.mode for log in logs if log.mode and log.world > 1})
     return (
-        [f"{' and '.join(known)} scaling are mixed here; study each in a folder of its own."] if len(known) > 1 else []
+        [f"{' and '.join(modes)} scaling are mixed here; study each in a folder of its own."] if len(modes) > 1 else []
     )
 
 
 def _mode(logs: Sequence[Log]) -> str:
-    known = {log.mode for log in logs if log.world > 1}
-    if known == {"weak"}:
+    modes = {log.mode for log in logs if log.world > 1}
+    if modes == {"weak"}:
         return (
             "Weak scaling: each worker has the batch of a single one, so the global batch and the learning rate grow "
             "with the workers, and an epoch has fewer steps."
         )
-    if known == {"strong"}:
+    if modes == {"strong"}:
         return "Strong scaling: the global batch is the same on every count of workers, which share it."
     return ""
 
@@ -105,10 +105,10 @@ def _rates(series: Series) -> str:
         return ""
     grown = {world: rate / rates[base] for world, rate in rates.items() if world != base}
     top = max(grown)
-    told = f"{series.strategy}: the peak learning rate goes from {rates[base]:g} to {rates[top]:g} with {workers(top)}"
+    text = f"{series.strategy}: the peak learning rate goes from {rates[base]:g} to {rates[top]:g} with {workers(top)}"
     if all(abs(factor - world / base) < 0.01 * factor for world, factor in grown.items()):
-        return f"{told}, in proportion to the workers."
-    return f"{told}." if any(abs(factor - 1) > 0.01 for factor in grown.values()) else ""
+        return f"{text}, in proportion to the workers."
+    return f"{text}." if any(abs(factor - 1) > 0.01 for factor in grown.values()) else ""
 
 
 def _facts(log: Log) -> dict[str, Any]:

@@ -18,25 +18,27 @@ PAGE = "scaling.html"
 _IDEAL = Key(name="ideal", color="--muted", dashed=True)
 
 
-def write_page(found: Analysis, out: Path) -> Path:
+def write_page(analysis: Analysis, out: Path) -> Path:
     """Write the page to the file `out` and return it. Raises ValueError if it can't be written."""
-    sections = [_speed(found), _quality(found), _spread(found), *_losses(found), _runs(found)]
-    if found.warnings:
-        sections.insert(0, Section("What makes these figures doubtful", text="\n\n".join(found.warnings)))
-    if found.notes:
-        sections.append(Section("Notes", text="\n\n".join(found.notes)))
+    sections = [_speed(analysis), _quality(analysis), _spread(analysis), *_losses(analysis), _runs(analysis)]
+    if analysis.warnings:
+        sections.insert(0, Section("What makes these figures doubtful", text="\n\n".join(analysis.warnings)))
+    if analysis.notes:
+        sections.append(Section("Notes", text="\n\n".join(analysis.notes)))
     return write_study_page(
         out,
-        title=f"Scaling: {found.name}",
-        verdict=" ".join([*found.verdicts, *(["The figures are doubtful, as said below."] if found.warnings else [])]),
-        cards=tuple(_cards(found)),
+        title=f"Scaling: {analysis.name}",
+        verdict=" ".join(
+            [*analysis.verdicts, *(["The figures are doubtful, as said below."] if analysis.warnings else [])]
+        ),
+        cards=tuple(_cards(analysis)),
         sections=[section for section in sections if section is not None],
     )
 
 
-def _cards(found: Analysis) -> list[tuple[str, str, str]]:
+def _cards(analysis: Analysis) -> list[tuple[str, str, str]]:
     cards = []
-    for one in found.series:
+    for one in analysis.series:
         last = next((point for point in reversed(one.points[1:]) if point.speedup is not None), None)
         if last is None or last.speedup is None or last.efficiency is None:
             continue
@@ -47,10 +49,10 @@ def _cards(found: Analysis) -> list[tuple[str, str, str]]:
             cards.append(
                 (f"Total of {one.strategy}", words.duration(last.total_s.median), f"{last.world} workers{faster}")
             )
-    lowest = min((point for point in found.points if point.fall is not None), key=_less, default=None)
+    lowest = min((point for point in analysis.points if point.fall is not None), key=_less, default=None)
     if lowest is not None and lowest.fall is not None and lowest.fall > 0:
-        told = f"{lowest.strategy}, {workers(lowest.world)}"
-        cards.append((f"Largest fall of {found.metric}", f"{lowest.fall:.3f}", told))
+        where = f"{lowest.strategy}, {workers(lowest.world)}"
+        cards.append((f"Largest fall of {analysis.metric}", f"{lowest.fall:.3f}", where))
     return cards
 
 
@@ -58,37 +60,37 @@ def _less(point: Point) -> float:
     return -(point.fall or 0.0)
 
 
-def _speed(found: Analysis) -> Section:
-    pair = figures.beside((("Speed-up", figures.speedups(found)), ("Efficiency", figures.efficiencies(found))))
-    names, lines = rows(found, spreads=False)
-    if found.epoch is None:
+def _speed(analysis: Analysis) -> Section:
+    pair = figures.beside((("Speed-up", figures.speedups(analysis)), ("Efficiency", figures.efficiencies(analysis))))
+    names, lines = rows(analysis, spreads=False)
+    if analysis.epoch is None:
         compared = "the median of all epochs but the first"
     else:
-        compared = f"epoch {found.epoch} (counted from 0)"
-    several = " Times and metrics are medians over the runs." if _several(found) else ""
+        compared = f"epoch {analysis.epoch} (counted from 0)"
+    several = " Times and metrics are medians over the runs." if _several(analysis) else ""
     return Section(
         "Speed-up and efficiency",
         svg=pair,
-        keys=(*figures.strategy_keys(found), _IDEAL),
+        keys=(*figures.strategy_keys(analysis), _IDEAL),
         table=Table(names, lines, numeric=tuple(range(1, len(names)))),
-        note=f"Seconds of an epoch are those of {compared}. Speed-up is against {workers(found.baseline)} of the same "
-        f"strategy; efficiency is speed-up over the ideal, with a dashed line at {LEAST_EFFICIENCY:.0%}.{several}",
+        note=f"Seconds of an epoch are those of {compared}. Speed-up is against {workers(analysis.baseline)} of the "
+        f"same strategy; efficiency is speed-up over the ideal, with a dashed line at {LEAST_EFFICIENCY:.0%}.{several}",
     )
 
 
-def _quality(found: Analysis) -> Section | None:
-    svg = figures.qualities(found)
+def _quality(analysis: Analysis) -> Section | None:
+    svg = figures.qualities(analysis)
     if not svg:
         return None
-    bars = " A bar goes from the worst run to the best." if _several(found) else ""
-    note = f"Higher is better. A fall of more than {found.drop:g} is told.{bars}"
-    title = f"{found.metric[:1].upper()}{found.metric[1:]} against workers"
-    return Section(title, svg=svg, keys=figures.strategy_keys(found), note=note)
+    bars = " A bar goes from the worst run to the best." if _several(analysis) else ""
+    note = f"Higher is better. A fall of more than {analysis.drop:g} is told.{bars}"
+    title = f"{analysis.metric[:1].upper()}{analysis.metric[1:]} against workers"
+    return Section(title, svg=svg, keys=figures.strategy_keys(analysis), note=note)
 
 
-def _spread(found: Analysis) -> Section | None:
+def _spread(analysis: Analysis) -> Section | None:
     """What the medians of the other table leave out."""
-    if not _several(found):
+    if not _several(analysis):
         return None
     columns = (
         "Strategy",
@@ -96,8 +98,8 @@ def _spread(found: Analysis) -> Section | None:
         "Runs",
         "Least epoch",
         "Largest epoch",
-        f"Least {found.metric}",
-        f"Largest {found.metric}",
+        f"Least {analysis.metric}",
+        f"Largest {analysis.metric}",
     )
     lines = tuple(
         (
@@ -107,7 +109,7 @@ def _spread(found: Analysis) -> Section | None:
             *((words.DASH,) * 2 if point.epoch_s is None else (ms(point.epoch_s.low), ms(point.epoch_s.high))),
             *(words.score(value) for value in _ends(point)),
         )
-        for point in found.points
+        for point in analysis.points
     )
     return Section("Spread over the runs", table=Table(columns, lines, numeric=tuple(range(1, len(columns)))))
 
@@ -116,24 +118,24 @@ def _ends(point: Point) -> tuple[float | None, float | None]:
     return (None, None) if point.metric is None else (point.metric.low, point.metric.high)
 
 
-def _losses(found: Analysis) -> list[Section]:
-    by_epoch, by_time = figures.losses(found)
+def _losses(analysis: Analysis) -> list[Section]:
+    by_epoch, by_time = figures.losses(analysis)
     if not by_epoch:
         return []
-    keys = figures.world_keys(found)
-    note = "The first seed's runs." if _several(found) else ""
+    keys = figures.world_keys(analysis)
+    note = "The first seed's runs." if _several(analysis) else ""
     return [
         Section("Loss against epochs", svg=by_epoch, keys=keys, note=note),
         Section("Loss against accumulated time", svg=by_time, keys=keys, note=note),
     ]
 
 
-def _runs(found: Analysis) -> Section:
-    columns = ("Run", "Strategy", "Workers", "Seed", "Epoch", "Total", "Peak learning rate", found.metric, "Threads")
+def _runs(analysis: Analysis) -> Section:
+    columns = ("Run", "Strategy", "Workers", "Seed", "Epoch", "Total", "Peak learning rate", analysis.metric, "Threads")
     lines = []
-    for log in found.logs:
+    for log in analysis.logs:
         threads = str((log.machine or {}).get("threads") or "")
-        seconds = log.epoch_s(found.epoch)
+        seconds = log.epoch_s(analysis.epoch)
         lines.append(
             (
                 log.source,
@@ -147,10 +149,10 @@ def _runs(found: Analysis) -> Section:
                 threads,
             )
         )
-    kept = columns if any(line[-1] for line in lines) else columns[:-1]
-    cut = tuple(line[: len(kept)] for line in lines)
-    return Section("Every run", table=Table(kept, cut, numeric=tuple(range(2, len(kept)))))
+    header = columns if any(line[-1] for line in lines) else columns[:-1]
+    cut = tuple(line[: len(header)] for line in lines)
+    return Section("Every run", table=Table(header, cut, numeric=tuple(range(2, len(header)))))
 
 
-def _several(found: Analysis) -> bool:
-    return any(len(point.seeds) > 1 for point in found.points)
+def _several(analysis: Analysis) -> bool:
+    return any(len(point.seeds) > 1 for point in analysis.points)

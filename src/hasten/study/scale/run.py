@@ -1,4 +1,4 @@
-"""A scaling study: each training in turn, remembered in scale.json, so that a stopped study goes on where it was."""
+"""A scaling study: each training in turn, recorded in scale.json, so that a stopped study resumes where it was."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Start(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """What is asked of a study."""
+    """The options of a study."""
 
     worlds: tuple[int, ...]
     strategies: tuple[StrategyName, ...] = ("ddp",)
@@ -62,47 +62,47 @@ class Wanted:
 
 
 def run_study(
-    config: RunConfig, out: Path, wanted: Wanted, *, echo: Callable[[str], None], begin: Start = start
+    config: RunConfig, out: Path, options: Wanted, *, echo: Callable[[str], None], begin: Start = start
 ) -> list[dict[str, Any]]:
-    """Train what is wanted and not yet done, in `out`; the entries of scale.json in the order of the trainings.
+    """Run the requested trainings that are not complete, in `out`; returns the entries of scale.json in their order.
 
-    A training that fails is told, and the rest goes on. echo: a line about each. begin: what runs a command.
+    A training that fails is reported, and the rest goes on. echo: a line about each. begin: what runs a command.
     Raises ValueError for settings that can't be studied so, and if `out` holds another study.
     """
     planned = plan_run(config)
-    check_base(planned.config, wanted.worlds, len(planned.train))
-    _require_room(planned, wanted)
-    arms = arms_of(wanted.worlds, wanted.strategies, wanted.seeds)
-    settings = [settings_of(planned.config, arm, wanted.mode) for arm in arms]
-    record = _begun(out, planned.config, wanted)
+    check_base(planned.config, options.worlds, len(planned.train))
+    _require_room(planned, options)
+    arms = arms_of(options.worlds, options.strategies, options.seeds)
+    settings = [settings_of(planned.config, arm, options.mode) for arm in arms]
+    record = _study_record(out, planned.config, options)
     for number, (arm, one) in enumerate(zip(arms, settings, strict=True), start=1):
         place = f"{number}/{len(arms)}  {arm}"
         if _status(record, arm) in DONE:
             echo(f"{place}: done before")
             continue
         echo(f"{place} ...")
-        entry = _trained(out, arm, one, wanted, record, begin)
+        entry = _train(out, arm, one, options, record, begin)
         echo(f"      {_outcome(entry)}")
     return list(record["runs"])
 
 
-def _require_room(planned: Planned, wanted: Wanted) -> None:
-    most, cores = max(wanted.worlds), usable_cores()
+def _require_room(planned: Planned, options: Wanted) -> None:
+    most, cores = max(options.worlds), usable_cores()
     if planned.device.type == "cuda":
         import torch
 
         if most > torch.cuda.device_count():
             raise ValueError(f"--worlds {most}: this machine has {torch.cuda.device_count()} GPUs, one for each worker")
-    elif most > cores and not wanted.oversubscribe:
+    elif most > cores and not options.oversubscribe:
         raise ValueError(
             f"--worlds {most}: this machine has {cores} cores, and workers that take turns on them say nothing of "
             f"scaling; ask for {cores} at most, or add --oversubscribe to train anyway"
         )
 
 
-def _begun(out: Path, base: RunConfig, wanted: Wanted) -> dict[str, Any]:
+def _study_record(out: Path, base: RunConfig, options: Wanted) -> dict[str, Any]:
     """The content of scale.json, of a new study or of the same one. Raises ValueError if `out` holds anything else."""
-    settings = {"mode": wanted.mode, "threads": wanted.threads}
+    settings = {"mode": options.mode, "threads": options.threads}
     path = out / RUNS_JSON
     try:
         if not out.exists() or not any(out.iterdir()):
@@ -112,12 +112,12 @@ def _begun(out: Path, base: RunConfig, wanted: Wanted) -> dict[str, Any]:
             record = {_SETTINGS: settings, "runs": []}
             write_json(path, record)
             return record
-        found = mapping(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        existing = mapping(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
     except (OSError, ValueError) as error:
         raise ValueError(f"--out {out}: can't be used ({error}); choose another folder") from None
-    if not (out / BASE_YAML).is_file() or not isinstance(found.get("runs"), list) or _SETTINGS not in found:
+    if not (out / BASE_YAML).is_file() or not isinstance(existing.get("runs"), list) or _SETTINGS not in existing:
         raise ValueError(f"--out {out}: is not empty and holds no study to go on with; choose another folder")
-    before = dict(words.flat({**to_dict(load_run(out / BASE_YAML)), "scale": found[_SETTINGS]}))
+    before = dict(words.flat({**to_dict(load_run(out / BASE_YAML)), "scale": existing[_SETTINGS]}))
     now = dict(words.flat({**to_dict(base), "scale": settings}))
     changed = [f"{name} {before.get(name)} -> {now.get(name)}" for name in now if before.get(name) != now.get(name)]
     if changed:
@@ -125,26 +125,26 @@ def _begun(out: Path, base: RunConfig, wanted: Wanted) -> dict[str, Any]:
             f"--out {out}: holds a study of other settings ({'; '.join(changed[:4])}); choose another folder, or give "
             "those settings to go on with it"
         )
-    return found
+    return existing
 
 
 def _status(record: dict[str, Any], arm: Arm) -> str | None:
     return next((entry.get("status") for entry in record["runs"] if entry.get("folder") == arm.folder), None)
 
 
-def _trained(
-    out: Path, arm: Arm, config: RunConfig, wanted: Wanted, record: dict[str, Any], begin: Start
+def _train(
+    out: Path, arm: Arm, config: RunConfig, options: Wanted, record: dict[str, Any], begin: Start
 ) -> dict[str, Any]:
     """Train an arm from its start, whatever was left of it, and keep its entry in `record` and scale.json."""
-    threads = wanted.threads or max(1, usable_cores() // arm.world)
+    threads = options.threads or max(1, usable_cores() // arm.world)
     folder, settings, log = out / arm.folder, out / f"{arm.folder}.yaml", out / f"{arm.folder}.log"
-    known = _status(record, arm) is not None
-    if folder.exists() and not known:
+    has_entry = _status(record, arm) is not None
+    if folder.exists() and not has_entry:
         raise ValueError(f"{folder}: is in the way of {arm}, and not of this study; move it away")
     shutil.rmtree(folder, ignore_errors=True)
     entry: dict[str, Any] = {
         **dataclasses.asdict(arm),
-        "mode": wanted.mode,
+        "mode": options.mode,
         "folder": arm.folder,
         "status": "running",
         "threads": threads,
@@ -156,14 +156,14 @@ def _trained(
     with replacing(settings, settings.with_name(f".{settings.name}")) as file:
         file.write(dump_run(config).encode())
     meter = LoadMeter()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     try:
         code = begin(command_of(settings, folder, arm.world), threads=threads, log=log)
     except BaseException:
         entry["status"] = "interrupted"
         write_json(out / RUNS_JSON, record)
         raise
-    entry |= {"seconds": time.perf_counter() - begun, "exit_code": code, "others_cores": meter.others()}
+    entry |= {"seconds": time.perf_counter() - start, "exit_code": code, "others_cores": meter.others()}
     entry |= _ended(folder, code, log)
     write_json(out / RUNS_JSON, record)
     return entry

@@ -90,7 +90,7 @@ def is_run(folder: Path) -> bool:
 
 
 def guessed(folder: Path) -> Listed:
-    """A run's folder that no list names: what its own files tell of it. Raises ValueError where they can't be read."""
+    """The entry of a run folder that is in no list, from its own files. Raises ValueError where they can't be read."""
     world = mapping(_read(folder / SUMMARY_JSON, json.loads).get("world"))
     settings = _read(folder / RUN_YAML, load_yaml)
     size, strategy = integer(world.get("size")) or 1, str(world.get("strategy") or SINGLE)
@@ -112,7 +112,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def read_own(folder: Path, entry: Listed) -> tuple[Log | None, list[str]]:
-    """The log of a run below `folder`, and what should be told of it; no log where the run isn't complete."""
+    """The log of a run below `folder`, and remarks about it; no log if the run isn't complete."""
     place = folder / entry.folder
     at = entry.folder
     if entry.status and entry.status not in DONE:
@@ -157,19 +157,19 @@ def _epochs(records: Sequence[TrainRecord], batch: int, cases: int) -> dict[int,
 
     A run of less than one epoch has its typical pace as epoch 0.
     """
-    done, clock, paces = [0.0], [0.0], []
+    samples_done, clock, paces = [0.0], [0.0], []
     for record in records:
-        samples = record.step * batch - done[-1]
+        samples = record.step * batch - samples_done[-1]
         if record.samples_per_s and samples > 0:
             paces.append(record.samples_per_s)
-            done.append(done[-1] + samples)
+            samples_done.append(samples_done[-1] + samples)
             clock.append(clock[-1] + samples / record.samples_per_s)
     if not paces:
         return {}
-    whole = int(done[-1] // cases)
+    whole = int(samples_done[-1] // cases)
     if whole == 0:
         return {0: cases / statistics.median(paces[1:] or paces)}
-    ends = np.interp(np.arange(whole + 1) * cases, done, clock)
+    ends = np.interp(np.arange(whole + 1) * cases, samples_done, clock)
     return dict(enumerate(np.diff(ends).tolist()))
 
 

@@ -1,4 +1,4 @@
-"""Logs put together: for each strategy and count of workers the times, the speed-up and the quality over the seeds."""
+"""Logs combined: for each strategy and count of workers the times, the speed-up and the quality over the seeds."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Spread:
     def seconds(self, *, spread: bool = True) -> str:
         """As a time, with the range of several runs."""
         digits = ".1f" if self.median >= 10 else ".3g"
-        told = f" ({self.low:{digits}} to {self.high:{digits}})" if spread and len(self.values) > 1 else ""
-        return f"{self.median:{digits}} s{told}"
+        limits = f" ({self.low:{digits}} to {self.high:{digits}})" if spread and len(self.values) > 1 else ""
+        return f"{self.median:{digits}} s{limits}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,20 +70,20 @@ class Series:
         return self.points[0]
 
 
-def chosen_epoch(logs: Sequence[Log], asked: int | None, folder: Path) -> int | None:
-    """The epoch to compare: the one asked for, else 4 if all are logs by others that have it, else None (the median).
+def chosen_epoch(logs: Sequence[Log], requested: int | None, folder: Path) -> int | None:
+    """The epoch to compare: the requested one, else 4 if all are logs by others that have it, else None (the median).
 
-    Raises ValueError if the one asked for isn't in every log.
+    Raises ValueError if the requested epoch isn't in every log.
     """
-    epoch = DEFAULT_EPOCH if asked is None else asked
-    lacking = [log for log in logs if epoch not in log.epochs]
-    if asked is None:
-        return None if lacking or any(log.machine is not None for log in logs) else epoch
-    if lacking:
-        shortest = min(lacking, key=lambda log: len(log.epochs))
+    epoch = DEFAULT_EPOCH if requested is None else requested
+    missing = [log for log in logs if epoch not in log.epochs]
+    if requested is None:
+        return None if missing or any(log.machine is not None for log in logs) else epoch
+    if missing:
+        shortest = min(missing, key=lambda log: len(log.epochs))
         there = f"{min(shortest.epochs)} to {max(shortest.epochs)}" if shortest.epochs else "none"
         raise ValueError(
-            f"--epoch {epoch}: not in {_some([log.source for log in lacking])} of {folder} ({shortest.source} has "
+            f"--epoch {epoch}: not in {_some([log.source for log in missing])} of {folder} ({shortest.source} has "
             f"{there}, counted from 0); name one that all have, or `median`"
         )
     return epoch
@@ -101,28 +101,28 @@ def series_of(
     for log in logs:
         by_strategy.setdefault(log.strategy, []).append(log)
     alone = by_strategy.pop(SINGLE, []) if len(by_strategy) > 1 else []
-    for found in by_strategy.values():
-        if not any(log.world == 1 for log in found):
-            found[:0] = alone
+    for strategy_logs in by_strategy.values():
+        if not any(log.world == 1 for log in strategy_logs):
+            strategy_logs[:0] = alone
     _require_baseline(by_strategy, baseline, folder)
-    made = [
-        _series(strategy, [log for log in found if log.world >= baseline], baseline, epoch, target)
-        for strategy, found in by_strategy.items()
+    all_series = [
+        _series(strategy, [log for log in strategy_logs if log.world >= baseline], baseline, epoch, target)
+        for strategy, strategy_logs in by_strategy.items()
     ]
-    return tuple(sorted(made, key=lambda one: -max(point.speedup or 0.0 for point in one.points)))
+    return tuple(sorted(all_series, key=lambda one: -max(point.speedup or 0.0 for point in one.points)))
 
 
 def _require_baseline(by_strategy: dict[str, list[Log]], baseline: int, folder: Path) -> None:
     worlds = {strategy: sorted({log.world for log in logs}) for strategy, logs in by_strategy.items()}
-    lacking = [strategy for strategy, found in worlds.items() if baseline not in found]
-    if not lacking:
+    missing = [strategy for strategy, counts in worlds.items() if baseline not in counts]
+    if not missing:
         return
-    there = "; ".join(f"{strategy}: {', '.join(map(str, found))}" for strategy, found in worlds.items())
-    common = set.intersection(*(set(found) for found in worlds.values()))
+    available = "; ".join(f"{strategy}: {', '.join(map(str, counts))}" for strategy, counts in worlds.items())
+    common = set.intersection(*(set(counts) for counts in worlds.values()))
     remedy = f"use --baseline {min(common)}" if common else "train the strategies on one count that all have"
     raise ValueError(
-        f"{folder}: no log of {' and '.join(lacking)} with {workers(baseline)}, which speed-up is measured against "
-        f"(workers there: {there}); add that run, or {remedy}"
+        f"{folder}: no log of {' and '.join(missing)} with {workers(baseline)}, which speed-up is measured against "
+        f"(workers there: {available}); add that run, or {remedy}"
     )
 
 
@@ -131,14 +131,14 @@ def _series(strategy: str, logs: list[Log], baseline: int, epoch: int | None, ta
     for log in logs:
         by_world.setdefault(log.world, []).append(log)
     base = by_world[baseline]
-    points = [_point(strategy, found, base, epoch, target) for _, found in sorted(by_world.items())]
+    points = [_point(strategy, world_logs, base, epoch, target) for _, world_logs in sorted(by_world.items())]
     return Series(strategy=strategy, points=tuple(points), logs=tuple(sorted(logs, key=lambda log: log.world)))
 
 
 def _point(strategy: str, logs: list[Log], base: list[Log], epoch: int | None, target: float | None) -> Point:
-    epoch_s, first_epoch_s = (_spread([log.epoch_s(epoch) for log in found]) for found in (logs, base))
-    total_s, first_total_s = (_spread([log.total_s for log in found]) for found in (logs, base))
-    metric, first_metric = (_spread([log.metric for log in found]) for found in (logs, base))
+    epoch_s, first_epoch_s = (_spread([log.epoch_s(epoch) for log in group]) for group in (logs, base))
+    total_s, first_total_s = (_spread([log.total_s for log in group]) for group in (logs, base))
+    metric, first_metric = (_spread([log.metric for log in group]) for group in (logs, base))
     ideal = logs[0].world / base[0].world
     speedup = _ratio(first_epoch_s, epoch_s)
     times = [log.time_to(target) for log in logs] if target is not None and any(log.scores for log in logs) else None
@@ -164,10 +164,10 @@ def _point(strategy: str, logs: list[Log], base: list[Log], epoch: int | None, t
 
 def _spread(values: Sequence[float | None]) -> Spread | None:
     """Of runs that all have the figure; None if one has not."""
-    known = tuple(value for value in values if value is not None)
-    if not known or len(known) < len(values):
+    numbers = tuple(value for value in values if value is not None)
+    if not numbers or len(numbers) < len(values):
         return None
-    return Spread(median=statistics.median(known), low=min(known), high=max(known), values=known)
+    return Spread(median=statistics.median(numbers), low=min(numbers), high=max(numbers), values=numbers)
 
 
 def _ratio(base: Spread | None, other: Spread | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Starting one training of a study as a job of its own, and ending it if the study is stopped."""
+"""Starts one training of a study as a separate job, and ends it if the study is stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _PATIENCE_S = 60.0
-"""What a training may take to save when it is asked to stop."""
+"""Seconds that a training gets to save a checkpoint after it is interrupted."""
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -22,14 +22,14 @@ def command_of(settings: Path, out: Path, world: int) -> list[str]:
 
 
 def start(command: Sequence[str], *, threads: int, log: Path) -> int:
-    """Run the command to its end, what it says in the file `log`, and return its exit code.
+    """Run the command to its end with its output in the file `log`, and return its exit code.
 
     threads: of each process. When the study is interrupted, or asked to end, so is the command, which gets time to
     save, before KeyboardInterrupt is raised.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _RANKS}
     environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    with log.open("wb") as file, _asked_to_end():
+    with log.open("wb") as file, _sigterm_interrupts():
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment,
             start_new_session=True,
@@ -51,7 +51,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _asked_to_end() -> Iterator[None]:
+def _sigterm_interrupts() -> Iterator[None]:
     """SIGTERM interrupts as Ctrl-C does, so that no training is left behind without its study."""
 
     def interrupt(number: int, frame: object) -> None:
@@ -65,12 +65,12 @@ def _asked_to_end() -> Iterator[None]:
 
 
 def last_error(log: Path) -> str:
-    """The line of a log that tells most of why it ended: the last one that begins with `error`, else the last."""
+    """The line of a log that best explains why it ended: the last one that begins with `error`, else the last."""
     try:
         lines = [
             line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
         ]
     except OSError:
         return ""
-    told = [line for line in lines if line.lower().startswith("error")]
-    return (told or lines or [""])[-1]
+    errors = [line for line in lines if line.lower().startswith("error")]
+    return (errors or lines or [""])[-1]

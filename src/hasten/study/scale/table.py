@@ -21,7 +21,7 @@ JSON, CSV = "scaling.json", "scaling.csv"
 _STRATEGY = "Strategy"
 
 
-def rows(found: Analysis, *, spreads: bool = True) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def rows(analysis: Analysis, *, spreads: bool = True) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Columns and rows of texts, a row for each strategy and count of workers; a column that nobody fills is left out.
 
     The first column names the strategy, all others are numbers. spreads: with the least and the largest of the runs.
@@ -29,7 +29,7 @@ def rows(found: Analysis, *, spreads: bool = True) -> tuple[tuple[str, ...], tup
     columns: list[tuple[str, Callable[[Point], str | None]]] = [
         (_STRATEGY, lambda point: point.strategy),
         ("Workers", lambda point: str(point.world)),
-        ("Runs", lambda point: str(len(point.seeds)) if any(len(p.seeds) > 1 for p in found.points) else None),
+        ("Runs", lambda point: str(len(point.seeds)) if any(len(p.seeds) > 1 for p in analysis.points) else None),
         ("Epoch", lambda point: _times(point.epoch_s, spreads)),
         ("Speed-up", lambda point: _factor(point.speedup)),
         ("Ideal", lambda point: f"{point.ideal:g}x"),
@@ -37,22 +37,25 @@ def rows(found: Analysis, *, spreads: bool = True) -> tuple[tuple[str, ...], tup
         ("Samples/s", lambda point: None if point.samples_per_s is None else words.number(point.samples_per_s)),
         ("Total", lambda point: None if point.total_s is None else words.duration(point.total_s.median)),
         ("Total speed-up", lambda point: _factor(point.total_speedup)),
-        (f"To {found.metric} {found.target or 0:g}", _target),
-        (found.metric[:1].upper() + found.metric[1:], lambda point: _quality(point.metric, spreads)),
+        (f"To {analysis.metric} {analysis.target or 0:g}", _target),
+        (analysis.metric[:1].upper() + analysis.metric[1:], lambda point: _quality(point.metric, spreads)),
     ]
-    cells = [[tell(point) for point in found.points] for _, tell in columns]
-    kept = [place for place, column in enumerate(cells) if any(column)]
-    names = tuple(columns[place][0] for place in kept)
-    return names, tuple(tuple(cells[place][number] or words.DASH for place in kept)
-                        for number in range(len(found.points)))  # fmt: skip
+    cells = [[text_of(point) for point in analysis.points] for _, text_of in columns]
+    filled = [place for place, column in enumerate(cells) if any(column)]
+    names = tuple(columns[place][0] for place in filled)
+    return names, tuple(tuple(cells[place][number] or words.DASH for place in filled)
+                        for number in range(len(analysis.points)))  # fmt: skip
 
 
-def terminal_table(found: Analysis) -> Table:
+def terminal_table(analysis: Analysis) -> Table:
     """What `rows` gives, with the compared epoch in the title."""
-    names, lines = rows(found)
-    against = "" if found.baseline == 1 else f", against {found.baseline} workers"
+    names, lines = rows(analysis)
+    against = "" if analysis.baseline == 1 else f", against {analysis.baseline} workers"
     table = Table(
-        title=f"{found.name}: {found.epoch_words}{against}", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+        title=f"{analysis.name}: {analysis.epoch_words}{against}",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
     )
     for name in names:
         header = name.replace(" ", "\n", 1)
@@ -63,19 +66,19 @@ def terminal_table(found: Analysis) -> Table:
     return table
 
 
-def as_json(found: Analysis) -> dict[str, Any]:
+def as_json(analysis: Analysis) -> dict[str, Any]:
     """Everything but the curves."""
     return {
-        "name": found.name,
-        "baseline": found.baseline,
-        "epoch": found.epoch if found.epoch is not None else "median",
-        "target": found.target,
-        "drop": found.drop,
-        "metric": found.metric,
-        "verdicts": found.verdicts,
-        "warnings": found.warnings,
-        "notes": found.notes,
-        "points": found.points,
+        "name": analysis.name,
+        "baseline": analysis.baseline,
+        "epoch": analysis.epoch if analysis.epoch is not None else "median",
+        "target": analysis.target,
+        "drop": analysis.drop,
+        "metric": analysis.metric,
+        "verdicts": analysis.verdicts,
+        "warnings": analysis.warnings,
+        "notes": analysis.notes,
+        "points": analysis.points,
         "runs": [
             {
                 "strategy": log.strategy,
@@ -83,19 +86,19 @@ def as_json(found: Analysis) -> dict[str, Any]:
                 "seed": log.seed,
                 "mode": log.mode,
                 "source": log.source,
-                "epoch_s": log.epoch_s(found.epoch),
+                "epoch_s": log.epoch_s(analysis.epoch),
                 "total_s": log.total_s,
                 "metric": log.metric,
-                "target_s": None if found.target is None else log.time_to(found.target),
+                "target_s": None if analysis.target is None else log.time_to(analysis.target),
                 "learning_rate": log.rate,
                 "machine": log.machine,
             }
-            for log in found.logs
+            for log in analysis.logs
         ],
     }
 
 
-def as_csv(found: Analysis) -> str:
+def as_csv(analysis: Analysis) -> str:
     """A row for each strategy and count of workers, in plain numbers; what isn't known is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -105,7 +108,7 @@ def as_csv(found: Analysis) -> str:
     )  # fmt: skip
     each = [f"{name}_{part}" for name in spreads for part in ("median", "low", "high")]
     writer.writerow(["strategy", "workers", "runs", *plain, *each])
-    for point in found.points:
+    for point in analysis.points:
         line: list[Any] = [point.strategy, point.world, len(point.seeds), *(getattr(point, name) for name in plain)]
         for name in spreads:
             spread = getattr(point, name)
@@ -114,18 +117,18 @@ def as_csv(found: Analysis) -> str:
     return text.getvalue()
 
 
-def write_tables(found: Analysis, out: Path) -> tuple[Path, Path]:
+def write_tables(analysis: Analysis, out: Path) -> tuple[Path, Path]:
     """Write scaling.json and scaling.csv into the folder `out`. OSError where it can't be written."""
-    write_json(out / JSON, as_json(found))
+    write_json(out / JSON, as_json(analysis))
     with replacing(out / CSV, out / f".{CSV}.part") as file:
-        file.write(as_csv(found).encode())
+        file.write(as_csv(analysis).encode())
     return out / JSON, out / CSV
 
 
-def _times(found: Spread | None, spreads: bool) -> str | None:
-    if found is None:
+def _times(times: Spread | None, spreads: bool) -> str | None:
+    if times is None:
         return None
-    return found.seconds(spread=spreads).replace(" s", f"{words.NBSP}s", 1)
+    return times.seconds(spread=spreads).replace(" s", f"{words.NBSP}s", 1)
 
 
 def _factor(value: float | None) -> str | None:
@@ -140,8 +143,8 @@ def _target(point: Point) -> str | None:
     return words.duration(point.target_s)
 
 
-def _quality(found: Spread | None, spreads: bool) -> str | None:
-    if found is None:
+def _quality(metric: Spread | None, spreads: bool) -> str | None:
+    if metric is None:
         return None
-    spread = f" ({found.low:.3f} to {found.high:.3f})" if spreads and len(found.values) > 1 else ""
-    return f"{found.median:.3f}{spread}"
+    spread = f" ({metric.low:.3f} to {metric.high:.3f})" if spreads and len(metric.values) > 1 else ""
+    return f"{metric.median:.3f}{spread}"

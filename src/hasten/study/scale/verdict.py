@@ -1,4 +1,4 @@
-"""What a scaling study found, in sentences."""
+"""The results of a scaling study in sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POSSIBLE = 1.1
 
 
 def verdicts(series: Sequence[Series], *, drop: float, metric: str) -> tuple[str, ...]:
-    """Who wins, where it stops to pay, and where quality falls by more than `drop`: sentences for a reader."""
+    """Sentences: the fastest strategy, where more workers stop paying, and where quality falls by more than `drop`."""
     return tuple(filter(None, [_winner(series), *_efficiencies(series), *_falls(series, drop, metric)]))
 
 
@@ -34,23 +34,23 @@ def _winner(series: Sequence[Series]) -> str:
     world = max(shared)
     ranked = sorted(shared[world], key=lambda point: _seconds(point).median)
     best, second = ranked[:2]
-    told = (
+    text = (
         f"at {workers(world)} an epoch takes {_seconds(best).seconds()} against "
         f"{_seconds(second).seconds()} of {second.strategy}, a speed-up "
         f"of {_speedups(best, second)}"
     )
     if not _faster(best, second):
-        return f"No winner can be told between {best.strategy} and {second.strategy}: {told}."
+        return f"No winner can be told between {best.strategy} and {second.strategy}: {text}."
     others = [point for points in shared.values() for point in points if point.strategy != best.strategy]
     beaten = all(_ahead(best.strategy, other, shared) for other in others)
     always = f"; it is ahead on every count above {series[0].base.world}" if beaten and len(shared) > 1 else ""
     once = "" if len(best.seeds) > 1 and len(second.seeds) > 1 else " (one run each)"
-    return f"{best.strategy} wins{once}: {told}{always}."
+    return f"{best.strategy} wins{once}: {text}{always}."
 
 
 def _ahead(strategy: str, other: Point, shared: dict[int, list[Point]]) -> bool:
-    own = next((point for point in shared[other.world] if point.strategy == strategy), None)
-    return own is None or _seconds(own).median < _seconds(other).median
+    ours = next((point for point in shared[other.world] if point.strategy == strategy), None)
+    return ours is None or _seconds(ours).median < _seconds(other).median
 
 
 def _alone(series: Sequence[Series]) -> str:
@@ -74,10 +74,10 @@ def _faster(best: Point, second: Point) -> bool:
 def _speedups(best: Point, second: Point) -> str:
     assert best.speedup is not None
     assert second.speedup is not None
-    told = f"{best.speedup:.2f}x against {second.speedup:.2f}x"
+    text = f"{best.speedup:.2f}x against {second.speedup:.2f}x"
     if best.total_speedup is None or second.total_speedup is None:
-        return told
-    return f"{told} (total time {best.total_speedup:.2f}x against {second.total_speedup:.2f}x)"
+        return text
+    return f"{text} (total time {best.total_speedup:.2f}x against {second.total_speedup:.2f}x)"
 
 
 def _seconds(point: Point) -> Spread:
@@ -86,45 +86,47 @@ def _seconds(point: Point) -> Spread:
 
 
 def _efficiencies(series: Sequence[Series]) -> list[str]:
-    told = []
+    sentences = []
     for one in series:
-        known = [(point, point.efficiency) for point in one.points[1:] if point.efficiency is not None]
-        if not known:
+        measured = [(point, point.efficiency) for point in one.points[1:] if point.efficiency is not None]
+        if not measured:
             continue
-        over = [point.world for point, efficiency in known if efficiency > _POSSIBLE]
+        over = [point.world for point, efficiency in measured if efficiency > _POSSIBLE]
         if over:
-            told.append(
+            sentences.append(
                 f"{one.strategy}: more than the ideal at {listed(over)} workers, which workers alone can't give: "
                 "something else differed between the runs."
             )
-        under = [point for point, efficiency in known if efficiency < LEAST_EFFICIENCY]
-        last, least = known[-1]
+        under = [point for point, efficiency in measured if efficiency < LEAST_EFFICIENCY]
+        last, least = measured[-1]
         if over and not under:
             continue
         if not under:
-            told.append(f"{one.strategy}: efficiency stays above 80 %, {share(least)} at {workers(last.world)}.")
+            sentences.append(f"{one.strategy}: efficiency stays above 80 %, {share(least)} at {workers(last.world)}.")
             continue
-        first = next(efficiency for point, efficiency in known if point is under[0])
-        onward = [point for point, _ in known if point.world >= under[0].world]
+        first = next(efficiency for point, efficiency in measured if point is under[0])
+        onward = [point for point, _ in measured if point.world >= under[0].world]
         if len(under) == len(onward):
             where = f"from {under[0].world} workers on" if len(under) > 1 else f"at {under[0].world} workers"
         else:
             where = f"at {listed([point.world for point in under])} workers"
         there = f", {share(least)} at {last.world}" if last is not under[0] else ""
-        told.append(f"{one.strategy}: efficiency is under 80 % {where} ({share(first)} at {under[0].world}{there}).")
-    return told
+        sentences.append(
+            f"{one.strategy}: efficiency is under 80 % {where} ({share(first)} at {under[0].world}{there})."
+        )
+    return sentences
 
 
 def _falls(series: Sequence[Series], drop: float, metric: str) -> list[str]:
-    """Falls of single runs are told together, those over several seeds each with its judgement."""
-    known = [point for one in series for point in one.points[1:] if point.fall is not None]
-    if not known:
+    """Falls of single runs are reported together, those over several seeds one by one, each with its significance."""
+    measured = [point for one in series for point in one.points[1:] if point.fall is not None]
+    if not measured:
         return []
     base = workers(series[0].base.world)
-    fallen = [point for point in known if _fall(point) > drop]
+    fallen = [point for point in measured if _fall(point) > drop]
     if not fallen:
         return [f"{metric} is nowhere more than {drop:g} below {base}."]
-    told = []
+    sentences = []
     single = {one.strategy: [p for p in one.points[1:] if p in fallen and _lone(one, p)] for one in series}
     groups: dict[tuple[int, ...], list[str]] = {}
     for strategy, points in single.items():
@@ -132,16 +134,16 @@ def _falls(series: Sequence[Series], drop: float, metric: str) -> list[str]:
             groups.setdefault(tuple(point.world for point in points), []).append(strategy)
     for worlds, strategies in groups.items():
         falls = {strategy: [_fall(point) for point in single[strategy]] for strategy in strategies}
-        told.append(_single_falls(worlds, falls, metric, base, len(series)))
+        sentences.append(_single_falls(worlds, falls, metric, base, len(series)))
     for one in series:
-        told += [_judged(one, point, metric, base) for point in one.points[1:] if point in fallen
+        sentences += [_judged(one, point, metric, base) for point in one.points[1:] if point in fallen
                  and not _lone(one, point)]  # fmt: skip
-    return told
+    return sentences
 
 
 def _single_falls(worlds: Sequence[int], falls: dict[str, list[float]], metric: str, base: str, strategies: int) -> str:
-    each = "; ".join(f"{name} {listed([f'{fall:.3f}' for fall in found])}" for name, found in falls.items())
-    least = math.floor(100 * min(fall for found in falls.values() for fall in found)) / 100
+    each = "; ".join(f"{name} {listed([f'{fall:.3f}' for fall in drops])}" for name, drops in falls.items())
+    least = math.floor(100 * min(fall for drops in falls.values() for fall in drops)) / 100
     both = ", though it falls there in all strategies" if 1 < len(falls) == strategies else ""
     return (
         f"{metric} at {listed(worlds)} workers falls by more than {least:.2f} against {base} ({each}); "
@@ -150,22 +152,23 @@ def _single_falls(worlds: Sequence[int], falls: dict[str, list[float]], metric: 
 
 
 def _judged(series: Series, point: Point, metric: str, base: str) -> str:
-    here, there = point.metric, series.base.metric
-    assert here is not None
-    assert there is not None
-    told = (
-        f"{series.strategy}: {metric} at {workers(point.world)} is {_quality(here)} against {_quality(there)} on {base}"
+    spread, base_spread = point.metric, series.base.metric
+    assert spread is not None
+    assert base_spread is not None
+    text = (
+        f"{series.strategy}: {metric} at {workers(point.world)} is {_quality(spread)} "
+        f"against {_quality(base_spread)} on {base}"
     )
-    sizes = (len(here.values), len(there.values))
+    sizes = (len(spread.values), len(base_spread.values))
     if least_chance(*sizes) > BEYOND:
-        return f"{told}: {sizes[0]} and {sizes[1]} seeds are too few to tell that from noise (3 and 3 can)."
-    by_chance = chance(here.values, there.values)
+        return f"{text}: {sizes[0]} and {sizes[1]} seeds are too few to tell that from noise (3 and 3 can)."
+    by_chance = chance(spread.values, base_spread.values)
     often = f"chance alone makes it so in {share(by_chance)} of cases"
-    return f"{told}: {'beyond' if by_chance <= BEYOND else 'within'} the seeds' noise ({often})."
+    return f"{text}: {'beyond' if by_chance <= BEYOND else 'within'} the seeds' noise ({often})."
 
 
-def _quality(found: Spread) -> str:
-    return f"{found.median:.3f} ({found.low:.3f} to {found.high:.3f}, n = {len(found.values)})"
+def _quality(spread: Spread) -> str:
+    return f"{spread.median:.3f} ({spread.low:.3f} to {spread.high:.3f}, n = {len(spread.values)})"
 
 
 def _lone(series: Series, point: Point) -> bool:

@@ -27,15 +27,15 @@ def checked(command: Sequence[str]) -> list[str]:
     if program.endswith(".py") and not os.access(program, os.X_OK):
         _script(program)
         return [sys.executable, program, *rest]
-    found = shutil.which(program)
-    if found is None and _PYTHON.fullmatch(program):
-        found = sys.executable
-    if found is None:
-        known = "is not a program" if Path(program).exists() else "does not exist"
-        raise ValueError(f"{program}: {known}; give the command as you'd type it, such as python train.py")
-    if _PYTHON.search(Path(found).name):
+    path = shutil.which(program)
+    if path is None and _PYTHON.fullmatch(program):
+        path = sys.executable
+    if path is None:
+        problem = "is not a program" if Path(program).exists() else "does not exist"
+        raise ValueError(f"{program}: {problem}; give the command as you'd type it, such as python train.py")
+    if _PYTHON.search(Path(path).name):
         _python(program, rest)
-    return [found if shutil.which(program) is None else program, *rest]
+    return [path if shutil.which(program) is None else program, *rest]
 
 
 def _python(program: str, rest: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Workers that take the cores from a training on a CPU: nothing waits, and every layer is slower."""
+"""Workers that compete with CPU training for the cores: nothing waits, but every layer is slower."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def contended_s(record: Record) -> float:
 
 
 def _without_core_s(record: Record) -> float:
-    """Seconds of a step in which the training's own thread stood ready and had no core, as workers had it.
+    """Seconds of a step in which the training thread was runnable but had no core because workers used it.
 
     That is the step's wall time without its waits, less its processor time; beside other programs, the workers' share.
     """
@@ -32,13 +32,13 @@ def _without_core_s(record: Record) -> float:
     workers, others = float(load.get("workers") or 0.0), float(load.get("others") or 0.0)
     if "cuda" in record.devices or record.world > 1 or workers < LEAST or not steps:
         return 0.0
-    lost = statistics.fmean(
+    lost_s = statistics.fmean(
         step["seconds"] - step["parts"].get("wait", 0.0) - (step["cpu"] - step.get("wait_cpu", 0.0)) for step in steps
     )
     # Of others, those that run on these cores: what the training and its workers leave of them.
-    own = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
-    others = min(others, max(0.0, float(record.raw.get("cores") or 1) - own - workers))
-    return max(0.0, lost) * workers / (workers + others)
+    own_cores = sum(step["cpu"] for step in steps) / max(sum(step["seconds"] for step in steps), 1e-9)
+    others = min(others, max(0.0, float(record.raw.get("cores") or 1) - own_cores - workers))
+    return max(0.0, lost_s) * workers / (workers + others)
 
 
 def _beyond_alone_s(record: Record) -> float:
@@ -53,5 +53,5 @@ def _beyond_alone_s(record: Record) -> float:
 
 def alone_s(record: Record) -> float:
     """Seconds of forward and backward alone: the slowest measured, as the script's loss may cost more; 0 if none."""
-    tried = (record.experiments.get(name) or {} for name in _NETWORK)
-    return max((float(one.get("base_s") or 0.0) for one in tried), default=0.0)
+    results = (record.experiments.get(name) or {} for name in _NETWORK)
+    return max((float(one.get("base_s") or 0.0) for one in results), default=0.0)

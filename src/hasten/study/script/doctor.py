@@ -1,4 +1,4 @@
-"""`hasten doctor -- python train.py`: run it, judge it, tell it."""
+"""`hasten doctor -- python train.py`: runs the script, diagnoses it and reports the result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hasten.study.script.split import split_of
 from hasten.study.split import diagnose
 
 FAILED = 2
-"""Exit code for a script that we had to stop without having learned anything."""
+"""Exit code for a script that had to be stopped before anything could be measured."""
 
 
 def doctor_script(
@@ -29,36 +29,36 @@ def doctor_script(
     echo: Callable[[str], None],
     as_json: bool = False,
 ) -> int:
-    """Watch `command` for `steps` training steps or `seconds`, and tell verdict and findings through `echo`.
+    """Watch `command` for `steps` training steps or `seconds`, and report verdict and findings through `echo`.
 
     out: folder for doctor.json and doctor.html; None writes nothing. try_cures: run it again with and without each cure
-    that can be applied from outside. as_json: one JSON document is all that is told, and the script's own output is
-    kept back. Returns the exit code to pass on: the script's own, 0 where it was stopped at the bound. Raises
+    that can be applied from outside. as_json: the only output is one JSON document, and the script's own output is
+    suppressed. Returns the exit code to pass on: the script's own, 0 where it was stopped at the bound. Raises
     ValueError for a command that can't be run and for bounds below 1.
     """
     if steps < 1 or seconds <= 0:
         raise ValueError(f"--steps {steps} --seconds {seconds:g}: nothing to watch; give both a positive bound")
     meter = LoadMeter()
     run = run_script(command, steps=steps, seconds=seconds, assume_cuda=assume_cuda, quiet=as_json)
-    told = judge(run, assume_cuda, meter.others())
-    for line in [] if as_json else report.summary(told):
+    report_data = judge(run, assume_cuda, meter.others())
+    for line in [] if as_json else report.summary(report_data):
         echo(line)
-    if try_cures and told.diagnosis is not None and run.ended != "crashed":
-        told = _with_cures(told, steps, seconds, (lambda line: None) if as_json else echo)
+    if try_cures and report_data.diagnosis is not None and run.ended != "crashed":
+        report_data = _with_cures(report_data, steps, seconds, (lambda line: None) if as_json else echo)
     if as_json:
-        echo(json.dumps(report.as_json(told), indent=1))
+        echo(json.dumps(report.as_json(report_data), indent=1))
     if out is not None:
-        for path in report.write(told, out):
+        for path in report.write(report_data, out):
             if not as_json:
                 echo(f"written    {path}")
     return FAILED if run.ended == "never trained" and run.exit_code > 128 else run.exit_code
 
 
-def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> report.Told:
+def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> report.Report:
     """Verdict and findings of a run; neither where it made too few steps. others: cores that other programs used."""
     enough = bool(run.records) and run.records[0].steps > LEAST_STEPS
     split = split_of(run.records[0]) if enough else None
-    return report.Told(
+    return report.Report(
         run=run,
         assume_cuda=assume_cuda,
         split=split,
@@ -68,12 +68,14 @@ def judge(run: ScriptRun, assume_cuda: bool = False, others: float = 0.0) -> rep
     )
 
 
-def _with_cures(told: report.Told, steps: int, seconds: float, echo: Callable[[str], None]) -> report.Told:
+def _with_cures(report_data: report.Report, steps: int, seconds: float, echo: Callable[[str], None]) -> report.Report:
     from hasten.study.script.try_cures import try_cures
     from hasten.study.script.try_page import plain
 
-    tried = try_cures(told.run.command, told.findings, told.run, steps=steps, seconds=seconds, echo=echo)
+    tried = try_cures(
+        report_data.run.command, report_data.findings, report_data.run, steps=steps, seconds=seconds, echo=echo
+    )
     echo("")
     for line in plain(tried).splitlines():
         echo(line)
-    return dataclasses.replace(told, tried=tuple(tried))
+    return dataclasses.replace(report_data, tried=tuple(tried))

@@ -32,13 +32,13 @@ def end_all(child: subprocess.Popen[bytes], grace: float = _GRACE) -> None:
 
 
 def _members(leader: int) -> list[psutil.Process]:
-    found: dict[int, psutil.Process] = {}
+    members: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.Error):
         top = psutil.Process(leader)
         if top.status() != psutil.STATUS_ZOMBIE:
-            found = {each.pid: each for each in (top, *top.children(recursive=True))}
+            members = {each.pid: each for each in (top, *top.children(recursive=True))}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
-            if process.pid not in found and os.getsid(process.pid) == leader and process.pid != leader:
-                found[process.pid] = process
-    return list(found.values())
+            if process.pid not in members and os.getsid(process.pid) == leader and process.pid != leader:
+                members[process.pid] = process
+    return list(members.values())

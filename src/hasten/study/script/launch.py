@@ -23,12 +23,12 @@ GRACE = 10.0
 """Seconds that a script has after its bound: to write what it wants to write, and to end."""
 SETUP = 600.0
 """Seconds that a script may prepare until its first step ends; they don't count against those of the watching."""
-_KEPT = 20_000
+_TAIL_BYTES = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptRun:
-    """What became of one run of a script."""
+    """The result of one run of a script."""
 
     command: tuple[str, ...]
     exit_code: int
@@ -67,12 +67,12 @@ def run_script(
     budget = max(10.0, seconds / 2) if experiments else 0.0
     with tempfile.TemporaryDirectory(prefix="hasten-doctor-") as folder, tempfile.TemporaryFile() as log:
         out = Path(folder)
-        wanted = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
-        wanted |= {"experiments": experiments, "cuda": assume_cuda}
+        request = {"out": folder, "steps": steps, "seconds": seconds, "start": time.time(), "budget": budget}
+        request |= {"experiments": experiments, "cuda": assume_cuda}
         begun = time.perf_counter()
         child = subprocess.Popen(
             runnable,
-            env=_environment(env or {}, json.dumps(wanted), cures),
+            env=_environment(env or {}, json.dumps(request), cures),
             stdout=log if quiet else None,
             stderr=subprocess.STDOUT if quiet else None,
             # Its own group, so that all it starts can be ended; Ctrl-C is then ours to pass on.
@@ -93,10 +93,10 @@ def run_script(
         )
 
 
-def _environment(more: Mapping[str, str], wanted: str, cures: Sequence[str]) -> dict[str, str]:
+def _environment(more: Mapping[str, str], request: str, cures: Sequence[str]) -> dict[str, str]:
     env = {**os.environ, **more}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INJECT), env.get("PYTHONPATH", "")]))
-    env["HASTEN_DOCTOR"] = wanted
+    env["HASTEN_DOCTOR"] = request
     env["HASTEN_DOCTOR_CURES"] = ",".join(cures)
     # The folder of the script is left as it was found: no __pycache__ there that wasn't before.
     env.setdefault("PYTHONDONTWRITEBYTECODE", "1")
@@ -104,7 +104,7 @@ def _environment(more: Mapping[str, str], wanted: str, cures: Sequence[str]) -> 
 
 
 def _watch(child: subprocess.Popen[bytes], out: Path, seconds: float, budget: float, setup: float) -> bool:
-    """Wait for the end of the script, or bring it about. Whether it had to be killed."""
+    """Wait for the end of the script, or bring it about. Returns whether it had to be killed."""
     start = time.monotonic()
     trains: float | None = None
     limit: float | None = None
@@ -169,5 +169,5 @@ def _outcome(returncode: int, killed: bool, records: list[Record]) -> tuple[Ende
 
 def _tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - _KEPT))
+    log.seek(max(0, size - _TAIL_BYTES))
     return log.read().decode("utf-8", "replace")

@@ -44,7 +44,7 @@ class Record:
 
     @property
     def steps(self) -> int:
-        """All that it made."""
+        """Number of steps that it made."""
         return len(self.raw.get("steps", ()))
 
     @property
@@ -69,12 +69,12 @@ class Record:
         return count / max(1, self.steps - 1)
 
     def listed(self, name: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.raw.get(name, [])
-        return found
+        entries: list[dict[str, Any]] = self.raw.get(name, [])
+        return entries
 
     def listed_dict(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.raw.get(name, {})
-        return found
+        entries: dict[str, Any] = self.raw.get(name, {})
+        return entries
 
     @property
     def training_loaders(self) -> list[dict[str, Any]]:
@@ -92,15 +92,15 @@ def read_records(folder: Path) -> list[Record]:
 
     Half a file, from a process that was killed, is none.
     """
-    found: dict[int, Record] = {}
+    by_rank: dict[int, Record] = {}
     for path in sorted(folder.glob("record-*.json")):
         try:
             record = as_record(json.loads(path.read_text(encoding="utf-8")))
         except ValueError:
             continue
-        if record.steps and (record.rank not in found or record.steps > found[record.rank].steps):
-            found[record.rank] = record
-    return [found[rank] for rank in sorted(found)]
+        if record.steps and (record.rank not in by_rank or record.steps > by_rank[record.rank].steps):
+            by_rank[record.rank] = record
+    return [by_rank[rank] for rank in sorted(by_rank)]
 
 
 def as_record(raw: dict[str, Any]) -> Record:

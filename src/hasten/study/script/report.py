@@ -1,4 +1,4 @@
-"""What the watching found: lines for the terminal, JSON for programs, a page for people."""
+"""The doctor's report: lines for the terminal, JSON for programs, a page for people."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ JSON_NAME, PAGE_NAME = "doctor.json", "doctor.html"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
-    """All that one call of the doctor has to say."""
+class Report:
+    """The complete result of one call of the doctor."""
 
     run: ScriptRun
     assume_cuda: bool
@@ -53,42 +53,48 @@ class Told:
     """Cores that other programs used meanwhile."""
 
 
-def summary(told: Told) -> list[str]:
+def summary(report: Report) -> list[str]:
     """Lines: the verdict, where the time went, and the findings in their order."""
-    if told.diagnosis is None:
-        few = ["too few steps to judge by; give it more --steps, or more --seconds"] if told.run.records else []
-        return [ending(told.run), *few]
-    lines = [ending(told.run), "", told.diagnosis.sentence, *(f"  {line}" for line in told.diagnosis.evidence), ""]
-    found = [finding for finding in told.findings if finding.level == "finding"]
-    lines += finding_lines(told.findings)
-    missing = untried(told.run)
-    if not found and missing:
+    if report.diagnosis is None:
+        few = ["too few steps to judge by; give it more --steps, or more --seconds"] if report.run.records else []
+        return [ending(report.run), *few]
+    lines = [
+        ending(report.run),
+        "",
+        report.diagnosis.sentence,
+        *(f"  {line}" for line in report.diagnosis.evidence),
+        "",
+    ]
+    findings = [finding for finding in report.findings if finding.level == "finding"]
+    lines += finding_lines(report.findings)
+    missing = untried(report.run)
+    if not findings and missing:
         lines.append("no fault found so far, but not everything was tried")
-    elif not found:
+    elif not findings:
         lines.append("no fault found: the script does what can be seen from outside as it should")
-    return lines + missing + busy(told)
+    return lines + missing + busy(report)
 
 
 def untried(run: ScriptRun) -> list[str]:
     """What there was no time to try, why, and the seconds that it needs; empty if all was tried that can be."""
     tried = run.records[0].experiments if run.records else {}
-    left = {name: tried[name] for name in _EXPERIMENTS if "needs_s" in (tried.get(name) or {})}
-    if not left:
+    skipped = {name: tried[name] for name in _EXPERIMENTS if "needs_s" in (tried.get(name) or {})}
+    if not skipped:
         return []
     lines = [
         f"not tried   {_EXPERIMENTS[name]}: {one['skipped']}; needs {one['needs_s']:.0f} s"
-        for name, one in left.items()
+        for name, one in skipped.items()
     ]
     # Half of --seconds goes to the experiments.
-    wanted = 2 * (float(tried.get("took_s") or 0.0) + sum(one["needs_s"] for one in left.values()))
-    return [*lines, f"give it --seconds {10 * math.ceil(wanted / 10):d} to try all of it"]
+    suggested_s = 2 * (float(tried.get("took_s") or 0.0) + sum(one["needs_s"] for one in skipped.values()))
+    return [*lines, f"give it --seconds {10 * math.ceil(suggested_s / 10):d} to try all of it"]
 
 
-def busy(told: Told) -> list[str]:
-    """A warning, where the times can't be trusted."""
-    if told.others <= BUSY:
+def busy(report: Report) -> list[str]:
+    """A warning if the times can't be trusted."""
+    if report.others <= BUSY:
         return []
-    return [f"warning: other programs used {told.others:.1f} cores meanwhile: costs and gains are rough"]
+    return [f"warning: other programs used {report.others:.1f} cores meanwhile: costs and gains are rough"]
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:
@@ -104,12 +110,12 @@ def finding_lines(findings: Sequence[Finding]) -> list[str]:
 
 def amounts(finding: Finding) -> str:
     """What it costs, and what the cure is predicted to gain."""
-    told = []
+    texts = []
     if finding.cost_s is not None and finding.level == "finding":
-        told.append(f"costs {ms(finding.cost_s)} a step")
+        texts.append(f"costs {ms(finding.cost_s)} a step")
     if finding.gain is not None and finding.gain >= 1.005 and finding.level == "finding":
-        told.append(f"predicted {finding.gain:.2f} times as fast without it")
-    return ", ".join(told)
+        texts.append(f"predicted {finding.gain:.2f} times as fast without it")
+    return ", ".join(texts)
 
 
 def ending(run: ScriptRun) -> str:
@@ -138,26 +144,26 @@ def _why_never(run: ScriptRun) -> str:
     return "torch was imported, but no torch.optim.Optimizer made a step"
 
 
-def as_json(told: Told) -> dict[str, Any]:
+def as_json(report: Report) -> dict[str, Any]:
     """Ready for `json.dumps`."""
-    run = told.run
+    run = report.run
     return {
         "command": list(run.command),
         "ended": run.ended,
         "exit_code": run.exit_code,
         "seconds": run.seconds,
         "ranks": len(run.records),
-        "assume_cuda": told.assume_cuda,
-        "other_cores": told.others,
-        "verdict": dataclasses.asdict(told.diagnosis) if told.diagnosis else None,
-        "split": dataclasses.asdict(told.split) if told.split else None,
-        "findings": [dataclasses.asdict(finding) for finding in told.findings],
-        "tried": [dataclasses.asdict(each) for each in told.tried or ()],
+        "assume_cuda": report.assume_cuda,
+        "other_cores": report.others,
+        "verdict": dataclasses.asdict(report.diagnosis) if report.diagnosis else None,
+        "split": dataclasses.asdict(report.split) if report.split else None,
+        "findings": [dataclasses.asdict(finding) for finding in report.findings],
+        "tried": [dataclasses.asdict(each) for each in report.tried or ()],
         "records": [record.raw for record in run.records],
     }
 
 
-def write(told: Told, out: Path) -> list[Path]:
+def write(report: Report, out: Path) -> list[Path]:
     """`doctor.json` and, where there is a verdict, `doctor.html` in the folder `out`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -165,40 +171,40 @@ def write(told: Told, out: Path) -> list[Path]:
         raise ValueError(f"{out}: cannot be made ({error.strerror or error}); name another folder") from None
     path = out / JSON_NAME
     with replacing(path, path.with_suffix(".part")) as file:
-        file.write(json.dumps(as_json(told), indent=1).encode())
-    return [path] if told.diagnosis is None else [path, _page(told, out / PAGE_NAME)]
+        file.write(json.dumps(as_json(report), indent=1).encode())
+    return [path] if report.diagnosis is None else [path, _page(report, out / PAGE_NAME)]
 
 
-def _page(told: Told, path: Path) -> Path:
+def _page(report: Report, path: Path) -> Path:
     from hasten.report.study_page import Bar, Section, Table, write_study_page
 
-    assert told.diagnosis is not None
-    assert told.split is not None
-    split = told.split
+    assert report.diagnosis is not None
+    assert report.split is not None
+    split = report.split
     bar = Bar(tuple((PARTS[name], 1e3 * seconds) for name, seconds in split.parts.items()), unit="ms")
-    sections = [Section("Where a step's time goes", "\n\n".join(told.diagnosis.evidence), bar=bar)]
-    rows = tuple(_row(group) for group in grouped(told.findings))
+    sections = [Section("Where a step's time goes", "\n\n".join(report.diagnosis.evidence), bar=bar)]
+    rows = tuple(_row(group) for group in grouped(report.findings))
     columns = ("Where", "What", "Cure", "Cost a step", "Predicted", "Evidence")
     if rows:
         sections.append(Section("Findings", "Largest predicted gain first.", table=Table(columns, rows, (3, 4))))
     else:
         sections.append(Section("Findings", "No fault found."))
-    if untried(told.run):
-        sections.append(Section("Not tried", "\n\n".join(untried(told.run))))
-    if told.tried is not None:
+    if untried(report.run):
+        sections.append(Section("Not tried", "\n\n".join(untried(report.run))))
+    if report.tried is not None:
         from hasten.study.script.try_page import section
 
-        sections.append(section(told.tried))
-    found = sum(finding.level == "finding" for finding in told.findings)
+        sections.append(section(report.tried))
+    num_findings = sum(finding.level == "finding" for finding in report.findings)
     cards = (
         ("step", ms(split.step_s), f"mean of {split.steps}"),
-        ("findings", str(found), f"{len(told.findings) - found} notes"),
-        ("ranks", str(len(told.run.records)), ending(told.run)),
+        ("findings", str(num_findings), f"{len(report.findings) - num_findings} notes"),
+        ("ranks", str(len(report.run.records)), ending(report.run)),
     )
-    if busy(told):
-        sections.insert(0, Section("A busy machine", busy(told)[0]))
-    title = f"Doctor: {shlex.join(told.run.command)}"
-    return write_study_page(path, title=title, verdict=told.diagnosis.sentence, cards=cards, sections=sections)
+    if busy(report):
+        sections.insert(0, Section("A busy machine", busy(report)[0]))
+    title = f"Doctor: {shlex.join(report.run.command)}"
+    return write_study_page(path, title=title, verdict=report.diagnosis.sentence, cards=cards, sections=sections)
 
 
 def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:

@@ -40,16 +40,16 @@ def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _named(record: Record, parts: dict[str, float]) -> dict[str, float]:
-    """What the probe can't tell apart by itself."""
-    named = dict(parts)
+    """Rename parts that the probe can't distinguish by itself."""
+    renamed = dict(parts)
     before = "sample" if record.training_loaders else "overhead"
-    if not named.get("forward"):
+    if not renamed.get("forward"):
         # A compiled function hides the network: what lies between batch and backward is its forward pass.
-        named["forward"] = named.pop(before, 0.0)
+        renamed["forward"] = renamed.pop(before, 0.0)
     elif not record.training_loaders:
         # Without a DataLoader the script makes its batches between the steps.
-        named["prepare"] = named.pop("overhead", 0.0)
-    return named
+        renamed["prepare"] = renamed.pop("overhead", 0.0)
+    return renamed
 
 
 def _waiting_for_ranks(record: Record, parts: dict[str, float]) -> dict[str, float]:
@@ -68,13 +68,13 @@ def _waiting_for_ranks(record: Record, parts: dict[str, float]) -> dict[str, flo
 
 def _shared_with_workers(record: Record, parts: dict[str, float]) -> dict[str, float]:
     """On a CPU the time by which workers slow the network down is that of the items which they make."""
-    lost, both = contended_s(record), parts.get("forward", 0.0) + parts.get("backward", 0.0)
-    lost = min(lost, 0.98 * both)
-    if lost <= 0:
+    lost_s, both = contended_s(record), parts.get("forward", 0.0) + parts.get("backward", 0.0)
+    lost_s = min(lost_s, 0.98 * both)
+    if lost_s <= 0:
         return parts
-    kept = 1 - lost / both
-    slowed = {name: kept * parts.get(name, 0.0) for name in ("forward", "backward")}
-    return parts | slowed | {"sample": parts.get("sample", 0.0) + lost}
+    scale = 1 - lost_s / both
+    slowed = {name: scale * parts.get(name, 0.0) for name in ("forward", "backward")}
+    return parts | slowed | {"sample": parts.get("sample", 0.0) + lost_s}
 
 
 def _doubled(tried: dict[str, Any]) -> float | None:

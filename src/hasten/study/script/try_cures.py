@@ -1,4 +1,4 @@
-"""`--try`: run the script with and without each cure in turns, and say what it gained and whether the losses agree."""
+"""`--try`: run the script with and without each cure in turns, and report the gain and whether the losses agree."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def cure_of(finding: Finding) -> str | None:
     """The cure from outside for a finding, such as "workers=4"; None if only the script's author can cure it."""
     if finding.name in _NUMBERS:
         key = _NUMBERS[finding.name]
-        found = re.search(rf"{_ARGUMENT[key]}\s*=\s*(\d+)", finding.cure)
-        return f"{key}={found.group(1)}" if found else None
+        match = re.search(rf"{_ARGUMENT[key]}\s*=\s*(\d+)", finding.cure)
+        return f"{key}={match.group(1)}" if match else None
     return CURE_OF.get(finding.name)
 
 
@@ -123,18 +123,18 @@ def try_cures(
     further cure is begun after it. A cure counts as faster only if each of its runs was faster than each without.
     """
     assert runs >= 2
-    wanted: dict[str, list[str]] = {}
+    findings_by_cure: dict[str, list[str]] = {}
     for finding in findings:
         cure = cure_of(finding)
         if cure is not None:
-            wanted.setdefault(cure, []).append(finding.name)
+            findings_by_cure.setdefault(cure, []).append(finding.name)
     meter, begun = meter or LoadMeter(), clock()
 
     def measure(cures: tuple[str, ...], names: tuple[str, ...]) -> Tried:
         return _in_turns(command, cures, names, base_run, steps, seconds, runs, run, meter)
 
     tried: list[Tried] = []
-    for cure, names in wanted.items():
+    for cure, names in findings_by_cure.items():
         if clock() - begun > budget_s:
             echo(f"no time left to try {cure}")
             continue
@@ -170,38 +170,38 @@ def _in_turns(
     for number in range(runs):
         # The order turns, so that neither arm always comes onto a warm machine.
         for cured in (False, True) if number % 2 == 0 else (True, False):
-            made = run(
+            script_run = run(
                 command, steps=steps, seconds=seconds, cures=cures if cured else (), experiments=False, quiet=True
             )
-            median = _median_step(made)
+            median = _median_step(script_run)
             if cured:
-                why = why or _not_applied(made, cures)
-            if median is None and made.ended in _CUT_SHORT:
-                late = late or f"{'with' if cured else 'without'} it the script made {_few(made)}"
+                why = why or _not_applied(script_run, cures)
+            if median is None and script_run.ended in _CUT_SHORT:
+                late = late or f"{'with' if cured else 'without'} it the script made {_few(script_run)}"
             elif median is None:
-                why = why or f"{'with' if cured else 'without'} it the script {_ended(made)}"
+                why = why or f"{'with' if cured else 'without'} it the script {_ended(script_run)}"
             if why or late:
                 break
             assert median is not None
             (cured_s if cured else base_s).append(median)
-            (cured_losses if cured else base_losses).append(_losses(made))
+            (cured_losses if cured else base_losses).append(_losses(script_run))
         if why or late:
             break
     others = meter.others()
-    told: dict[str, Any] = {"gain": None, "low": None, "high": None, "difference": None, "agreement": ""}
+    fields: dict[str, Any] = {"gain": None, "low": None, "high": None, "difference": None, "agreement": ""}
     if why:
-        told.update(outcome="failed")
+        fields.update(outcome="failed")
     elif late:
         why = late
-        told.update(outcome="unclear")
+        fields.update(outcome="unclear")
     else:
         gain, low, high, outcome, why = judged(base_s, cured_s, others)
         if outcome in ("same", "unclear") and any(cure.startswith("cache-") for cure in cures):
             late = f"a cache gains from its second epoch on, and these runs had {steps} steps"
             why = "; ".join(filter(None, (why, late)))
         difference, agreement = agreed(base_losses, cured_losses, cures)
-        told.update(gain=gain, low=low, high=high, outcome=outcome, difference=difference, agreement=agreement)
-    return Tried(cures=cures, findings=names, base_s=tuple(base_s), cured_s=tuple(cured_s), why=why, **told)
+        fields.update(gain=gain, low=low, high=high, outcome=outcome, difference=difference, agreement=agreement)
+    return Tried(cures=cures, findings=names, base_s=tuple(base_s), cured_s=tuple(cured_s), why=why, **fields)
 
 
 def judged(base: Sequence[float], cured: Sequence[float], others: float) -> tuple[float, float, float, Outcome, str]:
@@ -223,16 +223,16 @@ def agreed(
     base: Sequence[tuple[float, ...]], cured: Sequence[tuple[float, ...]], cures: Sequence[str] = ()
 ) -> tuple[float | None, str]:
     """Largest relative difference of the first losses, and what it means beside that of the script's own runs."""
-    own = max((unlike(base[0], other) for other in base[1:]), default=0.0)
-    found = [unlike(base[0], other) for other in cured]
-    if not found or not base[0] or not all(cured):
+    base_difference = max((unlike(base[0], other) for other in base[1:]), default=0.0)
+    differences = [unlike(base[0], other) for other in cured]
+    if not differences or not base[0] or not all(cured):
         return None, "not comparable: no losses were seen"
-    worst = max(found)
-    if own > OWN:
-        return worst, f"not comparable: the script's own runs differ by {own:.1g}"
+    worst = max(differences)
+    if base_difference > OWN:
+        return worst, f"not comparable: the script's own runs differ by {base_difference:.1g}"
     if worst == 0:
         return worst, "exact"
-    if worst <= max(ROUNDING, 2 * own):
+    if worst <= max(ROUNDING, 2 * base_difference):
         return worst, f"within rounding ({worst:.1g})"
     if worst <= LOW_PRECISION and any(cure.startswith("autocast") for cure in cures):
         return worst, f"within bfloat16's precision ({worst:.1g})"
@@ -243,22 +243,22 @@ def agreed(
 
 def unlike(one: Sequence[float], other: Sequence[float]) -> float:
     """Largest relative difference of two runs' first losses; those that only one of them has don't count."""
-    return max((_apart(a, b) for a, b in list(zip(one, other, strict=False))[:LOSSES]), default=0.0)
+    return max((_relative_difference(a, b) for a, b in list(zip(one, other, strict=False))[:LOSSES]), default=0.0)
 
 
-def _apart(a: float, b: float) -> float:
+def _relative_difference(a: float, b: float) -> float:
     if math.isfinite(a) and math.isfinite(b):
         return abs(a - b) / max(abs(a), abs(b), 1e-12)
     return 0.0 if a == b or (math.isnan(a) and math.isnan(b)) else math.inf
 
 
-def _trained(run: ScriptRun) -> Any:
+def _training_record(run: ScriptRun) -> Any:
     return next((record for record in run.records if record.step_seconds), None)
 
 
 def _median_step(run: ScriptRun) -> float | None:
     """Of the first rank, its first fifth left out; None if it crashed or made too few steps."""
-    record = _trained(run)
+    record = _training_record(run)
     if run.ended not in ("finished", "bounded", "timeout") or record is None:
         return None
     steady = record.step_seconds[max(1, len(record.step_seconds) // 5) :]
@@ -268,7 +268,7 @@ def _median_step(run: ScriptRun) -> float | None:
 
 
 def _losses(run: ScriptRun) -> tuple[float, ...]:
-    record = _trained(run)
+    record = _training_record(run)
     return tuple(record.losses[:LOSSES]) if record is not None else ()
 
 
@@ -281,18 +281,18 @@ def _ended(run: ScriptRun) -> str:
 
 
 def _few(run: ScriptRun) -> str:
-    record = _trained(run)
+    record = _training_record(run)
     steps = record.steps if record is not None else 0
     return f"only {steps} steps in {run.seconds:.0f} s, too few to compare; give it more --seconds"
 
 
 def _not_applied(run: ScriptRun, cures: Sequence[str]) -> str:
-    """The first cure's error, as the probe told it."""
-    record = _trained(run)
+    """The first cure's error, as the probe reported it."""
+    record = _training_record(run)
     for cure in cures:
-        told = str(record.cures.get(cure, "")) if record is not None else ""
-        if re.match(r"\w*(Error|Exception): ", told):
-            return told
+        message = str(record.cures.get(cure, "")) if record is not None else ""
+        if re.match(r"\w*(Error|Exception): ", message):
+            return message
     return ""
 
 
@@ -300,5 +300,5 @@ def line(tried: Tried) -> str:
     """One line about it."""
     if tried.gain is None:
         return f"{', '.join(tried.cures)}: {tried.outcome}: {tried.why}"
-    told = f"{tried.outcome}, {tried.gain:.2f} times as fast ({tried.low:.2f} to {tried.high:.2f})"
-    return f"{', '.join(tried.cures)}: {told}; losses: {tried.agreement}" + (f"; {tried.why}" if tried.why else "")
+    text = f"{tried.outcome}, {tried.gain:.2f} times as fast ({tried.low:.2f} to {tried.high:.2f})"
+    return f"{', '.join(tried.cures)}: {text}; losses: {tried.agreement}" + (f"; {tried.why}" if tried.why else "")

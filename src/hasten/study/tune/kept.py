@@ -1,4 +1,4 @@
-"""What was measured here before: comparisons kept in the cache folder, so that a second search asks for none."""
+"""Earlier measurements: comparisons stored in the cache folder, so that a second search repeats none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Kept:
-    """Comparisons of one machine, network, shape and torch (`about` says which), in one file."""
+    """Comparisons of one machine, network, shape and torch version (see `about`), in one file."""
 
     path: Path
     about: dict[str, Any]
@@ -34,13 +34,13 @@ class Kept:
 
     @classmethod
     def open(cls, folder: Path, about: dict[str, Any], *, fresh: bool) -> Kept:
-        """fresh: nothing is taken from the file, and what is measured replaces it."""
+        """fresh: ignore the file's content; new measurements replace it."""
         path = folder / f"tune-{digest(about)}.json"
-        found, facts = ({}, {}) if fresh else _read(path)
-        return cls(path, about, found, facts)
+        measured, facts = ({}, {}) if fresh else _read(path)
+        return cls(path, about, measured, facts)
 
     def measure(self, measure: Measure) -> Measure:
-        """`measure`, but for what is known. What is unclear, or of a busy machine, is not kept."""
+        """Wrap `measure` to skip stored comparisons. Unclear ones, and those of a busy machine, are not stored."""
 
         def ask(kind: Kind, base: Setting, arms: Sequence[Setting], seconds: float) -> Mapping[Setting, Measured]:
             keys = {arm: _key(kind, base, arm) for arm in arms}
@@ -56,13 +56,13 @@ class Kept:
             if sound:
                 self.found |= sound
                 self._write()
-            known = {arm: self.found[keys[arm]] for arm in arms if arm not in missing}
-            return {arm: (known | dict(fresh))[arm] for arm in arms if arm in known or arm in fresh}
+            stored = {arm: self.found[keys[arm]] for arm in arms if arm not in missing}
+            return {arm: (stored | dict(fresh))[arm] for arm in arms if arm in stored or arm in fresh}
 
         return ask
 
     def cost(self, cost: Cost) -> Cost:
-        """`cost` of what is not known."""
+        """`cost` of the comparisons that are not stored."""
 
         def known(kind: Kind, base: Setting, arms: Sequence[Setting]) -> float:
             missing = [arm for arm in arms if _key(kind, base, arm) not in self.found]
@@ -71,7 +71,7 @@ class Kept:
         return known
 
     def ceiling(self, ceiling: Ceiling) -> Ceiling:
-        """`ceiling`, but for what is known."""
+        """`ceiling`, unless it is stored."""
 
         def known(stage: Stage, base: Setting) -> tuple[float, str] | None:
             name = f"ceiling-{digest([stage.name, base.values])}"
@@ -81,10 +81,10 @@ class Kept:
             arms = [base.having(change) for change in stage.changes]
             if all(arm == base or _key(stage.kind, base, arm) in self.found for arm in arms):
                 return None
-            found = ceiling(stage, base)
-            if found is not None:
-                self.keep(name, list(found))
-            return found
+            limit = ceiling(stage, base)
+            if limit is not None:
+                self.keep(name, list(limit))
+            return limit
 
         return known
 
@@ -96,11 +96,11 @@ class Kept:
     def _write(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            found = {key: asdict(one) for key, one in self.found.items()}
-            write_json(self.path, {"about": self.about, "facts": self.facts, "found": found})
+            entries = {key: asdict(one) for key, one in self.found.items()}
+            write_json(self.path, {"about": self.about, "facts": self.facts, "found": entries})
         except OSError as error:
-            told = "what was measured can't be kept (%s); set cache.dir to a folder that can be written"
-            log.warning(f"%s: {told}", self.path, error)
+            message = "what was measured can't be kept (%s); set cache.dir to a folder that can be written"
+            log.warning(f"%s: {message}", self.path, error)
 
 
 def _key(kind: Kind, base: Setting, arm: Setting) -> str:

@@ -29,7 +29,7 @@ _AMID_LOAD = 1.5
 _HOPELESS = 2.0
 """Times of the fastest arm's best from which an arm isn't timed again."""
 _SPREAD = 0.25
-"""Spread of one setting's own times from which a machine counts as busy, whatever its load says."""
+"""Spread of one setting's own times from which a machine counts as busy, whatever its load."""
 _COMPILE_S = 30.0
 """What compiling a network costs, until one was compiled."""
 _SAME_LABELS = 0.999
@@ -43,8 +43,8 @@ _STEP_S = 0.1
 class Lab:
     """`measure`, `cost` and `ceiling` of a search, for the run that a workshop was made for."""
 
-    def __init__(self, shop: Workshop, start: Setting, *, meter: LoadMeter | None = None) -> None:
-        self.shop, self.start, self.meter = shop, start, meter
+    def __init__(self, workshop: Workshop, start: Setting, *, meter: LoadMeter | None = None) -> None:
+        self.workshop, self.start, self.meter = workshop, start, meter
         self.compile_s = _COMPILE_S
         self.build_s = 1.0
         self._step_s: float | None = None
@@ -59,38 +59,40 @@ class Lab:
         if self._step_s is None:
             self.prepare()
         self._forget(base)
-        found: dict[Setting, Measured] = {}
+        results: dict[Setting, Measured] = {}
         # Copies of one network are compiled again and again, and by default torch gives up at the ninth.
-        with random_state_kept(self.shop.device), torch._dynamo.config.patch(recompile_limit=256):
+        with random_state_kept(self.workshop.device), torch._dynamo.config.patch(recompile_limit=256):
             reference = self._base(kind, base)
             agreed: dict[Setting, str] = {}
             for number, setting in enumerate(arms):
                 # Compiling may take longer than was thought: what was built must still be timed.
-                spent = time.perf_counter() - begin
-                if number and spent + self.cost(kind, base, arms[: number + 1]) > seconds:
+                elapsed = time.perf_counter() - begin
+                if number and elapsed + self.cost(kind, base, arms[: number + 1]) > seconds:
                     break
                 built = self._built(kind, setting)
                 if isinstance(built, Measured):
-                    found[setting] = built
+                    results[setting] = built
                     continue
-                sound, told = _agreement(kind, built.trace, reference.trace, same=_same_work(base, setting))
+                sound, agreement = _agreement(kind, built.trace, reference.trace, same=_same_work(base, setting))
                 if sound:
-                    agreed[setting] = told
+                    agreed[setting] = agreement
                 else:
-                    found[setting] = Measured(outcome="disagreed", agreement=told, why=told, once=built.once)
+                    results[setting] = Measured(
+                        outcome="disagreed", agreement=agreement, why=agreement, once=built.once
+                    )
                     del self._ready[kind, setting]
             if agreed:
                 # What took long to compile is timed all the same: it would else have been for nothing.
                 needed = 1.2 * _ROUNDS * self.unit(kind) * (1 + len(agreed))
-                left = max(needed, seconds - (time.perf_counter() - begin))
-                compared = self._compare(kind, base, list(agreed), left)
-                for number, (setting, told) in enumerate(agreed.items()):
+                remaining = max(needed, seconds - (time.perf_counter() - begin))
+                compared = self._compare(kind, base, list(agreed), remaining)
+                for number, (setting, agreement) in enumerate(agreed.items()):
                     arm = self._ready[kind, setting]
-                    found[setting] = _measured(compared, f"arm {number}", told, arm)
-        return found
+                    results[setting] = _measured(compared, f"arm {number}", agreement, arm)
+        return results
 
     def cost(self, kind: Kind, base: Setting, arms: Sequence[Setting]) -> float:
-        """Seconds for building the arms and for the fewest rounds that can tell something."""
+        """Seconds for building the arms and for the fewest rounds that allow a verdict."""
         if not arms:
             return 0.0
         kinds = TRAINS if kind in TRAINS else (kind,)
@@ -105,7 +107,7 @@ class Lab:
         if self._step_s is None:
             self.prepare()
         meter = self.meter or LoadMeter()
-        with random_state_kept(self.shop.device), torch._dynamo.config.patch(recompile_limit=256):
+        with random_state_kept(self.workshop.device), torch._dynamo.config.patch(recompile_limit=256):
             alone, whole = self._base("step", base), self._base("run", base)
             meter.others()
             step = min(alone.call() for _ in range(4))
@@ -133,11 +135,11 @@ class Lab:
 
         Raises ValueError if it does not run.
         """
-        with random_state_kept(self.shop.device), torch._dynamo.config.patch(recompile_limit=256):
+        with random_state_kept(self.workshop.device), torch._dynamo.config.patch(recompile_limit=256):
             arm = self._base("step", self.start)
             self._step_s = min(arm.call() for _ in range(2))
-        self.shop.run_steps = max(2, min(16, int(_RUN_S / self._step_s)))
-        self.shop.repeats = max(1, min(32, int(_STEP_S / self._step_s)))
+        self.workshop.run_steps = max(2, min(16, int(_RUN_S / self._step_s)))
+        self.workshop.repeats = max(1, min(32, int(_STEP_S / self._step_s)))
         self._ready.clear()
         return self._step_s
 
@@ -145,18 +147,18 @@ class Lab:
         """About how many seconds one timed call takes."""
         step = self._step_s if self._step_s is not None else self.prepare()
         if kind == "run":
-            return 1.2 * step * self.shop.run_steps
+            return 1.2 * step * self.workshop.run_steps
         if kind == "validate":
             return self._validation_s(step)
-        return step * self.shop.repeats if kind == "step" else 0.5 * step
+        return step * self.workshop.repeats if kind == "step" else 0.5 * step
 
     def _validation_s(self, step: float) -> float:
         """A forward pass is a third of a step, and windows overlap."""
-        planned = self.shop.planned
-        arena = self.shop.arena(str(self.start["home"]))
+        planned = self.workshop.planned
+        arena = self.workshop.arena(str(self.start["home"]))
         cases = arena.index(tuple(case.id for case in planned.validation[:4]))
         voxels = sum(math.prod(arena.shapes[case]) for case in cases)
-        trained = math.prod(planned.config.sample.patch) * self.shop.batch_size
+        trained = math.prod(planned.config.sample.patch) * self.workshop.batch_size
         return step / 3 * voxels / trained / (1 - planned.config.infer.overlap) ** 2
 
     def _base(self, kind: Kind, base: Setting) -> Arm:
@@ -174,7 +176,7 @@ class Lab:
             if kind in TRAINS and others and others[0].sibling is not None:
                 built = others[0].sibling(kind)
             else:
-                built = self.shop.build(kind, setting)
+                built = self.workshop.build(kind, setting)
         except Exception as error:
             lines = str(error).strip().splitlines()
             reason = lines[0] if lines else type(error).__name__
@@ -231,11 +233,11 @@ def _agreement(kind: Kind, trace: Trace, reference: Trace, *, same: bool) -> tup
         finite = bool(torch.isfinite(torch.stack(list(trace))).all())
         return finite, "another batch, so that its loss is not compared" if finite else "its loss is not finite"
     if kind == "update":
-        return agrees(trace, reference), f"the weights move {_apart(trace[0], reference[0])}"
-    told = f"loss {_apart(trace[0], reference[0])}, gradient norm {_apart(trace[1], reference[1])}"
-    return agrees(trace, reference), told
+        return agrees(trace, reference), f"the weights move {_difference(trace[0], reference[0])}"
+    text = f"loss {_difference(trace[0], reference[0])}, gradient norm {_difference(trace[1], reference[1])}"
+    return agrees(trace, reference), text
 
 
-def _apart(value: Tensor, reference: Tensor) -> str:
+def _difference(value: Tensor, reference: Tensor) -> str:
     off = float((value - reference).abs() / reference.abs().clamp(min=1e-12))
     return f"{100 * off:.2g} % off" if math.isfinite(off) else "not finite"

@@ -12,11 +12,11 @@ from hasten.files import replacing
 from hasten.observe.rundir import write_json
 from hasten.study.tune.apply import Change
 from hasten.study.tune.search import Measured, Row
-from hasten.study.tune.setting import told
+from hasten.study.tune.setting import changes_text
 
 TUNED_YAML, TUNE_JSON, TUNE_HTML = "tuned.yaml", "tune.json", "tune.html"
 _SEEMS = 1.03
-"""Gain from which an unclear comparison is told as promising."""
+"""Gain from which an unclear comparison is reported as promising."""
 _ORDER = ("won", "same", "lost", "unclear", "disagreed", "failed", "not tried")
 _UNITS = {"step": "step", "run": "step with its batch", "validate": "validation", "update": "update"}
 
@@ -37,7 +37,7 @@ class Tuned:
     suggestions: tuple[str, ...]
     """What won but is not taken, or has no field in a run's YAML."""
     notes: tuple[str, ...]
-    """What keeps this from being the last word."""
+    """Caveats."""
     about: dict[str, Any]
     """The machine, network and shape that it holds for."""
     busy: bool = False
@@ -56,25 +56,25 @@ class Tuned:
             return f"{busy}{self._promising()}"
         better = [row for row in self.rows if row.taken]
         if better:
-            return f"The steps stay as they are; {', '.join(told(row.changes) for row in better)} was better."
+            return f"The steps stay as they are; {', '.join(changes_text(row.changes) for row in better)} was better."
         if not any(row.measured for row in self.rows):
             return "Nothing could be measured; tuned.yaml is the run as it was given."
         return f"Nothing was clearly faster than the run as it is.{self._promising()}"
 
     def _promising(self) -> str:
         """What gained most of what stayed unclear: a partial answer; empty where nothing seemed to gain."""
-        seen = [
+        gains = [
             (row.measured.gain, row)
             for row in self.rows
             if row.verdict == "unclear" and row.measured is not None and (row.measured.gain or 0.0) > _SEEMS
         ]
-        if not seen:
+        if not gains:
             return ""
-        gain, row = max(seen, key=lambda pair: pair[0] or 0.0)
+        gain, row = max(gains, key=lambda pair: pair[0] or 0.0)
         measured = row.measured
         assert measured is not None
         ends = f" ({measured.low:.2f} to {measured.high:.2f})" if measured.low and measured.high else ""
-        return f" Most promising, and not proven: {told(row.changes)}, {gain:.2f} times as fast{ends}."
+        return f" Most promising, and not proven: {changes_text(row.changes)}, {gain:.2f} times as fast{ends}."
 
     def lines(self) -> list[str]:
         """For a terminal: the verdict, what changed, what else won, and the notes."""
@@ -132,12 +132,16 @@ def _write_page(tuned: Tuned) -> None:
     from hasten.report.study_page import Section, Table, write_study_page
 
     counts = {verdict: sum(row.verdict == verdict for row in tuned.rows) for verdict in _ORDER}
-    shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count and verdict != "won")
+    other_verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count and verdict != "won")
     gain = tuned.gain.gain if tuned.gain is not None and tuned.gain.gain is not None else 1.0
     cards = (
         ("Speed", f"{gain:.2f} ×", "against the run as it was given"),
         ("Changed", str(len(tuned.changes)), "fields of the run's YAML"),
-        ("Compared", str(sum(row.measured is not None for row in tuned.rows)), f"{counts['won']} won, {shown}"),
+        (
+            "Compared",
+            str(sum(row.measured is not None for row in tuned.rows)),
+            f"{counts['won']} won, {other_verdicts}",
+        ),
         ("Time", f"{tuned.seconds:.0f} s", f"of {tuned.budget:.0f} s"),
     )
     sections = [
@@ -160,7 +164,7 @@ def _write_page(tuned: Tuned) -> None:
     sections += [_section(stage, [row for row in tuned.rows if row.stage == stage]) for stage in stages]
     late = [row for row in tuned.rows if row.stage not in stages]
     if late:
-        rows = tuple((row.stage, told(row.changes), row.why) for row in late)
+        rows = tuple((row.stage, changes_text(row.changes), row.why) for row in late)
         sections.append(Section("Not tried", table=Table(("stage", "setting", "why"), rows)))
     machine = "\n".join(f"{key}: {value}" for key, value in tuned.about.items())
     sections.append(Section("What it holds for", pre=machine))
@@ -186,11 +190,11 @@ def _texts(row: Row) -> tuple[str, ...]:
     measured = row.measured
     verdict = f"{row.verdict}, taken" if row.taken else row.verdict
     if measured is None:
-        return told(row.changes), "", "", "", "", verdict, row.why
+        return changes_text(row.changes), "", "", "", "", verdict, row.why
     interval = "" if measured.low is None or measured.high is None else f"{measured.low:.2f}–{measured.high:.2f}"
     gain = "" if measured.gain is None else f"{measured.gain:.2f}"
     remark = "; ".join(dict.fromkeys(text for text in (row.why, measured.agreement) if text))
-    return told(row.changes), _ms(measured.seconds), _ms(measured.base_seconds), gain, interval, verdict, remark
+    return changes_text(row.changes), _ms(measured.seconds), _ms(measured.base_seconds), gain, interval, verdict, remark
 
 
 def _ms(seconds: float | None) -> str:

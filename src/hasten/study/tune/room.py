@@ -22,37 +22,37 @@ _COPIES = 4
 _STEP_BYTES = "bytes of a step"
 
 
-def room_of(shop: Workshop, start: Setting, kept: Kept) -> Room:
+def room_of(workshop: Workshop, start: Setting, store: Kept) -> Room:
     """Runs the network a few times on one patch, unless an earlier search did."""
-    network = shop.network(True)
-    if _STEP_BYTES not in kept.facts:
-        pieces = -(-shop.batch_size // shop.planned.config.train.accumulate)
-        with random_state_kept(shop.device), autocast(shop.device, str(start["precision"])):
-            report = recompute(network, example_of(shop.planned), 2**62, batch_size=pieces)
-        kept.keep(_STEP_BYTES, report.before)
+    network = workshop.network(True)
+    if _STEP_BYTES not in store.facts:
+        pieces = -(-workshop.batch_size // workshop.planned.config.train.accumulate)
+        with random_state_kept(workshop.device), autocast(workshop.device, str(start["precision"])):
+            report = recompute(network, example_of(workshop.planned), 2**62, batch_size=pieces)
+        store.keep(_STEP_BYTES, report.before)
     host = available_memory()
-    free = torch.cuda.mem_get_info(shop.device)[0] if shop.device.type == "cuda" else host
+    free = torch.cuda.mem_get_info(workshop.device)[0] if workshop.device.type == "cuda" else host
     weights = sum(weight.nbytes for weight in network.parameters())
-    arena = shop.arena(str(start["home"]))
+    arena = workshop.arena(str(start["home"]))
     return Room(
-        step=int(kept.facts[_STEP_BYTES]),
+        step=int(store.facts[_STEP_BYTES]),
         free=int(_SAFE * (free - _COPIES * weights)),
         arena=arena.num_bytes,
         home=arena.home,
         host=host // 2,
-        device=free // 2 if shop.device.type == "cuda" else 0,
+        device=free // 2 if workshop.device.type == "cuda" else 0,
     )
 
 
 def fitted(start: Setting, room: Room) -> tuple[Setting, Row | None]:
-    """The start, with activations recomputed where a step would not fit otherwise, and the line that says so."""
+    """The start, with activations recomputed where a step would not fit otherwise, and the table row for that."""
     if room.fits or start["activations"] != "all":
         return start, None
     budget = max(1, int(_SAFE * room.free) >> 20)
-    found = start.having({"activations": f"{budget}MiB"})
+    setting = start.having({"activations": f"{budget}MiB"})
     why = (
         f"a step holds {size_text(room.step)} of activations, and {size_text(room.free)} are free: they are recomputed"
     )
-    return found, Row(
-        stage="memory", kind="step", base=start, setting=found, verdict="won", taken=True, why=why
+    return setting, Row(
+        stage="memory", kind="step", base=start, setting=setting, verdict="won", taken=True, why=why
     )  # fmt: skip

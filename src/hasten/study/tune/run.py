@@ -55,19 +55,19 @@ def tune(
     begin = time.monotonic()
     if not 0 < seconds < math.inf:
         raise ValueError(f"--seconds {seconds:g}: give a number above 0")
-    made = _prepare_folder(Path(out))
+    created = _prepare_folder(Path(out))
     try:
-        found = _tuned(
+        tuned = _tuned(
             with_absolute_paths(config), Path(out), begin + seconds, fresh, larger_batch,
             echo or (lambda text: None), meter,
         )  # fmt: skip
-        found = dataclasses.replace(found, seconds=time.monotonic() - begin, budget=seconds)
-        write_tuned(found)
+        tuned = dataclasses.replace(tuned, seconds=time.monotonic() - begin, budget=seconds)
+        write_tuned(tuned)
     except BaseException:
-        if made and not any(Path(out).iterdir()):
+        if created and not any(Path(out).iterdir()):
             Path(out).rmdir()
         raise
-    return found
+    return tuned
 
 
 def _tuned(
@@ -82,37 +82,37 @@ def _tuned(
     planned = plan_run(config)
     if planned.device.type == "cpu":
         keep_freed_memory()  # as a run does
-    shop, start = Workshop(planned), start_of(planned)
+    workshop, start = Workshop(planned), start_of(planned)
     echo("prepared cases")
-    shop.arena(str(start["home"]))
-    about = _about(planned, shop)
-    kept = Kept.open(cache_dir(planned.config.cache) / "measured", about, fresh=fresh)
-    room = room_of(shop, start, kept)
+    workshop.arena(str(start["home"]))
+    about = _about(planned, workshop)
+    store = Kept.open(cache_dir(planned.config.cache) / "measured", about, fresh=fresh)
+    room = room_of(workshop, start, store)
     base, memory = fitted(start, room)
-    lab = Lab(shop, base, meter=meter)
-    left = max(0.0, end - time.monotonic())
-    # Even asking what a comparison costs takes a step: with no time left, nothing is asked.
+    lab = Lab(workshop, base, meter=meter)
+    remaining = max(0.0, end - time.monotonic())
+    # Even estimating the cost of a comparison takes a step: with no time left, nothing is estimated.
     rules = Rules(
-        cost=kept.cost(lab.cost if left > 0 else _endless),
-        ceiling=kept.ceiling(lab.ceiling),
+        cost=store.cost(lab.cost if remaining > 0 else _endless),
+        ceiling=store.ceiling(lab.ceiling),
         pays=pays_within(planned.config.train.steps),
         tell=echo,
     )
     space = space_of(planned, base, room, larger_batch=larger_batch)
-    found = search(space, kept.measure(lab.measure), seconds=left, rules=rules)
-    decided = found.decided | ({"activations"} if memory else set())
-    tuned = applied(config, planned.config, start, found.best, decided)
-    rows = ((memory,) if memory else ()) + found.rows
+    searched = search(space, store.measure(lab.measure), seconds=remaining, rules=rules)
+    decided = searched.decided | ({"activations"} if memory else set())
+    tuned = applied(config, planned.config, start, searched.best, decided)
+    rows = ((memory,) if memory else ()) + searched.rows
     return Tuned(
         config=tuned,
         out=out,
         changes=changes_between(config, tuned),
         rows=rows,
-        gain=found.gain,
+        gain=searched.gain,
         suggestions=_suggestions(rows),
-        notes=_notes(found, kept),
+        notes=_notes(searched, store),
         about=about,
-        busy=found.busy,
+        busy=searched.busy,
     )
 
 
@@ -122,37 +122,39 @@ def _endless(kind: Kind, base: Setting, arms: Any) -> float:
 
 def _suggestions(rows: tuple[Row, ...]) -> tuple[str, ...]:
     """What won and can't be, or is not, taken by itself."""
-    told = []
+    texts = []
     for row in rows:
         measured = row.measured
         better = row.why in (BEATEN, GIVEN_UP)
         if row.verdict == "won" and not row.taken and not better and measured is not None and measured.gain is not None:
             gain = f"{row.stage} gained {measured.gain:.2f} times"
-            told.append(f"{gain}: {row.why or advice(row.changes)}")
-    return tuple(told)
+            texts.append(f"{gain}: {row.why or advice(row.changes)}")
+    return tuple(texts)
 
 
-def _notes(found: Searched, kept: Kept) -> tuple[str, ...]:
+def _notes(searched: Searched, store: Kept) -> tuple[str, ...]:
     notes = []
-    untried = sum(row.verdict == "not tried" for row in found.rows)
-    if found.busy:
+    untried = sum(row.verdict == "not tried" for row in searched.rows)
+    if searched.busy:
         notes.append(
             "Other programs took this machine meanwhile, so that only large gains and losses were concluded; "
             "end them and tune again."
         )
-    if found.short:
+    if searched.short:
         notes.append(
-            f"The time did not suffice: {untried} of {len(found.rows)} comparisons were not made. Give more --seconds; "
-            "what was measured now is not measured again."
+            f"The time did not suffice: {untried} of {len(searched.rows)} comparisons were not made. Give more "
+            "--seconds; what was measured now is not measured again."
         )
-    if any(row.verdict == "unclear" for row in found.rows) and not found.busy:
+    if any(row.verdict == "unclear" for row in searched.rows) and not searched.busy:
         notes.append("Some comparisons stayed unclear, as their runs spread too much; nothing was taken from them.")
-    if kept.answered:
-        notes.append(f"{kept.answered} of {kept.answered + kept.asked} comparisons were known from an earlier search.")
+    if store.answered:
+        notes.append(
+            f"{store.answered} of {store.answered + store.asked} comparisons were known from an earlier search."
+        )
     return tuple(notes)
 
 
-def _about(planned: Planned, shop: Workshop) -> dict[str, Any]:
+def _about(planned: Planned, workshop: Workshop) -> dict[str, Any]:
     """What a comparison holds for, besides the settings that it compares."""
     config = planned.config
     train = {name: getattr(config.train, name) for name in ("optimizer", "momentum", "lookahead", "clip_norm")}
@@ -160,7 +162,7 @@ def _about(planned: Planned, shop: Workshop) -> dict[str, Any]:
     sample = dataclasses.asdict(config.sample) | {"compile": None, "batch_size": None}
     infer = dataclasses.asdict(config.infer) | {"batch_size": None, "sums": None}
     name, torch_version, threads = machine(planned.device)
-    arena = shop.arena(config.cache.home)
+    arena = workshop.arena(config.cache.home)
     return {
         "rules": [_RULES, hasten.__version__],
         "machine": name,
@@ -188,11 +190,11 @@ def _prepare_folder(out: Path) -> bool:
     try:
         if out.is_dir() and any(out.iterdir()):
             raise ValueError(f"--out {out}: is not empty; choose another --out")
-        made = not out.exists()
+        created = not out.exists()
         out.mkdir(parents=True, exist_ok=True)
         # A real write, now and not after minutes: permission bits say nothing about read-only mounts or full disks.
         with tempfile.TemporaryFile(dir=out) as probe:
             probe.write(b"\0")
     except OSError as error:
         raise ValueError(f"--out {out}: cannot be written to ({error.strerror}); choose another --out") from None
-    return made
+    return created

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from hasten.study.tune.setting import Changes, Setting, Value, told, unique
+from hasten.study.tune.setting import Changes, Setting, Value, changes_text, unique
 
 Kind = Literal["step", "run", "validate", "update"]
 """What is timed: a step on one ready batch, steps with their batches, a validation, the optimizer's update alone."""
@@ -72,9 +72,9 @@ class Stage:
     reach: float = 1.5
     """The most that a change of `beside` is thought to gain: bounds which arms it is tried on."""
     takes: bool = True
-    """Whether what wins is taken; else it is only told."""
+    """Whether what wins is taken; else it is only reported."""
     least: float = 0.0
-    """Share that an arm must gain at the lower end of its interval to be taken, above what tells a gain from noise."""
+    """Share that an arm must gain, beyond noise, at the lower end of its interval to be taken."""
     weight: float = 1.0
     """Share of the time left that it gets, beside those of the stages after it."""
 
@@ -172,10 +172,10 @@ class _Search:
 
     def _spare(self) -> float:
         """Seconds left but for those that comparing the result with the start will take."""
-        kept = self.rules.reserve * self.seconds
+        reserved = self.rules.reserve * self.seconds
         if self.now != self.space.start:
-            kept = max(kept, self.rules.cost("run", self.space.start, [self.now]))
-        return self.left() - kept
+            reserved = max(reserved, self.rules.cost("run", self.space.start, [self.now]))
+        return self.left() - reserved
 
     # One stage
 
@@ -183,14 +183,14 @@ class _Search:
         before = self.now
         arms = [arm for arm in unique(before.having(change) for change in stage.changes) if arm != before]
         share = stage.weight / (stage.weight + later)
-        found = self._try(stage, before, arms, share / 2 if stage.beside else share)
-        self._take(stage, before, found)
+        results = self._try(stage, before, arms, share / 2 if stage.beside else share)
+        self._take(stage, before, results)
         if stage.beside:
-            good = self._promising(stage, before, found)
+            good = self._promising(stage, before, results)
             more = [setting.having(change) for setting in good for change in stage.beside]
             base = self.now
             # Those of the best setting first: what there is no time for is dropped from the end.
-            arms = [arm for arm in unique(more) if arm not in (base, before, *found)]
+            arms = [arm for arm in unique(more) if arm not in (base, before, *results)]
             self._take(stage, base, self._try(stage, base, arms, share))
 
     def _try(self, stage: Stage, base: Setting, arms: list[Setting], share: float) -> dict[Setting, Measured]:
@@ -202,40 +202,42 @@ class _Search:
             self._skip(stage, base, arms, reason)
             return {}
         spare = self._spare()
-        given = max(spare * share, min(spare, self.rules.cost(stage.kind, base, arms[:1])))
+        granted = max(spare * share, min(spare, self.rules.cost(stage.kind, base, arms[:1])))
         fit = list(arms)
-        while fit and self.rules.cost(stage.kind, base, fit) > given:
+        while fit and self.rules.cost(stage.kind, base, fit) > granted:
             fit.pop()
-        found: Mapping[Setting, Measured] = {}
-        late = f"{max(0.0, given):.0f} s were left for this"
+        results: Mapping[Setting, Measured] = {}
+        late = f"{max(0.0, granted):.0f} s were left for this"
         if len(fit) < len(arms):
             needed = self.rules.cost(stage.kind, base, arms[: len(fit) + 1])
             late = f"with what is before it, it needs about {max(1.0, needed):.0f} s; {late}"
         if fit:
-            self.rules.tell(f"{stage.name}: {'; '.join(told(arm.apart(base)) for arm in fit)}")
-            found = self._measured(stage, base, fit, given)
+            self.rules.tell(f"{stage.name}: {'; '.join(changes_text(arm.apart(base)) for arm in fit)}")
+            results = self._measured(stage, base, fit, granted)
         for setting in arms:
-            if setting in found:
-                self._note(stage, base, setting, found[setting])
+            if setting in results:
+                self._note(stage, base, setting, results[setting])
             else:
                 self.short = True
                 self._skip(stage, base, [setting], late)
         knobs = {name for arm in arms for name in arm.apart(base)}
         if stage.takes:
-            concluded = len(found) == len(arms) and all(measured.outcome != "unclear" for measured in found.values())
+            concluded = len(results) == len(arms) and all(
+                measured.outcome != "unclear" for measured in results.values()
+            )
             (self.decided if concluded else self.doubtful).update(knobs)
-        return dict(found)
+        return dict(results)
 
     def _idle(self, stage: Stage, base: Setting) -> str:
         """Why the stage need not, or can't, be measured."""
         ceiling = self.rules.ceiling(stage, base) if self._spare() > 0 else None
         return ceiling[1] if ceiling is not None and ceiling[0] < self.rules.even else ""
 
-    def _measured(self, stage: Stage, base: Setting, arms: list[Setting], given: float) -> Mapping[Setting, Measured]:
+    def _measured(self, stage: Stage, base: Setting, arms: list[Setting], granted: float) -> Mapping[Setting, Measured]:
         """Measure. A busy machine ends nothing: the rest is measured all the same, as a partial answer is one too."""
-        found = self.measure(stage.kind, base, arms, given)
-        self.busy = self.busy or any(measured.busy for measured in found.values())
-        return found
+        results = self.measure(stage.kind, base, arms, granted)
+        self.busy = self.busy or any(measured.busy for measured in results.values())
+        return results
 
     def _skip(self, stage: Stage, base: Setting, arms: Sequence[Setting], why: str) -> None:
         for setting in arms:
@@ -250,10 +252,10 @@ class _Search:
         )  # fmt: skip
         self.rows.append(row)
 
-    def _take(self, stage: Stage, base: Setting, found: Mapping[Setting, Measured]) -> None:
+    def _take(self, stage: Stage, base: Setting, results: Mapping[Setting, Measured]) -> None:
         """Go on from the arm that gained most, if one clearly did."""
         clear: list[tuple[float, Setting]] = []
-        for setting, measured in found.items():
+        for setting, measured in results.items():
             if measured.outcome != "faster" or measured.busy or not stage.takes:
                 continue
             against = self.rules.pays(base, setting, measured)
@@ -268,26 +270,26 @@ class _Search:
         best = max(clear, key=lambda pair: pair[0])[1]
         for _, setting in clear:
             self._amend(base, setting, why=BEATEN)
-        self._amend(base, best, taken=True, why=found[best].why)
+        self._amend(base, best, taken=True, why=results[best].why)
         self.now = best
         if stage.kind in TRAINS:
             self.wins += 1
             if self.proven is None:
-                self.proven = best, found[best]
+                self.proven = best, results[best]
 
     def _amend(self, base: Setting, setting: Setting, *, taken: bool = False, why: str = "") -> None:
         at = max(at for at, row in enumerate(self.rows) if (row.base, row.setting) == (base, setting))
         self.rows[at] = replace(self.rows[at], taken=taken, why=why)
 
-    def _promising(self, stage: Stage, base: Setting, found: Mapping[Setting, Measured]) -> list[Setting]:
+    def _promising(self, stage: Stage, base: Setting, results: Mapping[Setting, Measured]) -> list[Setting]:
         """The arms, the base among them, that `reach` could carry past the best; the best ones first."""
         gains = {base: 1.0}
-        for setting, measured in found.items():
+        for setting, measured in results.items():
             if measured.outcome not in ("disagreed", "failed") and not measured.busy:
                 gains[setting] = measured.gain or 0.0
         leader = gains.get(self.now, 1.0)
         ranked = sorted(gains, key=lambda setting: (setting != self.now, -gains[setting]))
-        high = {setting: found[setting].high if setting in found else 1.0 for setting in gains}
+        high = {setting: results[setting].high if setting in results else 1.0 for setting in gains}
         good = [setting for setting in ranked if setting == self.now or (high[setting] or 0.0) * stage.reach > leader]
         dropped = [arm.having(change) for arm in ranked if arm not in good for change in stage.beside]
         why = f"eager it is so far behind that gaining {stage.reach:g} times would not do"
@@ -332,8 +334,8 @@ class _Search:
             )
             return self._back(first), gain
         self.rules.tell(stage.name)
-        found = self._measured(stage, start, [target], max(spare, 1.0))
-        measured = found.get(target, Measured(outcome="unclear", why="there was no time for it"))
+        results = self._measured(stage, start, [target], max(spare, 1.0))
+        measured = results.get(target, Measured(outcome="unclear", why="there was no time for it"))
         self._note(stage, start, target, measured)
         if measured.outcome == "faster" and not measured.busy:
             self._amend(start, target, taken=True, why=measured.why)
@@ -345,14 +347,14 @@ class _Search:
         return self._back(start), None
 
     def _back(self, to: Setting) -> Setting:
-        """`to`, with what was gained in validation; what is given up on the way is not decided."""
-        kept: dict[str, Value] = {}
+        """`to`, with the changes that won in validation; the changes that are dropped are not decided."""
+        changes: dict[str, Value] = {}
         for row in self.rows:
             if row.taken and row.kind not in TRAINS:
-                kept |= row.changes
-        found = to.having(kept)
-        self.decided -= set(self.now.apart(found))
-        return found
+                changes |= row.changes
+        setting = to.having(changes)
+        self.decided -= set(self.now.apart(setting))
+        return setting
 
 
 def ratio(base: float | None, arm: float | None) -> float:

@@ -35,12 +35,12 @@ class Setting:
         return {name: value for name, value in self.values if theirs.get(name) != value}
 
 
-def told(changes: Changes) -> str:
+def changes_text(changes: Changes) -> str:
     """For people: `precision=bf16, compile=off`."""
-    return ", ".join(f"{name}={shown(value)}" for name, value in changes.items()) or "as it is"
+    return ", ".join(f"{name}={value_text(value)}" for name, value in changes.items()) or "as it is"
 
 
-def shown(value: Value) -> str:
+def value_text(value: Value) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 

@@ -12,7 +12,7 @@ from hasten.config.schema import RunConfig
 from hasten.engine.job import Planned
 from hasten.observe.env import usable_cores
 from hasten.study.tune.search import Measured, Space, Stage
-from hasten.study.tune.setting import Changes, Setting, told
+from hasten.study.tune.setting import Changes, Setting, changes_text
 
 FEED, BATCH, VALIDATION = "cache home and batch program", "batch size", "sliding window"
 _BATCH_LEAST = 0.15
@@ -66,9 +66,9 @@ def start_of(planned: Planned) -> Setting:
 
 
 def space_of(planned: Planned, start: Setting, room: Room, *, larger_batch: bool = False) -> Space:
-    """Stages from what matters most; those after the sliding window have no setting of a run, and are only told.
+    """Stages from what matters most; those after the sliding window have no setting of a run, and are only reported.
 
-    larger_batch: whether another batch size may be taken, and not only told.
+    larger_batch: whether another batch size may be taken instead of only reported.
     """
     cuda = planned.device.type == "cuda"
     batch = _batch(planned.config, start, room, takes=larger_batch)
@@ -79,7 +79,7 @@ def space_of(planned: Planned, start: Setting, room: Room, *, larger_batch: bool
         *(batch if larger_batch else []),
         _validation(start, cuda=cuda),
         *([] if larger_batch else batch),
-        *_told_only(planned.config, start, room, cuda=cuda),
+        *_advice_stages(planned.config, start, room, cuda=cuda),
     ]
     return Space(start=start, stages=tuple(stages))
 
@@ -129,8 +129,8 @@ def _validation(start: Setting, *, cuda: bool) -> Stage:
     return Stage(name=VALIDATION, kind="validate", changes=tuple(changes))
 
 
-def _told_only(config: RunConfig, start: Setting, room: Room, *, cuda: bool) -> list[Stage]:
-    """What a run's settings can't say, or what only costs time here."""
+def _advice_stages(config: RunConfig, start: Setting, room: Room, *, cuda: bool) -> list[Stage]:
+    """Stages that a run's settings can't express, or that only cost time here."""
     cores = usable_cores()
     counts = sorted({1, max(1, cores // 2), cores})
     half = max(1, room.step // 2 >> 20)
@@ -161,18 +161,18 @@ def pays_within(steps: int) -> Callable[[Setting, Setting, Measured], str | None
         compiles = arm["compile"] != "off" or bool(arm["batch_program"])
         if not compiles or not measured.once or measured.seconds is None or measured.base_seconds is None:
             return None
-        saved = steps * (measured.base_seconds - measured.seconds)
+        saved_s = steps * (measured.base_seconds - measured.seconds)
         # `hasten train` compiles twice: a copy to check its numbers, then the network itself.
         cost = 2 * measured.once
-        if saved > cost:
+        if saved_s > cost:
             return None
-        return f"{steps} steps would save {saved:.0f} s, and compiling costs a run about {cost:.0f} s"
+        return f"{steps} steps would save {saved_s:.0f} s, and compiling costs a run about {cost:.0f} s"
 
     return against
 
 
 def advice(changes: Changes) -> str:
-    """How to have what no setting of a run says."""
+    """Advice on changes that no setting of a run expresses."""
     if "batch_size" in changes:
         return (
             f"patches a second with sample.batch_size={changes['batch_size']}, but fewer steps, so that the result may "
@@ -180,4 +180,4 @@ def advice(changes: Changes) -> str:
         )
     if "threads" in changes:
         return f"start it as OMP_NUM_THREADS={changes['threads']} hasten train ..."
-    return f"there is no setting of a run for {told(changes)}"
+    return f"there is no setting of a run for {changes_text(changes)}"

@@ -1,4 +1,4 @@
-"""Building what is timed: a run's step, its batches, a validation or an update, under one setting, as `train` would."""
+"""Builds what is timed: a run's step, its batches, a validation or an update, under one setting, as `train` would."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Workshop:
     def arena(self, home: str) -> Arena:
         """The run's cases in a home; filled from the files if the cache has no such entry."""
         if home not in self._arenas:
-            own = self.planned.config.cache
-            cache = own if home == own.home else housed(own, home)
+            config = self.planned.config.cache
+            cache = config if home == config.home else housed(config, home)
             ids = tuple(case.id for case in self.planned.train)
             self._arenas[home] = get_arena(
                 self.planned.case_set, self.planned.config.prepare, cache, device=str(self.device), first=ids,
@@ -115,7 +115,7 @@ class Workshop:
             return arm(kind)
 
     def parts(self, setting: Setting) -> tuple[RunComponents, str]:
-        """The run put together as `train` does, but for compiling the network; and what it says about recomputation."""
+        """The run assembled as `train` does, but for compiling the network; and its note about recomputation."""
         planned = self.planned_for(setting)
         network = self.network(bool(setting["norm_fusion"]))
         arena = self.arena(str(setting["home"]))
@@ -214,7 +214,7 @@ class Workshop:
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    """What putting a run together warns about, such as a budget that can't be met, is told in the arm's note."""
+    """Warnings of assembling a run, such as a budget that can't be met, go into the arm's note."""
     logger = logging.getLogger("hasten.engine.autotune")
     before = logger.level
     logger.setLevel(logging.ERROR)

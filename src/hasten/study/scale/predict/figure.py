@@ -13,9 +13,9 @@ _APART = 34
 """Between counts that are named below the axis."""
 
 
-def efficiency_figure(found: Sequence[Predicted], measured: Sequence[tuple[int, float]] = ()) -> str:
+def efficiency_figure(predictions: Sequence[Predicted], measured: Sequence[tuple[int, float]] = ()) -> str:
     """An <svg>: a line with its range, over a logarithmic axis. measured: crosses at (workers, efficiency)."""
-    counts = [one.point.workers for one in found]
+    counts = [one.point.workers for one in predictions]
     every = sorted({*counts, *(workers for workers, _ in measured)})
     low, high = math.log2(every[0]), math.log2(every[-1])
     top = max(1.0, *(value for _, value in measured)) if measured else 1.0
@@ -27,34 +27,34 @@ def efficiency_figure(found: Sequence[Predicted], measured: Sequence[tuple[int, 
     def y(efficiency: float) -> float:
         return _BOTTOM - efficiency / top * (_BOTTOM - _TOP)
 
-    drawn = []
+    elements = []
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        drawn.append(
+        elements.append(
             f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" style="stroke:var(--line)"/>'
         )
-        drawn.append(_text(_LEFT - 6, y(tick) + 4, f"{100 * tick:.0f} %", "end"))
-    named = math.inf
+        elements.append(_text(_LEFT - 6, y(tick) + 4, f"{100 * tick:.0f} %", "end"))
+    last_label = math.inf
     for workers in reversed(every):
-        if named - x(workers) >= _APART:
-            named = x(workers)
-            drawn.append(_text(named, _BOTTOM + 20, f"{workers}", "middle"))
-    drawn.append(_text((_LEFT + _RIGHT) / 2, _BOTTOM + 42, "Workers", "middle"))
+        if last_label - x(workers) >= _APART:
+            last_label = x(workers)
+            elements.append(_text(last_label, _BOTTOM + 20, f"{workers}", "middle"))
+    elements.append(_text((_LEFT + _RIGHT) / 2, _BOTTOM + 42, "Workers", "middle"))
     # Both edges of the range as one outline, there and back.
-    edge = [(x(one.point.workers), y(one.efficiency[1])) for one in found]
-    edge += [(x(one.point.workers), y(one.efficiency[0])) for one in reversed(found)]
-    line = [(x(one.point.workers), y(one.point.efficiency)) for one in found]
-    drawn.append(f'<polygon points="{_points(edge)}" style="fill:var(--c1);opacity:0.2"/>')
-    drawn.append(f'<polyline points="{_points(line)}" style="fill:none;stroke:var(--c1);stroke-width:2"/>')
-    drawn += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" style="fill:var(--c1)"/>' for a, b in line]
+    edge = [(x(one.point.workers), y(one.efficiency[1])) for one in predictions]
+    edge += [(x(one.point.workers), y(one.efficiency[0])) for one in reversed(predictions)]
+    line = [(x(one.point.workers), y(one.point.efficiency)) for one in predictions]
+    elements.append(f'<polygon points="{_points(edge)}" style="fill:var(--c1);opacity:0.2"/>')
+    elements.append(f'<polyline points="{_points(line)}" style="fill:none;stroke:var(--c1);stroke-width:2"/>')
+    elements += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" style="fill:var(--c1)"/>' for a, b in line]
     for workers, value in measured:
         a, b = x(workers), y(value)
-        drawn.append(
+        elements.append(
             f'<path d="M{a - 5:.1f} {b:.1f}h10M{a:.1f} {b - 5:.1f}v10" style="stroke:var(--c2);stroke-width:2.4"/>'
         )
-    told = f"Predicted efficiency on {counts[0]} to {counts[-1]} workers with its range"
+    label = f"Predicted efficiency on {counts[0]} to {counts[-1]} workers with its range"
     return (
-        f'<svg class="figure" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{told}" font-size="13">'
-        f"{''.join(drawn)}</svg>"
+        f'<svg class="figure" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}" font-size="13">'
+        f"{''.join(elements)}</svg>"
     )
 
 

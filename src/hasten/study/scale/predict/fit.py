@@ -16,7 +16,7 @@ _SEED = 0
 _RANGE = (0.1, 0.9)
 """The central 80 %."""
 _BETWEEN_RUNS = 0.03
-"""Relative standard deviation of a training's pace from one allocation of nodes to the next, which no log tells."""
+"""Relative standard deviation of a training's pace from one allocation of nodes to the next, which no log records."""
 _LEAST = 1e-12
 
 
@@ -53,30 +53,30 @@ class Predicted:
 
 def predictions(fitted: Fitted, counts: Sequence[int], mode: Mode) -> list[Predicted]:
     """The model over `counts` workers with its error bars, which always hold the point itself."""
-    found = []
+    points = []
     for workers in counts:
         best = fitted.best.at(workers, mode)
-        drawn = [model.at(workers, mode) for model in fitted.draws]
-        found.append(
+        sampled = [model.at(workers, mode) for model in fitted.draws]
+        points.append(
             Predicted(
                 point=best,
-                efficiency=_range(best.efficiency, [point.efficiency for point in drawn]),
-                step_s=_range(best.step_s, [point.step_s for point in drawn]),
-                epoch_s=_range(best.epoch_s, [point.epoch_s for point in drawn]),
+                efficiency=_range(best.efficiency, [point.efficiency for point in sampled]),
+                step_s=_range(best.step_s, [point.step_s for point in sampled]),
+                epoch_s=_range(best.epoch_s, [point.epoch_s for point in sampled]),
             )
         )
-    return found
+    return points
 
 
-def _range(best: float, drawn: Sequence[float]) -> tuple[float, float]:
-    if not drawn:
+def _range(best: float, samples: Sequence[float]) -> tuple[float, float]:
+    if not samples:
         return best, best
-    low, high = np.quantile(drawn, _RANGE)
+    low, high = np.quantile(samples, _RANGE)
     return min(best, float(low)), max(best, float(high))
 
 
-def nonnegative(columns: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """(n,) x >= 0 for which `columns` (m, n) @ x is nearest to `wanted` (m,): Lawson and Hanson's active set.
+def nonnegative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """(n,) x >= 0 for which `columns` (m, n) @ x is nearest to `target` (m,): Lawson and Hanson's active set.
 
     Solving Least Squares Problems (1974), chapter 23.
     """
@@ -86,24 +86,24 @@ def nonnegative(columns: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     scaled = columns / sizes
     x = np.zeros(columns.shape[1])
     free = np.zeros(columns.shape[1], dtype=bool)
-    tolerance = 1e-10 * (np.linalg.norm(wanted) or 1.0)
+    tolerance = 1e-10 * (np.linalg.norm(target) or 1.0)
     for _ in range(10 * columns.shape[1]):
-        slope = scaled.T @ (wanted - scaled @ x)
+        slope = scaled.T @ (target - scaled @ x)
         slope[free] = -math.inf
         if free.all() or slope.max() <= tolerance:
             break
         free[int(slope.argmax())] = True
         while True:
-            tried = np.zeros_like(x)
-            tried[free] = np.linalg.lstsq(scaled[:, free], wanted, rcond=None)[0]
-            below = free & (tried <= 0)
+            candidate = np.zeros_like(x)
+            candidate[free] = np.linalg.lstsq(scaled[:, free], target, rcond=None)[0]
+            below = free & (candidate <= 0)
             if not below.any():
                 break
-            step = np.min(x[below] / np.maximum(x[below] - tried[below], _LEAST))
-            x = x + step * (tried - x)
+            step = np.min(x[below] / np.maximum(x[below] - candidate[below], _LEAST))
+            x = x + step * (candidate - x)
             free &= x > 1e-14
             x[~free] = 0.0
-        x = tried
+        x = candidate
     return x / sizes
 
 
@@ -121,12 +121,12 @@ def alpha_beta(points: Sequence[tuple[float, float]], workers: int, *, name: str
     columns = np.stack([np.full_like(sizes, hops), hops / workers * sizes], axis=1)
     weights = 1 / seconds
     for _ in range(30):
-        found = nonnegative(columns * weights[:, None], seconds * weights)
-        relative = np.abs(columns @ found / seconds - 1)
+        solution = nonnegative(columns * weights[:, None], seconds * weights)
+        relative = np.abs(columns @ solution / seconds - 1)
         typical = 1.4826 * float(np.median(relative)) + 1e-9
         weights = np.sqrt(np.minimum(1.0, 1.5 * typical / np.maximum(relative, _LEAST))) / seconds
-    latency, inverse = (float(value) for value in found)
-    errors = _errors(columns * weights[:, None], seconds * weights, found)
+    latency, inverse = (float(value) for value in solution)
+    errors = _errors(columns * weights[:, None], seconds * weights, solution)
     return Link(
         name=name,
         latency_s=latency,
@@ -137,14 +137,14 @@ def alpha_beta(points: Sequence[tuple[float, float]], workers: int, *, name: str
     )
 
 
-def _errors(columns: np.ndarray, wanted: np.ndarray, found: np.ndarray) -> list[float]:
+def _errors(columns: np.ndarray, target: np.ndarray, solution: np.ndarray) -> list[float]:
     """Relative standard errors of a least squares fit."""
-    rest = wanted - columns @ found
-    spare = max(1, len(wanted) - len(found))
-    covariance = np.linalg.pinv(columns.T @ columns) * float(rest @ rest) / spare
+    residuals = target - columns @ solution
+    freedom = max(1, len(target) - len(solution))
+    covariance = np.linalg.pinv(columns.T @ columns) * float(residuals @ residuals) / freedom
     return [
         min(1.0, max(0.02, math.sqrt(max(0.0, variance)) / value)) if value > 0 else 1.0
-        for variance, value in zip(np.diag(covariance), found, strict=True)
+        for variance, value in zip(np.diag(covariance), solution, strict=True)
     ]
 
 
@@ -162,9 +162,9 @@ def fit_epochs(
     """
     counts = sorted(epochs)
     if len(counts) < 3:
-        told = ", ".join(map(str, counts)) or "none"
+        listed = ", ".join(map(str, counts)) or "none"
         raise ValueError(
-            f"{tell or 'the logs'}: epochs on {told} workers are too few to fit; 3 counts are needed, such as 1, 2, 4"
+            f"{tell or 'the logs'}: epochs on {listed} workers are too few to fit; 3 counts are needed, such as 1, 2, 4"
         )
     seconds = np.array([epochs[count] for count in counts])
     columns = _epoch_columns(np.array(counts, dtype=float), mode)
@@ -175,10 +175,10 @@ def fit_epochs(
 
     shares = fit(seconds)
     fitted = columns @ shares
-    spare = len(counts) - int((shares > 0).sum())
-    misfit = math.sqrt(float(np.sum((fitted / seconds - 1) ** 2)) / spare) if spare > 0 else 0.0
-    own = np.array([(errors or {}).get(count, 0.0) for count in counts])
-    noise = np.sqrt(own**2 + max(misfit, _BETWEEN_RUNS) ** 2)
+    freedom = len(counts) - int((shares > 0).sum())
+    misfit = math.sqrt(float(np.sum((fitted / seconds - 1) ** 2)) / freedom) if freedom > 0 else 0.0
+    spreads = np.array([(errors or {}).get(count, 0.0) for count in counts])
+    noise = np.sqrt(spreads**2 + max(misfit, _BETWEEN_RUNS) ** 2)
     random = np.random.default_rng(_SEED)
     draws = [fit(fitted * np.exp(noise * random.standard_normal(len(counts)))) for _ in range(DRAWS)]
     notes = (
@@ -187,13 +187,13 @@ def fit_epochs(
         f"Error bars: {100 * max(misfit, _BETWEEN_RUNS):.1f} % from run to run"
         + (" (assumed: the fit leaves no larger residual)." if misfit <= _BETWEEN_RUNS else " (the fit's residuals)."),
     )
-    drawn = tuple(_epoch_model(draw, mode) for draw in draws if draw[0] > 0)
+    models = tuple(_epoch_model(draw, mode) for draw in draws if draw[0] > 0)
     if shares[0] <= 0:
         raise ValueError(
             f"{tell or 'the logs'}: epochs don't get shorter as a training's do (fitted compute is 0), so nothing can "
             "be predicted from them; compare the runs' settings"
         )
-    return Fitted(best=_epoch_model(shares, mode), draws=drawn, notes=notes)
+    return Fitted(best=_epoch_model(shares, mode), draws=models, notes=notes)
 
 
 def _epoch_columns(counts: np.ndarray, mode: Mode) -> np.ndarray:
@@ -227,22 +227,22 @@ def resample(training: Training, network: Network, *, errors: Mapping[str, float
     draws = []
     for _ in range(DRAWS):
         factors = {name: factor(error) for name, error in sorted(errors.items())}
-        drawn = _bounded(training, {name: getattr(training, name) * by for name, by in factors.items()})
-        draws.append(Model(training=drawn, network=_drawn(network, factor)))
+        varied = _bounded(training, {name: getattr(training, name) * by for name, by in factors.items()})
+        draws.append(Model(training=varied, network=_drawn(network, factor)))
     return Fitted(best=Model(training=training, network=network), draws=tuple(draws), notes=tuple(notes))
 
 
-def _bounded(training: Training, drawn: dict[str, float]) -> Training:
-    most = {"overlap": 1.0, "backward_share": 0.9, "fixed_s": drawn.get("compute_s", training.compute_s)}
-    return replace(training, **{name: min(value, most.get(name, math.inf)) for name, value in drawn.items()})
+def _bounded(training: Training, values: dict[str, float]) -> Training:
+    most = {"overlap": 1.0, "backward_share": 0.9, "fixed_s": values.get("compute_s", training.compute_s)}
+    return replace(training, **{name: min(value, most.get(name, math.inf)) for name, value in values.items()})
 
 
 def _drawn(network: Network, factor: Callable[[float], float]) -> Network:
-    def link(given: Link) -> Link:
+    def link(nominal: Link) -> Link:
         return replace(
-            given,
-            latency_s=given.latency_s * factor(given.latency_error),
-            bytes_per_s=given.bytes_per_s * factor(given.bandwidth_error),
+            nominal,
+            latency_s=nominal.latency_s * factor(nominal.latency_error),
+            bytes_per_s=nominal.bytes_per_s * factor(nominal.bandwidth_error),
         )
 
     return replace(network, between=link(network.between), inside=link(network.inside) if network.inside else None)

@@ -1,4 +1,4 @@
-"""What workers are joined by: measured, or named with an assumed speed."""
+"""The links between workers: measured, or named with an assumed speed."""
 
 from __future__ import annotations
 
@@ -102,29 +102,29 @@ def link_of(text: str, option: str = "--link") -> Link:
     if path.suffix == ".json" or path.is_file():
         return read_link(path)
     near = difflib.get_close_matches(text.lower(), LINKS, n=3, cutoff=0.4)
-    told = f"did you mean {', '.join(near)}? There are {', '.join(LINKS)}" if near else f"there are {', '.join(LINKS)}"
-    raise ValueError(f"{option} {text}: no such link; {told}, or name a JSON file with a measured one")
+    hint = f"did you mean {', '.join(near)}? There are {', '.join(LINKS)}" if near else f"there are {', '.join(LINKS)}"
+    raise ValueError(f"{option} {text}: no such link; {hint}, or name a JSON file with a measured one")
 
 
 def read_link(path: Path) -> Link:
     """A measured link. Raises ValueError naming the file and the field."""
     try:
-        found = mapping(json.loads(path.read_text(encoding="utf-8")))
+        fields = mapping(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: can't be read as a link ({error}); `measure.py` writes one") from None
     return Link(
-        name=str(found.get("name") or path.stem),
-        latency_s=_at_least(path, found, "latency_s", 0.0),
-        bytes_per_s=_at_least(path, found, "bytes_per_s", 1.0),
-        latency_error=_at_least(path, found, "latency_error", 0.0, 0.1),
-        bandwidth_error=_at_least(path, found, "bandwidth_error", 0.0, 0.1),
-        trees=found.get("trees") is not False,
-        note=str(found.get("note") or f"measured, {path.name}"),
+        name=str(fields.get("name") or path.stem),
+        latency_s=_at_least(path, fields, "latency_s", 0.0),
+        bytes_per_s=_at_least(path, fields, "bytes_per_s", 1.0),
+        latency_error=_at_least(path, fields, "latency_error", 0.0, 0.1),
+        bandwidth_error=_at_least(path, fields, "bandwidth_error", 0.0, 0.1),
+        trees=fields.get("trees") is not False,
+        note=str(fields.get("note") or f"measured, {path.name}"),
     )
 
 
-def _at_least(path: Path, found: dict[str, Any], field: str, least: float, default: float | None = None) -> float:
-    value = number(found.get(field)) if field in found or default is None else default
+def _at_least(path: Path, fields: dict[str, Any], field: str, least: float, default: float | None = None) -> float:
+    value = number(fields.get(field)) if field in fields or default is None else default
     if value is None or not math.isfinite(value) or value < least:
-        raise ValueError(f"{path}: {field} must be a number of at least {least:g} (it is {found.get(field)!r})")
+        raise ValueError(f"{path}: {field} must be a number of at least {least:g} (it is {fields.get(field)!r})")
     return value

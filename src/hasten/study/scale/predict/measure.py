@@ -32,20 +32,20 @@ def measure_all_reduce(
 
     seconds: about what it may take in all; on a slow link the largest sizes are left out.
     """
-    found: list[tuple[float, float]] = []
-    left = seconds
+    points: list[tuple[float, float]] = []
+    remaining = seconds
     for place, size in enumerate(sizes):
         values = torch.ones(size // 4, dtype=torch.float32, device=device)
         # Every rank decides by the same reduced time, or one would wait for the others forever.
         first = _timed(values)
-        left -= first
-        repeats = int(max(_FEWEST, min(_MOST, left / (len(sizes) - place) / max(first, 1e-9))))
-        if place >= 3 and repeats * first > left:
+        remaining -= first
+        repeats = int(max(_FEWEST, min(_MOST, remaining / (len(sizes) - place) / max(first, 1e-9))))
+        if place >= 3 and repeats * first > remaining:
             break
-        taken = [_timed(values) for _ in range(repeats)]
-        left -= sum(taken)
-        found.append((4.0 * values.numel(), statistics.median(taken)))
-    return found
+        timings = [_timed(values) for _ in range(repeats)]
+        remaining -= sum(timings)
+        points.append((4.0 * values.numel(), statistics.median(timings)))
+    return points
 
 
 def _timed(values: torch.Tensor) -> float:
@@ -56,9 +56,9 @@ def _timed(values: torch.Tensor) -> float:
     begin = time.perf_counter()
     distributed.all_reduce(values)
     _finish(values.device)
-    taken = torch.tensor([time.perf_counter() - begin], device=values.device)
-    distributed.all_reduce(taken, distributed.ReduceOp.MAX)
-    return float(taken)
+    elapsed = torch.tensor([time.perf_counter() - begin], device=values.device)
+    distributed.all_reduce(elapsed, distributed.ReduceOp.MAX)
+    return float(elapsed)
 
 
 def _finish(device: torch.device) -> None:
@@ -80,17 +80,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="JSON file for `hasten scale predict --link`")
     parser.add_argument("--seconds", type=float, default=30.0, help="about how long it may take")
-    given = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     world = detect_world()
     if world.size < 2:
         parser.error("needs 2 processes or more: torchrun --nproc-per-node 2 -m hasten.study.scale.predict.measure ...")
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", world.local_rank) if cuda else torch.device("cpu")
     with joined(world, DistributeConfig(timeout_s=120), device):
-        link = measure_link(device, name=given.out.stem, seconds=given.seconds)
+        link = measure_link(device, name=args.out.stem, seconds=args.seconds)
     if world.first:
-        write_json(given.out, asdict(link))
-        print(f"{given.out}: {1e6 * link.latency_s:.3g} us a message, {link.bytes_per_s / 1e6:.4g} MB/s")
+        write_json(args.out, asdict(link))
+        print(f"{args.out}: {1e6 * link.latency_s:.3g} us a message, {link.bytes_per_s / 1e6:.4g} MB/s")
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """What the model says of one count of workers."""
+    """The model's prediction for one count of workers."""
 
     workers: int
     step_s: float
@@ -149,11 +149,11 @@ def epoch_of(training: Training, workers: int, network: Network, mode: Mode) -> 
     step = busy + waits
     whole = training.steps if training.steps is not None else 1.0
     count = whole if mode == "strong" else whole / workers
-    held = max(0.0, 1 - count) if mode == "weak" and training.steps is not None else 0.0
+    missing = max(0.0, 1 - count) if mode == "weak" and training.steps is not None else 0.0
     once = training.startup_s / training.epochs if training.epochs else 0.0
     parts = {
         COMPUTE: count * ideal, FIXED: count * fixed, SPREAD: count * slow, IMBALANCE: count * uneven,
-        COMMUNICATION: count * exposed, DATA: count * waits, TOO_FEW: held * step,
+        COMMUNICATION: count * exposed, DATA: count * waits, TOO_FEW: missing * step,
         VALIDATION: training.validation_s / workers, ONCE: training.checkpoint_s + once,
     }  # fmt: skip
     return _Epoch(parts=parts, step_s=step, exposed_s=exposed)
@@ -162,16 +162,16 @@ def epoch_of(training: Training, workers: int, network: Network, mode: Mode) -> 
 def predict(training: Training, workers: int, network: Network, mode: Mode = "weak") -> Point:
     """The step, the epoch and the efficiency on `workers`, which is 1 or more."""
     assert workers >= 1
-    alone, found = epoch_of(training, 1, network, mode), epoch_of(training, workers, network, mode)
-    spent = workers * found.total_s
+    alone, epoch = epoch_of(training, 1, network, mode), epoch_of(training, workers, network, mode)
+    worker_s = workers * epoch.total_s
     losses = {
-        name: (workers * found.parts[name] - alone.parts[name]) / spent for name in found.parts if name != COMPUTE
+        name: (workers * epoch.parts[name] - alone.parts[name]) / worker_s for name in epoch.parts if name != COMPUTE
     }
     return Point(
         workers=workers,
-        step_s=found.step_s,
-        epoch_s=found.total_s,
-        efficiency=alone.total_s / spent,
-        communication_share=found.exposed_s / found.step_s,
+        step_s=epoch.step_s,
+        epoch_s=epoch.total_s,
+        efficiency=alone.total_s / worker_s,
+        communication_share=epoch.exposed_s / epoch.step_s,
         losses=losses,
     )

@@ -1,4 +1,4 @@
-"""What is predicted, for the terminal, as JSON and as a page."""
+"""Predictions for the terminal, as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _RANGE = "The range is the central 80 % of what the measurements and the assumpt
 
 
 def columns(source: Source) -> tuple[str, ...]:
-    """Names of what is told of each count."""
+    """Names of the columns."""
     time = "Epoch" if source.epochs_only else "Step"
     return ("Workers", "Efficiency", "Range", time, "Gradients' wait", "Limited by")
 
 
-def row(found: Predicted, source: Source) -> tuple[str, ...]:
+def row(predicted: Predicted, source: Source) -> tuple[str, ...]:
     """One count of workers in the order of `columns`."""
-    point = found.point
-    low, high = found.efficiency
+    point = predicted.point
+    low, high = predicted.efficiency
     return (
         str(point.workers),
         share(point.efficiency),
@@ -52,9 +52,9 @@ def row(found: Predicted, source: Source) -> tuple[str, ...]:
     )
 
 
-def verdict(found: Sequence[Predicted], source: Source) -> str:
+def verdict(predictions: Sequence[Predicted], source: Source) -> str:
     """One sentence of the largest count."""
-    last = found[-1]
+    last = predictions[-1]
     low, high = last.efficiency
     limit = last.point.limit
     why = "nothing to speak of is lost" if limit == COMPUTE else f"most is lost to {limit}"
@@ -64,16 +64,16 @@ def verdict(found: Sequence[Predicted], source: Source) -> str:
     )
 
 
-def terminal_table(found: Sequence[Predicted], source: Source) -> Table:
+def terminal_table(predictions: Sequence[Predicted], source: Source) -> Table:
     table = Table()
     for place, name in enumerate(columns(source)):
         table.add_column(name, justify="left" if place == 5 else "right")
-    for one in found:
+    for one in predictions:
         table.add_row(*row(one, source))
     return table
 
 
-def as_json(found: Sequence[Predicted], source: Source) -> dict[str, Any]:
+def as_json(predictions: Sequence[Predicted], source: Source) -> dict[str, Any]:
     best = source.fitted.best
     return {
         "source": source.name,
@@ -93,54 +93,54 @@ def as_json(found: Sequence[Predicted], source: Source) -> dict[str, Any]:
                 "limit": one.point.limit,
                 "losses": one.point.losses,
             }
-            for one in found
+            for one in predictions
         ],
     }
 
 
-def write(out: Path, found: Sequence[Predicted], source: Source) -> tuple[Path, Path]:
+def write(out: Path, predictions: Sequence[Predicted], source: Source) -> tuple[Path, Path]:
     """Write prediction.json and prediction.html into the folder `out`, and return them.
 
     Raises ValueError if the folder can't be written.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / PREDICTION_JSON, as_json(found, source))
+        write_json(out / PREDICTION_JSON, as_json(predictions, source))
     except OSError as error:
         raise ValueError(f"--out {out}: can't be written ({error.strerror or error}); name another folder") from None
     page = write_study_page(
         out / PREDICTION_HTML,
         title=f"Predicted scaling of {source.name}",
-        verdict=verdict(found, source),
-        cards=_cards(found),
-        sections=_sections(found, source),
+        verdict=verdict(predictions, source),
+        cards=_cards(predictions),
+        sections=_sections(predictions, source),
     )
     return out / PREDICTION_JSON, page
 
 
-def _cards(found: Sequence[Predicted]) -> tuple[tuple[str, str, str], ...]:
-    good = [one for one in found if one.point.efficiency >= 0.8]
+def _cards(predictions: Sequence[Predicted]) -> tuple[tuple[str, str, str], ...]:
+    good = [one for one in predictions if one.point.efficiency >= 0.8]
     # The fewest and the most workers, and the most that are well used.
-    chosen = [one for one in found if one in (found[0], found[-1], *good[-1:])]
+    shown = [one for one in predictions if one in (predictions[0], predictions[-1], *good[-1:])]
     cards = []
-    for one in chosen:
+    for one in shown:
         low, high = one.efficiency
         detail = f"{100 * low:.0f} to {100 * high:.0f}{NBSP}%; {one.point.limit}"
         cards.append((f"{one.point.workers:,} workers", share(one.point.efficiency), detail))
     return tuple(cards)
 
 
-def _sections(found: Sequence[Predicted], source: Source) -> list[Section]:
+def _sections(predicted: Sequence[Predicted], source: Source) -> list[Section]:
     best = source.fitted.best
     alone_s = best.at(1, source.mode).epoch_s
     measured = [(workers, alone_s / (workers * seconds)) for workers, seconds in source.measured]
     keys = [Key(name="predicted", color="--c1", detail="shaded: its range")]
     keys += [Key(name="measured", color="--c2")] if measured else []
     # The line begins where the measured counts do, so that the eye sees how they lie about it.
-    known = predictions(source.fitted, [workers for workers, _ in measured], source.mode)
-    line = {one.point.workers: one for one in (*known, *found)}
-    last = found[-1].point
-    lost = [(name, value) for name, value in last.losses.items() if value >= 5e-4]
+    at_measured = predictions(source.fitted, [workers for workers, _ in measured], source.mode)
+    line = {one.point.workers: one for one in (*at_measured, *predicted)}
+    last = predicted[-1].point
+    losses = [(name, value) for name, value in last.losses.items() if value >= 5e-4]
     links = tuple(
         (link.name, f"{1e6 * link.latency_s:.3g}", f"{link.bytes_per_s / 1e9:.3g}", link.note)
         for link in (best.network.inside, best.network.between)
@@ -152,11 +152,11 @@ def _sections(found: Sequence[Predicted], source: Source) -> list[Section]:
             text=_RANGE,
             svg=efficiency_figure([line[workers] for workers in sorted(line)], measured),
             keys=tuple(keys),
-            table=PageTable(columns(source), tuple(row(one, source) for one in found), numeric=(0, 1, 2, 3, 4)),
+            table=PageTable(columns(source), tuple(row(one, source) for one in predicted), numeric=(0, 1, 2, 3, 4)),
         )
     ]
-    if lost:
-        parts = tuple((name, part * last.epoch_s) for name, part in (("work that counts", last.efficiency), *lost))
+    if losses:
+        parts = tuple((name, part * last.epoch_s) for name, part in (("work that counts", last.efficiency), *losses))
         sections.append(Section(f"Where an epoch of {last.workers:,} workers goes", bar=Bar(parts)))
     sections.append(Section("What it rests on", text="\n\n".join(source.fitted.notes)))
     if not source.epochs_only:

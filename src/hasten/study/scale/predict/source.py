@@ -29,12 +29,12 @@ _FEWEST_LINES = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A fitted model and what else its source tells."""
+    """A fitted model and other facts from its source."""
 
     name: str
     fitted: Fitted
     epochs_only: bool
-    """Whether nothing but epochs is known, so that there are no steps to tell."""
+    """Whether nothing but epochs is known, so that no step times can be reported."""
     mode: Mode
     batch: int | None = None
     """Samples of a step in one process, if that is known."""
@@ -56,7 +56,7 @@ def source_of(
     """The model of what `folder` holds: a scaling study's logs, or the run of one process.
 
     network, gradient_mib, epochs, imbalance: for a run only; network None is `USUAL_LINK` there, with a note. mode: of
-    logs that don't tell theirs, and of what is predicted; None: theirs, else weak. Raises ValueError for what can't be
+    logs without a mode, and of what is predicted; None: theirs, else weak. Raises ValueError for what can't be
     fitted, or is asked of the wrong source.
     """
     if not folder.is_dir():
@@ -64,12 +64,12 @@ def source_of(
     if is_run(folder):
         if strategy is not None:
             raise ValueError(f"--strategy {strategy}: for logs of several; {folder} is one run, so leave it out")
-        named = network or Network(between=LINKS[USUAL_LINK])
-        found = _from_run(folder, named, mode or "weak", gradient_mib, epochs, imbalance)
+        assumed_network = network or Network(between=LINKS[USUAL_LINK])
+        source = _from_run(folder, assumed_network, mode or "weak", gradient_mib, epochs, imbalance)
         if network is not None:
-            return found
+            return source
         assumed = f"The network is assumed to be {USUAL_LINK}; name yours by --link or --inter."
-        return replace(found, fitted=replace(found.fitted, notes=(assumed, *found.fitted.notes)))
+        return replace(source, fitted=replace(source.fitted, notes=(assumed, *source.fitted.notes)))
     if network is not None or gradient_mib is not None or epochs is not None or imbalance:
         raise ValueError(
             f"{folder}: logs tell what communication cost on their own network, not what was sent, so --link, --inter, "
@@ -83,24 +83,24 @@ def _from_logs(folder: Path, logs: Sequence[Log], mode: Mode | None, strategy: s
     names = sorted({log.strategy for log in timed if log.strategy != SINGLE})
     if strategy is not None and strategy not in names:
         raise ValueError(f"--strategy {strategy}: {folder} holds no log of it; there is {', '.join(names) or 'none'}")
-    chosen = strategy or _fastest(timed, names)
-    used = [log for log in timed if log.strategy in (chosen, SINGLE)]
-    told: set[str] = {log.mode for log in used if log.mode}
+    strategy_name = strategy or _fastest(timed, names)
+    used = [log for log in timed if log.strategy in (strategy_name, SINGLE)]
+    modes: set[str] = {log.mode for log in used if log.mode}
     if mode is None:
-        if len(told) > 1:
+        if len(modes) > 1:
             raise ValueError(f"{folder}: holds logs of weak and strong scaling; take one kind away, or name --mode")
-        mode = "strong" if told == {"strong"} else "weak"
-    elif told and mode not in told:
-        raise ValueError(f"--mode {mode}: the logs in {folder} are of {', '.join(sorted(told))} scaling; leave it out")
+        mode = "strong" if modes == {"strong"} else "weak"
+    elif modes and mode not in modes:
+        raise ValueError(f"--mode {mode}: the logs in {folder} are of {', '.join(sorted(modes))} scaling; leave it out")
     epochs, errors = {}, {}
     for world in sorted({log.world for log in used}):
-        seconds = [found for log in used if log.world == world and (found := log.epoch_s(None))]
+        seconds = [epoch_s for log in used if log.world == world and (epoch_s := log.epoch_s(None))]
         epochs[world] = statistics.median(seconds)
         errors[world] = max(_error([log for log in used if log.world == world]), _spread(seconds))
-    fitted = fit_epochs(epochs, mode=mode, errors=errors, tell=f"{folder} ({chosen})")
-    others = [name for name in names if name != chosen]
+    fitted = fit_epochs(epochs, mode=mode, errors=errors, tell=f"{folder} ({strategy_name})")
+    others = [name for name in names if name != strategy_name]
     notes = (
-        f"Strategy: {chosen}, {'as they tell' if told else 'taken as'} {mode} scaling"
+        f"Strategy: {strategy_name}, {'as they tell' if modes else 'taken as'} {mode} scaling"
         + (f"; {', '.join(others)} also there, by --strategy." if others else "."),
         *fitted.notes,
         f"Measured on up to {max(epochs)} workers: beyond, it is taken that the network goes on as it was there.",
@@ -111,7 +111,7 @@ def _from_logs(folder: Path, logs: Sequence[Log], mode: Mode | None, strategy: s
         epochs_only=True,
         mode=mode,
         measured=tuple(epochs.items()),
-        strategy=chosen,
+        strategy=strategy_name,
     )
 
 
@@ -122,7 +122,9 @@ def _fastest(logs: Sequence[Log], names: Sequence[str]) -> str:
 
     def place(name: str) -> tuple[int, float]:
         most = max(log.world for log in logs if log.strategy == name)
-        seconds = [found for log in logs if log.strategy == name and log.world == most and (found := log.epoch_s(None))]
+        seconds = [
+            epoch_s for log in logs if log.strategy == name and log.world == most and (epoch_s := log.epoch_s(None))
+        ]
         return -most, statistics.median(seconds)
 
     return min(names, key=place)
@@ -130,12 +132,12 @@ def _fastest(logs: Sequence[Log], names: Sequence[str]) -> str:
 
 def _error(logs: Sequence[Log]) -> float:
     """Relative standard error of the median epoch, by how the epochs of a run differ."""
-    found = [0.0]
+    errors = [0.0]
     for log in logs:
         later = [seconds for index, seconds in log.epochs.items() if index > 0]
         if len(later) > 1:
-            found.append(1.25 * statistics.stdev(later) / statistics.mean(later) / math.sqrt(len(later)))
-    return max(found)
+            errors.append(1.25 * statistics.stdev(later) / statistics.mean(later) / math.sqrt(len(later)))
+    return max(errors)
 
 
 def _spread(seconds: Sequence[float]) -> float:
@@ -153,7 +155,7 @@ def _from_run(
     imbalance: float,
 ) -> Source:
     run = read_run(folder)
-    # A run that isn't finished tells its processes by the files that all but the first write.
+    # The number of processes of an unfinished run shows in the files that all but the first write.
     if guessed(folder).world > 1 or any((folder / RANKS).glob("rank-[1-9]*.jsonl")):
         raise ValueError(
             f"{folder}: was trained by several processes, whose steps hold their communication; give the run of one "
@@ -203,7 +205,7 @@ def _training(
     waited = statistics.fmean(seconds * wait for _, seconds, wait in steps)
     cases = run.cases.get("train")
     per_epoch = cases / batch if cases else None
-    done = run.steps / per_epoch if run.steps and per_epoch else None
+    num_epochs = run.steps / per_epoch if run.steps and per_epoch else None
     rest = run.seconds
     start = (run.total_s or 0.0) - sum(rest.get(name, 0.0) for name in ("train", "wait_for_data", "validate", "checkpoint"))  # fmt: skip  # noqa: E501
     bucket = number(distribute.get("bucket_mb"))
@@ -217,21 +219,21 @@ def _training(
         # A wait on one process is a batch that takes longer than the step; one beside it isn't seen.
         data_s=busy + waited if waited > 0.01 * busy else 0.0,
         steps=per_epoch,
-        validation_s=rest.get("validate", 0.0) / done if done else 0.0,
-        checkpoint_s=rest.get("checkpoint", 0.0) / done if done else 0.0,
-        startup_s=max(0.0, start) if done else 0.0,
-        epochs=epochs if epochs is not None else done,
+        validation_s=rest.get("validate", 0.0) / num_epochs if num_epochs else 0.0,
+        checkpoint_s=rest.get("checkpoint", 0.0) / num_epochs if num_epochs else 0.0,
+        startup_s=max(0.0, start) if num_epochs else 0.0,
+        epochs=epochs if epochs is not None else num_epochs,
     )
 
 
 def _steps(run: Run, batch: int | None) -> list[tuple[int, float, float]]:
     """(steps, seconds of each, share of waiting) between the lines of metrics.jsonl, but for the first, a warm-up."""
-    found = []
+    intervals = []
     for earlier, later in pairwise(run.train):
         count = later.step - earlier.step
         if count > 0 and later.samples_per_s and batch:
-            found.append((count, batch / later.samples_per_s, min(1.0, max(0.0, later.wait_share or 0.0))))
-    return found
+            intervals.append((count, batch / later.samples_per_s, min(1.0, max(0.0, later.wait_share or 0.0))))
+    return intervals
 
 
 def _noise(steps: Sequence[tuple[int, float, float]]) -> float:

@@ -19,7 +19,7 @@ from hasten.study.script.findings import (
 from hasten.study.script.records import Record
 
 LEAST_STEPS = 4
-"""Steps behind the first one without which nothing is told."""
+"""Fewest steps after the first one for which findings are reported."""
 
 
 def findings_of(records: Sequence[Record]) -> list[Finding]:
@@ -29,12 +29,12 @@ def findings_of(records: Sequence[Record]) -> list[Finding]:
     if not records or records[0].steps <= LEAST_STEPS:
         return []
     first = records[0]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for one in (loading, host_reads, housekeeping, leftovers, algorithms, pauses, lines, tensors):
-        found += one.find(first)
-    found += parallel.find_wrapper(first)
-    found += parallel.find_balance(records)
+        findings += one.find(first)
+    findings += parallel.find_wrapper(first)
+    findings += parallel.find_balance(records)
     if first.experiments:
-        found += experiments.findings(first)
-        found += heavy_items.find(first, found)
-    return ranked(found)
+        findings += experiments.findings(first)
+        findings += heavy_items.find(first, findings)
+    return ranked(findings)

@@ -1,4 +1,4 @@
-"""What the experiments in the script's process say: each fault that a measured gain proves, with its cure."""
+"""Findings from the experiments in the script's process: each fault that a measured gain proves, with its cure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hasten.observe.load import BUSY
 from hasten.study.finding import Finding
-from hasten.study.script.findings.loader_experiments import LEAST, Found, Step, items, workers
+from hasten.study.script.findings.loader_experiments import LEAST, Results, Step, items, workers
 from hasten.study.script.findings.words import place
 from hasten.study.words import ms
 
@@ -18,7 +18,7 @@ TOY_S = 0.015
 SMALL_BATCH = 1.3
 """Samples a second on the doubled batch over those now, the lower end of the interval."""
 AMID_LOAD = 1.5
-"""While others use the machine, only such a factor is believed; below it a finding is told as a note."""
+"""While others use the machine, only such a factor is trusted; below it a finding is reported as a note."""
 AGREE = {"autocast": 0.05, "exact": 1e-3}
 """Largest difference of the outputs, relative to the largest output."""
 HIDDEN = 0.05
@@ -33,33 +33,35 @@ def findings(record: Any) -> list[Finding]:
     Nothing is found where the interval of the measured rounds doesn't prove it, and what is found while other programs
     use the machine is a note unless it is gross.
     """
-    tried: Found = record if isinstance(record, Mapping) else record.experiments
-    step = step_of(tried)
+    results: Results = record if isinstance(record, Mapping) else record.experiments
+    step = step_of(results)
     if step is None:
         return []
-    made = [rule(tried, step) for rule in (workers, items, _autocast, _layout, _batch, _fused, _biases, _subclass)]
-    others = tried.get("others") or 0.0
-    return [_amid_load(finding, others) for finding in made if finding is not None]
+    candidates = [
+        rule(results, step) for rule in (workers, items, _autocast, _layout, _batch, _fused, _biases, _subclass)
+    ]
+    others = results.get("others") or 0.0
+    return [_amid_load(finding, others) for finding in candidates if finding is not None]
 
 
 def costs(record: Any) -> dict[str, float]:
     """Measured seconds a step of faults that are found by watching: "zero-grad-memset", "anomaly-detection",
     "cudnn-benchmark". Only where the interval says that there is a cost."""
-    tried: Found = record if isinstance(record, Mapping) else record.experiments
+    results: Results = record if isinstance(record, Mapping) else record.experiments
     names = {"zero_grad": "zero-grad-memset", "anomaly": "anomaly-detection", "cudnn_benchmark": "cudnn-benchmark"}
-    arms = {name: _arm(tried, key, 1.0) for key, name in names.items()}
+    arms = {name: _arm(results, key, 1.0) for key, name in names.items()}
     return {name: arm["base_s"] - arm["arm_s"] for name, arm in arms.items() if arm is not None}
 
 
-def step_of(tried: Found) -> Step | None:
+def step_of(results: Results) -> Step | None:
     """The step's model out of the loader's and the network's own times; None without measured steps."""
-    step_s = tried.get("step_s")
+    step_s = results.get("step_s")
     if not step_s or step_s <= 0:
         return None
-    loader = tried.get("workers") or {}
+    loader = results.get("workers") or {}
     count = int(loader.get("now") or 0)
     alone = (loader.get("seconds") or {}).get(str(count))
-    wait_s = tried.get("wait_s")
+    wait_s = results.get("wait_s")
     if wait_s is None:
         if alone is None:
             return Step(step_s=step_s, batch_s=None, compute_s=step_s, workers=count)
@@ -75,21 +77,21 @@ def step_of(tried: Found) -> Step | None:
     return Step(step_s=step_s, batch_s=step_s, compute_s=step_s - wait_s, workers=count)
 
 
-def _arm(tried: Found, name: str, low: float) -> dict[str, Any] | None:
+def _arm(results: Results, name: str, low: float) -> dict[str, Any] | None:
     """An experiment's result if the lower end of its gain is above `low`."""
-    arm = tried.get(name) or {}
+    arm = results.get(name) or {}
     return dict(arm) if arm.get("low", 0.0) > low else None
 
 
-def _weighty(tried: Found, name: str) -> dict[str, Any] | None:
+def _weighty(results: Results, name: str) -> dict[str, Any] | None:
     """The same for another precision or layout of a network that isn't a toy."""
-    arm = _arm(tried, name, LEAST)
+    arm = _arm(results, name, LEAST)
     if arm is None or arm["gain"] < CLEAR:
         return None
     return None if arm.get("device", "cpu") == "cpu" and arm["base_s"] < TOY_S else arm
 
 
-def _told(arm: Found, what: str) -> str:
+def _timing_text(arm: Results, what: str) -> str:
     return (
         f"{what} {ms(arm['base_s'])} now and {ms(arm['arm_s'])} so: {arm['gain']:.2f} times as fast "
         f"({arm['low']:.2f} to {arm['high']:.2f} over {arm['rounds']} rounds in turns)"
@@ -99,13 +101,13 @@ def _told(arm: Found, what: str) -> str:
 def _amid_load(finding: Finding, others: float) -> Finding:
     if others <= BUSY or finding.level == "note" or (finding.gain or 0.0) >= AMID_LOAD:
         return finding
-    told = f"{finding.evidence}; doubtful, as other programs used {others:.1f} cores meanwhile: run it again alone"
+    evidence = f"{finding.evidence}; doubtful, as other programs used {others:.1f} cores meanwhile: run it again alone"
     values = {name: getattr(finding, name) for name in finding.__slots__}
-    return Finding(**{**values, "level": "note", "evidence": told})
+    return Finding(**{**values, "level": "note", "evidence": evidence})
 
 
-def _autocast(tried: Found, step: Step) -> Finding | None:
-    arm = _weighty(tried, "autocast")
+def _autocast(results: Results, step: Step) -> Finding | None:
+    arm = _weighty(results, "autocast")
     if arm is None or arm.get("difference", 1.0) > AGREE["autocast"]:
         return None
     device, dtype = arm.get("device", "cuda"), arm["dtype"]
@@ -121,8 +123,8 @@ def _autocast(tried: Found, step: Step) -> Finding | None:
     )
 
 
-def _layout(tried: Found, step: Step) -> Finding | None:
-    arm = _weighty(tried, "channels_last")
+def _layout(results: Results, step: Step) -> Finding | None:
+    arm = _weighty(results, "channels_last")
     if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
         return None
     layout = arm["layout"]
@@ -137,24 +139,24 @@ def _layout(tried: Found, step: Step) -> Finding | None:
     )
 
 
-def _subclass(tried: Found, step: Step) -> Finding | None:
+def _subclass(results: Results, step: Step) -> Finding | None:
     """A note where no gain shows, as small operations feel it most."""
-    arm = tried.get("plain_tensors") or {}
+    arm = results.get("plain_tensors") or {}
     if not arm.get("subclass"):
         return None
-    named = {
+    texts = {
         "name": "metadata-tensor",
         "title": "the network and the loss run on tensors of a subclass, whose Python code sees every operation",
         "cure": "image.as_tensor() before the network (MONAI), or set_track_meta(False)",
     }
-    made = None
+    finding = None
     if arm.get("low", 0.0) > 1.0:
-        made = _of_arm(arm, step, what="forward and backward take", also=f"; {arm['subclass']}", **named)
-    return made or Finding(where=place(arm.get("site", "")), evidence=str(arm["subclass"]), level="note", **named)  # type: ignore[arg-type]
+        finding = _of_arm(arm, step, what="forward and backward take", also=f"; {arm['subclass']}", **texts)
+    return finding or Finding(where=place(arm.get("site", "")), evidence=str(arm["subclass"]), level="note", **texts)  # type: ignore[arg-type]
 
 
-def _fused(tried: Found, step: Step) -> Finding | None:
-    arm = _arm(tried, "fused", CLEAR)
+def _fused(results: Results, step: Step) -> Finding | None:
+    arm = _arm(results, "fused", CLEAR)
     if arm is None or arm.get("difference", 1.0) > AGREE["exact"]:
         return None
     return _of_arm(
@@ -168,17 +170,17 @@ def _fused(tried: Found, step: Step) -> Finding | None:
     )
 
 
-def _of_arm(arm: dict[str, Any], step: Step, *, what: str, also: str, **named: str) -> Finding | None:
-    saved = arm["base_s"] - arm["arm_s"]
-    gain = step.gain(saved_s=saved)
+def _of_arm(arm: dict[str, Any], step: Step, *, what: str, also: str, **texts: str) -> Finding | None:
+    saved_s = arm["base_s"] - arm["arm_s"]
+    gain = step.gain(saved_s=saved_s)
     if gain < LEAST:
         return None
-    evidence = f"{_told(arm, what)}{also}; a step takes {ms(step.step_s)}"
-    return Finding(where=place(arm.get("site", "")), evidence=evidence, cost_s=saved, gain=gain, **named)  # type: ignore[arg-type]
+    evidence = f"{_timing_text(arm, what)}{also}; a step takes {ms(step.step_s)}"
+    return Finding(where=place(arm.get("site", "")), evidence=evidence, cost_s=saved_s, gain=gain, **texts)  # type: ignore[arg-type]
 
 
-def _batch(tried: Found, step: Step) -> Finding | None:
-    arm = _arm(tried, "doubled_batch", SMALL_BATCH)
+def _batch(results: Results, step: Step) -> Finding | None:
+    arm = _arm(results, "doubled_batch", SMALL_BATCH)
     room = None if arm is None else arm.get("free_share")
     if arm is None or (room is not None and room < BATCH_ROOM):
         return None
@@ -198,7 +200,7 @@ def _batch(tried: Found, step: Step) -> Finding | None:
     return Finding(
         name="small-batch",
         title=f"a batch of {size} leaves the machine idle: fixed costs rule the step",
-        where=place((tried.get("workers") or {}).get("site") or arm.get("site", "")),
+        where=place((results.get("workers") or {}).get("site") or arm.get("site", "")),
         cure=f"batch_size={2 * size} or more (and the learning rate with it)",
         evidence=f"forward and backward take {ms(arm['base_s'])} on {size} samples and {ms(arm['arm_s'])} on "
         f"{2 * size}: {arm['gain']:.2f} times the samples a second ({arm['low']:.2f} to {arm['high']:.2f}); "
@@ -208,22 +210,24 @@ def _batch(tried: Found, step: Step) -> Finding | None:
     )
 
 
-def _biases(tried: Found, step: Step) -> Finding | None:
+def _biases(results: Results, step: Step) -> Finding | None:
     """A note where no gain shows: it is idle work in any case, but other hardware than this may not feel it."""
-    arm = tried.get("conv_bias") or {}
+    arm = results.get("conv_bias") or {}
     names = arm.get("modules") or []
     if not names or arm.get("difference", 1.0) > AGREE["exact"]:
         return None
     sites = [place(site) for site in dict.fromkeys(arm.get("sites") or []) if site]
     proven = arm.get("low", 0.0) > 1.02 and step.gain(saved_s=arm["base_s"] - arm["arm_s"]) >= 1.02
-    evidence = _told(arm, "forward and backward take") if "gain" in arm else "not timed: " + str(arm.get("skipped", ""))
-    shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+    evidence = (
+        _timing_text(arm, "forward and backward take") if "gain" in arm else "not timed: " + str(arm.get("skipped", ""))
+    )
+    listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
     return Finding(
         name="conv-bias-before-norm",
         title=f"{len(names)} of the convolutions add a bias that the norm right after takes away",
         where=sites[0] if sites else place(arm.get("site", "")),
         cure="bias=False for the convolutions before a norm",
-        evidence=f"modules {shown}; {evidence}" + (f"; also at {', '.join(sites[1:5])}" if len(sites) > 1 else ""),
+        evidence=f"modules {listed}; {evidence}" + (f"; also at {', '.join(sites[1:5])}" if len(sites) > 1 else ""),
         cost_s=arm["base_s"] - arm["arm_s"] if proven else None,
         gain=step.gain(saved_s=arm["base_s"] - arm["arm_s"]) if proven else None,
         level="finding" if proven else "note",

@@ -15,27 +15,27 @@ SHARE = 0.15
 """Of a step that waiting for batches, and for the cores that make them, must take."""
 
 
-def find(record: Record, found: list[Finding]) -> list[Finding]:
-    """`found`: what is known already; where more workers hide the items, or all of one can be kept, that is it."""
+def find(record: Record, findings: list[Finding]) -> list[Finding]:
+    """findings: of the other rules. Nothing is added where more workers hide the items or caching them is the cure."""
     loader, items = record.experiments.get("workers") or {}, record.experiments.get("items") or {}
     loaders = record.training_loaders
     if not loaders or items.get("kind") == "whole":
         return []
     if not loaders[0]["num_workers"] and len(loader.get("seconds") or ()) < 2:
         return []
-    if any(one.name in _HIDE and (one.gain or 1.0) > HIDDEN for one in found):
+    if any(one.name in _HIDE and (one.gain or 1.0) > HIDDEN for one in findings):
         return []
-    lost = contended_s(record)
-    cost = record.part("wait") + lost
+    lost_s = contended_s(record)
+    cost = record.part("wait") + lost_s
     if record.step_s <= 0 or cost < SHARE * record.step_s:
         return []
     seconds = [float(value) for value in (loader.get("seconds") or {}).values()]
-    told = f"the training waits {ms(record.part('wait'))} a step for its batch"
+    evidence = f"the training waits {ms(record.part('wait'))} a step for its batch"
     if seconds:
-        told = f"a batch takes {ms(max(seconds))} to make; {told}"
-    if lost:
-        told += (
-            f", and {ms(lost)} for a core that one of {loaders[0]['num_workers']} workers has, "
+        evidence = f"a batch takes {ms(max(seconds))} to make; {evidence}"
+    if lost_s:
+        evidence += (
+            f", and {ms(lost_s)} for a core that one of {loaders[0]['num_workers']} workers has, "
             f"of {record.raw.get('cores')} cores"
         )
     return [
@@ -45,7 +45,7 @@ def find(record: Record, found: list[Finding]) -> list[Finding]:
             where=place(loaders[0]["site"]),
             cure="cache what is the same each time, and make the random transforms cheaper or a batch at a time: "
             "hasten.compile_transforms(chain)",
-            evidence=told,
+            evidence=evidence,
             cost_s=cost,
             gain=gain_of(cost, record.step_s),
         )

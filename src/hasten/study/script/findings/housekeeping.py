@@ -17,15 +17,15 @@ SHARE = 0.02
 
 def find(record: Record) -> list[Finding]:
     """empty-cache, gc-collect and zero-grad-memset."""
-    found = []
+    findings = []
     for call in record.listed("calls"):
         cost = record.per_step(call["seconds"])
         if record.per_step(call["count"]) < OFTEN and cost < SHARE * record.step_s:
             continue
-        made = _MADE.get(call["kind"])
-        if made is not None:
-            found.append(made(record, call, cost))
-    return found
+        build = _BUILDERS.get(call["kind"])
+        if build is not None:
+            findings.append(build(record, call, cost))
+    return findings
 
 
 def _empty_cache(record: Record, call: dict[str, Any], cost: float) -> Finding:
@@ -34,7 +34,7 @@ def _empty_cache(record: Record, call: dict[str, Any], cost: float) -> Finding:
         title="torch.cuda.empty_cache() in the loop gives memory back that the next step asks the driver for again",
         where=place(call["site"]),
         cure="remove the call",
-        evidence=_told(record, call, cost),
+        evidence=_evidence(record, call, cost),
         cost_s=cost,
         gain=gain_of(cost, record.step_s) if "cuda" in record.devices else None,
         # Without a GPU the call returns at once.
@@ -48,7 +48,7 @@ def _collect(record: Record, call: dict[str, Any], cost: float) -> Finding:
         title="gc.collect() in the loop looks at every object of the process",
         where=place(call["site"]),
         cure="remove the call; tensors are freed when their last name goes",
-        evidence=_told(record, call, cost),
+        evidence=_evidence(record, call, cost),
         cost_s=cost,
         gain=gain_of(cost, record.step_s),
     )
@@ -63,14 +63,14 @@ def _zero_grad(record: Record, call: dict[str, Any], cost: float) -> Finding:
         title="gradients are filled with zeros, and then added to, rather than dropped",
         where=place(call["site"]),
         cure="zero_grad(set_to_none=True), the default",
-        evidence=_told(record, call, cost),
+        evidence=_evidence(record, call, cost),
         cost_s=measured,
         gain=gain_of(measured, record.step_s),
     )
 
 
-def _told(record: Record, call: dict[str, Any], cost: float) -> str:
+def _evidence(record: Record, call: dict[str, Any], cost: float) -> str:
     return f"{record.per_step(call['count']):.1f} a step, {ms(cost)} of {ms(record.step_s)}"
 
 
-_MADE = {"empty_cache": _empty_cache, "gc_collect": _collect, "zero_grad": _zero_grad}
+_BUILDERS = {"empty_cache": _empty_cache, "gc_collect": _collect, "zero_grad": _zero_grad}

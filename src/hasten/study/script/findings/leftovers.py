@@ -1,4 +1,4 @@
-"""Tools for finding errors that were left on."""
+"""Debugging tools that were left switched on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hasten.study.words import ms
 MOST = 0.5
 """Share of the steps from which a profiler is left on: one with a schedule runs in a few."""
 
-_TOLD = {
+_DESCRIPTIONS = {
     "anomaly": (
         "anomaly-detection",
         "anomaly detection is on: every operation keeps its traceback, and every gradient is searched for NaN",
@@ -27,25 +27,25 @@ _TOLD = {
 
 def find(record: Record) -> list[Finding]:
     """anomaly-detection, profiler-on, nvtx-on and gradcheck."""
-    found = []
+    findings = []
     sites = record.listed_dict("mode_sites")
-    for kind, known in record.listed_dict("modes").items():
-        if known["steps"] < MOST * max(1, record.steps - 1):
+    for kind, mode in record.listed_dict("modes").items():
+        if mode["steps"] < MOST * max(1, record.steps - 1):
             continue
-        name, title, cure = _TOLD[kind]
+        name, title, cure = _DESCRIPTIONS[kind]
         cost = _measured(record, name)
-        found.append(
+        findings.append(
             Finding(
                 name=name,
                 title=title,
                 where=place(sites[kind]) if sites.get(kind) else "",
                 cure=cure,
-                evidence=f"on in {known['steps']} of {record.steps - 1} steps",
+                evidence=f"on in {mode['steps']} of {record.steps - 1} steps",
                 cost_s=cost,
                 gain=None if cost is None else gain_of(cost, record.step_s),
             )
         )
-    return found + _gradcheck(record)
+    return findings + _gradcheck(record)
 
 
 def _measured(record: Record, name: str) -> float | None:
@@ -55,12 +55,12 @@ def _measured(record: Record, name: str) -> float | None:
 
 
 def _gradcheck(record: Record) -> list[Finding]:
-    found = []
+    findings = []
     for call in record.listed("calls"):
         if call["kind"] != "gradcheck":
             continue
         cost = record.per_step(call["seconds"])
-        found.append(
+        findings.append(
             Finding(
                 name="gradcheck",
                 title="gradients are checked against finite differences while training",
@@ -71,4 +71,4 @@ def _gradcheck(record: Record) -> list[Finding]:
                 gain=gain_of(cost, record.step_s),
             )
         )
-    return found
+    return findings

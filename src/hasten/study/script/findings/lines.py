@@ -16,7 +16,7 @@ SHARE = 0.05
 HEAVY = 0.25
 """Of the time, from which it is also too much work, wherever it is done."""
 FEW = 4
-"""Samples below which a line's time says nothing."""
+"""Fewest samples for which a line's time is meaningful."""
 EVERY = 0.005
 """Seconds between samples."""
 AGAIN = 1.5
@@ -34,27 +34,27 @@ PLOTS = ("matplotlib", "seaborn", "plotly")
 
 def find(record: Record) -> list[Finding]:
     """histograms, sync-plot, host-metric, no-workers and heavy-items of the loop itself, and python-loop."""
-    found = _histograms(record)
-    named = {finding.where for finding in found}
+    findings = _histograms(record)
+    places = {finding.where for finding in findings}
     for where in ("step", "validation"):
         for site, packages in _by_site(record, where).items():
-            if place(site) in named:
+            if place(site) in places:
                 continue
-            made = _plot(record, site, packages) + _metric(record, site, packages, where)
-            if not made and where == "step":
-                made = _loading(record, site, packages)
-            found += made
-            named |= {finding.where for finding in made}
-    return found + [each for each in _loops(record) if each.where not in named]
+            matches = _plot(record, site, packages) + _metric(record, site, packages, where)
+            if not matches and where == "step":
+                matches = _loading(record, site, packages)
+            findings += matches
+            places |= {finding.where for finding in matches}
+    return findings + [each for each in _loops(record) if each.where not in places]
 
 
 def _by_site(record: Record, where: str) -> dict[str, Counter[str]]:
     """Seconds by package of a line, "" for its own."""
-    found: dict[str, Counter[str]] = {}
+    sites: dict[str, Counter[str]] = {}
     for line in record.listed("lines"):
         if line["where"] == where:
-            found.setdefault(line["site"], Counter())[line["package"]] += line["seconds"]
-    return found
+            sites.setdefault(line["site"], Counter())[line["package"]] += line["seconds"]
+    return sites
 
 
 def _cost(record: Record, seconds: float) -> float | None:
@@ -63,9 +63,9 @@ def _cost(record: Record, seconds: float) -> float | None:
     return cost if seconds >= FEW * EVERY and cost >= SHARE * record.step_s else None
 
 
-def _made(record: Record, cost: float | None, **named: str) -> Finding:
+def _finding(record: Record, cost: float | None, **texts: str) -> Finding:
     gain = None if cost is None else gain_of(cost, record.step_s)
-    return Finding(cost_s=cost, gain=gain, level="finding" if cost is not None else "note", **named)
+    return Finding(cost_s=cost, gain=gain, level="finding" if cost is not None else "note", **texts)
 
 
 def _seconds(record: Record, site: str) -> float:
@@ -73,25 +73,25 @@ def _seconds(record: Record, site: str) -> float:
 
 
 def _histograms(record: Record) -> list[Finding]:
-    found = []
+    findings = []
     for call in record.listed("calls"):
         if call["kind"] != "histogram" or call["count"] < HISTOGRAMS:
             continue
         cost = _cost(record, max(call["seconds"], _seconds(record, call["site"])))
-        found.append(_made(
+        findings.append(_finding(
             record, cost, name="histograms", where=place(call["site"]),
             title="histograms of many tensors are made on the host, where the training waits for them",
             cure="make them every epoch, of a few layers, with torch.histc on the device",
             evidence=f"{call['count']} histograms in {record.steps} steps",
         ))  # fmt: skip
-    return found
+    return findings
 
 
 def _plot(record: Record, site: str, packages: Counter[str]) -> list[Finding]:
     cost = _cost(record, sum(packages[name] for name in PLOTS))
     if cost is None:
         return []
-    return [_made(
+    return [_finding(
         record, cost, name="sync-plot", where=place(site), title="the training waits while figures are drawn",
         cure="draw less often, or copy the arrays and draw them in another process", evidence=f"{ms(cost)} a step",
     )]  # fmt: skip
@@ -110,7 +110,7 @@ def _metric(record: Record, site: str, packages: Counter[str], where: str) -> li
     cost = _cost(record, sum(packages.values()) if reads else host)
     if cost is None:
         return []
-    return [_made(
+    return [_finding(
         record, cost, name="host-metric", where=place(site),
         title="score maps are copied to the host and worked on there, while the network waits",
         cure="compute the metric on the device (torchmetrics, monai.metrics), and copy only what is shown",
@@ -123,7 +123,7 @@ def _again(record: Record, site: str, cost: float) -> list[Finding]:
     opened = next((each for each in record.listed("opened") if each["site"] == site), None)
     if opened is None or opened["opens"] < AGAIN * opened["files"] or record.per_step(opened["opens"]) < 1:
         return []
-    return [_made(
+    return [_finding(
         record, cost, name="uncached-items", where=place(site),
         title="the same files are read and unpacked again and again", cure="read each once, and keep it in memory",
         evidence=f"{opened['files']} files opened {opened['opens']} times in {record.steps} steps",
@@ -135,23 +135,23 @@ def _loading(record: Record, site: str, packages: Counter[str]) -> list[Finding]
     if cost is None:
         return []
     names = ", ".join(name for name, _ in packages.most_common(3) if name in HOST)
-    told = f"{ms(cost)} of a step of {ms(record.step_s)} in {names}"
-    found = []
+    evidence = f"{ms(cost)} of a step of {ms(record.step_s)} in {names}"
+    findings = []
     waits = packages["multiprocessing"] + packages["threading"] + packages["queue"]
     if record.per_step(waits) < cost / 2:
-        found.append(_made(
-            record, cost, name="no-workers", where=place(site), evidence=told,
+        findings.append(_finding(
+            record, cost, name="no-workers", where=place(site), evidence=evidence,
             title="the training's own process prepares data at this line, and the network waits for it",
             cure="do it in the Dataset of a DataLoader(..., num_workers=2) or more",
         ))  # fmt: skip
-    found += _again(record, site, cost)
+    findings += _again(record, site, cost)
     if cost >= HEAVY * record.step_s:
-        found.append(_made(
-            record, cost, name="heavy-items", where=place(site), evidence=told,
+        findings.append(_finding(
+            record, cost, name="heavy-items", where=place(site), evidence=evidence,
             title="making the data takes much of the time, and where there are few cores workers don't hide it",
             cure="keep what is the same each time, uncompressed, and transform a batch at a time with torch",
         ))  # fmt: skip
-    return found
+    return findings
 
 
 def _loops(record: Record) -> list[Finding]:
@@ -159,7 +159,7 @@ def _loops(record: Record) -> list[Finding]:
     for call in record.listed("torch_calls"):
         if call["count"] >= calls.get(call["site"], {"count": LOOPED})["count"]:
             calls[call["site"]] = call
-    # The probe's own work between the operations keeps their time from being told apart from it: it is told, not timed.
+    # The probe's own work between the operations can't be separated from their time: reported, but not timed.
     return [
         Finding(
             name="python-loop", where=place(site), level="note",

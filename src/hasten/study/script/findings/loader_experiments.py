@@ -1,4 +1,4 @@
-"""What the experiments on the loader say: another number of workers, and work on the items that is done again."""
+"""Findings from the experiments on the loader: another number of workers, and work on the items that is repeated."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hasten.study.script.findings.words import place
 from hasten.study.words import ms
 
 LEAST = 1.05
-"""Predicted factor on the whole step from which something is a finding: what less would bring is left unsaid."""
+"""Predicted factor on the whole step from which something is a finding; smaller gains are not reported."""
 BEFORE_DRAW = 0.25
 """Share of an item that must be made before its first random number: less is but the reading of a prepared file."""
 HANDOVER_S = 0.0005
 """Seconds of the main process to take a batch over from a worker."""
 
-Found = Mapping[str, Any]
+Results = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +44,8 @@ class Step:
         return min(20.0, self.step_s / self.after(**changed))
 
 
-def workers(tried: Found, step: Step) -> Finding | None:
-    loader = tried.get("workers") or {}
+def workers(results: Results, step: Step) -> Finding | None:
+    loader = results.get("workers") or {}
     times = {int(count): seconds for count, seconds in (loader.get("seconds") or {}).items()}
     if step.workers not in times:
         return None
@@ -54,7 +54,7 @@ def workers(tried: Found, step: Step) -> Finding | None:
         return _of_loops(loader, loops, step)
     predicted = {
         count: step.after(
-            batch_s=_beside(tried, step, times, count), workers=count, saved_s=0.0 if step.workers else -HANDOVER_S
+            batch_s=_beside(results, step, times, count), workers=count, saved_s=0.0 if step.workers else -HANDOVER_S
         )
         for count in times
     }
@@ -80,26 +80,26 @@ def workers(tried: Found, step: Step) -> Finding | None:
     )
 
 
-def _beside(tried: Found, step: Step, times: dict[int, float], count: int) -> float:
+def _beside(results: Results, step: Step, times: dict[int, float], count: int) -> float:
     """Seconds a batch with the training beside it: on a CPU both share the cores."""
     batch = times[count] + (HANDOVER_S if count else 0.0)
     if step.workers and step.batch_s is not None:
         batch *= step.batch_s / times[step.workers]
-    if count == 0 or tried.get("device", "cpu") != "cpu" or 0 not in times:
+    if count == 0 or results.get("device", "cpu") != "cpu" or 0 not in times:
         return batch
-    loader = tried["workers"]
+    loader = results["workers"]
     cores = max(1, int(loader.get("cores") or 1))
     threads = min(cores, int(loader.get("threads") or 1))
     work = times[0] * float(loader.get("cpu_share", 1.0)) + step.compute_s * threads
     return max(batch, work / cores)
 
 
-def items(tried: Found, step: Step) -> Finding | None:
-    items = tried.get("items") or {}
+def items(results: Results, step: Step) -> Finding | None:
+    items = results.get("items") or {}
     if items.get("kind") not in ("whole", "prefix", "before-draw"):
         return None
     size, count, each = int(items.get("batch_size") or 1), int(items.get("items") or 0), items["cached_s"]
-    alone = ((tried.get("workers") or {}).get("seconds") or {}).get(str(step.workers), 0.0)
+    alone = ((results.get("workers") or {}).get("seconds") or {}).get(str(step.workers), 0.0)
     lanes = max(1, step.workers)
     share = each * size / lanes / max(alone, items["item_s"] * size / lanes, 1e-9)
     if step.batch_s is None:
@@ -113,9 +113,9 @@ def items(tried: Found, step: Step) -> Finding | None:
             return None
         return _before_draw(items, step, max(0.0, step.step_s - after), gain)
     whole = items["kind"] == "whole"
-    held = items.get("bytes", 0) * count
-    fits = held < 0.5 * (items.get("free_bytes") or 0)
-    room = f"all {count} results take {held / 2**20:.0f} MiB and would be made once, in {ms(each * count)}"
+    num_bytes = items.get("bytes", 0) * count
+    fits = num_bytes < 0.5 * (items.get("free_bytes") or 0)
+    room = f"all {count} results take {num_bytes / 2**20:.0f} MiB and would be made once, in {ms(each * count)}"
     evidence = f"{ms(each)} an item that gives the same result each time, {size} items a batch; {room}"
     names = items.get("transforms")
     if names:
@@ -143,7 +143,7 @@ def _cache_cure(plain: bool, fits: bool) -> str:
     return "monai.data.PersistentDataset(data, transform, cache_dir='cache') in place of Dataset(data, transform)"
 
 
-def _of_loops(loader: Found, loops: dict[int, list[float]], step: Step) -> Finding | None:
+def _of_loops(loader: Results, loops: dict[int, list[float]], step: Step) -> Finding | None:
     """By whole steps, measured in turns: workers that take the network's cores cost what their batches save."""
     now, cores = step.workers, int(loader.get("cores") or 1)
     usual = {count: statistics.median(times) for count, times in loops.items()}
@@ -163,12 +163,12 @@ def _of_loops(loader: Found, loops: dict[int, list[float]], step: Step) -> Findi
         if now == 0
         else ("few-workers", f"{now} workers are too few for this dataset: the training waits for its batches")
     )
-    wanted = best if proven else min(now, cores)
+    suggested = best if proven else min(now, cores)
     return Finding(
         name=name,
         title=title,
         where=place(loader.get("site", "")),
-        cure=f"DataLoader(..., num_workers={wanted}{', persistent_workers=True' if wanted else ''})",
+        cure=f"DataLoader(..., num_workers={suggested}{', persistent_workers=True' if suggested else ''})",
         evidence=f"seconds of a whole step by workers, {rounds} rounds in turns: {table}; {cores} cores",
         cost_s=step.step_s * (1 - 1 / gain) if proven else None,
         gain=gain if proven else None,
@@ -176,7 +176,7 @@ def _of_loops(loader: Found, loops: dict[int, list[float]], step: Step) -> Findi
     )
 
 
-def _before_draw(items: Found, step: Step, cost_s: float, gain: float) -> Finding:
+def _before_draw(items: Results, step: Step, cost_s: float, gain: float) -> Finding:
     return Finding(
         name="uncached-items",
         title="what an item does before it first draws a random number is done again in every epoch",

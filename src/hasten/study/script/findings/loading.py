@@ -21,22 +21,22 @@ RESTARTS = 0.05
 
 def find(record: Record) -> list[Finding]:
     """no-workers, many-workers, no-prefetch, no-persistent-workers and unpinned-memory, where training draws from."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for loader in record.training_loaders:
-        found += _workers(record, loader)
-        found += _many(record, loader)
-        found += _prefetch(record, loader)
-        found += _persistent(record, loader)
-        found += _pinned(record, loader)
-    return found
+        findings += _workers(record, loader)
+        findings += _many(record, loader)
+        findings += _prefetch(record, loader)
+        findings += _persistent(record, loader)
+        findings += _pinned(record, loader)
+    return findings
 
 
 def _workers(record: Record, loader: dict[str, Any]) -> list[Finding]:
     wait, step_s = record.part("wait"), record.step_s
-    tried = record.experiments.get("workers") or {}
-    measured = bool(tried) and "skipped" not in tried and "error" not in tried
+    results = record.experiments.get("workers") or {}
+    measured = bool(results) and "skipped" not in results and "error" not in results
     if loader["num_workers"] or loader["own_thread"] or measured:
-        return []  # Where other counts were measured, that says it better.
+        return []  # The experiments on the loader report it where other counts were measured.
     if wait < LEAST_WAIT_S or wait < WAITS * step_s:
         return []
     fetches = max(1, loader["fetches"])
@@ -59,20 +59,20 @@ def _workers(record: Record, loader: dict[str, Any]) -> list[Finding]:
 
 
 def _many(record: Record, loader: dict[str, Any]) -> list[Finding]:
-    """More workers than cores, on a CPU that trains; where whole steps were measured, that says it better."""
+    """More workers than cores, on a CPU that trains; where whole steps were measured, the experiments report it."""
     cores = int(record.raw.get("cores") or 0)
     measured = len((record.experiments.get("workers") or {}).get("loop") or ()) > 1
     if measured or not cores or loader["num_workers"] <= cores or "cuda" in record.devices:
         return []
-    lost = contended_s(record)
-    told = f"; a step has no core for {ms(lost)} of its {ms(record.step_s)}" if lost else ""
+    lost_s = contended_s(record)
+    suffix = f"; a step has no core for {ms(lost_s)} of its {ms(record.step_s)}" if lost_s else ""
     return [
         Finding(
             name="many-workers",
             title=f"{loader['num_workers']} workers on {cores} cores take them from the network and from each other",
             where=place(loader["site"]),
             cure=f"DataLoader(..., num_workers={cores}) or fewer, 0 included: time an epoch with each",
-            evidence=f"{cores} cores{told}",
+            evidence=f"{cores} cores{suffix}",
             level="note",
         )
     ]

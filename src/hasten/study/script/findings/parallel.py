@@ -35,7 +35,7 @@ def find_wrapper(record: Record) -> list[Finding]:
 def work(record: Record) -> float:
     """Median seconds a step that a rank is busy itself: waiting for data counts, waiting for other ranks doesn't.
 
-    On a CPU that is the thread's processor time. On a GPU, where the host's time says nothing, the forward pass stands
+    On a CPU that is the thread's processor time. On a GPU, where the host's time is no measure, the forward pass stands
     for it, as there are no collectives in it.
     """
     if "cuda" in record.devices:
@@ -59,14 +59,14 @@ def find_balance(records: Sequence[Record]) -> list[Finding]:
     slow = next(record for record in measured if record.rank == busiest)
     loaders = slow.training_loaders
     cost = by_rank[busiest] - mean
-    told = ", ".join(f"rank {rank} {ms(seconds)}" for rank, seconds in sorted(by_rank.items()))
+    ranks = ", ".join(f"rank {rank} {ms(seconds)}" for rank, seconds in sorted(by_rank.items()))
     return [
         Finding(
             name="unequal-ranks",
             title=f"rank {busiest} has more work in a step than the others, which wait for it",
             where=place(loaders[0]["site"] if loaders else slow.root_site),
             cure="give every rank the same number of samples of the same size: DistributedSampler, fixed crops",
-            evidence=f"work a step: {told}",
+            evidence=f"work a step: {ranks}",
             cost_s=cost,
             gain=gain_of(cost, slow.step_s),
         )

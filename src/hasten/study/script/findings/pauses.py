@@ -10,7 +10,7 @@ from hasten.study.script.records import WARMUP, Record
 from hasten.study.words import ms
 
 VALIDATING = 0.30
-"""Share of the time from which validation is too much; a fifth of it is what one asks for."""
+"""Share of the time from which validation is too much; the cure aims at a fifth of it."""
 SAVING = 0.10
 """Share of the time from which checkpoints stall the training."""
 
@@ -22,17 +22,17 @@ def find(record: Record) -> list[Finding]:
 
 def _validation(record: Record) -> list[Finding]:
     cost, step_s = record.part("validation"), record.step_s
-    done = [each for each in record.listed("validations") if each["step"] >= WARMUP]
-    if not done or cost < VALIDATING * step_s:
+    validations = [each for each in record.listed("validations") if each["step"] >= WARMUP]
+    if not validations or cost < VALIDATING * step_s:
         return []
-    seconds = statistics.fmean(each["seconds"] for each in done)
+    seconds = statistics.fmean(each["seconds"] for each in validations)
     return [
         Finding(
             name="validation-share",
             title="validation takes a large part of the time",
-            where=place(done[-1]["site"]) if done[-1]["site"] else "",
+            where=place(validations[-1]["site"]) if validations[-1]["site"] else "",
             cure="validate a fifth as often, on fewer cases until the end, and under torch.inference_mode()",
-            evidence=f"{len(done)} of {ms(seconds)} in {record.steps} steps: {cost / step_s:.0%} of the time",
+            evidence=f"{len(validations)} of {ms(seconds)} in {record.steps} steps: {cost / step_s:.0%} of the time",
             cost_s=cost,
             gain=gain_of(0.8 * cost, step_s),
         )

@@ -1,4 +1,4 @@
-"""What the step does with its tensors that it needn't: gradients nobody uses, copies and casts made again."""
+"""Needless tensor work in the step: unused gradients, repeated copies and casts."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _CALLS = {
 
 def find(record: Record) -> list[Finding]:
     """needless-grad, late-cast, recreate, sync-copy, and unpinned-memory of tensors that come from no loader."""
-    found = []
+    findings = []
     for call in record.listed("calls"):
         if call["kind"] in _CALLS and record.per_step(call["count"]) >= OFTEN:
             name, title, cure = _CALLS[call["kind"]]
-            found.append(_note(name, title, call["site"], cure, f"{record.per_step(call['count']):.1f} a step"))
+            findings.append(_note(name, title, call["site"], cure, f"{record.per_step(call['count']):.1f} a step"))
     by_site: dict[str, list[dict[str, Any]]] = {}
     for sent in record.listed("sent"):
         by_site.setdefault(sent["site"], []).append(sent)
     for site, group in by_site.items():
-        found += _sent(record, site, group)
-    return found
+        findings += _transfers(record, site, group)
+    return findings
 
 
 def _note(name: str, title: str, site: str, cure: str, evidence: str, cuda: bool = False) -> Finding:
@@ -53,40 +53,40 @@ def _note(name: str, title: str, site: str, cure: str, evidence: str, cuda: bool
     return Finding(name=name, title=title, where=place(site), cure=cure, evidence=evidence, level=level)  # type: ignore[arg-type]
 
 
-def _sent(record: Record, site: str, sent: list[dict[str, Any]]) -> list[Finding]:
+def _transfers(record: Record, site: str, sent: list[dict[str, Any]]) -> list[Finding]:
     count = sum(one["count"] for one in sent)
-    told = f"{record.per_step(count):.1f} a step"
-    found = []
+    evidence = f"{record.per_step(count):.1f} a step"
+    findings = []
     again = sum(one["again"] for one in sent)
     constant = any(one["compared"] >= SAME and one["equal"] == one["compared"] for one in sent)
     if constant or (record.cuda and again >= OFTEN * count):
-        found.append(_note(
+        findings.append(_note(
             "recreate", "the same tensor is made and sent to the device again and again", site,
             "make it once before the loop, on the device (register_buffer in a module)",
-            told, record.cuda and again > 0,
+            evidence, record.cuda and again > 0,
         ))  # fmt: skip
     if not record.cuda or record.per_step(count) < OFTEN or "cuda" in record.devices:
-        return found  # On a GPU the copies themselves are measured.
+        return findings  # On a GPU the copies themselves are measured.
     loaders = record.training_loaders
     pinned = any(loader["pin_memory"] for loader in loaders)
     of_batch = sum(one["batch"] for one in sent)
     if pinned and of_batch and sum(one["waits"] for one in sent) >= OFTEN * count:
-        found.append(_note(
+        findings.append(_note(
             "sync-copy", "the batch lies in pinned memory, and the host waits for its copy all the same", site,
-            "batch.to(device, non_blocking=True)", told, True,
+            "batch.to(device, non_blocking=True)", evidence, True,
         ))  # fmt: skip
     large = max(one["elements"] for one in sent) >= LARGE
     waits = any(one["waits"] for one in sent)
     if (
-        not found
+        not findings
         and not loaders
         and large
         and waits
         and not constant
         and not all(one["count"] == one["again"] for one in sent)
     ):
-        found.append(_note(
+        findings.append(_note(
             "unpinned-memory", "tensors are sent to the GPU from pageable memory, and the host waits for it", site,
-            "torch.from_numpy(array).pin_memory().to(device, non_blocking=True)", told, True,
+            "torch.from_numpy(array).pin_memory().to(device, non_blocking=True)", evidence, True,
         ))  # fmt: skip
-    return found
+    return findings

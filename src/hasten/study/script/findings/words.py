@@ -1,4 +1,4 @@
-"""Places as findings tell them."""
+"""Places as findings show them."""
 
 from __future__ import annotations
 

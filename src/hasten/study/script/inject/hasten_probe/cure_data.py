@@ -1,4 +1,4 @@
-"""Datasets that keep what they made, without being asked to: the same object, under a subclass of its own class."""
+"""Caching of dataset items from outside: the same dataset object, under a subclass of its own class."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from .exp_time import memory
 
 _ROOM = 0.2
-"""Share of the memory that stays free: what comes after isn't kept."""
+"""Share of the memory that stays free: later items aren't cached."""
 
 
-class _Kept(dict):
+class _BoundedCache(dict):
     def put(self, key: Any, value: Any) -> None:
         if len(self) % 64 == 0:
             free, total = memory()
@@ -22,18 +22,18 @@ class _Kept(dict):
 
 
 def kept_items(dataset: Any) -> Any:
-    """Each item is made once, and given again as a copy, since collates and callers may write into it."""
+    """Each item is made once and then returned as a copy, since collate functions and callers may write into it."""
     kind = type(dataset)
     if not hasattr(kind, "__getitem__") or not hasattr(kind, "__len__") or hasattr(dataset, "_hasten_kept"):
         return dataset
 
     def __getitem__(self: Any, index: Any) -> Any:
-        kept = self._hasten_kept
-        if index not in kept:
+        cached = self._hasten_kept
+        if index not in cached:
             item = kind.__getitem__(self, index)
-            kept.put(index, copy.deepcopy(item))
+            cached.put(index, copy.deepcopy(item))
             return item
-        return copy.deepcopy(kept[index])
+        return copy.deepcopy(cached[index])
 
     members: dict[str, Any] = {"__getitem__": __getitem__}
     if hasattr(kind, "__getitems__"):
@@ -56,12 +56,12 @@ def kept_prefix(dataset: Any) -> Any:
     end = len(compose.transforms) if end is None else end
 
     def _transform(self: Any, index: int) -> Any:
-        kept = self._hasten_kept
-        made = kept.get(index)
-        if made is None:
-            made = compose(self.data[index], end=end)
-            kept.put(index, made)
-        return compose(copy.deepcopy(made), start=end) if end < len(compose.transforms) else copy.deepcopy(made)
+        cached = self._hasten_kept
+        prefix = cached.get(index)
+        if prefix is None:
+            prefix = compose(self.data[index], end=end)
+            cached.put(index, prefix)
+        return compose(copy.deepcopy(prefix), start=end) if end < len(compose.transforms) else copy.deepcopy(prefix)
 
     return _as(dataset, {"_transform": _transform})
 
@@ -70,7 +70,7 @@ def _as(dataset: Any, members: dict[str, Any]) -> Any:
     """The object under a subclass that bears its class's names, so that what asks for its type still finds it."""
     kind = type(dataset)
     try:
-        dataset._hasten_kept = _Kept()
+        dataset._hasten_kept = _BoundedCache()
         dataset.__class__ = type(kind.__name__, (kind,), {**members, "__module__": kind.__module__})
     except (AttributeError, TypeError):
         return dataset

@@ -38,31 +38,31 @@ def _around_roots(call: Callable[[nn.Module, Callable[..., Any], tuple, dict], A
 
 def autocast(dtype: str) -> str:
     """Forward under autocast, the outputs given in float32 so that the script's loss sees what it did before."""
-    chosen = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16}.get(dtype)
-    if chosen is None:
+    torch_dtype = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16}.get(dtype)
+    if torch_dtype is None:
         raise ValueError(f"autocast={dtype}: only bfloat16 can be put in from outside, as float16 needs a GradScaler")
 
     def call(module: nn.Module, original: Any, args: Any, kwargs: Any) -> Any:
         kind = next(module.parameters()).device.type
-        cast = contextlib.nullcontext() if torch.is_autocast_enabled(kind) else torch.autocast(kind, dtype=chosen)
+        cast = contextlib.nullcontext() if torch.is_autocast_enabled(kind) else torch.autocast(kind, dtype=torch_dtype)
         with cast:
             outputs = original(module, *args, **kwargs)
-        return mapped(outputs, lambda tensor: tensor.float() if tensor.dtype is chosen else tensor)
+        return mapped(outputs, lambda tensor: tensor.float() if tensor.dtype is torch_dtype else tensor)
 
     _around_roots(call)
     return "networks run under autocast in bfloat16, outputs in float32"
 
 
 def channels_last() -> str:
-    done: set[int] = set()
+    converted: set[int] = set()
 
     def laid(tensor: torch.Tensor) -> torch.Tensor:
         layout = _LAYOUTS.get(tensor.dim())
         return tensor if layout is None else tensor.contiguous(memory_format=layout)
 
     def call(module: nn.Module, original: Any, args: Any, kwargs: Any) -> Any:
-        if id(module) not in done:
-            done.add(id(module))
+        if id(module) not in converted:
+            converted.add(id(module))
             for parameter in module.parameters():
                 parameter.data = laid(parameter.data)
         return original(module, *mapped(args, laid), **mapped(kwargs, laid))

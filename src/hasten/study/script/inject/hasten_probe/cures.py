@@ -1,6 +1,6 @@
 """Cures that can be put in from outside: `apply(name)` patches torch before the script builds anything.
 
-A name may carry a value, `workers=2`. What `apply` returns tells what was done; ValueError for a name it doesn't know.
+A name may carry a value, `workers=2`. `apply` returns a description of the patch; ValueError for an unknown name.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def apply(name: str) -> str:
 def _loader_options(change: Callable[[dict[str, Any]], None], first: bool = False) -> None:
     """Let `change` edit the arguments, by name, of every map-style loader; `first` before all other changes."""
     original = DataLoader.__init__
-    known = getattr(original, "_hasten_changes", None)
-    if known is not None:
-        known.insert(0 if first else len(known), change)
+    existing = getattr(original, "_hasten_changes", None)
+    if existing is not None:
+        existing.insert(0 if first else len(existing), change)
         return
     signature, changes = inspect.signature(original), [change]
 
@@ -128,8 +128,8 @@ def _fuse(kind: type) -> None:
         # AdamW's constructor is Adam's: what it asks for itself stays.
         # A generator of parameters within a group can be read once only.
         params = [_listed(group) for group in params]
-        asked = kwargs.get("fused") is not None or kwargs.get("differentiable")
-        if type(self) is kind and not asked and _fusable(params):
+        requested = kwargs.get("fused") is not None or kwargs.get("differentiable")
+        if type(self) is kind and not requested and _fusable(params):
             with contextlib.suppress(RuntimeError, TypeError):
                 original(self, params, *args, **{**kwargs, "fused": True, "foreach": None})
                 return
@@ -167,7 +167,7 @@ def _cudnn_benchmark(value: str) -> str:
     torch.backends.cudnn.benchmark = True
     setting = vars(type(torch.backends.cudnn)).get("benchmark")
     if setting is not None and hasattr(setting, "setter"):
-        setting.setter = lambda given: None
+        setting.setter = lambda _: None
     return "torch.backends.cudnn.benchmark is True and stays so"
 
 

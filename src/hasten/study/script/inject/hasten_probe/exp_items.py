@@ -23,10 +23,10 @@ _CACHES = ("CacheDataset", "PersistentDataset", "CacheNTransDataset", "LMDBDatas
 
 def items(session: Any, seconds: float) -> dict[str, Any]:
     """Is the work on an item, or its first part, the same each time? What does it cost, and would its result fit?"""
-    chosen = training_loader(session)
-    if chosen is None:
+    loader_and_site = training_loader(session)
+    if loader_and_site is None:
         return {"skipped": "no DataLoader"}
-    loader, site = chosen
+    loader, site = loader_and_site
     dataset = loader.dataset
     if isinstance(dataset, torch.utils.data.IterableDataset):
         return {"skipped": "an iterable dataset has no items"}
@@ -34,24 +34,24 @@ def items(session: Any, seconds: float) -> dict[str, Any]:
     if loader.batch_sampler is not None:
         indices = [index for batch in indices for index in batch]
     indices = list(dict.fromkeys(indices))[:8]
-    found = _prefix(dataset, indices, seconds)
-    if found is None:
-        found = _whole(dataset, indices, seconds)
-    found.update(site=site, batch_size=loader.batch_size or 1, workers=loader.num_workers)
-    if "bytes" in found:
-        found.update(items=len(dataset), free_bytes=memory()[0])
-    return found
+    result = _prefix(dataset, indices, seconds)
+    if result is None:
+        result = _whole(dataset, indices, seconds)
+    result.update(site=site, batch_size=loader.batch_size or 1, workers=loader.num_workers)
+    if "bytes" in result:
+        result.update(items=len(dataset), free_bytes=memory()[0])
+    return result
 
 
 def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
     """Make items several times under other random states, and compare."""
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     times: list[float] = []
     size = checked = 0
     for index in indices:
-        first, made = None, 0
+        first, count = None, 0
         for draw in range(_DRAWS):
-            if times and time.perf_counter() - begun > seconds / 2:
+            if times and time.perf_counter() - begin > seconds / 2:
                 break
             _seed(draw)
             mark = random_mark()
@@ -60,10 +60,10 @@ def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
             times.append(time.perf_counter() - start)
             if on_device(item):
                 return {"skipped": "the items are on the device already"}
-            if random_mark() != mark or (made and not same(first, item)):
+            if random_mark() != mark or (count and not same(first, item)):
                 return _until_draw(dataset, indices, statistics.median(times), seconds / 2)
-            first, made = item, made + 1
-        if made < 2:
+            first, count = item, count + 1
+        if count < 2:
             break
         checked += 1
         size = max(size, bytes_of(first))
@@ -80,17 +80,17 @@ def _whole(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any]:
 
 def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float) -> dict[str, Any]:
     """An item that draws: what is done before its first draw gives the same result each time."""
-    early, shares, begun = [], [], time.perf_counter()
+    early, shares, begin = [], [], time.perf_counter()
     for index in indices:
-        with _first_draw() as drawn:
+        with _first_draw() as draws:
             start = time.perf_counter()
             dataset[index]
-            took = time.perf_counter() - start
-        if not drawn:
+            elapsed = time.perf_counter() - start
+        if not draws:
             return {"kind": "random", "item_s": item_s}
-        early.append(drawn[0] - start)
-        shares.append((drawn[0] - start) / max(took, 1e-9))
-        if time.perf_counter() - begun > seconds:
+        early.append(draws[0] - start)
+        shares.append((draws[0] - start) / max(elapsed, 1e-9))
+        if time.perf_counter() - begin > seconds:
             break
     # The watching slows both parts down alike, so that the share of the item is what counts.
     before = min(statistics.median(early), item_s * statistics.median(shares))
@@ -100,40 +100,40 @@ def _until_draw(dataset: Any, indices: list[Any], item_s: float, seconds: float)
 @contextlib.contextmanager
 def _first_draw() -> Iterator[list[float]]:
     """When the first random number was drawn inside, from Python's, NumPy's or torch's global functions or objects."""
-    numpy, drawn = sys.modules.get("numpy"), []  # type: ignore[var-annotated]
+    numpy, draws = sys.modules.get("numpy"), []  # type: ignore[var-annotated]
     names = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal", "uniform_", "normal_"}
 
     def watch(frame: Any, event: str, function: Any) -> None:
-        if event != "c_call" or drawn:
+        if event != "c_call" or draws:
             return
         owner = getattr(function, "__self__", None)
         torch_draws = function.__name__ in names and (owner is None or isinstance(owner, torch.Tensor))
         if isinstance(owner, random.Random) or (torch_draws and not str(function.__module__ or "").startswith("numpy")):
-            drawn.append(time.perf_counter())
+            draws.append(time.perf_counter())
 
     def marked(draw: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            drawn.append(time.perf_counter())
+            draws.append(time.perf_counter())
             return draw(*args, **kwargs)
 
         return call
 
     # NumPy's are no functions of C to a profiler, so they are replaced for the moment.
     holder = numpy.random if numpy is not None else None
-    kept = (
+    originals = (
         {name: each for name, each in vars(holder).items() if callable(each) and hasattr(each, "__self__")}
         if holder
         else {}
     )
     previous = sys.getprofile()
     try:
-        for name, each in kept.items():
+        for name, each in originals.items():
             setattr(holder, name, marked(each))
         sys.setprofile(watch)
-        yield drawn
+        yield draws
     finally:
         sys.setprofile(previous)
-        for name, each in kept.items():
+        for name, each in originals.items():
             setattr(holder, name, each)
 
 
@@ -159,18 +159,18 @@ def _prefix(dataset: Any, indices: list[Any], seconds: float) -> dict[str, Any] 
     )
     if end == 0:
         return {"kind": "random", "item_s": None}
-    begun, prefixes, wholes, size = time.perf_counter(), [], [], 0
+    begin, prefixes, wholes, size = time.perf_counter(), [], [], 0
     for index in indices:
         start = time.perf_counter()
-        made = compose(dataset.data[index], end=end)
+        item = compose(dataset.data[index], end=end)
         middle = time.perf_counter()
-        size = max(size, bytes_of(made))
+        size = max(size, bytes_of(item))
         between = time.perf_counter()
         if end < count:
-            compose(made, start=end)
+            compose(item, start=end)
         prefixes.append(middle - start)
         wholes.append(middle - start + time.perf_counter() - between)
-        if time.perf_counter() - begun > seconds:
+        if time.perf_counter() - begin > seconds:
             break
     names = [type(step).__name__ for step in compose.transforms[:end]]
     return {
@@ -200,8 +200,8 @@ def _foreground(dataset: Any) -> dict[str, Any] | None:
     start = time.perf_counter()
     dataset[0]
     whole = time.perf_counter() - start
-    found = {"kind": "before-draw", "item_s": whole, "cached_s": min(whole, statistics.median(times))}
-    return {**found, "checked": len(times)}
+    result = {"kind": "before-draw", "item_s": whole, "cached_s": min(whole, statistics.median(times))}
+    return {**result, "checked": len(times)}
 
 
 def _seed(number: int) -> None:

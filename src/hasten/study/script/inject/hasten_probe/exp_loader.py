@@ -17,9 +17,9 @@ from .exp_time import usable_cores
 
 def training_loader(session: Any) -> tuple[Any, str] | None:
     """The first loader that draws at random; else the first. None without any."""
-    known = [(loader, site) for loader, site in session.loaders if isinstance(loader, DataLoader)]
-    shuffled = [pair for pair in known if isinstance(pair[0].sampler, RandomSampler)]
-    return next(iter(shuffled or known), None)
+    pairs = [(loader, site) for loader, site in session.loaders if isinstance(loader, DataLoader)]
+    shuffled = [pair for pair in pairs if isinstance(pair[0].sampler, RandomSampler)]
+    return next(iter(shuffled or pairs), None)
 
 
 def on_device(value: Any) -> bool:
@@ -44,20 +44,20 @@ def unfit(loader: Any) -> str:
 
 def index_batches(loader: Any, most: int) -> list[Any]:
     """The first batches of indices that the loader's sampler gives, its generators put back afterwards."""
-    with _generators_kept(loader):
+    with _preserved_generators(loader):
         source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         return list(itertools.islice(iter(source), most))
 
 
 @contextlib.contextmanager
-def _generators_kept(loader: Any) -> Iterator[None]:
+def _preserved_generators(loader: Any) -> Iterator[None]:
     holders = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
-    kept = {id(g): g for g in (getattr(holder, "generator", None) for holder in holders) if g is not None}
-    states = {key: generator.get_state() for key, generator in kept.items()}
+    generators = {id(g): g for g in (getattr(holder, "generator", None) for holder in holders) if g is not None}
+    states = {key: generator.get_state() for key, generator in generators.items()}
     try:
         yield
     finally:
-        for key, generator in kept.items():
+        for key, generator in generators.items():
             generator.set_state(states[key])
 
 
@@ -84,7 +84,7 @@ def seconds_a_batch(loader: Any, batches: list[Any], workers: int, seconds: floa
     Workers deliver in bursts of one each, so the clock starts after the first burst and stops after a whole one.
     """
     burst = max(1, workers)
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     iterator = iter(rebuilt(loader, list(itertools.islice(itertools.cycle(batches), 200 * burst)), workers, seconds))
     best = None
     try:
@@ -96,7 +96,7 @@ def seconds_a_batch(loader: Any, batches: list[Any], workers: int, seconds: floa
                 next(iterator)
             now = time.perf_counter()
             best = (now - start) / (bursts * burst)
-            if now - begun > seconds or (bursts >= 3 and now - start > 0.5):
+            if now - begin > seconds or (bursts >= 3 and now - start > 0.5):
                 break
     except StopIteration:
         pass
@@ -138,10 +138,10 @@ def step_beside(
     The batches that the workers made ahead are worked off first. None if that takes longer than `limit` seconds.
     """
     many = itertools.islice(itertools.cycle(batches), 200 * max(1, workers))
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     iterator = iter(rebuilt(loader, list(many), workers, max(1.0, limit)))
     ahead = workers * (loader.prefetch_factor or 2)
-    start, steps = begun, 0
+    start, steps = begin, 0
     try:
         while True:
             next(iterator)
@@ -149,9 +149,9 @@ def step_beside(
             steps, now = steps + 1, time.perf_counter()
             if steps == ahead:
                 start = now
-            if steps >= ahead + max(3, workers) and now - begun > limit / 2:
+            if steps >= ahead + max(3, workers) and now - begin > limit / 2:
                 return (now - start) / (steps - ahead)
-            if now - begun > limit:
+            if now - begin > limit:
                 return (now - start) / (steps - ahead) if steps >= ahead + max(2, workers // 2) else None
     except StopIteration:
         return None
@@ -168,13 +168,13 @@ def whole_loop(
 ) -> dict[str, list[float]]:
     """Seconds of whole steps by number of workers, in two rounds over `counts`, the second backwards."""
     limit = seconds / (2 * len(counts))
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for order in (counts, counts[::-1]):
         for count in order:
-            took = step_beside(loader, batches, count, cycle, limit)
-            if took is not None:
-                found.setdefault(str(count), []).append(took)
-    return found
+            elapsed = step_beside(loader, batches, count, cycle, limit)
+            if elapsed is not None:
+                times.setdefault(str(count), []).append(elapsed)
+    return times
 
 
 def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = None) -> dict[str, Any]:
@@ -182,20 +182,20 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
 
     cycle: forward and backward, on a CPU that they share with the workers: "loop" then has seconds of whole steps.
     """
-    chosen = training_loader(session)
-    if chosen is None:
+    loader_and_site = training_loader(session)
+    if loader_and_site is None:
         return {"skipped": "no DataLoader"}
-    loader, site = chosen
+    loader, site = loader_and_site
     reason = unfit(loader)
     if reason:
         return {"skipped": reason, "site": site, "now": loader.num_workers}
-    begun, whole = time.perf_counter(), seconds
+    begin, whole = time.perf_counter(), seconds
     seconds = seconds if cycle is None else seconds / 2  # The rest is for whole steps.
     batches = index_batches(loader, 64)
     first = batches[0][0] if loader.batch_sampler is not None else batches[0]
     if on_device(loader.dataset[first]):
         return {"skipped": "the items are on the device already", "site": site, "now": loader.num_workers}
-    slow = (time.perf_counter() - begun) * (loader.batch_size or 1)
+    slow = (time.perf_counter() - begin) * (loader.batch_size or 1)
     if slow > seconds / 4:
         why = f"a batch takes {slow:.1f} s"
         return {"skipped": why, "needs_s": 16 * slow, "site": site, "now": loader.num_workers}
@@ -203,25 +203,25 @@ def workers(session: Any, seconds: float, cycle: Callable[[], object] | None = N
     share = _processor_share(loader.dataset, batches)
     counts = sorted({2**k for k in range(10) if 2**k <= cores} | {cores})
     counts = [loader.num_workers, *(n for n in (0, *counts) if n != loader.num_workers)]
-    found: dict[str, Any] = {"site": site, "now": loader.num_workers, "cores": cores, "batch_size": loader.batch_size}
-    found.update(cpu_share=share, threads=torch.get_num_threads())
+    result: dict[str, Any] = {"site": site, "now": loader.num_workers, "cores": cores, "batch_size": loader.batch_size}
+    result.update(cpu_share=share, threads=torch.get_num_threads())
     times: dict[int, float] = {}
     for number, count in enumerate(counts):
-        left = seconds - (time.perf_counter() - begun)
+        remaining = seconds - (time.perf_counter() - begin)
         # A quarter for the present one, whose time all others are judged by.
-        share = left / 4 if number == 0 else left / (len(counts) - number)
-        if left <= 0.2:
-            found["cut"] = "no time for more workers"
+        share = remaining / 4 if number == 0 else remaining / (len(counts) - number)
+        if remaining <= 0.2:
+            result["cut"] = "no time for more workers"
             break
-        took = seconds_a_batch(loader, batches, count, share)
-        if took is not None:
-            times[count] = took
-    found["seconds"] = {str(count): times[count] for count in sorted(times)}
+        elapsed = seconds_a_batch(loader, batches, count, share)
+        if elapsed is not None:
+            times[count] = elapsed
+    result["seconds"] = {str(count): times[count] for count in sorted(times)}
     if cycle is not None and times:
         other = (0, min(times, key=lambda count: times[count]), cores)
         tried = list(dict.fromkeys([loader.num_workers, *other]))
-        found["loop"] = whole_loop(loader, batches, tried, cycle, whole - (time.perf_counter() - begun))
+        result["loop"] = whole_loop(loader, batches, tried, cycle, whole - (time.perf_counter() - begin))
     if times:
         # The fewest that come within a tenth of the fastest: more only take memory.
-        found["best"] = min(count for count in times if times[count] <= 1.1 * min(times.values()))
-    return found
+        result["best"] = min(count for count in times if times[count] <= 1.1 * min(times.values()))
+    return result

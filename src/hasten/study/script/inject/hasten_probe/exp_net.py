@@ -27,29 +27,29 @@ class Net:
 
     def copied(self) -> nn.Module:
         """Deep copy without gradients and without the hooks of this package."""
-        twin = copy.deepcopy(self.module)
-        for module in twin.modules():
+        clone = copy.deepcopy(self.module)
+        for module in clone.modules():
             for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
                 hooks = getattr(module, name, None) or {}
                 for key in [key for key, hook in hooks.items() if "hasten_probe" in getattr(hook, "__module__", "")]:
                     del hooks[key]
-        forget_gradients(twin)
-        return twin if twin.training else twin.train()
+        forget_gradients(clone)
+        return clone if clone.training else clone.train()
 
-    def cycle(self, twin: nn.Module, args: Any = None, kwargs: Any = None) -> Callable[[], object]:
-        """Forward and backward of `twin`, on the last batch if none is given."""
+    def cycle(self, model: nn.Module, args: Any = None, kwargs: Any = None) -> Callable[[], object]:
+        """Forward and backward of `model`, on the last batch if none is given."""
         args, kwargs = (self.args, self.kwargs) if args is None else (args, kwargs)
 
         def run() -> None:
-            forget_gradients(twin)
-            mean_square(twin(*args, **kwargs)).backward()
+            forget_gradients(model)
+            mean_square(model(*args, **kwargs)).backward()
 
         return run
 
 
 def nets(session: Any) -> list[Net]:
     """Roots with parameters to train and a batch to run, the one with most parameters first."""
-    found = []
+    roots = []
     batches = session.last_batches
     for number, (module, site) in enumerate(session.roots):
         if isinstance(batches, Mapping):
@@ -58,8 +58,8 @@ def nets(session: Any) -> list[Net]:
             batch = batches[number] if number < len(batches) else None
         if batch is None or not any(parameter.requires_grad for parameter in module.parameters()):
             continue
-        found.append(Net(module, site, tuple(batch[0]), dict(batch[1])))
-    return sorted(found, key=lambda net: -sum(parameter.numel() for parameter in net.module.parameters()))
+        roots.append(Net(module, site, tuple(batch[0]), dict(batch[1])))
+    return sorted(roots, key=lambda net: -sum(parameter.numel() for parameter in net.module.parameters()))
 
 
 def compiled(module: nn.Module) -> bool:
@@ -87,18 +87,18 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 
 def mean_square(outputs: Any) -> torch.Tensor:
-    found = [tensor.float().pow(2).mean() for tensor in tensors_of(outputs)]
-    if not found or not any(value.requires_grad for value in found):
+    means = [tensor.float().pow(2).mean() for tensor in tensors_of(outputs)]
+    if not means or not any(value.requires_grad for value in means):
         raise RuntimeError("the outputs hold no tensor to go backward from")
-    return torch.stack(found).sum()
+    return torch.stack(means).sum()
 
 
 def difference(one: Any, other: Any) -> float:
     """Largest difference of two outputs, relative to the largest value of the first."""
     worst = 0.0
-    for left, right in zip(tensors_of(one), tensors_of(other)):  # noqa: B905
-        scale = max(float(left.detach().abs().max()), 1e-12) if left.numel() else 1.0
-        worst = max(worst, float((left.detach().float() - right.detach().float()).abs().max()) / scale)
+    for expected, actual in zip(tensors_of(one), tensors_of(other)):  # noqa: B905
+        scale = max(float(expected.detach().abs().max()), 1e-12) if expected.numel() else 1.0
+        worst = max(worst, float((expected.detach().float() - actual.detach().float()).abs().max()) / scale)
     return worst
 
 
@@ -129,25 +129,25 @@ def autocast(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     dtypes = [torch.bfloat16]
     if kind == "cuda":
         dtypes = [torch.bfloat16, torch.float16] if torch.cuda.is_bf16_supported() else [torch.float16]
-    twin = net.copied()
-    cycle = net.cycle(twin)
+    clone = net.copied()
+    cycle = net.cycle(clone)
     best: dict[str, Any] = {}
     for dtype in dtypes:
 
         def cast(dtype: torch.dtype = dtype) -> None:
-            forget_gradients(twin)
+            forget_gradients(clone)
             # The backward runs outside, as torch asks for.
             with torch.autocast(kind, dtype=dtype):
-                loss = mean_square(twin(*net.args, **net.kwargs))
+                loss = mean_square(clone(*net.args, **net.kwargs))
             loss.backward()
 
-        found = versus(cycle, cast, seconds / len(dtypes), net.sync)
-        found["dtype"] = str(dtype).rsplit(".", 1)[-1]
-        if not best or found.get("gain", 0.0) > best.get("gain", 0.0):
-            best = found
-    plain = _seeded(lambda: twin(*net.args, **net.kwargs))
+        result = versus(cycle, cast, seconds / len(dtypes), net.sync)
+        result["dtype"] = str(dtype).rsplit(".", 1)[-1]
+        if not best or result.get("gain", 0.0) > best.get("gain", 0.0):
+            best = result
+    plain = _seeded(lambda: clone(*net.args, **net.kwargs))
     with torch.autocast(kind, dtype=getattr(torch, best["dtype"])):
-        lower = _seeded(lambda: twin(*net.args, **net.kwargs))
+        lower = _seeded(lambda: clone(*net.args, **net.kwargs))
     best["difference"] = difference(plain, lower)
     return best
 
@@ -161,7 +161,7 @@ def channels_last(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     wide = [m for m in convs if m.weight[0, 0].numel() > 1 and m.weight.shape[1] > 1]
     if wide and all(m.weight.is_contiguous(memory_format=layouts[m.weight.dim()]) for m in wide):
         return {"skipped": "the network is in channels_last already"}
-    twin, other = net.copied(), net.copied()
+    clone, other = net.copied(), net.copied()
     for parameter in other.parameters():
         if parameter.dim() in layouts:
             parameter.data = parameter.data.contiguous(memory_format=layouts[parameter.dim()])
@@ -174,13 +174,13 @@ def channels_last(net: Net, session: Any, seconds: float) -> dict[str, Any]:
         # The batch arrives in the plain layout each step: its conversion belongs to the cost.
         net.cycle(other, mapped(net.args, laid), mapped(net.kwargs, laid))()
 
-    found = versus(net.cycle(twin), run, seconds, net.sync)
-    found["layout"] = name
-    found["difference"] = difference(
-        _seeded(lambda: twin(*net.args, **net.kwargs)),
+    result = versus(net.cycle(clone), run, seconds, net.sync)
+    result["layout"] = name
+    result["difference"] = difference(
+        _seeded(lambda: clone(*net.args, **net.kwargs)),
         _seeded(lambda: other(*mapped(net.args, laid), **mapped(net.kwargs, laid))),
     )
-    return found
+    return result
 
 
 def _cancels(norm: nn.Module) -> bool:
@@ -191,31 +191,31 @@ def _cancels(norm: nn.Module) -> bool:
     return isinstance(norm, (batch, instance)) and norm.training
 
 
-def idle_biases(net: Net, twin: nn.Module) -> list[str]:
+def idle_biases(net: Net, model: nn.Module) -> list[str]:
     """Names of the convolutions with a bias whose very output enters a norm that takes it away again."""
-    names = {module: name for name, module in twin.named_modules()}
-    made: dict[int, tuple[nn.Module, Any]] = {}
-    found: list[str] = []
+    names = {module: name for name, module in model.named_modules()}
+    conv_outputs: dict[int, tuple[nn.Module, Any]] = {}
+    idle: list[str] = []
 
-    def left(module: nn.Module, args: Any, output: Any) -> None:
-        made[id(output)] = (module, output)  # Kept alive, so that no later tensor gets the same id.
+    def record_output(module: nn.Module, args: Any, output: Any) -> None:
+        conv_outputs[id(output)] = (module, output)  # Kept alive, so that no later tensor gets the same id.
 
-    def entered(module: nn.Module, args: Any) -> None:
-        conv, output = made.get(id(args[0]) if args else 0, (None, None))
+    def check_input(module: nn.Module, args: Any) -> None:
+        conv, output = conv_outputs.get(id(args[0]) if args else 0, (None, None))
         if conv is not None and output is args[0]:
-            found.append(names[conv])
+            idle.append(names[conv])
 
     hooks = []
-    for module in twin.modules():
+    for module in model.modules():
         if isinstance(module, nn.modules.conv._ConvNd) and module.bias is not None:
-            hooks.append(module.register_forward_hook(left))
+            hooks.append(module.register_forward_hook(record_output))
         elif _cancels(module):
-            hooks.append(module.register_forward_pre_hook(entered))
+            hooks.append(module.register_forward_pre_hook(check_input))
     with torch.no_grad():
-        twin(*net.args, **net.kwargs)
+        model(*net.args, **net.kwargs)
     for hook in hooks:
         hook.remove()
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(idle))
 
 
 def plain_tensors(net: Net, session: Any, seconds: float) -> dict[str, Any]:
@@ -226,29 +226,31 @@ def plain_tensors(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     def plain(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.as_subclass(torch.Tensor)
 
-    twin = net.copied()
-    other = net.cycle(twin, mapped(net.args, plain), mapped(net.kwargs, plain))
-    return {**versus(net.cycle(twin), other, seconds, net.sync), "subclass": session.subclass}
+    clone = net.copied()
+    other = net.cycle(clone, mapped(net.args, plain), mapped(net.kwargs, plain))
+    return {**versus(net.cycle(clone), other, seconds, net.sync), "subclass": session.subclass}
 
 
 def conv_bias(net: Net, session: Any, seconds: float) -> dict[str, Any]:
-    twin, other = net.copied(), net.copied()
-    names = idle_biases(net, twin)
+    clone, other = net.copied(), net.copied()
+    names = idle_biases(net, clone)
     others = [other for other in nets(session) if other.module is not net.module]
     while not names and others:  # A GAN's discriminator, say.
         net = others.pop(0)
-        twin, other = net.copied(), net.copied()
-        names = idle_biases(net, twin)
+        clone, other = net.copied(), net.copied()
+        names = idle_biases(net, clone)
     if not names:
         return {"skipped": "no convolution with a bias right before a norm"}
     live = dict(net.module.named_modules())
     sites = [session.conv_sites.get(id(live[name]), "") for name in names]
     for name in names:
         other.get_submodule(name).register_parameter("bias", None)
-    unlike = difference(_seeded(lambda: twin(*net.args, **net.kwargs)), _seeded(lambda: other(*net.args, **net.kwargs)))
-    found = versus(net.cycle(twin), net.cycle(other), seconds, net.sync)
-    found.update(modules=names, sites=sites, difference=unlike)
-    return found
+    deviation = difference(
+        _seeded(lambda: clone(*net.args, **net.kwargs)), _seeded(lambda: other(*net.args, **net.kwargs))
+    )
+    result = versus(net.cycle(clone), net.cycle(other), seconds, net.sync)
+    result.update(modules=names, sites=sites, difference=deviation)
+    return result
 
 
 def doubled_batch(net: Net, session: Any, seconds: float) -> dict[str, Any]:
@@ -260,27 +262,27 @@ def doubled_batch(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     free, total = free_memory(net.device)
     if total and free < 0.3 * total:
         return {"skipped": "less than 30 % of the memory is free", "size": size}
-    twin = net.copied()
+    clone = net.copied()
 
     def twice(tensor: torch.Tensor) -> torch.Tensor:
         return torch.cat([tensor, tensor]) if tensor.dim() and tensor.shape[0] == size else tensor
 
-    found = versus(
-        net.cycle(twin), net.cycle(twin, mapped(net.args, twice), mapped(net.kwargs, twice)), seconds, net.sync
+    result = versus(
+        net.cycle(clone), net.cycle(clone, mapped(net.args, twice), mapped(net.kwargs, twice)), seconds, net.sync
     )
-    if "gain" in found:
+    if "gain" in result:
         # Two arms' work in one call.
         for key in ("gain", "low", "high"):
-            found[key] = 2 * found[key]
-    found.update(size=size, free_share=free / total if total else None)
-    return found
+            result[key] = 2 * result[key]
+    result.update(size=size, free_share=free / total if total else None)
+    return result
 
 
 def cudnn_benchmark(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     if net.device.type != "cuda" or torch.backends.cudnn.benchmark:
         return {"skipped": "no cuDNN here, or it searches already"}
-    twin = net.copied()
-    cycle = net.cycle(twin)
+    clone = net.copied()
+    cycle = net.cycle(clone)
 
     def searched() -> None:
         torch.backends.cudnn.benchmark = True

@@ -24,38 +24,38 @@ def fused(optimizer: Any, site: str, session: Any, seconds: float) -> dict[str, 
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if any(p.is_sparse or not p.is_floating_point() for p in parameters):
         return {"skipped": "parameters that `fused` doesn't take"}
-    held = sum(p.numel() * p.element_size() for p in parameters)
+    num_bytes = sum(p.numel() * p.element_size() for p in parameters)
     free, _ = free_memory(parameters[0].device)
-    if free and 10 * held > free:
+    if free and 10 * num_bytes > free:
         return {"skipped": "no memory for two copies of the parameters and their state"}
-    plain, fast = _twin(optimizer, {}), _twin(optimizer, {"fused": True, "foreach": None})
+    plain, fast = _cloned(optimizer, {}), _cloned(optimizer, {"fused": True, "foreach": None})
     sync = torch.cuda.synchronize if parameters[0].is_cuda else None
     plain.step()
     fast.step()
-    unlike = max(
+    deviation = max(
         difference(one, other)
         for one, other in zip(_parameters(plain), _parameters(fast))  # noqa: B905
     )
-    found = versus(plain.step, fast.step, seconds, sync)
-    found.update(
+    result = versus(plain.step, fast.step, seconds, sync)
+    result.update(
         {
             "class": kind.__name__,
             "site": site,
             "tensors": len(parameters),
-            "difference": unlike,
+            "difference": deviation,
             "foreach": optimizer.param_groups[0].get("foreach"),
         }
     )
-    return found
+    return result
 
 
 def _parameters(optimizer: Any) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _twin(optimizer: Any, changed: dict[str, Any]) -> Any:
-    """The same class and options on clones, each with a gradient, the same for every twin."""
-    made = torch.Generator().manual_seed(0)
+def _cloned(optimizer: Any, changed: dict[str, Any]) -> Any:
+    """The same class and options on cloned parameters, each with a gradient that is the same in every clone."""
+    generator = torch.Generator().manual_seed(0)
     groups = []
     for group in optimizer.param_groups:
         options = {key: value for key, value in group.items() if key != "params"}
@@ -63,19 +63,19 @@ def _twin(optimizer: Any, changed: dict[str, Any]) -> Any:
         clones = []
         for parameter in group["params"]:
             clone = parameter.detach().clone().requires_grad_()
-            clone.grad = torch.empty_like(clone).copy_(1e-3 * torch.randn(clone.shape, generator=made))
+            clone.grad = torch.empty_like(clone).copy_(1e-3 * torch.randn(clone.shape, generator=generator))
             clones.append(clone)
         groups.append({**options, "params": clones})
-    taken = inspect.signature(type(optimizer).__init__).parameters
-    options = {key: value for key, value in optimizer.defaults.items() if key in taken}
+    accepted = inspect.signature(type(optimizer).__init__).parameters
+    options = {key: value for key, value in optimizer.defaults.items() if key in accepted}
     options.update(changed)
-    return type(optimizer)(groups, **{key: value for key, value in options.items() if key in taken})
+    return type(optimizer)(groups, **{key: value for key, value in options.items() if key in accepted})
 
 
 def zero_grad(optimizer: Any, session: Any, seconds: float) -> dict[str, Any]:
     """Seconds that writing zeros into the gradients takes, beside forgetting them."""
-    twin = _twin(optimizer, {})
-    parameters = _parameters(twin)
+    clone = _cloned(optimizer, {})
+    parameters = _parameters(clone)
     gradients = [p.grad for p in parameters]
     sync = torch.cuda.synchronize if parameters[0].is_cuda else None
 
@@ -98,8 +98,8 @@ def zero_grad(optimizer: Any, session: Any, seconds: float) -> dict[str, Any]:
 
 def anomaly(net: Net, session: Any, seconds: float) -> dict[str, Any]:
     """Forward and backward under anomaly detection, the base, against without."""
-    twin = net.copied()
-    cycle: Callable[[], object] = net.cycle(twin)
+    clone = net.copied()
+    cycle: Callable[[], object] = net.cycle(clone)
 
     def watched() -> None:
         with torch.autograd.set_detect_anomaly(True):

@@ -1,4 +1,4 @@
-"""One way of doing a thing against another, timed in turns, inside the user's own process."""
+"""Two implementations of the same work, timed in turns inside the user's own process."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def versus(
     """
     if seconds <= 0:
         return {"skipped": "no time left"}
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     calls = (base, arm)
     # Unrecorded: the first ones allocate, and choose kernels.
     first = [_timed(call, 1, sync) for call in calls]
-    once = max(_timed(call, 1, sync) if 6 * sum(first) < seconds else took for call, took in zip(calls, first))  # noqa: B905
-    spent = time.perf_counter() - begun
-    needs = 2 * once * FEWEST + spent
-    if 2 * once * _HOPELESS > seconds - spent:
+    once = max(_timed(call, 1, sync) if 6 * sum(first) < seconds else duration for call, duration in zip(calls, first))  # noqa: B905
+    elapsed = time.perf_counter() - begin
+    needs = 2 * once * FEWEST + elapsed
+    if 2 * once * _HOPELESS > seconds - elapsed:
         return {"skipped": f"a call takes {once:.2g} s, and {FEWEST} rounds of two are wanted", "needs_s": needs}
-    left = seconds - spent
-    inner = max(1, min(50, int(_GRAIN / max(once, 1e-9)), int(left / (2 * FEWEST * max(once, 1e-9)))))
+    remaining = seconds - elapsed
+    inner = max(1, min(50, int(_GRAIN / max(once, 1e-9)), int(remaining / (2 * FEWEST * max(once, 1e-9)))))
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(MOST):
-        passed = time.perf_counter() - begun
+        passed = time.perf_counter() - begin
         if number == _HOPELESS and max(times[0][i] / times[1][i] for i in range(number)) < least:
             break
         if number >= FEWEST and passed > seconds:
@@ -107,7 +107,7 @@ def usable_cores() -> int:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of memory available and in all; (0, 0) where the system doesn't say."""
+    """Bytes of memory available and in all; (0, 0) if the system doesn't report them."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
             lines = dict(line.split(":", 1) for line in file)
@@ -118,13 +118,13 @@ def memory() -> tuple[int, int]:
 
 def children_s() -> float:
     """Processor seconds of the processes that this one started, ended ones and those that run: its workers."""
-    found = sum(os.times()[2:4])
+    total = sum(os.times()[2:4])
     for child in multiprocessing.active_children():
         with contextlib.suppress(OSError, ValueError, IndexError):
             with open(f"/proc/{child.pid}/stat", encoding="ascii") as file:  # noqa: PTH123
                 words = file.read().rpartition(")")[2].split()
-            found += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-    return found
+            total += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return total
 
 
 class Others:
@@ -134,12 +134,12 @@ class Others:
         self._mark = _times()
 
     def cores(self) -> float | None:
-        """None where the system doesn't say."""
+        """None if the system doesn't report it."""
         now = _times()
         if now is None or self._mark is None:
             return None
-        wall, busy, own = (now[i] - self._mark[i] for i in range(3))
-        return round(max(0.0, (busy - own) / wall), 2) if wall > 0.05 else None
+        wall, busy, own_s = (now[i] - self._mark[i] for i in range(3))
+        return round(max(0.0, (busy - own_s) / wall), 2) if wall > 0.05 else None
 
 
 def _times() -> tuple[float, float, float] | None:
@@ -174,5 +174,5 @@ def random_state_kept() -> Iterator[None]:
 def random_mark() -> tuple[Any, ...]:
     """What changes as soon as anything is drawn from a global generator."""
     numpy = sys.modules.get("numpy")
-    drawn = numpy.random.get_state() if numpy is not None else ("", [], 0, 0, 0.0)
-    return random.getstate(), bytes(torch.get_rng_state().numpy()), bytes(drawn[1]), drawn[2:]
+    numpy_state = numpy.random.get_state() if numpy is not None else ("", [], 0, 0, 0.0)
+    return random.getstate(), bytes(torch.get_rng_state().numpy()), bytes(numpy_state[1]), numpy_state[2:]

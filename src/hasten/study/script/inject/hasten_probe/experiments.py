@@ -51,34 +51,34 @@ def run(session: Any) -> dict[str, Any]:
     """
     if _ranks() > 1:
         return {"skipped": "several ranks: one can't stop to experiment while the others train"}
-    begun, others = time.perf_counter(), Others()
-    found: dict[str, Any] = {"cores": usable_cores(), **_step(session)}
+    begin, others = time.perf_counter(), Others()
+    results: dict[str, Any] = {"cores": usable_cores(), **_step(session)}
     with contextlib.ExitStack() as stack:
         stack.enter_context(random_state_kept())
         stack.enter_context(_not_ended(session))
         anomaly = torch.is_anomaly_enabled()
         stack.enter_context(torch.autograd.set_detect_anomaly(False))
         stack.enter_context(torch.enable_grad())
-        calls, reason, found["device"] = _calls(session, anomaly)
+        calls, reason, results["device"] = _calls(session, anomaly)
         expected = _expected(session, calls)
         calls = dict(sorted(calls.items(), key=lambda pair: -expected[pair[0]]))
         for name in [name for name in calls if expected[name] < NOTHING * LIKELY.get(name, 0.1)]:
-            found[name] = {"skipped": "the parts that it could shorten take next to nothing"}
+            results[name] = {"skipped": "the parts that it could shorten take next to nothing"}
             del calls[name]
         total = sum(SHARES[name] for name in calls)
         for name, call in calls.items():
-            left = session.budget_s - (time.perf_counter() - begun)
-            share = left * SHARES[name] / max(total, 1e-9)
+            remaining = session.budget_s - (time.perf_counter() - begin)
+            share = remaining * SHARES[name] / max(total, 1e-9)
             total -= SHARES[name]
-            if left > 0.2 or name in ALWAYS:
-                found[name] = _tried(call, max(0.0, share))
+            if remaining > 0.2 or name in ALWAYS:
+                results[name] = _tried(call, max(0.0, share))
             else:
-                found[name] = {"skipped": "no time left", "needs_s": needs_s(session)}
+                results[name] = {"skipped": "no time left", "needs_s": needs_s(session)}
         for name in SHARES:
-            found.setdefault(name, {"skipped": reason})
-    found["others"] = others.cores()
-    found["took_s"] = time.perf_counter() - begun
-    return found
+            results.setdefault(name, {"skipped": reason})
+    results["others"] = others.cores()
+    results["took_s"] = time.perf_counter() - begin
+    return results
 
 
 def needs_s(session: Any) -> float:
@@ -101,7 +101,7 @@ def _expected(session: Any, names: Iterable[str]) -> dict[str, float]:
 
 
 def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str, Any]:
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     try:
         result = call(seconds)
     except Exception as error:
@@ -111,7 +111,7 @@ def _tried(call: Callable[[float], dict[str, Any]], seconds: float) -> dict[str,
         gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    result["took_s"] = time.perf_counter() - begun
+    result["took_s"] = time.perf_counter() - begin
     return result
 
 

@@ -1,4 +1,4 @@
-"""Calls back right after a module was imported by somebody else."""
+"""Calls back right after other code has imported a module."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Finder:
 
 
 def after_import(name: str, call: Callable[[], object]) -> None:
-    """`call()` once `name` is imported; whatever it raises is told on stderr and goes no further."""
+    """`call()` once `name` is imported; whatever it raises is printed to stderr and not propagated."""
     if name in sys.modules:
         call()
     else:

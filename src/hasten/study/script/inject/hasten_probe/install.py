@@ -1,4 +1,4 @@
-"""Put every patch in, right after torch was imported."""
+"""Installs all patches right after torch was imported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _apply_cures(session: Session) -> None:
 
     for name in names:
         try:
-            given = cures.apply(name)
-            session.cures[name] = "applied" if given is None else given
+            outcome = cures.apply(name)
+            session.cures[name] = "applied" if outcome is None else outcome
         except Exception as error:
             session.cures[name] = f"{type(error).__name__}: {error}"

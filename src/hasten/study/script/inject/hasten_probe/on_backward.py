@@ -66,10 +66,10 @@ def _note_modes(session: Session) -> None:
     }
     for name, active in on.items():
         if active:
-            known = session.modes.setdefault(name, {"steps": 0, "last": -1})
-            if known["last"] != session.index:
-                known["last"] = session.index
-                known["steps"] += 1
+            entry = session.modes.setdefault(name, {"steps": 0, "last": -1})
+            if entry["last"] != session.index:
+                entry["last"] = session.index
+                entry["steps"] += 1
 
 
 def _collective(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:

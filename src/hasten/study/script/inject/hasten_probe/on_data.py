@@ -42,8 +42,8 @@ def install(session: Session) -> None:
 
 
 def _note(session: Session, loader: Any, site: str) -> None:
-    known = session.loader_facts.get(id(loader))
-    if known is not None and known["ref"]() is loader:
+    existing = session.loader_facts.get(id(loader))
+    if existing is not None and existing["ref"]() is loader:
         return  # The constructor of a subclass came here before.
     session.loader_facts[id(loader)] = {
         "ref": weakref.ref(loader),
@@ -128,7 +128,7 @@ def _wait(session: Session, loader: int | None, take: Callable[[], Any]) -> Any:
     try:
         batch = take()
     finally:
-        took = time.perf_counter() - start
+        elapsed = time.perf_counter() - start
         line.pop()
         if not nested:
             session.cpu["wait_cpu"] = session.cpu.get("wait_cpu", 0.0) + time.thread_time() - cpu
@@ -140,9 +140,9 @@ def _wait(session: Session, loader: int | None, take: Callable[[], Any]) -> Any:
     if facts is not None:
         if facts["fresh"]:
             facts["fresh"] = False
-            facts["starts"][-1] += took
+            facts["starts"][-1] += elapsed
         else:
-            facts["wait_s"] += took
+            facts["wait_s"] += elapsed
             facts["batches"] += 1
         session.last_loader = loader
     session.sent_batch.clear()

@@ -15,7 +15,7 @@ EVERY = 0.005
 COUNTED = 2
 """The step, one of the warm-up, whose calls are counted."""
 _NETWORK = ("wait", "backward", "optimizer", "checkpoint", "gradient_sync")
-"""Spans that are told of by themselves."""
+"""Spans that are reported separately."""
 
 
 def watch(session: Session) -> None:
@@ -48,9 +48,9 @@ def _note(session: Session, frame: Any, seconds: float) -> None:
     if frame is None:
         return
     key = (loop_line(session, frame), package, "validation" if label == "validation" else "step")
-    known = session.lines.get(key)
-    if known is None:
-        known = {
+    entry = session.lines.get(key)
+    if entry is None:
+        entry = {
             "site": key[0],
             "package": package,
             "where": key[2],
@@ -58,8 +58,8 @@ def _note(session: Session, frame: Any, seconds: float) -> None:
             "inner": site_of(frame),
             "called": called,
         }
-        session.lines[key] = known
-    known["seconds"] += seconds
+        session.lines[key] = entry
+    entry["seconds"] += seconds
 
 
 def watch_files(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""What a training loop is better off without: anomaly detection, profilers, memory housekeeping; and checkpoints."""
+"""Watches modes and calls that slow a training loop: anomaly detection, profilers, memory housekeeping, checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def install(session: Session) -> None:
     ):
         wrap(kind, name, lambda original: _sited(session, original, "profiler"))
     wrap(profiler.emit_nvtx, "__enter__", lambda original: _entered(session, original))
-    wrap(profiler.emit_nvtx, "__exit__", lambda original: _left(session, original))
+    wrap(profiler.emit_nvtx, "__exit__", lambda original: _nvtx_exit(session, original))
     for name in ("gradcheck", "gradgradcheck"):
         wrap(torch.autograd, name, lambda original: _counted(session, original, "gradcheck", "overhead"))
     wrap(torch.cuda, "empty_cache", lambda original: _counted(session, original, "empty_cache", "overhead"))
@@ -74,7 +74,7 @@ def _entered(session: Session, original: Callable[..., Any]) -> Callable[..., An
     return __enter__
 
 
-def _left(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+def _nvtx_exit(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
     def __exit__(self: Any, *args: Any) -> Any:
         if session.live() and getattr(self, "enabled", True):
             session.uses["nvtx"] = session.uses.get("nvtx", 0) - 1
@@ -119,7 +119,7 @@ def _saving(session: Session, original: Callable[..., Any]) -> Callable[..., Any
         finally:
             line.pop()
             line.over = over
-            took = time.perf_counter() - start
-            session.saves.append({"step": session.index, "site": nearest(), "seconds": took})
+            elapsed = time.perf_counter() - start
+            session.saves.append({"step": session.index, "site": nearest(), "seconds": elapsed})
 
     return save

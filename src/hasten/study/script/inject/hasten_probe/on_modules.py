@@ -104,10 +104,12 @@ def find_roots(session: Session) -> None:
     """After the first step: the modules above the optimizers' weights that are within no other, and their children."""
     import torch
 
-    wanted = {id(p) for optimizer, _ in session.optimizers for group in optimizer.param_groups for p in group["params"]}
+    parameter_ids = {
+        id(p) for optimizer, _ in session.optimizers for group in optimizer.param_groups for p in group["params"]
+    }
     modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
     inner = {id(child) for each in modules for child in vars(each).get("_modules", {}).values() if child is not None}
-    tops = [each for each in modules if id(each) not in inner and _holds(each, wanted)]
+    tops = [each for each in modules if id(each) not in inner and _holds(each, parameter_ids)]
     session.tops = {id(inner) for each in tops for inner in _wrapped(each)}
     wrappers = ("OptimizedModule", "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
     for top in tops:
@@ -117,7 +119,7 @@ def find_roots(session: Session) -> None:
         if type(top).__name__ not in wrappers and not compiled:
             for child in top.children():
                 inside = type(child).__name__ == "OptimizedModule"
-                if _holds(child, wanted) and (inside or not session.compiled_functions):
+                if _holds(child, parameter_ids) and (inside or not session.compiled_functions):
                     _hook(session, child)
     session.candidates = tops
     _keep_conv_sites(session, tops)
@@ -131,9 +133,9 @@ def _wrapped(module: Any) -> Iterator[Any]:
         module = parts.get("_orig_mod") or parts.get("module")
 
 
-def _holds(module: Any, wanted: set[int]) -> bool:
+def _holds(module: Any, parameter_ids: set[int]) -> bool:
     try:
-        return any(id(p) in wanted for p in module.parameters())
+        return any(id(p) in parameter_ids for p in module.parameters())
     except Exception:
         return False  # Whatever somebody's own module does here, it is not the network.
 

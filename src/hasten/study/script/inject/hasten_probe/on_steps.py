@@ -27,7 +27,7 @@ def install(session: Session) -> None:
 def _making(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if session.live() and not any(known is self for known, _ in session.optimizers):
+        if session.live() and not any(existing is self for existing, _ in session.optimizers):
             session.optimizers.append((self, nearest()))
 
     return __init__
@@ -69,7 +69,7 @@ def _after(session: Session, optimizer: Any) -> None:
 
 
 def _gradients(optimizer: Any) -> tuple[Any, ...]:
-    """What tells whether the first weights' gradients have changed since."""
+    """Versions of the first weights' gradients, to detect a change."""
     some = [p for group in optimizer.param_groups for p in group["params"]][:4]
     return tuple(None if p.grad is None else (id(p.grad), p.grad._version) for p in some)
 
@@ -90,8 +90,8 @@ def _load(session: Session) -> None:
     if "load_at" not in session.uses:
         session.uses["load_at"] = now, children_s(), Others()
         return
-    begun, children, others = session.uses["load_at"]
-    workers = max(0.0, children_s() - children) / max(now - begun, 1e-9)
+    start, children, others = session.uses["load_at"]
+    workers = max(0.0, children_s() - children) / max(now - start, 1e-9)
     # What has not ended yet of the children counts as others there.
     session.load = {"workers": workers, "others": max(0.0, (others.cores() or 0.0) - workers)}
 

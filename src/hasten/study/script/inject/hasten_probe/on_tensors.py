@@ -26,7 +26,7 @@ READS = {
     "__format__": "format",
 }
 READERS = ("ignite", "monai.engines", "monai.handlers", "torch.utils.tensorboard", "tensorboardX")
-"""Libraries whose reads are told at the user's line that calls them."""
+"""Libraries whose reads are attributed to the user's line that calls them."""
 WIDE = 256
 """Elements from which a float64 tensor is worth a word."""
 COMPARED = 1 << 20
@@ -39,8 +39,8 @@ def install(session: Session) -> None:
     import torch
 
     session.wait_for_device = torch.cuda.synchronize
-    for name, told in READS.items():
-        wrap(torch.Tensor, name, lambda original, told=told: _reading(session, original, told))  # type: ignore[misc]
+    for name, kind in READS.items():
+        wrap(torch.Tensor, name, lambda original, kind=kind: _reading(session, original, kind))  # type: ignore[misc]
     wrap(torch.cuda, "synchronize", lambda original: _reading(session, original, "torch.cuda.synchronize()"))
     for name in ("to", "cuda"):
         wrap(torch.Tensor, name, lambda original: _moving(session, original))
@@ -48,7 +48,7 @@ def install(session: Session) -> None:
         wrap(torch.Tensor, name, lambda original: _casting(session, original))
 
 
-def _reading(session: Session, original: Callable[..., Any], told: str) -> Callable[..., Any]:
+def _reading(session: Session, original: Callable[..., Any], kind: str) -> Callable[..., Any]:
     def read(*args: Any, **kwargs: Any) -> Any:
         line = session.line
         # What loads data in this very thread reads nothing from a device, nor does a batch that still lies on the host.
@@ -66,7 +66,7 @@ def _reading(session: Session, original: Callable[..., Any], told: str) -> Calla
         finally:
             line.pop()
             tensor = args[0] if args and hasattr(args[0], "device") else None
-            _count(session, frame, told, time.perf_counter() - start, tensor)
+            _count(session, frame, kind, time.perf_counter() - start, tensor)
 
     return read
 
@@ -86,25 +86,25 @@ def _reader(frame: Any) -> Any:
     return frame
 
 
-def _count(session: Session, frame: Any, told: str, seconds: float, tensor: Any) -> None:
+def _count(session: Session, frame: Any, kind: str, seconds: float, tensor: Any) -> None:
     if session.index == 0:
         return
     validating = session.validating is not None
-    key = (site_of(frame), told, validating)
-    known = session.reads.get(key)
-    if known is None:
+    key = (site_of(frame), kind, validating)
+    entry = session.reads.get(key)
+    if entry is None:
         device = "cuda" if tensor is None else tensor.device.type
-        known = {"site": key[0], "kind": told, "device": device, "count": 0, "seconds": 0.0, "steps": 0, "last": -1}
-        known.update(validating=validating, elements=0, loop=loop_line(session, frame), boolean=False)
-        session.reads[key] = known
-    known["count"] += 1
-    known["seconds"] += seconds
+        entry = {"site": key[0], "kind": kind, "device": device, "count": 0, "seconds": 0.0, "steps": 0, "last": -1}
+        entry.update(validating=validating, elements=0, loop=loop_line(session, frame), boolean=False)
+        session.reads[key] = entry
+    entry["count"] += 1
+    entry["seconds"] += seconds
     if tensor is not None:
-        known["elements"] = max(known["elements"], tensor.numel())
-        known["boolean"] = str(tensor.dtype) == "torch.bool"
-    if known["last"] != session.index:
-        known["last"] = session.index
-        known["steps"] += 1
+        entry["elements"] = max(entry["elements"], tensor.numel())
+        entry["boolean"] = str(tensor.dtype) == "torch.bool"
+    if entry["last"] != session.index:
+        entry["last"] = session.index
+        entry["steps"] += 1
 
 
 def keep_batch(session: Session, batch: Any, site: str) -> None:
@@ -144,7 +144,7 @@ def _moving(session: Session, original: Callable[..., Any]) -> Callable[..., Any
         _note_move(session, self, moved, args, kwargs)
         if before == after:
             return moved
-        took = time.perf_counter() - start
+        elapsed = time.perf_counter() - start
         if before == "cpu":
             line.mark("host_to_device")
             copies = session.copies
@@ -152,12 +152,12 @@ def _moving(session: Session, original: Callable[..., Any]) -> Callable[..., Any
                 copies["count"] += 1
                 copies["bytes"] += self.numel() * self.element_size()
                 copies["pinned"] += bool(after == "cuda" and self.is_pinned())
-                copies["seconds"] += took
+                copies["seconds"] += elapsed
         else:
             line.mark("device_reads")
             frame = sys._getframe(1)
             if after == "cpu" and is_user(frame.f_code.co_filename):
-                _count(session, frame, '.to("cpu")', took, self)
+                _count(session, frame, '.to("cpu")', elapsed, self)
         return moved
 
     return move
@@ -165,15 +165,15 @@ def _moving(session: Session, original: Callable[..., Any]) -> Callable[..., Any
 
 def _casting(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
     def cast(self: Any, *args: Any, **kwargs: Any) -> Any:
-        made = original(self, *args, **kwargs)
-        if session.live() and session.index and session.validating is None and hasattr(made, "dtype"):
+        result = original(self, *args, **kwargs)
+        if session.live() and session.index and session.validating is None and hasattr(result, "dtype"):
             frame = sys._getframe(1)
             if is_user(frame.f_code.co_filename):
-                _note_cast(session, frame, self, made)
+                _note_cast(session, frame, self, result)
                 if id(self) in session.batch:
-                    session.batch.add(id(made))
-                    session.batch_kept.append(made)
-        return made
+                    session.batch.add(id(result))
+                    session.batch_kept.append(result)
+        return result
 
     return cast
 
@@ -204,20 +204,20 @@ def _note_move(session: Session, before: Any, after: Any, args: Any, kwargs: Any
         return
     session.sent_in_step[site] = number = session.sent_in_step.get(site, 0) + 1
     key = f"{site} {number}"
-    known = session.sent.setdefault(
+    entry = session.sent.setdefault(
         key, {"site": site, "count": 0, "batch": 0, "waits": 0, "again": 0, "compared": 0, "equal": 0, "elements": 0}
     )
-    known["count"] += 1
-    known["batch"] += batch
-    known["waits"] += not (kwargs.get("non_blocking") or (args and args[-1] is True))
-    known["elements"] = before.numel()
-    twin = (id(before), before._version)
-    known["again"] += twin in session.sent_batch
+    entry["count"] += 1
+    entry["batch"] += batch
+    entry["waits"] += not (kwargs.get("non_blocking") or (args and args[-1] is True))
+    entry["elements"] = before.numel()
+    version = (id(before), before._version)
+    entry["again"] += version in session.sent_batch
     if batch or id(before) in {each[0] for each in session.sent_batch}:
-        session.sent_batch.add(twin)
+        session.sent_batch.add(version)
     if not batch and session.index < 8 and before.numel() <= COMPARED and before.is_leaf and not before.requires_grad:
         last = session.sent_last.get(key)
-        known["compared"] += last is not None
+        entry["compared"] += last is not None
         same = last is not None and last.shape == before.shape and last.dtype == before.dtype
-        known["equal"] += bool(same and torch.equal(last, before))  # type: ignore[arg-type]
+        entry["equal"] += bool(same and torch.equal(last, before))  # type: ignore[arg-type]
         session.sent_last[key] = before.detach().clone()

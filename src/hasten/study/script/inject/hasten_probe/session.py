@@ -1,4 +1,4 @@
-"""All that is known about one watched process."""
+"""The state of one watched process."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ LOSSES = 200
 class Session:
     """What patches fill, what the record is written from, and what the experiments work with."""
 
-    def __init__(self, wanted: dict[str, Any]) -> None:
-        self.wanted = wanted
-        self.out: str = wanted["out"]
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.wanted = request
+        self.out: str = request["out"]
         self.wait_for_device: Callable[[], Any] = lambda: None
-        self.steps_wanted: int = wanted["steps"]
-        self.seconds: float = wanted["seconds"]
-        self.deadline: float = wanted["start"] + wanted["seconds"]
-        self.budget_s: float = wanted["budget"]
-        self.assume_cuda: bool = wanted["cuda"]
+        self.steps_wanted: int = request["steps"]
+        self.seconds: float = request["seconds"]
+        self.deadline: float = request["start"] + request["seconds"]
+        self.budget_s: float = request["budget"]
+        self.assume_cuda: bool = request["cuda"]
         self.cures: dict[str, Any] = {}
         self.begin()
 
@@ -96,7 +96,7 @@ class Session:
         return self.on and threading.get_ident() == self.thread
 
     def sync(self) -> None:
-        """On an accelerator, in the few steps whose parts are timed: wait until it has done what it was told."""
+        """On an accelerator, in the few steps whose parts are timed: wait until its queued work is complete."""
         if self.syncing:
             self.wait_for_device()
 
@@ -108,9 +108,9 @@ class Session:
         """Count a call of something that doesn't belong into a training loop; those before the first step don't."""
         if self.index == 0:
             return
-        known = self.calls.setdefault((kind, site), {"kind": kind, "site": site, "count": 0, "seconds": 0.0})
-        known["count"] += 1
-        known["seconds"] += seconds
+        entry = self.calls.setdefault((kind, site), {"kind": kind, "site": site, "count": 0, "seconds": 0.0})
+        entry["count"] += 1
+        entry["seconds"] += seconds
 
     def enter_validation(self, site: Site) -> None:
         if self.validating is None and self.index > 0:
@@ -122,6 +122,6 @@ class Session:
         if self.validating is not None:
             self.line.mark()
             self.line.over = ""
-            done, self.validating = self.validating, None
-            done["seconds"] = time.perf_counter() - done.pop("at")
-            self.validations.append(done)
+            validation, self.validating = self.validating, None
+            validation["seconds"] = time.perf_counter() - validation.pop("at")
+            self.validations.append(validation)

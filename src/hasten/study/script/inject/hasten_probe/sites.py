@@ -26,10 +26,10 @@ def _libraries() -> tuple[str, ...]:
 
 def is_user(filename: str) -> bool:
     """Whether a code object's file is neither of the standard library nor of an installed package."""
-    known = _known.get(filename)
-    if known is None:
-        known = _known[filename] = _look(filename)
-    return known
+    cached = _known.get(filename)
+    if cached is None:
+        cached = _known[filename] = _look(filename)
+    return cached
 
 
 def _look(filename: str) -> bool:
@@ -51,8 +51,8 @@ def made_at(new: Any) -> str:
     """Site of the innermost user code that makes `new`: constructors of its own classes aren't that."""
     frame: Any = sys._getframe(2)
     while frame is not None:
-        own = frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is new
-        if not own and is_user(frame.f_code.co_filename):
+        own_init = frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is new
+        if not own_init and is_user(frame.f_code.co_filename):
             return site_of(frame)
         frame = frame.f_back
     return ""

@@ -82,7 +82,7 @@ def finish(session: Session, why: str) -> None:
 
 
 def again(session: Session) -> None:
-    """End a script that went on although it was ended."""
+    """End a script that caught the stop exception and went on."""
     if session.finished and session.pid == os.getpid() and threading.get_ident() == session.thread:
         raise (Bounded() if multiprocessing.parent_process() is None else BoundedChild(0))
 
@@ -94,9 +94,9 @@ def _close(session: Session, why: str, experiments: bool) -> None:
     write(session, why)
     if not experiments or session.index < 5 or not session.wanted["experiments"] or rank()[0] != 0:
         return
-    found = _experiments(session)
-    if found is not None:
-        write(session, why, experiments=found)
+    results = _experiments(session)
+    if results is not None:
+        write(session, why, experiments=results)
 
 
 def prepare(session: Session) -> None:

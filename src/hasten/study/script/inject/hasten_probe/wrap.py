@@ -1,4 +1,4 @@
-"""Putting a function around another one's name."""
+"""Replaces a function by a wrapper under the same name."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ def gather(session: Session, ended: str) -> dict[str, Any]:
 
 def _loader(facts: dict[str, Any]) -> dict[str, Any]:
     loader = facts["ref"]()
-    known = {name: value for name, value in facts.items() if name not in ("ref", "fresh", "settings")}
-    return known | (on_data.settings(loader) if loader is not None else facts.get("settings", {}))
+    entries = {name: value for name, value in facts.items() if name not in ("ref", "fresh", "settings")}
+    return entries | (on_data.settings(loader) if loader is not None else facts.get("settings", {}))
 
 
 def _optimizer(optimizer: Any, site: str) -> dict[str, Any]:
