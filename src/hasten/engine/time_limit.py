@@ -25,6 +25,8 @@ _CLOSING_S = 1.0
 _VALIDATION_SHARE = 0.2
 _TARGET_SHARE = 0.5
 """Of the time since the first step, what validations before the last one may take, without and with a target."""
+_LAST_VALIDATION = 1.25
+"""Times the seconds of the previous validation, which are reserved for the last: it decides what the end was worth."""
 _LOOK_S = 1.0
 """Seconds between two checks of the clock."""
 
@@ -111,7 +113,7 @@ class TimeLimit:
         self._looks += 1
         self._step_s += max(0.25, 1 / self._looks) * (measured - self._step_s)
         self._mark = (step, trained_s)
-        remaining_s = self.left_s - self.closing_s - self.validation_s
+        remaining_s = self.left_s - self.closing_s - _LAST_VALIDATION * self.validation_s
         validations = self._validations_left(step) * self.validation_s
         self._all_fits = remaining_s - validations >= self._step_s * (self.paced.steps - self.paced.position(step))
         remaining_s -= validations if self._all_fits else min(validations, self._share * max(0.0, remaining_s))
