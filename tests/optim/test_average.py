@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hasten.optim.average import average_of, average_share, update_average
+from hasten.optim.average import NetworkTensors, average_of, average_share, update_average
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -28,7 +28,7 @@ def test_the_average_is_the_one_by_hand(decay: float, last: bool) -> None:
     strides = [parameter.stride() for parameter in net.parameters()]
     for step in range(60):
         disturb(net, step)
-        update_average(average, net, average_share(step, decay))
+        update_average(NetworkTensors.of(average), NetworkTensors.of(net), average_share(step, decay))
         keep = min(decay, (1 + step) / (10 + step))
         wanted = [
             keep * old + (1 - keep) * new.detach().double() for old, new in zip(wanted, net.parameters(), strict=True)
@@ -46,7 +46,7 @@ def test_the_memory_grows_to_its_limit() -> None:
         average = average_of(net)
         nn.init.zeros_(average.weight)
         nn.init.ones_(net.weight)
-        update_average(average, net, average_share(step, 0.99))
+        update_average(NetworkTensors.of(average), NetworkTensors.of(net), average_share(step, 0.99))
         shares.append(average.weight.item())
     assert shares[0] == pytest.approx(0.9)
     assert shares == sorted(shares, reverse=True)
@@ -58,10 +58,34 @@ def test_buffers_are_copied_and_stay_their_own() -> None:
     average = average_of(net)
     net(torch.randn(2, 2, 4, 4, 4))
     assert not torch.equal(average[1].running_mean, net[1].running_mean)  # type: ignore[index, union-attr]
-    update_average(average, net, 0.1)
+    update_average(NetworkTensors.of(average), NetworkTensors.of(net), 0.1)
     for found, own in zip(average.buffers(), net.buffers(), strict=True):
         assert torch.equal(found, own)
         assert found.data_ptr() != own.data_ptr()
+
+
+class Replacing(nn.Module):
+    """Replaces its buffer instead of writing into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("seen", torch.zeros(2))
+        self.register_buffer("unused", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = self.seen + x.detach()
+        return x * self.weight
+
+
+def test_a_buffer_that_a_module_replaces_is_copied() -> None:
+    net = Replacing()
+    average = average_of(net)
+    mine, its = NetworkTensors.of(average), NetworkTensors.of(net)
+    for _ in range(2):
+        net(torch.ones(2))
+        update_average(mine, its, 0.1)
+        assert torch.equal(average.seen, net.seen)  # type: ignore[arg-type]
 
 
 def test_the_average_is_a_copy_that_is_not_trained() -> None:
@@ -73,7 +97,7 @@ def test_the_average_is_a_copy_that_is_not_trained() -> None:
     assert not any(parameter.requires_grad for parameter in average.parameters())
     assert all(parameter.requires_grad for parameter in net.parameters())
     disturb(average, 1)
-    update_average(average, net, 0.1)
+    update_average(NetworkTensors.of(average), NetworkTensors.of(net), 0.1)
     assert all(torch.equal(old, new) for old, new in zip(before, net.parameters(), strict=True))
 
 
@@ -81,7 +105,7 @@ def test_a_share_on_the_device_is_the_same_share() -> None:
     net = network()
     one, other = average_of(net), average_of(net)
     disturb(net, 1)
-    update_average(one, net, 0.3)
-    update_average(other, net, torch.tensor(0.3))
+    update_average(NetworkTensors.of(one), NetworkTensors.of(net), 0.3)
+    update_average(NetworkTensors.of(other), NetworkTensors.of(net), torch.tensor(0.3))
     for found, wanted in zip(other.parameters(), one.parameters(), strict=True):
         torch.testing.assert_close(found, wanted)

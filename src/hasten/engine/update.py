@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hasten.distribute.strategy import Strategy, alone
 from hasten.observe.ranges import BACKWARD, OPTIMIZER, Range
-from hasten.optim.average import average_share, update_average
+from hasten.optim.average import NetworkTensors, average_share, update_average
 from hasten.optim.schedule import set_rate
 
 
@@ -41,9 +41,13 @@ class Update:
     """How ranks share the network."""
     skipped: Tensor = field(init=False)
     """() int64 on the device: number of skipped updates."""
+    _tensors: NetworkTensors = field(init=False)
+    _average_tensors: NetworkTensors | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.skipped = torch.zeros((), dtype=torch.int64, device=next(self.weights.parameters()).device)
+        self._tensors = NetworkTensors.of(self.weights)
+        self._average_tensors = None if self.average is None else NetworkTensors.of(self.average)
+        self.skipped = torch.zeros((), dtype=torch.int64, device=self._tensors.parameters[0].device)
 
     @Range(BACKWARD)
     def backward(self, loss: Tensor) -> None:
@@ -70,16 +74,16 @@ class Update:
         # None, not 0: the next backward then writes the gradients instead of adding to them.
         self.optimizer.zero_grad(set_to_none=True)
         self.strategy.updated(index)
-        if self.average is not None:
+        if self._average_tensors is not None:
             share = self.share if self.share is not None else average_share(index, self.average_decay)
-            update_average(self.average, self.weights, share)
+            update_average(self._average_tensors, self._tensors, share)
 
     def _clip(self) -> Tensor:
         """() float32, 1 where the gradient is not finite."""
-        gradients = [weight.grad for weight in self.weights.parameters() if weight.grad is not None]
+        gradients = [weight.grad for weight in self._tensors.parameters if weight.grad is not None]
         norm = self.strategy.total_norm(gradients)
         if self.clip_norm > 0:
-            nn.utils.clip_grads_with_norm_(self.weights.parameters(), self.clip_norm, norm)
+            nn.utils.clip_grads_with_norm_(self._tensors.parameters, self.clip_norm, norm)
         return norm.isfinite().logical_not().to(torch.float32)
 
     def _step(self, non_finite: Tensor) -> None:
@@ -94,7 +98,7 @@ class Update:
             if not non_finite:
                 optimizer.step()
         else:
-            for weight in self.weights.parameters():
+            for weight in self._tensors.parameters:
                 if weight.grad is not None:
                     weight.grad.copy_(torch.where(non_finite > 0, 0.0, weight.grad))
             optimizer.step()

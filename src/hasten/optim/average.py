@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -24,16 +25,35 @@ def average_share(step: int, decay: float) -> float:
     return 1.0 - min(decay, (1 + step) / (10 + step))
 
 
+@dataclass(frozen=True)
+class NetworkTensors:
+    """The parameters and buffers of a network, looked up once: to walk its modules at every step takes a millisecond.
+
+    A parameter stays the same object while it is trained, as every optimizer assumes. A module may replace a buffer, so
+    buffers are kept by the module's dictionary and their name.
+    """
+
+    parameters: list[Tensor]
+    buffer_names: list[tuple[dict[str, Tensor | None], str]]
+
+    @classmethod
+    def of(cls, network: nn.Module) -> NetworkTensors:
+        names = [(module._buffers, name) for module in network.modules() for name in module._buffers]
+        return cls(list(network.parameters()), names)
+
+    def buffers(self) -> list[Tensor]:
+        tensors = (buffers[name] for buffers, name in self.buffer_names)
+        return [tensor for tensor in tensors if tensor is not None]
+
+
 @torch.no_grad()
-def update_average(average: nn.Module, network: nn.Module, share: float | Tensor) -> None:
+def update_average(average: NetworkTensors, network: NetworkTensors, share: float | Tensor) -> None:
     """Move `average` towards `network` by `share`, 0..1 (or () on its device). Buffers, as of norms, are copied."""
-    targets: list[Tensor] = list(average.parameters())
-    sources: list[Tensor] = list(network.parameters())
     if isinstance(share, Tensor):
-        steps = list(torch._foreach_sub(sources, targets))
+        steps = list(torch._foreach_sub(network.parameters, average.parameters))
         torch._foreach_mul_(steps, share)
-        torch._foreach_add_(targets, steps)
+        torch._foreach_add_(average.parameters, steps)
     else:
-        torch._foreach_lerp_(targets, sources, share)
+        torch._foreach_lerp_(average.parameters, network.parameters, share)
     for target, source in zip(average.buffers(), network.buffers(), strict=True):
         target.copy_(source)

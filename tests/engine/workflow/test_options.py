@@ -20,7 +20,7 @@ from hasten.engine.workflow import SupervisedEvaluator, SupervisedTrainer
 from hasten.engine.workflow.arithmetic import Arithmetic
 from hasten.feed.batched import batched_feed
 from hasten.feed.feed import Feed
-from hasten.optim.average import average_of, average_share, update_average
+from hasten.optim.average import NetworkTensors, average_of, average_share, update_average
 from tests.engine.workflow.parts import batches, loss, network
 
 
@@ -50,7 +50,7 @@ def test_clip_average_and_schedule_are_those_of_a_plain_loop() -> None:
         loss(net(batch["image"]), batch["label"]).backward()
         nn.utils.clip_grad_norm_(net.parameters(), 0.1)
         optimizer.step()
-        update_average(average, net, average_share(step, 0.9))
+        update_average(NetworkTensors.of(average), NetworkTensors.of(net), average_share(step, 0.9))
     ours = network()
     settings = {"clip_norm": 0.1, "schedule": lambda step: 0.5 / (1 + step), "average": True, "average_decay": 0.9}
     trainer = trainer_of(ours, **settings)
