@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from scipy import ndimage
 
 from hasten.config.load import checked_as
 from hasten.config.places import read_document
@@ -58,6 +57,8 @@ def postprocessed(label: np.ndarray, cleanings: Cleanings, spacing: tuple[float,
     spacing: (D, H, W) in mm. A map with D = 1 is cleaned in its plane.
     """
     out = label
+    from scipy import ndimage  # a third of a second, which the start of a run need not pay
+
     for value, cleaning in cleanings.items():
         mask = out == value
         if not mask.any():
@@ -78,6 +79,8 @@ def _components(mask: np.ndarray, cleaning: Cleaning, voxel_mm3: float) -> np.nd
     """The voxels of `mask` that are kept."""
     if not cleaning.keep_largest and not cleaning.min_volume_mm3:
         return mask
+    from scipy import ndimage
+
     components, count = ndimage.label(mask, np.ones((3, 3, 3)))
     sizes = np.bincount(components.ravel(), minlength=count + 1)
     sizes[0] = 0
