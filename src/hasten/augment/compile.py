@@ -249,11 +249,21 @@ def compile_transforms(
 ) -> TransformProgram:
     """Lower the random part of a chain of MONAI's dictionary transforms to Hasten's operations.
 
-    chain: a MONAI `Compose`, or a sequence of transforms. What comes before the first random one is cached; of the
-    rest, each is fused into the operations on whole batches, or runs sample by sample as MONAI runs it, with a reason
-    (`explain`). strict: raise ValueError instead of running anything sample by sample. label_keys: the keys that hold
-    classes; None finds them by the crops' label_key, by modes and by name. keys: what batches hold; None takes what the
-    transforms name. Raises ValueError for arguments that can't be, naming the transform.
+    What comes before the first random transform is cached; of the rest, each is fused into the operations on whole
+    batches, or runs sample by sample as MONAI runs it, with a reason (`explain`).
+
+    Args:
+        chain: a MONAI `Compose`, or a sequence of transforms.
+        strict: raise ValueError instead of running anything sample by sample.
+        label_keys: the keys that hold classes; None finds them by the crops' label_key, by modes and by name.
+        keys: what batches hold; None takes what the transforms name.
+
+    Raises:
+        ValueError: for arguments that can't be, naming the transform.
+
+    Example:
+        >>> from monai import transforms as mt
+        >>> program = hasten.compile_transforms([mt.LoadImaged(["image"]), mt.RandGaussianNoised(["image"], prob=0.2)])
     """
     cached = split_chain(chain)
     names, optional = batch_keys(cached, keys)

@@ -36,14 +36,20 @@ _PER_CHANNEL = {
 
 
 def load_run(path: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
-    """The run that a YAML file and overrides describe; without a file, the defaults and the overrides.
+    """The run that a YAML file and overrides describe.
 
-    An override is "section.field=value" with the value in YAML; a later one wins. A relative `data.source`,
-    `cache.dir`, `network.weights` or file of `augment.chain`, `network.name` or `loss.name` is taken from the YAML
-    file's folder, one in an override from the current folder; all become absolute.
+    A relative `data.source`, `cache.dir`, `network.weights` or file of `augment.chain`, `network.name` or `loss.name`
+    is taken from the YAML file's folder, one in an override from the current folder; all become absolute.
+
+    Args:
+        path: YAML file; None takes the defaults and the overrides.
+        overrides: each "section.field=value" with the value in YAML; a later one wins.
 
     Raises:
         ValueError: lists every mistake at once, each with its line or override, its dotted path and a remedy.
+
+    Example:
+        >>> config = hasten.load_run(overrides=["data.source=path/to/dataset", "train.steps=500"])
     """
     path = Path(path) if path is not None else None
     gathered = gather(RunConfig, path, overrides)

@@ -46,14 +46,32 @@ class RankFailed(RuntimeError):
 
 
 def spawn_ddp(fn: Callable[..., T], *args: Any, nprocs: int, timeout_s: float | None = None, **kwargs: Any) -> T:
-    """Run `fn(*args, **kwargs)` in `nprocs` ranks on this machine; returns what rank 0's returned.
+    """Run `fn(*args, **kwargs)` in `nprocs` ranks on this machine.
 
     The ranks see the environment that torchrun would set, so that `fn` may be anything that runs under it:
     `hasten.engine.run.train_run`, or a function that joins a process group itself. What rank 0 prints is printed here.
-    fn, arguments and result are sent by cloudpickle. timeout_s: the ranks are ended after so long; None waits.
+    No process is left behind.
 
-    Raises RankFailed with the traceback of the rank that failed first, TimeoutError after `timeout_s`, and ValueError
-    where the ranks can't be started: in a rank, or for a function that can't be sent. No process is left behind.
+    Args:
+        fn, args, kwargs: sent by cloudpickle, as is the result.
+        nprocs: number of ranks.
+        timeout_s: the ranks are ended after so long; None waits.
+
+    Returns:
+        What rank 0's `fn` returned.
+
+    Raises:
+        RankFailed: with the traceback of the rank that failed first.
+        TimeoutError: after `timeout_s`.
+        ValueError: where the ranks can't be started: in a rank, or for a function that can't be sent.
+
+    Example:
+        >>> def world_size():
+        ...     import torch.distributed as dist
+        ...
+        ...     dist.init_process_group("gloo")
+        ...     return dist.get_world_size()
+        >>> ranks = hasten.spawn_ddp(world_size, nprocs=2)
     """
     _require_outside(nprocs)
     # The meeting point is held here: no port has to be guessed, and none can be taken meanwhile.

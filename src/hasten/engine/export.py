@@ -59,17 +59,29 @@ def export_weights(
     tolerance: float = 1e-4,
     trust_changed_code: bool = False,
 ) -> Exported:
-    """Write the best weights of a run as `out`; its suffix decides the format where none is given.
+    """Write the best weights of a run as `out`.
 
-    `bundle` and `nnunet` are folders that MONAI and nnU-Net predict with (`bundle_files`, `nnunet_files`).
-    run: a run directory, or a best.pt. `safetensors` holds the weights bit for bit, under their names in MONAI's
-    network (for `safetensors.torch.load_model`). `onnx` holds the network: `image` (B, C, D, H, W) or (B, C, H, W)
-    float32, prepared as in training, any batch and any sides that the strides divide, to `scores` (B, K, ...). Both say
-    in their metadata how the image is prepared and what the classes mean. trust_changed_code: as for `predict`.
+    `safetensors` holds the weights bit for bit, under their names in MONAI's network (for
+    `safetensors.torch.load_model`). `onnx` holds the network: `image` (B, C, D, H, W) or (B, C, H, W) float32, prepared
+    as in training, any batch and any sides that the strides divide, to `scores` (B, K, ...). Both say in their metadata
+    how the image is prepared and what the classes mean. `bundle` and `nnunet` are folders that MONAI and nnU-Net
+    predict with (`bundle_files`, `nnunet_files`). An ONNX file is run beside PyTorch on random images of several
+    shapes.
 
-    An ONNX file is run beside PyTorch on random images of several shapes: where a score differs by more than
-    `tolerance` (times the largest score, if that is above 1) nothing is written. Raises ValueError, also for an `out`
-    that exists, without `force`, and for a missing package of the extra `export`.
+    Args:
+        run: a run directory, or a best.pt.
+        out: file or folder to write.
+        format: None takes the one of `out`'s suffix.
+        force: replace what is there.
+        tolerance: where a score of the ONNX file differs by more than this (times the largest score, if that is above
+            1), nothing is written.
+        trust_changed_code: as for `predict`.
+
+    Raises:
+        ValueError: also for an `out` that exists, without `force`, and for a missing package of the extra `export`.
+
+    Example:
+        >>> written = hasten.export_weights("runs/first", "first.safetensors")
     """
     out = Path(out)
     kind = _format(out, format)

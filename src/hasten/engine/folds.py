@@ -46,15 +46,29 @@ def train_folds(
     weights: str | Path | None = None,
     loss: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
-    """Train folds of a cross-validation one after another, each in `out`/foldN, and return what cv.json holds.
+    """Train folds of a cross-validation one after another, each in `out`/foldN, and score each on its validation cases.
 
     The folds are those of data.split.by, `fold` or `nnunet`; `fold` is taken for its default. A fold that is finished
     is left as it is, and one that was stopped goes on, so that the same call continues what it began; other processes
-    may train other folds of the same `out` meanwhile. Each is then scored on its validation cases, on the images' own
-    voxels. progress, started, network, weights, loss: as `train` takes them; train.max_seconds is that of each fold.
+    may train other folds of the same `out` meanwhile. Scores are those on the images' own voxels.
 
-    Raises ValueError for a fold that there is none of, settings that are not those that `out` was begun with, and an
-    `out` that holds something else, before anything is trained; else what `train` raises.
+    Args:
+        config: settings; train.max_seconds is that of each fold.
+        out: folder of the cross-validation; new, empty, or begun by the same call.
+        folds: their numbers, or "all".
+        progress, started, network, weights, loss: as `train` takes them.
+
+    Returns:
+        What cv.json holds: scores by case, by fold and over all cases.
+
+    Raises:
+        ValueError: for a fold that there is none of, settings that are not those that `out` was begun with, and an
+            `out` that holds something else, before anything is trained; else what `train` raises.
+
+    Example:
+        >>> config = hasten.load_run(overrides=["data.source=path/to/dataset", "train.budget=5min"])
+        >>> scores = hasten.train_folds(config, "runs/cv", (0, 1))
+        >>> dice = scores["over_cases"]["dice"]
     """
     out, world = Path(out), detect_world()
     config = with_folds(with_code(config, network=network, weights=weights, loss=loss))

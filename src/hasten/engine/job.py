@@ -66,7 +66,7 @@ class Planned:
     """Augmentation chain for full patches."""
     files: Files | None = None
     warnings: tuple[str, ...] = ()
-    """Warnings about the labels; once cases are prepared, from those."""
+    """About the labels; once cases are prepared, from those."""
     foreground: dict[str, float] = field(default_factory=dict)
     """As `training_range` gives it of the prepared cases."""
     source: bytes = b""
@@ -90,9 +90,7 @@ class Planned:
     @property
     def class_names(self) -> list[str]:
         """Names of the scored classes: the regions, or the foreground classes by class index."""
-        if self.case_set.regions:
-            return list(self.case_set.regions)
-        return [name for _, name in sorted(self.case_set.labels.items())][1:]
+        return list(self.case_set.regions) or [name for _, name in sorted(self.case_set.labels.items())][1:]
 
     @property
     def num_outputs(self) -> int:
@@ -111,9 +109,12 @@ def with_train(planned: Planned, **settled: Any) -> Planned:
 
 
 def make_plan(config: RunConfig) -> dict[str, Any]:
-    """The plan for a configuration: fingerprint, each decision with its reason, and how large the network is.
+    """The plan for `config`: fingerprint, each decision with its reason, and how large the network is.
 
     Nothing is trained or written. With `train.budget`, steps of the network are timed.
+
+    Example:
+        >>> plan = hasten.make_plan(hasten.load_run(overrides=["data.source=path/to/dataset"]))
     """
     from hasten.engine.budget import choose_scale, with_scale  # which builds networks by this module
 
@@ -121,7 +122,7 @@ def make_plan(config: RunConfig) -> dict[str, Any]:
     planned = with_scale(planned, choose_scale(planned, Clock()))
     for warning in planned.warnings:
         log.warning("%s", warning)
-    return {**plan_to_dict(planned), "network": network_size(planned)}
+    return plan_to_dict(planned) | {"network": network_size(planned)}
 
 
 def network_size(planned: Planned) -> dict[str, int | None]:

@@ -46,24 +46,40 @@ def predict(
     postprocess: bool = True,
     tick: Tick | None = None,
 ) -> list[Path]:
-    """Write a label map for every input, with the shape, affine and orientation of the input; returns the paths.
+    """Write a label map for every input, with the shape, affine and orientation of the input.
 
-    Of a run with overlapping classes the label map is painted region after region. regions: write the mask of each,
-    too, 0 and 1, in a folder of `out` named after the region. probabilities: write CASE.npz beside each label map, too,
-    with `probabilities` (K, D, H, W) float16 on the image's voxels, before any post-processing, and their `classes`.
+    Args:
+        run: a run directory, or a best.pt; or the folder of a cross-validation, whose finished folds predict together;
+            or several of these: the mean of their probabilities decides.
+        inputs: image files, or folders of them; `find_cases` says what they hold.
+        out: folder. Names in it are those of the cases with `ending`; label values are those of the training set.
+        overrides: settings of the section `infer` that differ from the run's, such as "infer.overlap=0.25".
+        overwrite: replace what is there under a final name.
+        resume: leave label maps alone that were written with the same networks and settings, as `out`/prediction.json
+            says; what is there under a final name is whole.
+        regions: of a run with overlapping classes write the mask of each, too, 0 and 1, in a folder of `out` named
+            after the region. The label map is painted region after region.
+        probabilities: write CASE.npz beside each label map, too, with `probabilities` (K, D, H, W) float16 on the
+            image's voxels, before any post-processing, and their `classes`.
+        ending: of the files' names; None takes the one of `label_names`.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        trust_changed_code: build a network of your own from its source as it is now, where that is not what the run was
+            trained with, which is refused otherwise.
+        postprocess: clean the label maps, and the masks of regions, as the postprocessing.yaml of the run or
+            cross-validation says.
+        tick: called as cases are finished.
 
-    run: a run directory, or a best.pt; or the folder of a cross-validation, whose finished folds predict together,
-    or several of these: the mean of their probabilities decides. postprocess: clean the label maps, and the masks
-    of regions, as the postprocessing.yaml of the run or cross-validation says. overrides: settings of the section
-    `infer` that differ from the run's, such as "infer.overlap=0.25". inputs: image files, or folders of them;
-    `find_cases` says what they hold. Names in `out` are those of the cases with `ending`, or the one that
-    `label_names` takes for None; label values are those of the training set. trust_changed_code: build a network of
-    your own from its source as it is now, where that is not what the run was trained with, which is refused
-    otherwise. resume: leave label maps alone that were written with the same networks and settings, as
-    `out`/prediction.json says; what is there under a final name is whole. Everything that names and headers can
-    show (a missing file, other channels, an output that exists without `overwrite`, that is an input or that two
-    inputs share) is a ValueError before anything is predicted or written. An input whose voxels then prove
-    unreadable does not stop the others: once they are written, one ValueError lists those that failed.
+    Returns:
+        The paths of the label maps.
+
+    Raises:
+        ValueError: for everything that names and headers can show (a missing file, other channels, an output that
+            exists without `overwrite`, that is an input or that two inputs share), before anything is predicted or
+            written. An input whose voxels then prove unreadable does not stop the others: once they are written, one
+            ValueError lists those that failed.
+
+    Example:
+        >>> paths = hasten.predict("runs/first", "path/to/dataset/imagesTr", "predictions")
     """
     files = [Path(path) for path in ([inputs] if isinstance(inputs, (str, Path)) else inputs)]
     members = with_infer(read_members(run), overrides)

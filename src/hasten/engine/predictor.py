@@ -110,9 +110,22 @@ def load_predictor(
     trust_changed_code: bool = False,
     postprocess: bool = True,
 ) -> Predictor:
-    """A trained network for arrays, loaded once: `predictor(array, spacing=(D, H, W))` gives a label map.
+    """A trained network for arrays, loaded once.
 
-    The parameters are those of `hasten.predict`, and so are the label maps. Raises ValueError.
+    Args:
+        run, overrides, device, trust_changed_code, postprocess: as `hasten.predict` takes them; so are the label maps.
+
+    Returns:
+        `predictor(array, spacing=(D, H, W))`, which gives a label map.
+
+    Raises:
+        ValueError: as `hasten.predict`.
+
+    Example:
+        >>> import nibabel
+        >>> predictor = hasten.load_predictor("runs/first")
+        >>> volume = nibabel.load("case.nii.gz").get_fdata().transpose(2, 1, 0)
+        >>> label = predictor(volume, spacing=(1, 1, 1))
     """
     members = with_infer(read_members(run), overrides)
     cleanings = read_cleanings(run, members[0].content["labels"]) if postprocess else {}

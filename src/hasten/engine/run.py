@@ -70,16 +70,35 @@ def train(
     weights: str | Path | None = None,
     loss: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
-    """Train in the run directory `out` and return its summary (what summary.json holds).
+    """Train in the run directory `out`.
 
-    plan: decisions to take where `config` leaves a field open. resume: go on from checkpoints/last.pt, with the values
-    of run.yaml where `config` leaves a field open; on a CPU bit for bit as a run that was never stopped. started: value
-    of `time.perf_counter()` from which the run's seconds count (`process_start()` counts the imports); None is now.
-    reserve_s: of train.max_seconds, what the caller needs after this returns, for a report say. network: a class or
-    function at the top of a file or module, as `network.name` would name it. weights: as `network.weights`. loss: a
-    function of scores and labels, or a class of such, at the top of a file or module, as `loss.name` would name it.
-    Raises ValueError for bad input, another run in `out`, or settings that can't change on resuming, before anything is
-    trained; Stopped, a KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1.
+    Args:
+        config: settings; what is None is decided by the plan.
+        out: new or empty folder, unless `resume`.
+        plan: plan.json with decisions to take where `config` leaves a field open.
+        resume: go on from checkpoints/last.pt, with the values of run.yaml where `config` leaves a field open; on a CPU
+            bit for bit as a run that was never stopped.
+        progress: what to call with the run's progress; None draws nothing.
+        started: value of `time.perf_counter()` from which the run's seconds count (`process_start()` counts the
+            imports); None is now.
+        reserve_s: seconds of `train.max_seconds` that the caller needs after this returns, for a report say.
+        network: a class or function at the top of a file or module, as `network.name` would name it.
+        weights: as `network.weights`.
+        loss: a function of scores and labels, or a class of such, at the top of a file or module, as `loss.name` would
+            name it.
+
+    Returns:
+        The summary, as summary.json holds it.
+
+    Raises:
+        ValueError: for bad input, another run in `out`, or settings that can't change on resuming, before anything is
+            trained.
+        Stopped: a KeyboardInterrupt, after saving, on Ctrl-C, SIGTERM or SIGUSR1.
+
+    Example:
+        >>> config = hasten.load_run(overrides=["data.source=path/to/dataset", "train.budget=2min"])
+        >>> summary = hasten.train(config, "runs/first")
+        >>> best = summary["best"]
     """
     missing = check_trackers(config.observe.trackers)
     if missing:

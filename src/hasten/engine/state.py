@@ -34,10 +34,23 @@ def training_state(
 ) -> dict[str, Any]:
     """What a checkpoint holds after `step` steps: weights, moments, average, scaler, schedule, random generators.
 
-    network: the module that has the parameters, neither compiled nor wrapped. average: of the weights, such as
-    `average_of` or torch's AveragedModel. extra: the loop's own counters, and the position of its data. host_random:
-    also Python's and NumPy's global generators, for a loop that draws from them. Tensors are the live ones: save them
-    before the next step, or give them to `Saver.save`, which copies them.
+    Tensors are the live ones: save them before the next step, or give them to `Saver.save`, which copies them.
+
+    Args:
+        network: the module that has the parameters, neither compiled nor wrapped.
+        optimizer: with its moments.
+        step: number of finished steps.
+        average: of the weights, such as `average_of` or torch's AveragedModel.
+        scaler, schedule: where the loop has them.
+        extra: the loop's own counters, and the position of its data.
+        host_random: also Python's and NumPy's global generators, for a loop that draws from them.
+
+    Example:
+        >>> import torch
+        >>> network = torch.nn.Conv3d(1, 2, 3)
+        >>> optimizer = torch.optim.AdamW(network.parameters())
+        >>> state = hasten.training_state(network=network, optimizer=optimizer, step=100)
+        >>> torch.save(state, "last.pt")
     """
     device = next(network.parameters()).device
     state: dict[str, Any] = {
@@ -71,11 +84,28 @@ def restore_state(
     schedule: Stateful | None = None,
     where: str = "checkpoint",
 ) -> int:
-    """Restore what `training_state` returned, and return its step; `state["extra"]` is the caller's.
+    """Restore what `training_state` returned.
 
     Parameters keep the memory format they have here, and moments get it. An average that the state has none of begins
-    at its weights. Before a step is captured or compiled, as moments are new tensors afterwards. `where` names the
-    state in errors. Raises ValueError, with nothing changed, for a state of another network, optimizer or precision.
+    at its weights. Call it before a step is captured or compiled, as moments are new tensors afterwards.
+
+    Args:
+        state: `state["extra"]` is the caller's.
+        network, optimizer, average, scaler, schedule: as `training_state` took them.
+        where: names the state in errors.
+
+    Returns:
+        The state's step.
+
+    Raises:
+        ValueError: with nothing changed, for a state of another network, optimizer or precision.
+
+    Example:
+        >>> import torch
+        >>> network = torch.nn.Conv3d(1, 2, 3)
+        >>> optimizer = torch.optim.AdamW(network.parameters())
+        >>> state = hasten.training_state(network=network, optimizer=optimizer, step=100)
+        >>> step = hasten.restore_state(state, network=network, optimizer=optimizer)
     """
     averaged = state["average"] or state["network"]
     for part, module, weights in (("network", network, state["network"]), ("average", average, averaged)):

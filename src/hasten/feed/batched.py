@@ -29,13 +29,36 @@ def batched_feed(
     label_key: str = "label",
     compile: bool = False,
 ) -> Feed:
-    """Augmented batches of steps `first` ... `last` - 1 on `device`, each a dict of image (B, C, *S) float32 and
-    label (B, 1, *S) uint8.
+    """Augmented batches on a device from a data set whose items are the output of its transform's deterministic part.
 
-    The items are the outputs of the deterministic part of the data set's transform, concatenated in the memory of the
-    device. Of a `SmartCacheDataset` that is the window as it is now: ask for a new feed after each
-    `update_cache`. sample: with patch and batch_size; D, H, W are the axes of the items in their order. spacing: voxel
-    size along them, which rotations are made in. Raises ValueError naming the item that does not fit.
+    The items are concatenated in the memory of the device. Of a `SmartCacheDataset` that is the window as it is now:
+    ask for a new feed after each `update_cache`.
+
+    Args:
+        dataset: Hasten's `CacheDataset`, `PersistentDataset`, `LMDBDataset` or `SmartCacheDataset`.
+        sample: with patch and batch_size; D, H, W are the axes of the items in their order.
+        num_classes: of the labels, the background included.
+        first, last: steps `first` ... `last` - 1.
+        seed: of what is drawn.
+        spacing: voxel size along D, H, W in mm, which rotations are made in.
+        device: of the batches.
+        image_key, label_key: keys of an item.
+        compile: compile the program that makes batches.
+
+    Returns:
+        A `Feed` of dicts with image (B, C, *S) float32 and label (B, 1, *S) uint8.
+
+    Raises:
+        ValueError: naming the item that does not fit.
+
+    Example:
+        >>> from hasten.config.schema import PrepareConfig, SampleConfig
+        >>> prepare = PrepareConfig(spacing=(1.0, 1.0, 1.0), intensity="zscore", crop_foreground=False)
+        >>> files = {"image": "case.nii.gz", "label": "label.nii.gz"}
+        >>> cases = hasten.CacheDataset([files], hasten.Prepare(prepare, labels={0: "background", 1: "spleen"}))
+        >>> sample = SampleConfig(patch=(16, 16, 16), batch_size=2)
+        >>> for batch in hasten.batched_feed(cases, sample, num_classes=2, last=3):
+        ...     images, labels = batch["image"], batch["label"]
     """
     if sample.patch is None or sample.batch_size is None:
         raise ValueError("sample: patch and batch_size must be given; there is no plan to take them from")

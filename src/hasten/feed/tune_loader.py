@@ -67,10 +67,20 @@ def tune_loader(
 ) -> LoaderTable:
     """Measure loading with different numbers of workers, with threads against processes and pinned memory.
 
-    workers: counts to try; None tries 0 and powers of two up to the usable cores. num_batches: of each round; the ways
-    take turns for `rounds` rounds at least, of which fewer than 5 decide nothing. Pinned memory is tried where there is
-    a GPU. settings: further arguments of `DataLoader`. Takes about rounds * num_batches * (time of a batch) * (number
-    of ways).
+    Takes about rounds * num_batches * (time of a batch) * (number of ways). Pinned memory is tried where there is a
+    GPU.
+
+    Args:
+        dataset: what the loader draws from.
+        batch_size: items of a batch.
+        workers: counts to try; None tries 0 and powers of two up to the usable cores.
+        num_batches: of each round.
+        rounds: each way runs at least so often, in turns; fewer than 5 decide nothing.
+        settings: further arguments of `DataLoader`.
+
+    Example:
+        >>> cases = hasten.CacheDataset([1.0, 2.0, 3.0, 4.0], None)
+        >>> table = hasten.tune_loader(cases, batch_size=2, workers=[0, 1], num_batches=2)
     """
     counts = sorted(set(workers if workers is not None else _counts(usable_cores())))
     pins = [False, True] if torch.cuda.is_available() else [False]

@@ -24,14 +24,23 @@ log = logging.getLogger(__name__)
 
 
 def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
-    """Write one self-contained HTML page about the run directories `runs` and return its path.
+    """Write one self-contained HTML page about run directories, or about a cross-validation.
 
-    The folder of a cross-validation, alone, gives a page about its folds, and its cv.json is rewritten.
+    The file is replaced in one move, so a page that is open is never half there.
 
-    `out` is the file to write, or a folder, in which it is called report.html. The first run is the one that the
-    others are compared with. The file is replaced in one move, so a page that is open is never half there.
+    Args:
+        runs: run directories; the first is the one that the others are compared with. The folder of a cross-validation,
+            alone, gives a page about its folds, and its cv.json is rewritten.
+        out: the file to write, or a folder, in which it is called report.html.
 
-    Raises ValueError if `runs` is empty or names a directory that no run wrote.
+    Returns:
+        Its path.
+
+    Raises:
+        ValueError: if `runs` is empty or names a directory that no run wrote.
+
+    Example:
+        >>> page = hasten.write_report(["runs/first"], "first.html")
     """
     if not runs:
         raise ValueError("write_report: `runs` is empty; give at least one run directory")

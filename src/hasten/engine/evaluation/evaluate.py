@@ -129,18 +129,28 @@ def evaluate(
 ) -> Evaluation:
     """Dice, IoU, HD95 and NSD of each case and class, on the label maps' own voxels.
 
-    predictions: a folder of label maps. labels: a folder of label maps of the same names, or a data set that `train`
-    takes, of which the predicted cases are used. run: a run directory or best.pt, which names the classes and
-    regions; else the data set does, or a dataset.json beside the folder. tolerance_mm: distance up to which NSD takes
-    surfaces for equal. surfaces: whether HD95 and NSD, which take most of the time, are measured. num_workers: cases at
-    once, each in memory while it is scored; None takes the number of usable cores.
-
     Definitions are those of `monai.metrics`. A class that neither label map nor prediction holds is nan and is left out
     of means, and counted; where only one of them holds it, Dice, IoU and NSD are 0 and HD95 is infinite. Voxels of an
     ignore label that the data set declares are background on both sides.
 
-    Raises one ValueError that lists every missing case, every case of another shape or affine, and label values that
-    are not declared.
+    Args:
+        predictions: a folder of label maps.
+        labels: a folder of label maps of the same names, or a data set that `train` takes, of which the predicted cases
+            are used.
+        run: a run directory or best.pt, which names the classes and regions; else the data set does, or a dataset.json
+            beside the folder.
+        tolerance_mm: distance up to which NSD takes surfaces for equal.
+        surfaces: whether HD95 and NSD, which take most of the time, are measured.
+        num_workers: cases at once, each in memory while it is scored; None takes the number of usable cores.
+        tick: called as cases are scored.
+
+    Raises:
+        ValueError: one that lists every missing case, every case of another shape or affine, and label values that are
+            not declared.
+
+    Example:
+        >>> scores = hasten.evaluate("predictions", "path/to/dataset")
+        >>> mean_dice = scores.mean()
     """
     if not (math.isfinite(tolerance_mm) and tolerance_mm >= 0):
         raise ValueError(f"tolerance_mm={tolerance_mm}: use a distance in mm, 0 or more")
