@@ -118,8 +118,7 @@ def make_plan(config: RunConfig) -> dict[str, Any]:
     """
     from hasten.engine.budget import choose_scale, with_scale  # which builds networks by this module
 
-    planned = plan_run(config)
-    planned = with_scale(planned, choose_scale(planned, Clock()))
+    planned = with_scale(planned := plan_run(config), choose_scale(planned, Clock()))
     for warning in planned.warnings:
         log.warning("%s", warning)
     return plan_to_dict(planned) | {"network": network_size(planned)}
