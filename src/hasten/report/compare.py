@@ -11,6 +11,7 @@ from hasten.report.figures import Line, color, line_chart
 from hasten.report.model import Card, Chart, Key, Page, Section, Table, badge
 from hasten.report.read import Run
 
+KIND = "training report"
 _NOTE = (
     "Speed-ups are against the first run. An epoch is as many samples as there are training cases. Times count from "
     "the start of each process."
@@ -44,11 +45,11 @@ def comparison_page(runs: list[Run], sections: list[Section]) -> Page:
         for index, (run, time_s) in enumerate(zip(runs, times, strict=True), start=1)
     )
     table = Table(columns, rows, numeric=tuple(range(1, len(columns))))
-    comparison = Section(
-        "Comparison", table=table, charts=(_chart(runs, metric, threshold),), note=_NOTE, id="comparison"
-    )  # fmt: skip
+    chart = Section("", charts=(_chart(runs, metric, threshold),))
+    comparison = Section("Comparison", table=table, note=_NOTE, sections=(chart,), id="comparison")
     return Page(
         title=f"{len(runs)} runs compared",
+        kind=KIND,
         verdict=_verdict(runs, times, threshold),
         cards=tuple(_cards(runs, times, threshold)),
         sections=(comparison, *sections),

@@ -123,6 +123,8 @@ class Page:
     cards: Sequence[tuple[str, str, str]] = ()
     sections: tuple[Section, ...]
     badge: str = ""
+    kind: str = ""
+    """What the browser's tab says behind the title."""
 
 
 def badge(text: str, tone: str = "") -> Markup:

@@ -10,7 +10,7 @@ from pathlib import Path
 from hasten.engine.crossval import summarise
 from hasten.observe.folds import is_cross_validation
 from hasten.report import words
-from hasten.report.compare import comparison_page
+from hasten.report.compare import KIND, comparison_page
 from hasten.report.crossval_page import write_crossval_page
 from hasten.report.html import write_page
 from hasten.report.model import Page, Section
@@ -50,6 +50,7 @@ def _page(runs: list[Run]) -> Page:
     (run,) = runs
     return Page(
         title=run.name,
+        kind=KIND,
         badge=status_badge(run),
         verdict=words.verdict(run),
         cards=run_cards(run),

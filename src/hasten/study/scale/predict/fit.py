@@ -83,6 +83,7 @@ def nonnegative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
     sizes = np.linalg.norm(columns, axis=0)
     sizes[sizes == 0] = 1.0
     solution: np.ndarray = nnls(columns / sizes, target)[0]
+    solution[solution <= 1e-12 * solution.max()] = 0.0
     return solution / sizes
 
 
